@@ -1,0 +1,47 @@
+"""The page pool in portable XLA: how it is stored, and writing new keys and values into it."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """A pool of zeros. bfloat16 is stored as its bits in uint16.
+
+    XLA's CPU backend would widen a whole bfloat16 pool to float32 around each update and gather.
+    """
+    return jnp.zeros(shape, jnp.uint16 if dtype == jnp.bfloat16 else dtype)
+
+
+def value_dtype(pages: jax.Array) -> jnp.dtype:
+    """The dtype of the numbers in the pages, however they are stored."""
+    return jnp.dtype(jnp.bfloat16) if pages.dtype == jnp.uint16 else pages.dtype
+
+
+def unpack(stored: jax.Array) -> jax.Array:
+    """Numbers from their stored form."""
+    return lax.bitcast_convert_type(stored, value_dtype(stored))
+
+
+def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
+    """See `api.write`. One window per block, in place where `pages` is donated.
+
+    On CPU a loop of slice updates takes a third of a scatter's time for single tokens, and twice it for whole blocks.
+    """
+    stored = lax.bitcast_convert_type(kv.astype(value_dtype(pages)), pages.dtype)
+    if kv.shape[3] == 1:
+        return _write_one_by_one(pages, stored, page_ids, offsets)
+    dims = lax.ScatterDimensionNumbers(
+        update_window_dims=(1, 2, 3, 4), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0, 3)
+    )
+    indices = jnp.stack([page_ids, offsets], axis=1)
+    return lax.scatter(pages, indices, stored, dims, mode="promise_in_bounds")
+
+
+def _write_one_by_one(pages: jax.Array, stored: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
+    def body(i: jax.Array, pages: jax.Array) -> jax.Array:
+        block = lax.dynamic_slice_in_dim(stored, i, 1, 0)
+        return lax.dynamic_update_slice(pages, block, (page_ids[i], 0, 0, offsets[i], 0))
+
+    # XLA would inline a loop of one known trip, fuse the update into each reader of the pages, and copy the pool twice.
+    return lax.fori_loop(0, lax.optimization_barrier(jnp.int32(len(stored))), body, pages)

@@ -1,0 +1,76 @@
+"""Compares Rekindle's speed with its peers' and with the machine's limits: `make bench`.
+
+Every contender is started and warmed up once; then they take turns, in another order each round, so that a machine
+that is slower for a while is so for all of them.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.bench import machine, workload
+from tests.bench.contenders import Contender, measure_limits
+from tests.bench.report import Limits, median_limits, tables
+from tests.bench.rounds import Record, Round
+from tests.bench.say import say, waiting
+
+
+def main() -> None:
+    """Run the bench as the command line asks."""
+    args = _arguments()
+    names = [f"ours:{dtype}" for dtype in args.ours if dtype] + [_with_dtype(peer) for peer in args.peers if peer]
+    about = machine.describe()
+    say(", ".join(f"{key} {value}" for key, value in about.items()))
+    records: list[Record] = []
+    limits: list[Limits] = []
+    with ExitStack() as stack:
+        contenders = [_start(stack, name, args.what) for name in names]
+        for round_ in range(1, args.rounds + 1):
+            machine.wait_quiet([contender.pid for contender in contenders], args.quiet_wait)
+            with waiting(f"round {round_} of {args.rounds}: the machine's limits"):
+                limits.append(measure_limits())
+            turn = round_ % len(contenders)
+            records += Round(round_, contenders[turn:] + contenders[:turn]).run(args.what)
+        versions = {contender.name: contender.about for contender in contenders}
+    print("\n" + tables(records, limits, names))
+    if args.out:
+        report = {"machine": about, "contenders": versions, "limits": median_limits(limits), "records": records}
+        args.out.write_text(json.dumps(report) + "\n")
+        say(f"wrote {args.out}")
+
+
+def _arguments() -> argparse.Namespace:
+    def words(text: str) -> list[str]:
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--ours", type=words, default=["float32", "bfloat16"], help="our dtypes, or '' for none")
+    parser.add_argument("--peers", type=words, default=["hf"], help="hf, llamacpp; llamacpp:bfloat16; or '' for none")
+    parser.add_argument("--what", type=words, default=["single", "batch", "step"], help="what to measure")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quiet-wait", type=float, default=120.0, help="seconds to wait for a quiet machine")
+    parser.add_argument("--out", type=Path, help="where to write all numbers as JSON")
+    return parser.parse_args()
+
+
+def _with_dtype(peer: str) -> str:
+    return peer if ":" in peer else f"{peer}:float32"
+
+
+def _start(stack: ExitStack, name: str, what: Sequence[str]) -> Contender:
+    """Start a contender and warm it up with the very shapes that will be measured."""
+    contender = stack.enter_context(Contender(name))
+    with waiting(f"{name}: loading"):
+        contender.wait_loaded()
+    with waiting(f"{name}: warming up"):
+        if "single" in what:
+            contender.ask("single", prompt=workload.single_prompt(0), new_tokens=workload.NEW_TOKENS)
+        if "batch" in what:
+            contender.ask("batch", prompts=workload.batch_prompts(0), new_tokens=workload.NEW_TOKENS)
+    return contender
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""What SmolLM2-135M must read and compute at least: the arithmetic behind the ratios to the machine's limits."""
+
+from collections.abc import Sequence
+
+LAYERS, HIDDEN, FEED_FORWARD, VOCABULARY = 30, 576, 1536, 49_152
+HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64
+
+_PROJECTIONS = HIDDEN * HEAD_DIM * (2 * HEADS + 2 * KV_HEADS) + 3 * HIDDEN * FEED_FORWARD
+LAYER_WEIGHTS = LAYERS * _PROJECTIONS
+HEAD_WEIGHTS = HIDDEN * VOCABULARY  # the embedding, used a second time for the logits
+
+BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def weight_bytes(dtype: str) -> int:
+    """Bytes of weights that every step reads."""
+    return BYTES[dtype] * (LAYER_WEIGHTS + HEAD_WEIGHTS)
+
+
+def kv_bytes(dtype: str, context: int) -> int:
+    """Bytes of keys and values that a decoded token reads at this context."""
+    return BYTES[dtype] * 2 * LAYERS * KV_HEADS * HEAD_DIM * context
+
+
+def prefill_flops(length: int) -> int:
+    """Operations of a prompt of `length` tokens, up to its first new token."""
+    attention = 4 * LAYERS * HEADS * HEAD_DIM * length * (length + 1) // 2
+    return 2 * LAYER_WEIGHTS * length + attention + 2 * HEAD_WEIGHTS
+
+
+def decode_flops(context: int) -> int:
+    """Operations of one decoded token whose attention sees `context` tokens."""
+    return 2 * (LAYER_WEIGHTS + HEAD_WEIGHTS) + 4 * LAYERS * HEADS * HEAD_DIM * context
+
+
+def batch_flops(lengths: Sequence[int], new_tokens: int) -> int:
+    """Operations of prompts of these lengths with `new_tokens` each, nothing computed twice."""
+    decoded = sum(decode_flops(length + step) for length in lengths for step in range(1, new_tokens))
+    return sum(map(prefill_flops, lengths)) + decoded

@@ -1,0 +1,130 @@
+"""llama.cpp through llama-cpp-python's binding of its C interface. Runs in the peer's environment.
+
+The batch is continuous as in llama.cpp's own server: each decode call takes one token of every request that runs,
+then as many prompt tokens of the waiting ones as the batch still holds.
+"""
+
+import argparse
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+
+from tests.bench.worker import Deliver, serve
+
+CALL_TOKENS = 2048
+ROWS = 32
+CONTEXT = 640  # of each row: the longest prompt and its new tokens
+FILE_TYPES = {"float32": llama_cpp.LLAMA_FTYPE_ALL_F32, "bfloat16": llama_cpp.LLAMA_FTYPE_MOSTLY_BF16}
+
+
+# Its log would drown the bench's own lines. Kept here because C holds no reference to it.
+_SILENCE = llama_cpp.llama_log_callback(lambda level, text, data: None)
+
+
+@dataclass
+class _Row:
+    """One request: what it still has to put in, and what came out."""
+
+    prompt: Sequence[int]
+    done: int = 0
+    new: list[int] = field(default_factory=list)
+
+
+class LlamaCpp:
+    """A worker.Contender."""
+
+    def __init__(self, file: Path, threads: int) -> None:
+        llama_cpp.llama_log_set(_SILENCE, ctypes.c_void_p(0))
+        llama_cpp.llama_backend_init()
+        model_settings = llama_cpp.llama_model_default_params()
+        model_settings.n_gpu_layers = 0
+        self._model = llama_cpp.llama_model_load_from_file(str(file).encode(), model_settings)
+        settings = llama_cpp.llama_context_default_params()
+        settings.n_ctx, settings.n_seq_max = ROWS * CONTEXT, ROWS
+        settings.n_batch, settings.n_ubatch = CALL_TOKENS, 512
+        settings.n_threads = settings.n_threads_batch = threads
+        self._context = llama_cpp.llama_init_from_model(self._model, settings)
+        if not self._context:
+            raise RuntimeError(f"llama.cpp could not make a context for {file}")
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
+        self._batch = llama_cpp.llama_batch_init(CALL_TOKENS, 0, 1)
+
+    def about(self) -> dict[str, str]:
+        return {"llama-cpp-python": llama_cpp.__version__, "kv": "f16", "n_batch": str(CALL_TOKENS)}
+
+    def stream(self, prompt: list[int], new_tokens: int, deliver: Deliver) -> None:
+        self._run([_Row(prompt)], new_tokens, lambda row: deliver(row.new[-1:]))
+
+    def batch(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+        rows = [_Row(prompt) for prompt in prompts]
+        self._run(rows, new_tokens, lambda row: None)
+        return [row.new for row in rows]
+
+    def step(self, prefill_tokens: int, decode_rows: int, context: int) -> list[float]:
+        return []
+
+    def _run(self, rows: list[_Row], new_tokens: int, on_token: Callable[[_Row], None]) -> None:
+        llama_cpp.llama_memory_clear(self._memory, False)
+        while any(len(row.new) < new_tokens for row in rows):
+            sampled = self._fill(rows, new_tokens)
+            status = llama_cpp.llama_decode(self._context, self._batch)
+            if status:
+                raise RuntimeError(f"llama_decode returned {status}")
+            for entry, row in sampled:
+                logits = llama_cpp.llama_get_logits_ith(self._context, entry)
+                row.new.append(int(np.ctypeslib.as_array(logits, (self._vocabulary,)).argmax()))
+                on_token(row)
+
+    def _fill(self, rows: list[_Row], new_tokens: int) -> list[tuple[int, _Row]]:
+        """Put the next call's tokens into the batch; which of its entries give logits, and to whom."""
+        self._batch.n_tokens = 0
+        sampled: list[tuple[int, _Row]] = []
+        for number, row in enumerate(rows):
+            if row.new and len(row.new) < new_tokens:
+                position = len(row.prompt) + len(row.new) - 1
+                sampled.append((self._put(row.new[-1], position, number, wanted=True), row))
+        for number, row in enumerate(rows):
+            end = min(len(row.prompt), row.done + CALL_TOKENS - self._batch.n_tokens)
+            for position in range(row.done, end):
+                last = position == len(row.prompt) - 1
+                entry = self._put(row.prompt[position], position, number, wanted=last)
+                if last:
+                    sampled.append((entry, row))
+            row.done = max(row.done, end)
+        return sampled
+
+    def _put(self, token: int, position: int, row: int, *, wanted: bool) -> int:
+        entry: int = self._batch.n_tokens
+        self._batch.token[entry], self._batch.pos[entry] = token, position
+        self._batch.n_seq_id[entry], self._batch.seq_id[entry][0] = 1, row
+        self._batch.logits[entry] = wanted
+        self._batch.n_tokens += 1
+        return entry
+
+
+def requantize(source: Path, target: Path, dtype: str) -> None:
+    """Write `source` with its weights as `dtype`, by llama.cpp's own quantizer."""
+    settings = llama_cpp.llama_model_quantize_default_params()
+    settings.ftype, settings.allow_requantize = FILE_TYPES[dtype], True
+    unfinished = target.with_suffix(".part")
+    names = str(source).encode(), str(unfinished).encode()
+    if llama_cpp.llama_model_quantize(*names, ctypes.byref(settings)):
+        raise RuntimeError(f"llama.cpp could not write {target}")
+    unfinished.replace(target)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gguf", type=Path, required=True)
+    parser.add_argument("--dtype", choices=FILE_TYPES, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    args = parser.parse_args()
+    dense = args.gguf.with_name(f"smollm2-{args.dtype}.gguf")
+    if not dense.exists():
+        requantize(args.gguf, dense, args.dtype)
+    serve(LlamaCpp(dense, args.threads))

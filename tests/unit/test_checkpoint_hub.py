@@ -1,0 +1,150 @@
+"""A hub id is served from the hub, or from the hub library's cache when the hub cannot be reached.
+
+The hub here is a small server on this machine. The library reads its environment when imported: hence the processes.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+MODEL = "tiny/qwen2"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+UNREACHABLE = "http://127.0.0.1:9"  # the port of the discard service: nothing answers there
+PROGRAM = """
+import json, sys
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.errors import ModelNotFound
+reports = []
+try:
+    checkpoint = open_checkpoint(sys.argv[1], lambda progress: reports.append((progress.stage, progress.done)))
+    print(json.dumps({"tensors": len(checkpoint.tensors), "source": checkpoint.source, "reports": reports}))
+except ModelNotFound as error:
+    print(json.dumps({"error": str(error)}))
+"""
+
+
+def open_elsewhere(model: str, cache: Path, endpoint: str = UNREACHABLE, offline: bool = False) -> dict[str, Any]:
+    """Open a model in a process of its own, with this hub cache and this hub."""
+    kept = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    environment = kept | {
+        "HF_HUB_CACHE": str(cache),
+        "HF_HOME": str(cache.parent),
+        "HF_ENDPOINT": endpoint,
+        "HF_HUB_OFFLINE": "1" if offline else "0",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    command = [sys.executable, "-c", PROGRAM, model]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""  # no bar was drawn past our own reports
+    result: dict[str, Any] = json.loads(process.stdout)
+    return result
+
+
+@pytest.fixture
+def cache(families: Path, tmp_path: Path) -> Path:
+    """A cache laid out as the hub's library does it: blobs, a snapshot of links to them, and a ref to the snapshot."""
+    repository = tmp_path / "hub" / ("models--" + MODEL.replace("/", "--"))
+    snapshot, blobs, refs = repository / "snapshots" / COMMIT, repository / "blobs", repository / "refs"
+    for directory in (snapshot, blobs, refs):
+        directory.mkdir(parents=True)
+    (refs / "main").write_text(COMMIT)
+    for file in (families / "qwen2").iterdir():
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        shutil.copy(file, blobs / digest)
+        (snapshot / file.name).symlink_to(Path("../../blobs") / digest)
+    return tmp_path / "hub"
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_a_cached_model_opens_without_the_hub(offline: bool, cache: Path) -> None:
+    opened = open_elsewhere(MODEL, cache, offline=offline)
+    assert opened["tensors"] == 39
+    assert opened["source"].endswith(f"snapshots/{COMMIT}")
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_without_hub_and_cache_the_message_says_what_to_do(offline: bool, tmp_path: Path) -> None:
+    said = open_elsewhere("nobody/nothing", tmp_path / "hub", offline=offline)["error"]
+    assert "'nobody/nothing'" in said
+    assert "not in its cache" in said
+    assert "Check the name and the network" in said
+
+
+@pytest.fixture
+def hub(families: Path) -> Iterator[str]:
+    """The address of a server that has the one model MODEL, and what a download needs of the hub's protocol."""
+    files = {file.name: file.read_bytes() for file in (families / "qwen2").iterdir()}
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:  # named by the library
+            self.answer(body=False)
+
+        def do_GET(self) -> None:
+            self.answer(body=True)
+
+        def answer(self, body: bool) -> None:
+            path = self.path.partition("?")[0]
+            name = path.rpartition("/")[2]
+            if path.startswith(f"/api/models/{MODEL}/tree/"):
+                tree = [{"type": "file", "path": file, "size": len(files[file]), "oid": digest(file)} for file in files]
+                self.send(json.dumps(tree).encode(), "application/json", "tree", body)
+            elif path.startswith(f"/api/models/{MODEL}"):
+                siblings = [{"rfilename": file} for file in files]
+                about = {"id": MODEL, "modelId": MODEL, "sha": COMMIT, "siblings": siblings}
+                self.send(json.dumps(about).encode(), "application/json", "about", body)
+            elif path.startswith(f"/{MODEL}/resolve/") and name in files:
+                self.send(files[name], "application/octet-stream", digest(name), body)
+            else:
+                self.send_response(404)
+                self.send_header("X-Error-Code", "RepoNotFound")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+        def send(self, content: bytes, kind: str, etag: str, body: bool) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("ETag", f'"{etag}"')
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.end_headers()
+            if body:
+                self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+    def digest(name: str) -> str:
+        return hashlib.sha1(files[name], usedforsecurity=False).hexdigest()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_model_is_downloaded_with_progress_and_then_cached(hub: str, tmp_path: Path) -> None:
+    opened = open_elsewhere(MODEL, tmp_path / "hub", endpoint=hub)
+    assert opened["tensors"] == 39
+    assert {stage for stage, _ in opened["reports"]} == {f"downloading {MODEL}"}
+    done = [amount for _, amount in opened["reports"]]
+    assert done == sorted(done)
+    assert done[-1] > 700_000
+    assert open_elsewhere(MODEL, tmp_path / "hub")["tensors"] == 39
+
+
+def test_a_model_that_the_hub_does_not_have_is_named(hub: str, tmp_path: Path) -> None:
+    assert "'nobody/nothing'" in open_elsewhere("nobody/nothing", tmp_path / "hub", endpoint=hub)["error"]

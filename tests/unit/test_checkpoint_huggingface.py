@@ -1,0 +1,255 @@
+"""A Hugging Face directory is read as it is, and every way for it to be broken has its message."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from rekindle.checkpoint.layout import expected_shapes
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.errors import CheckpointError, ModelNotFound, UnsupportedModel
+from rekindle.models.config import Llama3Scaling
+
+FAMILIES = ("llama-tied", "llama3-rope", "qwen2", "qwen3")
+Copy = Callable[[str], Path]
+
+
+@pytest.fixture
+def copy(families: Path, tmp_path: Path) -> Copy:
+    """Makes a copy of a family's directory that a test may break."""
+
+    def make(family: str) -> Path:
+        directory = Path(shutil.copytree(families / family, tmp_path / family))
+        for path in [directory, *directory.iterdir()]:
+            path.chmod(0o700)
+        return directory
+
+    return make
+
+
+def edit(path: Path, changes: dict[str, Any], remove: tuple[str, ...] = ()) -> None:
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if key not in remove}))
+
+
+def shard(directory: Path, count: int) -> list[str]:
+    """Split model.safetensors into `count` files with an index."""
+    tensors = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    names = [f"model-{place + 1:05}-of-{count:05}.safetensors" for place in range(count)]
+    places = {tensor: names[place % count] for place, tensor in enumerate(tensors)}
+    for name in names:
+        save_file({tensor: tensors[tensor] for tensor in tensors if places[tensor] == name}, directory / name)
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return names
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_tensor_is_read_as_it_was_written(family: str, families: Path) -> None:
+    checkpoint = open_checkpoint(families / family)
+    written = load_file(families / family / "model.safetensors")
+    assert set(checkpoint.tensors) == set(expected_shapes(checkpoint.config)) == set(written)
+    for name, tensor in checkpoint.tensors.items():
+        np.testing.assert_array_equal(tensor, written[name])
+    assert checkpoint.tokenizer is None
+    assert checkpoint.eos_ids == {2}
+
+
+def test_switches_come_from_the_family_and_the_config(families: Path) -> None:
+    configs = {family: open_checkpoint(families / family).config for family in FAMILIES}
+    assert [configs[family].tied_embeddings for family in FAMILIES] == [True, False, False, False]
+    assert [configs[family].qkv_bias for family in FAMILIES] == [False, False, True, False]
+    assert [configs[family].qk_norm for family in FAMILIES] == [False, False, False, True]
+    assert configs["qwen3"].head_dim == 32
+
+
+def test_shards_are_one_model(copy: Copy, families: Path) -> None:
+    directory = copy("qwen3")
+    shard(directory, 3)
+    whole, parts = open_checkpoint(families / "qwen3"), open_checkpoint(directory)
+    assert set(whole.tensors) == set(parts.tensors)
+    for name in whole.tensors:
+        np.testing.assert_array_equal(whole.tensors[name], parts.tensors[name])
+
+
+def test_bfloat16_and_float16_stay_what_they_are(copy: Copy) -> None:
+    directory = copy("llama-tied")
+    written = {
+        name: tensor.astype(np.float16 if tensor.ndim == 1 else ml_dtypes.bfloat16)
+        for name, tensor in load_file(directory / "model.safetensors").items()
+    }
+    save_file(written, directory / "model.safetensors")
+    tensors = open_checkpoint(directory).tensors
+    assert tensors["model.norm.weight"].dtype == np.float16
+    assert tensors["model.embed_tokens.weight"].dtype == ml_dtypes.bfloat16
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor, written[name])
+
+
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+def test_rope_is_read_in_the_older_spelling_too(key: str, copy: Copy, families: Path) -> None:
+    directory = copy("llama3-rope")
+    numbers = {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 64}
+    older = {"rope_theta": 500000.0, "rope_scaling": numbers | {key: "llama3"}}
+    edit(directory / "config.json", older, remove=("rope_parameters",))
+    config = open_checkpoint(directory).config
+    assert config == open_checkpoint(families / "llama3-rope").config
+    assert config.rope.theta == 500000.0
+    assert config.rope.scaling == Llama3Scaling(8.0, 1.0, 4.0, 64)
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "expected"),
+    [(7, 2, {7}), ([5, 6, 7], 2, {5, 6, 7}), (None, [2, 3], {2, 3}), (None, 4, {4}), (None, None, set())],
+)
+def test_eos_ids_come_from_generation_config_first(
+    generation: Any, config: Any, expected: set[int], copy: Copy
+) -> None:
+    directory = copy("qwen2")
+    edit(directory / "generation_config.json", {"eos_token_id": generation})
+    edit(directory / "config.json", {"eos_token_id": config})
+    assert open_checkpoint(directory).eos_ids == expected
+
+
+def test_generation_config_may_be_absent(copy: Copy) -> None:
+    directory = copy("qwen2")
+    (directory / "generation_config.json").unlink()
+    assert open_checkpoint(directory).eos_ids == {2}
+
+
+def test_an_output_matrix_is_left_out_where_it_is_tied(copy: Copy) -> None:
+    directory = copy("llama3-rope")
+    edit(directory / "config.json", {"tie_word_embeddings": True})
+    assert "lm_head.weight" not in open_checkpoint(directory).tensors
+
+
+def test_a_missing_output_matrix_is_an_error_unless_tied(copy: Copy) -> None:
+    directory = copy("llama-tied")
+    edit(directory / "config.json", {"tie_word_embeddings": False})
+    with pytest.raises(CheckpointError, match=r"missing lm_head\.weight.*tie_word_embeddings is false"):
+        open_checkpoint(directory)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, 5000, -1])
+def test_a_truncated_file_is_named(keep: int, copy: Copy) -> None:
+    path = copy("qwen3") / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: .*truncated or corrupt"):
+        open_checkpoint(path.parent)
+
+
+@pytest.mark.parametrize("header", [b"{", b"[]", b'{"a": 1}', b'{"a": {"dtype": "F32", "shape": [1]}}', b"\xff\xfe"])
+def test_a_corrupt_header_is_an_error(header: bytes, copy: Copy) -> None:
+    path = copy("qwen3") / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(CheckpointError, match="truncated or corrupt"):
+        open_checkpoint(path.parent)
+
+
+def test_a_missing_shard_is_named(copy: Copy) -> None:
+    directory = copy("qwen2")
+    names = shard(directory, 2)
+    (directory / names[1]).unlink()
+    with pytest.raises(CheckpointError, match=f"shard {names[1]} is missing"):
+        open_checkpoint(directory)
+
+
+def test_a_shard_without_what_the_index_places_there_is_named(copy: Copy) -> None:
+    directory = copy("qwen2")
+    names = shard(directory, 2)
+    shutil.copy(directory / names[0], directory / names[1])
+    with pytest.raises(CheckpointError, match=f"{names[1]}: missing "):
+        open_checkpoint(directory)
+
+
+def test_a_missing_tensor_is_named(copy: Copy) -> None:
+    path = copy("qwen2") / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["model.layers.1.self_attn.k_proj.bias"]
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=r"missing model\.layers\.1\.self_attn\.k_proj\.bias"):
+        open_checkpoint(path.parent)
+
+
+def test_a_wrong_shape_is_told_with_the_right_one(copy: Copy) -> None:
+    directory = copy("qwen2")
+    edit(directory / "config.json", {"intermediate_size": 161})
+    with pytest.raises(CheckpointError, match=r"gate_proj.weight must have the shape \(161, 64\).*got \(160, 64\)"):
+        open_checkpoint(directory)
+
+
+def test_a_dtype_that_is_not_supported_is_named(copy: Copy) -> None:
+    path = copy("qwen2") / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].astype(np.float64)
+    save_file(tensors, path)
+    with pytest.raises(UnsupportedModel, match=r"model\.norm\.weight is F64, supported are F32, F16, BF16"):
+        open_checkpoint(path.parent)
+
+
+def test_a_directory_without_weights_says_what_is_read(copy: Copy) -> None:
+    directory = copy("qwen2")
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="Only safetensors weights are read"):
+        open_checkpoint(directory)
+
+
+def test_a_directory_without_config_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"")
+    with pytest.raises(ModelNotFound, match=r"it has no config\.json; .*give its path: .*model\.gguf"):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[1]"])
+def test_a_config_that_is_no_json_object_is_an_error(content: str, copy: Copy) -> None:
+    directory = copy("qwen2")
+    (directory / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        open_checkpoint(directory)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"architectures": ["GPT2LMHeadModel"]},
+            "GPT2LMHeadModel.*LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
+        ),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"layer_types": ["sliding_attention"]}, "sliding"),
+    ],
+)
+def test_what_is_not_supported_is_named(changes: dict[str, Any], said: str, copy: Copy) -> None:
+    directory = copy("llama3-rope")
+    edit(directory / "config.json", changes)
+    with pytest.raises(UnsupportedModel, match=said):
+        open_checkpoint(directory)
+
+
+@pytest.mark.parametrize("changes", [{"num_key_value_heads": 3}, {"hidden_size": "64"}, {"head_dim": -16}])
+def test_numbers_that_make_no_model_are_an_error(changes: dict[str, Any], copy: Copy) -> None:
+    directory = copy("llama3-rope")
+    edit(directory / "config.json", changes)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        open_checkpoint(directory)
+
+
+@pytest.mark.parametrize("model", ["", "no-such-model", "./no/such/place", "a/b/c"])
+def test_a_name_of_nothing_says_what_is_accepted(model: str) -> None:
+    with pytest.raises(ModelNotFound, match=r"smollm2-135m-instruct.*config\.json.*\.gguf.*owner/name"):
+        open_checkpoint(model)
+
+
+def test_a_weight_file_alone_says_to_give_its_directory(families: Path) -> None:
+    with pytest.raises(ModelNotFound, match="give the directory that it is in"):
+        open_checkpoint(families / "qwen2" / "model.safetensors")

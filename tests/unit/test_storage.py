@@ -1,0 +1,72 @@
+"""The cache directory is this user's alone, and files in it appear whole or not at all."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from rekindle.errors import StorageError
+from rekindle.storage import atomic_write, cache_dir
+
+
+def test_directories_are_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "cache"))
+    made = cache_dir("models", "inner")
+    assert made == tmp_path / "cache" / "models" / "inner"
+    for directory in (made, made.parent, made.parent.parent):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+def test_without_the_variable_the_platform_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REKINDLE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir().name == "rekindle"
+    assert cache_dir().is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720, 0o1777])
+def test_a_directory_that_others_can_write_to_is_refused(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models").chmod(mode)
+    with pytest.raises(StorageError, match="chmod go-w"):
+        cache_dir("models")
+
+
+def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    with pytest.raises(StorageError, match=f"belongs to user {owner}.*set REKINDLE_CACHE"):
+        cache_dir()
+
+
+def test_a_place_that_cannot_be_a_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(StorageError, match="cannot be made"):
+        cache_dir()
+
+
+def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
+    target = tmp_path / "entry"
+    target.write_bytes(b"old")
+    with atomic_write(target) as file:
+        file.write(b"new")
+        assert target.read_bytes() == b"old"
+    assert target.read_bytes() == b"new"
+
+
+def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    def write_and_fail() -> None:
+        with atomic_write(tmp_path / "entry") as file:
+            file.write(b"half")
+            raise RuntimeError("interrupted")
+
+    with pytest.raises(RuntimeError, match="interrupted"):
+        write_and_fail()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,131 @@
+"""Pieces joined are the whole text, and no piece ends inside a character."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from rekindle.text.incremental import IncrementalDecoder
+from rekindle.text.tokenizer import Tokenizer
+
+PIECES = ["▁", "▁▁", "▁the", "▁a", "b", "é", "東", "<unk>", ".", "▁x▁y"]
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def made(backend: Backend) -> Tokenizer:
+    backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    backend.add_tokens([AddedToken("<think>", normalized=False), AddedToken("naïve 東", normalized=False)])
+    return Tokenizer(backend)
+
+
+def byte_level() -> Tokenizer:
+    tokens = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE(vocab={token: place for place, token in enumerate(tokens)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return made(backend)
+
+
+def byte_fallback(decoder: decoders.Decoder) -> Tokenizer:
+    vocabulary = {token: place for place, token in enumerate([*PIECES, *BYTES])}
+    backend = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
+    backend.decoder = decoder
+    return made(backend)
+
+
+def word_piece() -> Tokenizer:
+    tokens = ["[UNK]", "un", "##aff", "##able", "don", "'", "t", ".", "the"]
+    backend = Backend(models.WordPiece(vocab={token: place for place, token in enumerate(tokens)}))
+    backend.decoder = decoders.WordPiece(cleanup=False)
+    return made(backend)
+
+
+def no_decoder() -> Tokenizer:
+    return made(Backend(models.WordLevel(vocab={"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]")))
+
+
+LLAMA = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+MAKERS: dict[str, Callable[[], Tokenizer]] = {
+    "byte-level": byte_level,
+    "byte-fallback": lambda: byte_fallback(decoders.Sequence(LLAMA)),
+    "gemma": lambda: byte_fallback(decoders.Sequence(LLAMA[:3])),
+    "metaspace": lambda: byte_fallback(decoders.Metaspace()),
+    "word-piece": word_piece,
+    "no-decoder": no_decoder,
+}
+TOKENIZERS = {name: make() for name, make in MAKERS.items()}
+
+
+def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    decoder = IncrementalDecoder(tokenizer)
+    return [*(decoder.push(token) for token in ids), decoder.finish()]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_tokens_joined_are_their_decoding(name: str, data: st.DataObject) -> None:
+    tokenizer = TOKENIZERS[name]
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 1)))
+    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids)
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_tokens_of_the_default_model_joined_are_their_decoding(
+    smollm2_tokenizer: Tokenizer, data: st.DataObject
+) -> None:
+    ids = data.draw(st.lists(st.integers(0, smollm2_tokenizer.vocab_size + 1)))
+    assert "".join(pieces(smollm2_tokenizer, ids)) == smollm2_tokenizer.decode(ids)
+
+
+@given(text=st.text())
+@settings(max_examples=300, deadline=None)
+def test_any_text_comes_back(text: str) -> None:
+    tokenizer = TOKENIZERS["byte-level"]
+    parts = pieces(tokenizer, tokenizer.encode(text))
+    assert "".join(parts) == text
+    assert parts[-1] == ""
+
+
+def test_a_character_waits_for_its_last_byte() -> None:
+    byte_level, fallback = TOKENIZERS["byte-level"], TOKENIZERS["byte-fallback"]
+    assert pieces(byte_level, byte_level.encode("🚀b")) == ["", "", "", "🚀", "b", ""]
+    ids = [len(PIECES) + byte for byte in "🚀".encode()]
+    assert pieces(fallback, [*ids, PIECES.index("b")]) == ["", "", "", "", "🚀b", ""]
+
+
+def test_an_unfinished_character_is_shown_at_the_end() -> None:
+    tokenizer = TOKENIZERS["byte-fallback"]
+    decoder = IncrementalDecoder(tokenizer)
+    assert decoder.push(len(PIECES) + 0xF0) == ""
+    assert decoder.finish() == "\ufffd"
+
+
+def test_words_keep_the_space_in_front_of_them() -> None:
+    tokenizer = TOKENIZERS["byte-fallback"]
+    ids = [PIECES.index(piece) for piece in ("▁the", "▁a", "▁", "▁the", "b")]
+    assert pieces(tokenizer, ids) == ["the", " a", " ", " the", "b", ""]
+
+
+def test_special_tokens_give_nothing() -> None:
+    for tokenizer in TOKENIZERS.values():
+        decoder = IncrementalDecoder(tokenizer)
+        assert [decoder.push(token) for token in sorted(tokenizer.special_ids)] == ["", ""]
+
+
+@pytest.mark.parametrize("name", ["byte-level", "byte-fallback"])
+def test_a_token_costs_the_same_late_as_early(name: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    decoder = IncrementalDecoder(tokenizer)
+    costs = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        for _ in range(500):
+            decoder.push(4)
+        costs.append(time.perf_counter() - begin)
+    assert min(costs[10:]) < 3 * min(costs[:10])

@@ -1,0 +1,237 @@
+"""Prompts become the token ids that transformers makes of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from rekindle.errors import CheckpointError, InvalidRequest, UnsupportedModel
+from rekindle.text.chat import render
+from rekindle.text.gguf_tokenizer import gguf_tokenizer
+from rekindle.text.huggingface import load_tokenizer
+from rekindle.text.tokenizer import Tokenizer
+
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+TEXTS = ["Hello  world's 12345 days\n\n  end ", "naïve — 東京 🚀", "a<|end|>b", "IT'S + 3.14 == ½", "\t x\r\n y"]
+
+
+def metadata(**changes: Any) -> dict[str, Any]:
+    """A byte-level vocabulary with two merges, an ordinary added token, and two special ones."""
+    tokens = [*BYTES, "he", "hel", "<think>", "<|start|>", "<|end|>"]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * (len(tokens) - 3) + [4, 3, 3],
+        "tokenizer.ggml.merges": ["h e", "he l"],
+        "tokenizer.ggml.bos_token_id": len(tokens) - 2,
+        "tokenizer.ggml.eos_token_id": len(tokens) - 1,
+    } | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
+
+
+def rebuilt(**changes: Any) -> Tokenizer:
+    tokenizer = gguf_tokenizer(metadata(**changes), "here")
+    assert tokenizer is not None
+    return tokenizer
+
+
+def test_every_golden_prompt_gives_its_ids(smollm2_tokenizer: Tokenizer, smollm2_goldens: list[dict[str, Any]]) -> None:
+    assert len(smollm2_goldens) == 8
+    for golden in smollm2_goldens:
+        if golden["kind"] == "chat":
+            ids = smollm2_tokenizer.encode_chat(golden["rendered"])
+        else:
+            ids = smollm2_tokenizer.encode(golden["prompt"])
+        assert ids == golden["prompt_ids"]
+        assert smollm2_tokenizer.decode(golden["new_ids"]) == golden["text"]
+
+
+def test_every_golden_chat_is_rendered_alike(
+    smollm2_tokenizer: Tokenizer, smollm2_goldens: list[dict[str, Any]]
+) -> None:
+    for golden in smollm2_goldens:
+        if golden["kind"] == "chat":
+            tokenizer = smollm2_tokenizer
+            assert tokenizer.chat_template is not None
+            rendered = render(golden["messages"], tokenizer.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+            assert rendered == golden["rendered"]
+
+
+def test_the_default_models_tokens(smollm2_tokenizer: Tokenizer) -> None:
+    assert smollm2_tokenizer.vocab_size == 49152
+    assert (smollm2_tokenizer.bos_token, smollm2_tokenizer.eos_token) == ("<|im_start|>", "<|im_end|>")
+    assert smollm2_tokenizer.special_ids == frozenset(range(17))
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "qwen2", "default"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_survives_every_way_of_cutting_it(pre: str, text: str) -> None:
+    tokenizer = rebuilt(pre=pre, add_bos_token=False)
+    assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        ("gpt-2", ["Don", "'t", " pay", " 12345", "!!", "\n\n ", " Now"]),
+        ("smollm", ["Don", "'t", " pay", " ", "1", "2", "3", "4", "5", "!!", "\n\n ", " Now"]),
+        ("llama-bpe", ["Don", "'t", " pay", " ", "123", "45", "!!\n\n", " ", " Now"]),
+        ("qwen2", ["Don", "'t", " pay", " ", "1", "2", "3", "4", "5", "!!\n\n", " ", " Now"]),
+        ("default", ["Don", "'", "t", " pay", " ", "123", "45", "!!", "\n\n ", " Now"]),
+    ],
+)
+def test_text_is_cut_as_the_file_says(pre: str, pieces: list[str]) -> None:
+    text = "".join(pieces)
+    cuts = rebuilt(pre=pre).backend.pre_tokenizer.pre_tokenize_str(text)
+    assert [text[begin:end] for _, (begin, end) in cuts] == pieces
+
+
+def test_the_smollm_way_is_the_gpt2_way_behind_single_digits() -> None:
+    ours = rebuilt(pre="smollm").backend.pre_tokenizer
+    theirs = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    for text in [*TEXTS, "12³ Ⅷ ٣٤ x\u00a0y"]:
+        assert ours.pre_tokenize_str(text) == theirs.pre_tokenize_str(text)
+
+
+def test_only_qwen_composes_characters() -> None:
+    assert rebuilt(pre="qwen2").encode("e\u0301") == rebuilt(pre="qwen2").encode("é")
+    assert rebuilt(pre="gpt-2").encode("e\u0301") != rebuilt(pre="gpt-2").encode("é")
+
+
+def test_special_tokens_are_found_in_text_and_left_out_of_it() -> None:
+    tokenizer = rebuilt()
+    start, end = (tokenizer.backend.token_to_id(token) for token in ("<|start|>", "<|end|>"))
+    ids = tokenizer.encode_chat("<|start|>hel<think><|end|>")
+    assert (ids[0], ids[-1], len(ids)) == (start, end, 4)
+    assert tokenizer.decode(ids) == "hel<think>"
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "<|start|>hel<think><|end|>"
+    assert tokenizer.special_ids == {start, end}
+
+
+@pytest.mark.parametrize(
+    ("changes", "before", "after"),
+    [
+        ({}, 0, 0),
+        ({"add_bos_token": True}, 1, 0),
+        ({"add_bos_token": True, "add_eos_token": True}, 1, 1),
+        ({"pre": "llama-bpe"}, 1, 0),
+        ({"pre": "llama-bpe", "add_bos_token": False}, 0, 0),
+    ],
+)
+def test_a_raw_prompt_gets_the_ends_that_the_file_asks_for(changes: dict[str, Any], before: int, after: int) -> None:
+    tokenizer = rebuilt(**changes)
+    start, end = (tokenizer.backend.token_to_id(token) for token in ("<|start|>", "<|end|>"))
+    assert tokenizer.encode("hel") == [start] * before + [tokenizer.backend.token_to_id("hel")] + [end] * after
+    assert tokenizer.encode_chat("hel") == [tokenizer.backend.token_to_id("hel")]
+
+
+def test_llama3_takes_a_word_whole_without_merging() -> None:
+    vocabulary = [*BYTES, "xyz"]
+    changes = {"tokens": vocabulary, "token_type": None, "merges": ["x y"], "bos_token_id": None, "eos_token_id": None}
+    with pytest.raises(CheckpointError, match="do not fit together"):
+        rebuilt(**changes)
+    changes["merges"] = []
+    assert rebuilt(**changes, pre="llama-bpe").encode("xyz") == [len(BYTES)]
+    assert len(rebuilt(**changes, pre="gpt-2").encode("xyz")) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "said"),
+    [
+        ({"model": "llama"}, UnsupportedModel, "kind 'llama'.*Hugging Face directory"),
+        ({"pre": "unheard-of"}, UnsupportedModel, "'unheard-of', supported are .*smollm"),
+        ({"merges": ["whole"]}, CheckpointError, "got 'whole'"),
+        ({"merges": None}, CheckpointError, "merges is missing"),
+        ({"eos_token_id": 100_000}, CheckpointError, "eos_token_id is 100000"),
+        ({"token_type": [1]}, CheckpointError, "1 token types"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_rebuilt_says_why(changes: dict[str, Any], kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        gguf_tokenizer(metadata(**changes), "here")
+
+
+def test_a_file_without_a_tokenizer_is_served_by_ids() -> None:
+    assert gguf_tokenizer({}, "here") is None
+    assert gguf_tokenizer({"tokenizer.ggml.model": "none"}, "here") is None
+
+
+def write_tokenizer(directory: Path, config: dict[str, Any] | None, template_file: str | None = None) -> None:
+    backend = Backend(models.BPE(vocab={token: place for place, token in enumerate(BYTES)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\s"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
+    backend.enable_truncation(3)
+    backend.enable_padding(length=9)
+    backend.save(str(directory / "tokenizer.json"))
+    if config is not None:
+        (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    if template_file is not None:
+        (directory / "chat_template.jinja").write_text(template_file)
+
+
+ENDS = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
+
+
+@pytest.mark.parametrize(
+    ("config", "before", "after"),
+    [
+        (None, 1, 0),
+        (ENDS, 1, 0),
+        (ENDS | {"add_bos_token": False}, 0, 0),
+        (ENDS | {"add_bos_token": True, "add_eos_token": True}, 1, 1),
+    ],
+)
+def test_the_config_overrules_the_ends_of_tokenizer_json(
+    config: dict[str, Any] | None, before: int, after: int, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path, config)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None
+    assert len(tokenizer.encode("long enough")) == 11 + before + after  # neither cut nor padded
+    assert tokenizer.encode("x")[:before] == [256] * before
+    assert tokenizer.encode("x")[before + 1 :] == [257] * after
+    assert len(tokenizer.encode_chat("x")) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "file", "expected"),
+    [
+        (None, None, None),
+        ({"chat_template": "one"}, None, "one"),
+        ({"chat_template": "one"}, "two", "two"),
+        ({"chat_template": [{"name": "rag", "template": "a"}, {"name": "default", "template": "b"}]}, None, "b"),
+    ],
+)
+def test_the_chat_template_is_found(
+    config: dict[str, Any] | None, file: str | None, expected: str | None, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path, ENDS | (config or {}), file)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.chat_template == expected
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<s>", "</s>")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_broken_tokenizer_file_is_named(name: str, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, {})
+    (tmp_path / name).write_text("{")
+    with pytest.raises(CheckpointError, match=name):
+        load_tokenizer(tmp_path)
+
+
+def test_a_lone_surrogate_is_an_invalid_request() -> None:
+    with pytest.raises(InvalidRequest, match=r"lone surrogate .* at character 2"):
+        rebuilt().encode("ab\ud800")

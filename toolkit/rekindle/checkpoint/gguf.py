@@ -1,0 +1,147 @@
+"""A GGUF file as a checkpoint: llama.cpp's names and conventions turned back into Hugging Face's."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rekindle.checkpoint.checkpoint import Array, Checkpoint, LazyTensors
+from rekindle.checkpoint.gguf_file import GGUFFile, open_gguf_file
+from rekindle.checkpoint.gguf_rope import find_scaling
+from rekindle.checkpoint.layout import check_layout, expected_shapes
+from rekindle.errors import CheckpointError, UnsupportedModel
+from rekindle.models.families import FAMILIES, parse_config
+from rekindle.text.gguf_tokenizer import gguf_tokenizer
+
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_ROPE_FACTORS = "rope_freqs.weight"
+# Metadata under the architecture's name, by its key in config.json.
+_NUMBERS = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+}
+
+
+def open_gguf(path: Path) -> Checkpoint:
+    """Open a GGUF file: read its header and tokenizer, and leave the weights on disk.
+
+    Raises:
+        UnsupportedModel: its architecture, tokenizer, or an option of it is not implemented.
+        CheckpointError: the file is truncated or corrupt, or a tensor is missing or has a wrong shape.
+    """
+    source = str(path)
+    file = open_gguf_file(path)
+    names = {hf: own for own in file.shapes if (hf := _huggingface_name(own)) is not None}
+    config = parse_config(_settings(file, names, source), source)
+    check_layout({name: file.shapes[own] for name, own in names.items()}, config, source)
+    loaders: dict[str, Callable[[], Array]] = {
+        name: partial(file.read, names[name]) for name in expected_shapes(config)
+    }
+    if config.family == "llama":
+        for name in loaders:
+            heads = _rotated_heads(name, config.num_heads, config.num_kv_heads)
+            if heads is not None:
+                loaders[name] = partial(_read_unpermuted, file, names[name], heads)
+    return Checkpoint(source, config, LazyTensors(loaders), _eos_ids(file), gguf_tokenizer(file.metadata, source))
+
+
+def unpermute(rows: Array, heads: int) -> Array:
+    """Undo llama.cpp's order of the rows of a Llama's query or key projection.
+
+    It stores a head's rows as (0, half, 1, half + 1, ...), for rope over neighbours; ours rotates i with i + half.
+
+    Args:
+        rows: (heads * head_dim, ...).
+    """
+    pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(rows.shape)
+
+
+def _read_unpermuted(file: GGUFFile, name: str, heads: int) -> Array:
+    return unpermute(file.read(name), heads)
+
+
+def _rotated_heads(name: str, num_heads: int, num_kv_heads: int) -> int | None:
+    if ".q_proj." in name:
+        return num_heads
+    return num_kv_heads if ".k_proj." in name else None
+
+
+def _huggingface_name(own: str) -> str | None:
+    """`blk.0.attn_q.weight` is `model.layers.0.self_attn.q_proj.weight`; None for what has no counterpart."""
+    stem, _, kind = own.rpartition(".")
+    if stem in _TOP:
+        return f"{_TOP[stem]}.{kind}"
+    block, _, rest = stem.partition(".")
+    layer, _, part = rest.partition(".")
+    return f"model.layers.{layer}.{_LAYER[part]}.{kind}" if block == "blk" and part in _LAYER else None
+
+
+def _settings(file: GGUFFile, names: Mapping[str, str], source: str) -> dict[str, Any]:
+    """The metadata as config.json would have it."""
+    family = file.metadata.get("general.architecture")
+    if not isinstance(family, str) or family not in FAMILIES:
+        raise UnsupportedModel(
+            f"{source}: the architecture {family!r} is not supported. Supported: {', '.join(FAMILIES)}"
+        )
+    settings = {key: file.metadata.get(f"{family}.{own}") for key, own in _NUMBERS.items()}
+    settings = {key: value for key, value in settings.items() if value is not None}
+    embedding = file.shapes.get("token_embd.weight")
+    if embedding is None:
+        raise CheckpointError(f"{source}: missing token_embd.weight. Fetch the file again")
+    if file.metadata.get(f"{family}.expert_count"):
+        raise UnsupportedModel(f"{source}: a mixture of experts is not supported")
+    return settings | {
+        "architectures": [FAMILIES[family].architecture],
+        "vocab_size": embedding[0],
+        "attention_bias": "blk.0.attn_q.bias" in file.shapes,
+        "tie_word_embeddings": "lm_head.weight" not in names,
+        "rope_parameters": _rope(file, family, settings, source),
+    }
+
+
+def _rope(file: GGUFFile, family: str, settings: Mapping[str, Any], source: str) -> dict[str, Any]:
+    theta = float(file.metadata.get(f"{family}.rope.freq_base", 10_000.0))
+    parameters: dict[str, Any] = {"rope_theta": theta}
+    kind = file.metadata.get(f"{family}.rope.scaling.type", "none")
+    if kind != "none":
+        parameters["rope_type"] = kind
+    rotated = file.metadata.get(f"{family}.rope.dimension_count")
+    head_dim = settings.get("head_dim") or settings.get("hidden_size", 0) // settings.get("num_attention_heads", 1)
+    if rotated is not None and rotated != head_dim:
+        raise UnsupportedModel(f"{source}: rope over {rotated} of {head_dim} dimensions is not supported")
+    if _ROPE_FACTORS in file.shapes:
+        scaling = find_scaling(file.read(_ROPE_FACTORS), theta, source)
+        if scaling is not None:
+            parameters |= {
+                "rope_type": "llama3",
+                "factor": scaling.factor,
+                "low_freq_factor": scaling.low_freq_factor,
+                "high_freq_factor": scaling.high_freq_factor,
+                "original_max_position_embeddings": scaling.original_context,
+            }
+    return parameters
+
+
+def _eos_ids(file: GGUFFile) -> frozenset[int]:
+    ids = (file.metadata.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom"))
+    return frozenset(token for token in ids if token is not None)

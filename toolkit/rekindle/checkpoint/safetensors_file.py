@@ -1,0 +1,50 @@
+"""Reading safetensors: opening reads the header alone, a tensor is read when it is asked for."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # makes "bfloat16" known to numpy, where the library looks it up
+import numpy as np
+
+from rekindle.errors import CheckpointError, UnsupportedModel
+
+_DTYPES = ("F32", "F16", "BF16")
+
+
+@dataclass(frozen=True)
+class SafetensorsFile:
+    """One mapped file; `shapes` has every tensor in it."""
+
+    path: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    _handle: Any
+
+    def loader(self, name: str) -> Callable[[], np.ndarray[Any, np.dtype[Any]]]:
+        """What reads the tensor, from any thread.
+
+        Raises:
+            UnsupportedModel: its dtype is not one of F32, F16, BF16.
+        """
+        dtype = self._handle.get_slice(name).get_dtype()
+        if dtype not in _DTYPES:
+            raise UnsupportedModel(f"{self.path}: {name} is {dtype}, supported are {', '.join(_DTYPES)}")
+        return partial(self._handle.get_tensor, name)
+
+
+def open_safetensors(path: Path) -> SafetensorsFile:
+    """Map a file; the library checks that its header is sound and that the tensors fill the file.
+
+    Raises:
+        CheckpointError: the file is truncated or corrupt.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        handle: Any = safe_open(path, framework="numpy")
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: {error}; the file is truncated or corrupt: fetch it again") from error
+    shapes = {name: tuple(handle.get_slice(name).get_shape()) for name in handle.keys()}  # noqa: SIM118
+    return SafetensorsFile(path, shapes, handle)

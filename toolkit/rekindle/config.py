@@ -1,0 +1,144 @@
+"""What `open` can be told, and the limits that follow from it for one model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from rekindle import buckets
+from rekindle.errors import ConfigError
+from rekindle.models.config import ModelConfig
+
+Ticks = Literal["prefill-first", "combined"]
+Precompile = Literal["all", "lazy"]
+DEFAULT_POOL_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The keywords of `open`.
+
+    Attributes:
+        dtype: of weights and pages, "float32" or "bfloat16"; None is float32 on CPU and bfloat16 elsewhere.
+        page_size: tokens per page, a multiple of 16.
+        num_pages: pages in the pool; None takes what 1 GiB holds, at most what `max_running` full requests need.
+        max_context: the most tokens of one request; None is the model's own.
+        max_running: requests in the running batch.
+        max_waiting: requests in the waiting queue; `generate` waits for room in it, `submit` raises `QueueFull`.
+        max_prefill_tokens: prompt tokens computed in one tick, a multiple of 16.
+        prefill_chunk: prompt tokens of one request computed in one tick, a multiple of 16.
+        ticks: "prefill-first" computes prompts and decode rows in ticks of their own; "combined" lets them share one.
+        overlap: plan and dispatch the next tick before the tokens of the current one are read.
+        precompile: "all" compiles every bucket in `open`; "lazy" compiles each at its first use.
+        prefill_buckets: padded prompt tokens of a tick, ascending multiples of 16 that contain `max_prefill_tokens`.
+        decode_buckets: padded decode rows of a tick, ascending, that contain `max_running`.
+        max_executables: compiled programs kept.
+    """
+
+    dtype: Literal["float32", "bfloat16"] | None = None
+    page_size: int = 64
+    num_pages: int | None = None
+    max_context: int | None = None
+    max_running: int = 32
+    max_waiting: int = 256
+    max_prefill_tokens: int = 512
+    prefill_chunk: int = 512
+    ticks: Ticks = "prefill-first"
+    overlap: bool = True
+    precompile: Precompile = "all"
+    prefill_buckets: Sequence[int] | None = None
+    decode_buckets: Sequence[int] | None = None
+    max_executables: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("page_size", "max_prefill_tokens", "prefill_chunk"):
+            _integer(name, getattr(self, name), 1, multiple=buckets.QUERY_BLOCK)
+        for name in ("max_running", "max_waiting", "max_executables"):
+            _integer(name, getattr(self, name), 1)
+        for name, low in (("num_pages", 2), ("max_context", 2)):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), low)
+        _one_of("dtype", self.dtype, (None, "float32", "bfloat16"))
+        _one_of("ticks", self.ticks, ("prefill-first", "combined"))
+        _one_of("overlap", self.overlap, (True, False))
+        _one_of("precompile", self.precompile, ("all", "lazy"))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings resolved for one model: nothing is left open, and everything fits together.
+
+    Attributes:
+        max_context: tokens of one request, by the model and by the pool.
+        pages_per_request: the length of a page table row.
+        depth: ticks that may be dispatched and not yet settled.
+        Others as in `Settings`.
+    """
+
+    page_size: int
+    num_pages: int
+    pages_per_request: int
+    max_context: int
+    max_running: int
+    max_prefill_tokens: int
+    prefill_chunk: int
+    combined: bool
+    depth: int
+    prefill_buckets: tuple[int, ...]
+    decode_buckets: tuple[int, ...]
+
+    @classmethod
+    def of(cls, settings: Settings, model: ModelConfig, itemsize: int) -> "Limits":
+        """Resolve settings for a model whose pages hold numbers of `itemsize` bytes.
+
+        Raises:
+            ConfigError: settings that contradict each other or the model.
+        """
+        if settings.max_context is not None and settings.max_context > model.max_context:
+            raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
+        page_size, asked = settings.page_size, settings.max_context or model.max_context
+        full_request = -(-asked // page_size)
+        num_pages = settings.num_pages
+        if num_pages is None:
+            page_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * page_size * itemsize
+            num_pages = 1 + min(max(1, DEFAULT_POOL_BYTES // page_bytes), settings.max_running * full_request)
+        max_context = min(asked, (num_pages - 1) * page_size)
+        prefill, decode = settings.prefill_buckets, settings.decode_buckets
+        tokens, running = settings.max_prefill_tokens, settings.max_running
+        return cls(
+            page_size=page_size,
+            num_pages=num_pages,
+            pages_per_request=min(full_request, num_pages - 1),
+            max_context=max_context,
+            max_running=running,
+            max_prefill_tokens=tokens,
+            prefill_chunk=min(settings.prefill_chunk, tokens),
+            combined=settings.ticks == "combined",
+            depth=2 if settings.overlap else 1,
+            prefill_buckets=buckets.default_prefill_buckets(tokens)
+            if prefill is None
+            else buckets.checked("prefill_buckets", prefill, tokens, buckets.QUERY_BLOCK),
+            decode_buckets=buckets.default_decode_buckets(running)
+            if decode is None
+            else buckets.checked("decode_buckets", decode, running),
+        )
+
+    def all_buckets(self) -> tuple[buckets.Bucket, ...]:
+        """Every bucket that a tick may need."""
+        return buckets.all_buckets(self.prefill_buckets, self.decode_buckets, combined=self.combined)
+
+
+def known_settings() -> tuple[str, ...]:
+    """The names of all settings."""
+    return tuple(field.name for field in fields(Settings))
+
+
+def _integer(name: str, value: Any, low: int, multiple: int = 1) -> None:
+    integer = isinstance(value, int) and not isinstance(value, bool)
+    if not integer or value < low or value % multiple:
+        what = f"a positive multiple of {multiple}" if multiple > 1 else f"an integer of at least {low}"
+        raise ConfigError(f"{name} must be {what}, got {value!r}")
+
+
+def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")

@@ -1,0 +1,78 @@
+"""The engine: five actors wired by message type, on one event loop."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+
+from rekindle.actor import Actor, Mailbox, run
+from rekindle.messages import (
+    Admit,
+    Cancel,
+    Dispatched,
+    Message,
+    Output,
+    Plan,
+    Rejected,
+    Settled,
+    Started,
+    Submit,
+    Text,
+    Withdraw,
+)
+
+Deliver = Callable[[Message], None]
+
+
+@dataclass(frozen=True)
+class Actors:
+    """The stages of a request's way; any of them may be replaced by another that takes the same messages."""
+
+    intake: Actor
+    scheduler: Actor
+    stepper: Actor
+    settler: Actor
+    detokenizer: Actor
+
+    def by_message(self) -> Mapping[type, Actor]:
+        """Who takes which message."""
+        return {
+            Submit: self.intake,
+            Cancel: self.intake,
+            Admit: self.scheduler,
+            Withdraw: self.scheduler,
+            Settled: self.scheduler,
+            Plan: self.stepper,
+            Dispatched: self.settler,
+            Output: self.detokenizer,
+        }
+
+
+TO_CALLER = (Rejected, Started, Text)
+"""Messages that leave the engine."""
+
+
+class Engine:
+    """Runs the actors, each in a task of its own with a mailbox of its own.
+
+    Args:
+        actors: the stages.
+        deliver: takes the messages for callers, on the engine's loop; it must not block.
+    """
+
+    def __init__(self, actors: Actors, deliver: Deliver):
+        routes = actors.by_message()
+        self._mailboxes: dict[Actor, Mailbox[Message]] = {actor: Mailbox() for actor in routes.values()}
+        self._routes = {kind: self._mailboxes[actor].put for kind, actor in routes.items()}
+        self._routes |= dict.fromkeys(TO_CALLER, deliver)
+
+    def post(self, message: Message) -> None:
+        """Send a message to whoever takes it. Any thread may call this; it never blocks."""
+        self._routes[type(message)](message)
+
+    async def run(self) -> None:
+        """Serve until cancelled. An error in any actor ends the engine and comes out of here."""
+        async with anyio.create_task_group() as tasks:
+            for actor, mailbox in self._mailboxes.items():
+                tasks.start_soon(partial(run, actor, mailbox, self.post))

@@ -1,0 +1,75 @@
+"""Every error that Rekindle raises on purpose, in one tree.
+
+    RekindleError
+    ├── ConfigError (ValueError)         a setting of `open` that cannot be served
+    ├── ModelError
+    │   ├── ModelNotFound                nothing that can be opened at the given place
+    │   ├── UnsupportedModel             a model whose architecture or options are not implemented
+    │   └── CheckpointError              a model file that is truncated, corrupt or incomplete
+    ├── InvalidRequest (ValueError)      a prompt or sampling parameter that cannot be served
+    │   └── PromptTooLong                more tokens than the context or the page pool can hold
+    ├── QueueFull                        `submit` found the waiting queue full
+    ├── RequestCancelled                 the request was cancelled before it ended
+    ├── StorageError                     the cache directory cannot be used, or is not safe to use
+    └── SessionError
+        ├── SessionClosed                the session was used after, or closed during, the call
+        └── EngineFailed                 the engine stopped; the cause is chained
+
+Every message says what was expected, what came, and what to do.
+"""
+
+
+class RekindleError(Exception):
+    """Base of all errors raised by Rekindle."""
+
+
+class ConfigError(RekindleError, ValueError):
+    """A setting of `open` that cannot be served."""
+
+
+class ModelError(RekindleError):
+    """A model that cannot be opened."""
+
+
+class ModelNotFound(ModelError):
+    """Nothing that can be opened at the given place."""
+
+
+class UnsupportedModel(ModelError):
+    """A model whose architecture or options are not implemented."""
+
+
+class CheckpointError(ModelError):
+    """A model file that is truncated, corrupt or incomplete."""
+
+
+class InvalidRequest(RekindleError, ValueError):
+    """A prompt or sampling parameter that cannot be served."""
+
+
+class PromptTooLong(InvalidRequest):
+    """More tokens than the model's context or the page pool can hold."""
+
+
+class QueueFull(RekindleError):
+    """The waiting queue is full."""
+
+
+class RequestCancelled(RekindleError):
+    """The request was cancelled before it ended."""
+
+
+class StorageError(RekindleError):
+    """The cache directory cannot be used, or is not safe to use."""
+
+
+class SessionError(RekindleError):
+    """The session cannot serve requests."""
+
+
+class SessionClosed(SessionError):
+    """The session was used after it was closed, or closed during the call."""
+
+
+class EngineFailed(SessionError):
+    """The engine stopped because of an error, which is chained as the cause."""

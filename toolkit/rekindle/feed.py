@@ -1,0 +1,80 @@
+"""What one thread says and any task or thread can follow: the bridge from the engine to its callers."""
+
+import threading
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from rekindle.actor import Waiter
+
+T = TypeVar("T")
+
+
+class _Wakeable(Protocol):
+    def wake(self) -> None: ...
+
+
+class Feed(Generic[T]):
+    """A list that grows until it is closed. One thread writes; readers may come at any time, and read all of it."""
+
+    def __init__(self) -> None:
+        self._items: list[T] = []
+        self._closed = False
+        self._waiting: list[_Wakeable] = []
+
+    @property
+    def items(self) -> Sequence[T]:
+        """All that was put so far."""
+        return self._items
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more will come."""
+        return self._closed
+
+    def put(self, item: T) -> None:
+        """Add an item and wake who waits."""
+        self._items.append(item)
+        self._wake()
+
+    def close(self) -> None:
+        """Say that nothing more will come."""
+        self._closed = True
+        self._wake()
+
+    async def grown(self, seen: int) -> None:
+        """Wait until there are more than `seen` items or the feed is closed; the loop keeps turning meanwhile."""
+        while not self._has_more(seen):
+            waiter = Waiter()
+            self._waiting.append(waiter)
+            try:
+                if not self._has_more(seen):  # what came before the waiter stood there has woken nobody
+                    await waiter.wait(pulse=True)
+            finally:
+                self._waiting.remove(waiter)
+
+    def grown_blocking(self, seen: int, timeout: float | None = None) -> bool:
+        """The same for a thread without a loop; False if `timeout` seconds passed first."""
+        waiter = _ThreadWaiter()
+        self._waiting.append(waiter)
+        try:
+            return self._has_more(seen) or waiter.wait(timeout)
+        finally:
+            self._waiting.remove(waiter)
+
+    def _has_more(self, seen: int) -> bool:
+        return self._closed or len(self._items) > seen
+
+    def _wake(self) -> None:
+        for waiter in tuple(self._waiting):
+            waiter.wake()
+
+
+class _ThreadWaiter:
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def wake(self) -> None:
+        self._event.set()
+
+    def wait(self, timeout: float | None) -> bool:
+        return self._event.wait(timeout)

@@ -1,0 +1,218 @@
+"""One submitted request as its caller sees it: pieces as they come, the whole at the end, and a way to stop it."""
+
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from rekindle.errors import RequestCancelled
+from rekindle.feed import Feed
+from rekindle.messages import EndReason, Message, Rejected, Started, Text
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a generation, as soon as it is settled.
+
+    Attributes:
+        text: the text that these tokens complete; empty while a character is incomplete.
+        token_ids: one token, as a rule.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A finished request.
+
+    Attributes:
+        text: the generated text without special tokens; empty for a model without a tokenizer.
+        token_ids: every generated token, the one that ended it included.
+        finish_reason: "stop" for an end token, "length" for `max_tokens` or the context.
+        prompt_tokens: tokens in the prompt.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: EndReason
+    prompt_tokens: int
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Handle:
+    """A request that was submitted. Await it, stream it, ask its `result` from a thread, or cancel it.
+
+    Leaving a wait for it in any way but a timeout of `result` cancels it: an interrupt, a timeout scope, a `break`.
+
+    Args:
+        send: puts the request on its way; called once.
+        withdraw: asks the engine to end it; called at most once, after `send`.
+    """
+
+    def __init__(self, send: Callable[[], None], withdraw: Callable[[], None]):
+        self._send = send
+        self._withdraw = withdraw
+        self._feed: Feed[Piece] = Feed()
+        self._lock = threading.Lock()
+        self._sent = False
+        self._cancelled = False
+        self._prompt_tokens = 0
+        self._outcome: Generation | Exception | None = None
+
+    def __await__(self) -> Generator[Any, None, Generation]:
+        return self._wait().__await__()
+
+    def __repr__(self) -> str:
+        tokens = sum(len(piece.token_ids) for piece in self._feed.items)
+        match self._outcome:
+            case None:
+                state = "cancelling" if self._cancelled else "running" if self._prompt_tokens else "waiting"
+            case Generation(finish_reason=reason):
+                state = f"ended: {reason}"
+            case error:
+                state = f"failed: {error}"
+        return f"<rekindle.Handle {state}, {tokens} tokens>"
+
+    @property
+    def done(self) -> bool:
+        """Whether it ended, well or not."""
+        return self._feed.closed
+
+    def cancel(self) -> None:
+        """End it now, if it has not ended. Returns at once; any thread may call this, and any number of times."""
+        with self._lock:
+            if self._cancelled or self.done:
+                return
+            self._cancelled = True
+            if self._sent:
+                self._withdraw()
+                return
+        self.fail(RequestCancelled("the request was cancelled before it was submitted"))
+
+    def result(self, timeout: float | None = None) -> Generation:
+        """Block until it ends; not for a cell that other awaits share a loop with, but it works there.
+
+        Args:
+            timeout: seconds; None waits for ever. The request goes on after a timeout.
+
+        Raises:
+            TimeoutError: it had not ended in time.
+            RequestCancelled: it was cancelled.
+            RekindleError: it failed; the class says why.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        try:
+            while not self.done:
+                left = None if deadline is None else max(0.0, deadline - monotonic())
+                if not self._feed.grown_blocking(len(self._feed.items), left):
+                    raise TimeoutError(f"the request had not ended after {timeout} seconds; it goes on")
+        except KeyboardInterrupt:
+            self.cancel()
+            raise
+        return self._finished()
+
+    def __aiter__(self) -> AsyncIterator[Piece]:
+        return Stream(self)
+
+    def __iter__(self) -> Iterator[Piece]:
+        return Stream(self)
+
+    async def _wait(self) -> Generation:
+        try:
+            while not self.done:
+                await self._feed.grown(len(self._feed.items))
+        except BaseException:
+            self.cancel()
+            raise
+        return self._finished()
+
+    def _finished(self) -> Generation:
+        if isinstance(self._outcome, Generation):
+            return self._outcome
+        assert self._outcome is not None, "a closed feed has an outcome"
+        raise self._outcome
+
+    # Called by the session
+
+    def send(self) -> bool:
+        """Put it on its way, unless it ended before: then False."""
+        with self._lock:
+            if self._cancelled or self.done:
+                return False
+            self._sent = True
+            self._send()
+            return True
+
+    def deliver(self, message: Message) -> None:
+        """Take in what the engine says of this request."""
+        match message:
+            case Started(_, prompt_tokens):
+                self._prompt_tokens = prompt_tokens
+            case Rejected(_, error):
+                self.fail(error)
+            case Text(_, text, token_ids, end):
+                if token_ids or text:
+                    self._feed.put(Piece(text, token_ids))
+                if end == "cancelled":
+                    self.fail(RequestCancelled("the request was cancelled"))
+                elif end is not None:
+                    self._finish(end)
+
+    def fail(self, error: Exception) -> None:
+        """End it with an error, if it has not ended."""
+        if not self.done:
+            self._outcome = error
+            self._feed.close()
+
+    def _finish(self, end: EndReason) -> None:
+        pieces = self._feed.items
+        self._outcome = Generation(
+            text="".join(piece.text for piece in pieces),
+            token_ids=tuple(token for piece in pieces for token in piece.token_ids),
+            finish_reason=end,
+            prompt_tokens=self._prompt_tokens,
+        )
+        self._feed.close()
+
+
+class Stream(AsyncIterator[Piece], Iterator[Piece]):
+    """The pieces of one request, for `async for` or `for`. Dropping it before its end cancels the request."""
+
+    def __init__(self, handle: Handle):
+        self._handle = handle
+        self._seen = 0
+
+    async def __anext__(self) -> Piece:
+        try:
+            await self._handle._feed.grown(self._seen)
+        except BaseException:
+            self._handle.cancel()
+            raise
+        return self._next(StopAsyncIteration)
+
+    def __next__(self) -> Piece:
+        try:
+            self._handle._feed.grown_blocking(self._seen)
+        except BaseException:
+            self._handle.cancel()
+            raise
+        return self._next(StopIteration)
+
+    def __del__(self) -> None:
+        self._handle.cancel()
+
+    def _next(self, stop: type[Exception]) -> Piece:
+        pieces = self._handle._feed.items
+        if self._seen < len(pieces):
+            self._seen += 1
+            return pieces[self._seen - 1]
+        self._handle._finished()
+        raise stop

@@ -1,0 +1,95 @@
+"""The daemon thread that one engine lives on: it builds the machine, then serves until it is told to stop."""
+
+import threading
+from collections.abc import Callable
+
+import anyio
+
+from rekindle.actor import Mailbox
+from rekindle.engine import Deliver, Engine
+from rekindle.errors import EngineFailed, SessionClosed
+from rekindle.feed import Feed
+from rekindle.machine import Machine
+from rekindle.messages import Message
+from rekindle.progress import Progress, Report
+
+Build = Callable[[Report], Machine]
+
+
+class Host:
+    """Starts at once. `opening` tells how far it is and is closed when it serves or has failed, `stopped` is closed
+    when its thread has freed the device memory.
+
+    A daemon thread, because a kernel shuts down without joining others, and runs no exit handler while one lives.
+
+    Args:
+        build: makes the machine, on the engine's thread.
+        deliver: takes the messages for callers, on the engine's thread.
+        ended: told once, with an error for all who still wait, when the engine has stopped for any reason.
+    """
+
+    def __init__(self, build: Build, deliver: Deliver, ended: Callable[[Exception], None]):
+        self.opening: Feed[Progress] = Feed()
+        self.stopped: Feed[None] = Feed()
+        self.error: Exception | None = None
+        self.machine: Machine | None = None
+        self._engine: Engine | None = None
+        self._build, self._deliver, self._ended = build, deliver, ended
+        self._stop: Mailbox[None] = Mailbox()
+        self._stopping = threading.Event()
+        threading.Thread(target=self._main, name="rekindle-engine", daemon=True).start()
+
+    def post(self, message: Message) -> None:
+        """Send a message to the engine.
+
+        Raises:
+            SessionClosed: the engine has been stopped.
+            EngineFailed: the engine has failed.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self._engine is not None, "nobody has a session before it serves"
+        self._engine.post(message)
+
+    def stop(self) -> None:
+        """Tell the engine to stop. Returns at once, and may be called any number of times from any thread."""
+        self._stopping.set()
+        self._stop.put(None)
+
+    def _main(self) -> None:
+        try:
+            self.machine = self._build(self._report)
+            self._engine = Engine(self.machine.actors, self._deliver)
+            anyio.run(self._serve)
+            self.error = SessionClosed("the session is closed; open another with rekindle.open()")
+        except BaseException as error:
+            self.error = self._explained(error)
+        finally:
+            self._ended(self.error or SessionClosed("the session is closed"))
+            if self.machine is not None:
+                self.machine.free()
+            self.opening.close()
+            self.stopped.close()
+
+    async def _serve(self) -> None:
+        assert self._engine is not None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._engine.run)
+            self.opening.close()
+            await self._stop.receive()
+            tasks.cancel_scope.cancel()
+
+    def _report(self, progress: Progress) -> None:
+        if self._stopping.is_set():
+            raise SessionClosed("the session was closed while it was being opened")
+        self.opening.put(progress)
+
+    def _explained(self, error: BaseException) -> Exception:
+        """Errors of building are the caller's to see as they are; one that stops a serving engine is wrapped."""
+        if self._engine is None and isinstance(error, Exception):
+            return error
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        failed = EngineFailed(f"the engine stopped because of {type(error).__name__}: {error}. Open another session")
+        failed.__cause__ = error
+        return failed

@@ -1,0 +1,64 @@
+"""The intake actor: text becomes token ids, and what cannot be served is turned away here."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rekindle.errors import InvalidRequest, PromptTooLong, RekindleError
+from rekindle.messages import Admit, Cancel, Message, Prompt, Rejected, Submit, Withdraw
+from rekindle.request import Request, SamplingParams, check_token_ids
+from rekindle.text.chat import render
+from rekindle.text.tokenizer import Tokenizer
+
+
+class Intake:
+    """Tokenizes and validates.
+
+    Args:
+        tokenizer: None for a model that is asked by token ids alone.
+        vocab_size: token ids are below it.
+        eos_ids: the model's own end tokens.
+        capacity: the most tokens, prompt and output together, that one request can have.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, eos_ids: frozenset[int], capacity: int):
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_ids = eos_ids
+        self._capacity = capacity
+
+    def handle(self, message: Message) -> Iterator[Message]:
+        """Submit becomes Admit or Rejected, Cancel becomes Withdraw: both take this way, so they stay in order."""
+        match message:
+            case Submit(request_id, prompt, params):
+                try:
+                    yield Admit(self._request(request_id, prompt, params))
+                except RekindleError as error:
+                    yield Rejected(request_id, error)
+            case Cancel(request_id):
+                yield Withdraw(request_id)
+            case _:
+                raise TypeError(f"the intake takes Submit and Cancel, got {message!r}")
+
+    def _request(self, request_id: int, prompt: Prompt, params: SamplingParams) -> Request:
+        ids = self._token_ids(prompt)
+        if len(ids) >= self._capacity:
+            raise PromptTooLong(
+                f"the prompt has {len(ids)} tokens; at most {self._capacity - 1} fit with one token of output. "
+                "Shorten it, or raise max_context or num_pages in open(), up to what the model was made for"
+            )
+        end_ids = params.stop_token_ids if params.ignore_eos else params.stop_token_ids | self._eos_ids
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbits(31))
+        return Request(request_id, ids, params, end_ids, self._capacity)
+
+    def _token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        if isinstance(prompt, tuple):
+            return check_token_ids("token_ids", prompt, self._vocab_size)
+        if self._tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
+        if isinstance(prompt, str):
+            return check_token_ids("prompt", self._tokenizer.encode(prompt), self._vocab_size)
+        tokenizer = self._tokenizer
+        rendered = render(prompt, tokenizer.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+        return check_token_ids("messages", tokenizer.encode_chat(rendered), self._vocab_size)

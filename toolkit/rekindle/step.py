@@ -1,0 +1,207 @@
+"""One tick on the device: a pure function from pages, slots and a packed plan to the same and the next tokens."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rekindle_kernels import api as kernels
+
+from rekindle.buckets import QUERY_BLOCK, Bucket
+from rekindle.models.config import ModelConfig
+from rekindle.models.decoder import Decoder
+from rekindle.sampling import SamplingRows, sample
+
+Pages = tuple[jax.Array, ...]
+"""The page pool: for each layer (pages, 2, kv_heads, page_size, head_dim), keys and values of one page side by side."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """What the next tick needs of each running request, kept on the device. The last row is the null slot of padding.
+
+    Attributes:
+        token: (slots,) int32, the newest token, not yet in the pages.
+        length: (slots,) int32, positions in the pages, which is also the newest token's position.
+        page_table: (slots, pages_per_request) int32.
+        sampling: the parameters of each slot.
+    """
+
+    token: jax.Array
+    length: jax.Array
+    page_table: jax.Array
+    sampling: SamplingRows
+
+
+A = TypeVar("A", np.ndarray, jax.Array)
+
+
+@dataclass(frozen=True, slots=True)
+class TickInputs(Generic[A]):
+    """One plan as arrays: prefill blocks, the chunks among them that complete a prompt, and decode rows.
+
+    Attributes:
+        tokens: (prefill_tokens,) prompt tokens in blocks of `QUERY_BLOCK`.
+        block_slot, block_start, block_page: (blocks,) whose block it is, its first position, the page it goes to.
+        sample_index: (samples,) index into `tokens` of each completed prompt's last token.
+        sample_slot, sample_length: (samples,) its slot, and how many tokens the prompt has.
+        top_k, seed, temperature, top_p, min_p: (samples,) its sampling parameters, the last three float32.
+        row_slot, row_page: (decode_rows,) the slots that decode, and the page that each one's token goes to.
+    """
+
+    tokens: A
+    block_slot: A
+    block_start: A
+    block_page: A
+    sample_index: A
+    sample_slot: A
+    sample_length: A
+    top_k: A
+    seed: A
+    temperature: A
+    top_p: A
+    min_p: A
+    row_slot: A
+    row_page: A
+
+
+FLOAT_FIELDS = ("temperature", "top_p", "min_p")
+
+
+def samples_of(bucket: Bucket, max_running: int) -> int:
+    """How many prompts can be completed in one tick."""
+    return min(bucket.blocks, max_running)
+
+
+def split_inputs(packed: A, bucket: Bucket, max_running: int) -> TickInputs[A]:
+    """Views of the fields inside one packed int32 array, of numpy on the host and of jax inside the program."""
+    samples = samples_of(bucket, max_running)
+    sizes = {"tokens": bucket.prefill_tokens, "row_slot": bucket.decode_rows, "row_page": bucket.decode_rows}
+    views, at = {}, 0
+    for field in fields(TickInputs):
+        size = sizes.get(field.name, bucket.blocks if field.name.startswith("block") else samples)
+        view = packed[at : at + size]
+        views[field.name] = view.view(np.float32) if field.name in FLOAT_FIELDS else view
+        at += size
+    return TickInputs(**views)
+
+
+def blank_inputs(bucket: Bucket, max_running: int) -> np.ndarray:
+    """A packed array for one tick in which every row is padding: it belongs to the null slot and the null page."""
+    blocks, samples = bucket.blocks, samples_of(bucket, max_running)
+    packed = np.zeros(bucket.prefill_tokens + 3 * blocks + 8 * samples + 2 * bucket.decode_rows, np.int32)
+    views = split_inputs(packed, bucket, max_running)
+    for slot in (views.block_slot, views.sample_slot, views.row_slot):
+        slot[:] = max_running
+    return packed
+
+
+def empty_slots(max_running: int, pages_per_request: int) -> Slots:
+    """Slots of an idle engine, and the null slot."""
+    rows = max_running + 1
+
+    def zeros(dtype: type) -> jax.Array:
+        return jnp.zeros(rows, dtype)
+
+    return Slots(
+        token=zeros(jnp.int32),
+        length=zeros(jnp.int32),
+        page_table=jnp.zeros((rows, pages_per_request), jnp.int32),
+        sampling=SamplingRows(
+            temperature=zeros(jnp.float32),
+            top_k=zeros(jnp.int32),
+            top_p=zeros(jnp.float32),
+            min_p=zeros(jnp.float32),
+            seed=zeros(jnp.int32),
+        ),
+    )
+
+
+def empty_pages(config: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype) -> Pages:
+    """A page pool of zeros, one array a layer."""
+    shape = (num_pages, 2, config.num_kv_heads, page_size, config.head_dim)
+    return tuple(kernels.empty(shape, dtype) for _ in range(config.num_layers))
+
+
+def step(
+    decoder: Decoder, pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket
+) -> tuple[Pages, Slots, jax.Array]:
+    """Run one tick: prefill blocks and decode rows through the decoder, then sample.
+
+    Args:
+        decoder: the model.
+        pages, slots: the device state, donated by the caller.
+        packed: one int32 array, `split_inputs` says what is where.
+        bucket: the padded shape, static.
+
+    Returns:
+        Pages and slots after the tick, and (samples + decode_rows,) int32 tokens: first of the completed prompts,
+        then of the decode rows.
+    """
+    null_slot = len(slots.token) - 1
+    inputs = split_inputs(packed, bucket, null_slot)
+    page_size = pages[0].shape[3]
+    row_length = slots.length[inputs.row_slot]
+    page_table = slots.page_table.at[inputs.block_slot, inputs.block_start // page_size].set(inputs.block_page)
+    page_table = page_table.at[inputs.row_slot, row_length // page_size].set(inputs.row_page)
+    slots = replace(slots, page_table=page_table, sampling=_admitted(slots.sampling, inputs))
+
+    block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)
+    tokens = jnp.concatenate([inputs.tokens, slots.token[inputs.row_slot]])
+    positions = jnp.concatenate([block_positions.reshape(-1), row_length])
+    hidden, pages = decoder(tokens, positions, pages, _Attention(inputs, slots, bucket, page_size, block_positions))
+
+    sampled = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
+    owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
+    lengths = jnp.concatenate([inputs.sample_length, row_length + 1])
+    rows = jax.tree.map(lambda parameter: parameter[owners], slots.sampling)
+    new_tokens = sample(decoder.logits(sampled), rows, lengths)
+    slots = replace(
+        slots,
+        token=slots.token.at[owners].set(new_tokens),
+        length=slots.length.at[owners].set(lengths).at[null_slot].set(0),
+    )
+    return pages, slots, new_tokens
+
+
+def _admitted(sampling: SamplingRows, inputs: TickInputs[jax.Array]) -> SamplingRows:
+    """The parameters of requests whose prompt is completed in this tick enter their slots."""
+    names = [field.name for field in fields(SamplingRows)]
+    return replace(
+        sampling,
+        **{name: getattr(sampling, name).at[inputs.sample_slot].set(getattr(inputs, name)) for name in names},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    """How this tick's tokens meet the pages: prefill blocks and decode rows each by their own kernel call."""
+
+    inputs: TickInputs[jax.Array]
+    slots: Slots
+    bucket: Bucket
+    page_size: int
+    block_positions: jax.Array
+
+    def __call__(self, q: jax.Array, k: jax.Array, v: jax.Array, pages: jax.Array) -> tuple[jax.Array, jax.Array]:
+        tokens, scale = self.bucket.prefill_tokens, q.shape[-1] ** -0.5
+        kv = jnp.stack([k, v], axis=1)
+        outputs = []
+        if tokens:
+            blocks = jnp.moveaxis(kv[:tokens].reshape(-1, QUERY_BLOCK, *kv.shape[1:]), 1, 3)
+            pages = kernels.write(pages, blocks, self.inputs.block_page, self.inputs.block_start % self.page_size)
+        if self.bucket.decode_rows:
+            offsets = self.slots.length[self.inputs.row_slot] % self.page_size
+            pages = kernels.write(pages, kv[tokens:, :, :, None], self.inputs.row_page, offsets)
+        if tokens:
+            table = self.slots.page_table[self.inputs.block_slot]
+            block_q = q[:tokens].reshape(-1, QUERY_BLOCK, *q.shape[1:])
+            out = kernels.attend(block_q, pages, table, self.block_positions + 1, scale=scale)
+            outputs.append(out.reshape(tokens, *q.shape[1:]))
+        if self.bucket.decode_rows:
+            table = self.slots.page_table[self.inputs.row_slot]
+            visible = self.slots.length[self.inputs.row_slot] + 1
+            outputs.append(kernels.attend(q[tokens:, None], pages, table, visible[:, None], scale=scale)[:, 0])
+        return jnp.concatenate(outputs), pages

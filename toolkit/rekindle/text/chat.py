@@ -1,0 +1,131 @@
+"""Messages to a prompt, by the model's own chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rekindle.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+def render(
+    messages: Sequence[Mapping[str, Any]],
+    template: str | None,
+    bos_token: str | None = None,
+    eos_token: str | None = None,
+    add_generation_prompt: bool = True,
+) -> str:
+    """Write a conversation as the model was trained to read it, exactly as transformers would.
+
+    Args:
+        messages: mappings with a "role" and a "content", both str, oldest first; other keys reach the template too.
+        template: Jinja source; it runs in a sandbox, since it came with the model.
+        add_generation_prompt: end with the start of the assistant's answer.
+
+    Raises:
+        InvalidRequest: there is no template, the messages are malformed, or the template rejects them.
+    """
+    if template is None:
+        raise InvalidRequest(
+            "the model has no chat template, so messages cannot be turned into a prompt: pass the prompt as str"
+        )
+    check_messages(messages)
+    from jinja2 import TemplateError
+
+    # A token that the model lacks stays undefined, so that a template can test for it.
+    tokens = {name: text for name, text in (("bos_token", bos_token), ("eos_token", eos_token)) if text is not None}
+    try:
+        return _compile(template).render(
+            messages=messages, tools=None, documents=None, add_generation_prompt=add_generation_prompt, **tokens
+        )
+    except TemplateError as error:
+        raise InvalidRequest(f"the model's chat template rejects the messages: {error}") from error
+    except (TypeError, ValueError, KeyError, IndexError) as error:
+        raise InvalidRequest(
+            f"the model's chat template cannot take the messages ({type(error).__name__}: {error}): "
+            "check that it supports their roles and keys"
+        ) from error
+
+
+def check_messages(messages: object) -> None:
+    """Check that `messages` is a list of mappings with a role and a content.
+
+    Raises:
+        InvalidRequest: it is not; the message says where.
+    """
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise InvalidRequest(f"messages must be a list of {{role, content}} mappings, got {type(messages).__name__}")
+    if not messages:
+        raise InvalidRequest("messages must have at least one message, got an empty list")
+    for place, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise InvalidRequest(
+                f"messages[{place}] must be a mapping with role and content, got {type(message).__name__}"
+            )
+        for key in ("role", "content"):
+            if key not in message:
+                raise InvalidRequest(f"messages[{place}] has no {key!r}; it has {sorted(map(str, message))}")
+            if not isinstance(message[key], str):
+                raise InvalidRequest(f"messages[{place}][{key!r}] must be str, got {type(message[key]).__name__}")
+
+
+@lru_cache(maxsize=16)
+def _compile(source: str) -> jinja2.Template:
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _generation_blocks()]
+    )
+    filters: dict[str, Callable[..., Any]] = environment.filters
+    filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment.from_string(source)
+
+
+def _generation_blocks() -> type[jinja2.ext.Extension]:
+    """`{% generation %}` marks what the assistant wrote, for training; here it just passes its body through."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
+
+    class GenerationBlocks(Extension):
+        tags = {"generation"}  # noqa: RUF012  # as the base class has it
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+        def _body(self, caller: Callable[[], str]) -> str:
+            return caller()
+
+    return GenerationBlocks
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML, which a model was never trained on."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)

@@ -1,0 +1,82 @@
+"""The tokenizer of a Hugging Face model directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rekindle.errors import CheckpointError
+from rekindle.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+def load_tokenizer(directory: Path) -> Tokenizer | None:
+    """Read tokenizer.json, tokenizer_config.json and chat_template.jinja.
+
+    Returns:
+        None when there is no tokenizer.json: the model is then served by token ids alone.
+
+    Raises:
+        CheckpointError: a file cannot be parsed.
+    """
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        return None
+    from tokenizers import Tokenizer as Backend
+
+    try:
+        backend = Backend.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception for everything
+        raise CheckpointError(f"{path}: not a readable tokenizer ({error}). Fetch it again") from error
+    backend.no_truncation()
+    backend.no_padding()
+    settings = _settings(directory / "tokenizer_config.json")
+    bos, eos = _token_text(settings.get("bos_token")), _token_text(settings.get("eos_token"))
+    if "add_bos_token" in settings or "add_eos_token" in settings:
+        # As transformers does: where the config speaks of them, it overrules what tokenizer.json would add.
+        wrap(backend, bos if settings.get("add_bos_token") else None, eos if settings.get("add_eos_token") else None)
+    return Tokenizer(backend, _chat_template(directory, settings), bos, eos)
+
+
+def wrap(backend: tokenizers.Tokenizer, before: str | None, after: str | None) -> None:
+    """Make `backend` put these special tokens, and no others, around every raw prompt; None puts nothing."""
+    from tokenizers.processors import TemplateProcessing
+
+    template = [f"{token}:0" for token in (before,) if token] + ["$A:0"] + [f"{token}:0" for token in (after,) if token]
+    special = [(token, backend.token_to_id(token)) for token in dict.fromkeys((before, after)) if token]
+    backend.post_processor = TemplateProcessing(single=template, pair=None, special_tokens=special)
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again") from error
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"{path}: expected a JSON object, got {type(settings).__name__}")
+    return settings
+
+
+def _token_text(token: Any) -> str | None:
+    """Special tokens are written as their text, or as an object that has it under "content"."""
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _chat_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    """A file of its own overrules the config, which has one template, or a list of named ones."""
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None

@@ -1,0 +1,75 @@
+"""Text to token ids and back, by the model's own tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from rekindle.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+class Tokenizer:
+    """A model's tokenizer with its chat template.
+
+    Attributes:
+        chat_template: Jinja source that turns messages into a prompt, or None.
+        bos_token: the text of the token that starts a prompt, or None; for chat templates.
+        eos_token: the text of the token that ends an answer, or None; for chat templates.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        chat_template: str | None = None,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+    ) -> None:
+        self.backend = backend
+        self.chat_template = chat_template
+        self.bos_token = bos_token
+        self.eos_token = eos_token
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are, special ones included. The model's embedding may have more rows."""
+        return self.backend.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The tokens that `decode` leaves out."""
+        added = self.backend.get_added_tokens_decoder()
+        return frozenset(token for token, entry in added.items() if entry.special)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a raw prompt, with the special tokens that the model's tokenizer puts around every text.
+
+        Raises:
+            InvalidRequest: the text has lone surrogates, which no encoding can carry.
+        """
+        return self._encode(text, add_special_tokens=True)
+
+    def encode_chat(self, rendered: str) -> list[int]:
+        """Token ids of a rendered chat, whose template has written every special token already.
+
+        Raises:
+            InvalidRequest: the text has lone surrogates, which no encoding can carry.
+        """
+        return self._encode(rendered, add_special_tokens=False)
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """The text of some tokens. Bytes that are no UTF-8 become U+FFFD, and ids outside the vocabulary vanish."""
+        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"the prompt has a lone surrogate ({text[error.start]!r}) at character {error.start}: expected text "
+                "that can be written as UTF-8"
+            ) from error
+        return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
