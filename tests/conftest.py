@@ -4,14 +4,35 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
+from hypothesis import settings
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
 
 from rekindle.checkpoint.checkpoint import Checkpoint
 from rekindle.checkpoint.embedded import embedded_path
 from rekindle.checkpoint.gguf import open_gguf
 from rekindle.text.tokenizer import Tokenizer
 
+# The same examples in every run: a failure is the change's, never the day's. Deep tests draw fresh ones.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+
 GOLDENS = Path(__file__).parent / "goldens"
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer() -> Tokenizer:
+    """A tokenizer whose tokens are the 256 bytes, for sessions on the fake device."""
+    tokens = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE(vocab={token: place for place, token in enumerate(tokens)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return Tokenizer(backend, chat_template="{% for message in messages %}{{ message.content }}{% endfor %}")
 
 
 @pytest.fixture(scope="session")

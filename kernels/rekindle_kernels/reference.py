@@ -12,7 +12,7 @@ def attend(q: jax.Array, pages: jax.Array, page_table: jax.Array, visible: jax.A
     def one(q: jax.Array, table: jax.Array, visible: jax.Array) -> jax.Array:
         context = jnp.moveaxis(pages[table], 3, 1).astype(jnp.float32)
         keys, values = jnp.repeat(context.reshape(-1, *context.shape[2:]), group, axis=2).swapaxes(0, 1)
-        seen = (jnp.arange(len(keys)) < visible[:, None])[:, None, :]
+        seen = (jnp.arange(len(keys))[None] < visible[:, None])[:, None, :]
         scores = jnp.einsum("qhd,shd->qhs", q.astype(jnp.float32), keys) * scale
         weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
         return jnp.einsum("qhs,shd->qhd", jnp.where(seen, weights, 0.0), values)

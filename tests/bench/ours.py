@@ -1,6 +1,7 @@
 """Rekindle through its public interface, with its defaults."""
 
 import argparse
+from typing import Literal
 
 import jax
 
@@ -13,7 +14,7 @@ from tests.bench.workload import MODEL
 class Ours:
     """A worker.Contender."""
 
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype: Literal["float32", "bfloat16"]) -> None:
         self._dtype = dtype
         self._session = rekindle.open_sync(MODEL, dtype=dtype)
 
@@ -34,5 +35,5 @@ class Ours:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--dtype", required=True)
+    parser.add_argument("--dtype", required=True, choices=["float32", "bfloat16"])
     serve(Ours(parser.parse_args().dtype))

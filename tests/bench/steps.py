@@ -1,8 +1,24 @@
 """Bare steps of our own, without the engine around them: what the limits of the machine are compared with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.buckets import QUERY_BLOCK, Bucket
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.config import Settings
+from rekindle.executables import Executables
+from rekindle.models.load import load_decoder
+from rekindle.step import blank_inputs, empty_pages, empty_slots, split_inputs
 from tests.bench import costs
+from tests.bench.workload import MODEL
+
+Table = np.ndarray[Any, np.dtype[np.int32]]
+PAGE_SIZE = Settings().page_size
 
 
 @dataclass(frozen=True)
@@ -36,4 +52,43 @@ def step_seconds(dtype: str, prefill_tokens: int, decode_rows: int, context: int
 
     The first dispatches (compiling, first touch of the pages) are not among them.
     """
-    return []  # not wired to the step yet: the report leaves these lines out
+    checkpoint = open_checkpoint(MODEL)
+    decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype(dtype))
+    bucket, rows = Bucket(prefill_tokens, decode_rows), max(1, decode_rows)
+    tokens = max(prefill_tokens, context + 1)
+    per_row = -(-tokens // PAGE_SIZE)
+    tables = np.arange(1, 1 + rows * per_row, dtype=np.int32).reshape(rows, per_row)
+    pages = empty_pages(checkpoint.config, 1 + tables.size, PAGE_SIZE, jnp.dtype(dtype))
+    slots = empty_slots(rows, per_row)
+    executables = Executables(decoder, pages, slots, capacity=1)
+    program = executables.compile(bucket)
+    seconds = []
+    for _ in range(3 + repeats):
+        slots = replace(
+            slots,
+            length=jnp.full(rows + 1, context, jnp.int32).at[rows].set(0),
+            page_table=jnp.pad(jnp.asarray(tables), ((0, 1), (0, 0))),
+        )
+        packed = _inputs(bucket, rows, tables, context)
+        jax.block_until_ready(slots)
+        started = perf_counter()
+        pages, slots, new_tokens = program(executables.weights, pages, slots, packed)
+        new_tokens.block_until_ready()
+        seconds.append(perf_counter() - started)
+    return seconds[3:]
+
+
+def _inputs(bucket: Bucket, rows: int, tables: Table, context: int) -> Table:
+    """All rows of the bucket busy: one prompt that fills the prefill part, and every decode row."""
+    packed = blank_inputs(bucket, rows)
+    inputs = split_inputs(packed, bucket, rows)
+    if bucket.prefill_tokens:
+        inputs.block_slot[:] = 0
+        inputs.block_start[:] = np.arange(bucket.blocks) * QUERY_BLOCK
+        inputs.block_page[:] = tables[0, inputs.block_start // PAGE_SIZE]
+        inputs.sample_index[0] = bucket.prefill_tokens - 1
+        inputs.sample_slot[0], inputs.sample_length[0] = 0, bucket.prefill_tokens
+    if bucket.decode_rows:
+        inputs.row_slot[:] = np.arange(rows)
+        inputs.row_page[:] = tables[:, context // PAGE_SIZE]
+    return packed

@@ -15,7 +15,7 @@ from rekindle.checkpoint.checkpoint import Checkpoint
 from rekindle.checkpoint.gguf_rope import find_scaling, llama3_factors
 from rekindle.checkpoint.open import open_checkpoint
 from rekindle.errors import CheckpointError, UnsupportedModel
-from rekindle.models.config import Llama3Scaling, ModelConfig
+from rekindle.model_config import Llama3Scaling, ModelConfig
 
 Change = Callable[[GGUFWriter], None]
 STEMS = {
@@ -207,6 +207,14 @@ def test_a_damaged_header_never_gets_past_as_another_error(place: int, tied: Che
         open_checkpoint(path)
     except (CheckpointError, UnsupportedModel) as error:
         assert "model.gguf" in str(error)  # noqa: PT017  # some damage is in a part that nobody reads
+
+
+def test_a_damaged_count_of_an_array_is_an_error(tied: Checkpoint, tmp_path: Path) -> None:
+    path = write_gguf(tied, tmp_path / "model.gguf", lambda writer: writer.add_token_types([1] * 77))
+    content = path.read_bytes()
+    path.write_bytes(content.replace((77).to_bytes(8, "little"), (1 << 40).to_bytes(8, "little"), 1))
+    with pytest.raises(CheckpointError, match=r"model\.gguf: .*1099511627776 elements.*fetch it again"):
+        open_checkpoint(path)
 
 
 def add(kind: str, key: str, value: Any) -> Change:

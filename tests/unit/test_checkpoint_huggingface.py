@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from rekindle.checkpoint.layout import expected_shapes
 from rekindle.checkpoint.open import open_checkpoint
 from rekindle.errors import CheckpointError, ModelNotFound, UnsupportedModel
-from rekindle.models.config import Llama3Scaling
+from rekindle.model_config import Llama3Scaling
 
 FAMILIES = ("llama-tied", "llama3-rope", "qwen2", "qwen3")
 Copy = Callable[[str], Path]
@@ -59,6 +60,14 @@ def test_every_tensor_is_read_as_it_was_written(family: str, families: Path) -> 
         np.testing.assert_array_equal(tensor, written[name])
     assert checkpoint.tokenizer is None
     assert checkpoint.eos_ids == {2}
+
+
+def test_tensors_may_be_read_from_several_threads(families: Path) -> None:
+    tensors = open_checkpoint(families / "qwen2").tensors
+    names = list(tensors) * 20
+    with ThreadPoolExecutor(4) as pool:
+        for name, tensor in zip(names, pool.map(tensors.__getitem__, names), strict=True):
+            np.testing.assert_array_equal(tensor, tensors[name])
 
 
 def test_switches_come_from_the_family_and_the_config(families: Path) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 import anyio
@@ -43,10 +44,11 @@ class Waiter:
         if self._woken:
             return
         self._woken = True
-        if threading.get_ident() == self._thread:
-            self._event.set()
-        else:
-            self._call_soon(self._event.set)
+        with suppress(RuntimeError):  # the loop was closed, so nobody waits any more
+            if threading.get_ident() == self._thread:
+                self._event.set()
+            else:
+                self._call_soon(self._event.set)
 
     async def wait(self, pulse: bool = False) -> None:
         """Wait for `wake`.

@@ -1,7 +1,7 @@
 """Padded shapes: a program is compiled for each bucket, and a tick runs in the smallest that holds it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rekindle.errors import ConfigError
 
@@ -36,22 +36,23 @@ def default_decode_buckets(limit: int) -> tuple[int, ...]:
     return _geometric(1, 4, limit)
 
 
-def checked(name: str, sizes: Sequence[int], limit: int, multiple: int = 1) -> tuple[int, ...]:
+def checked(name: str, sizes: Any, limit: int, multiple: int = 1) -> tuple[int, ...]:
     """Sort a user's list of sizes and see that the largest is present.
 
     Raises:
         ConfigError: a size that is not positive, not a multiple, or above the limit, which must itself be listed.
     """
-    wrong = [size for size in sizes if size < 1 or size > limit or size % multiple]
-    if wrong or limit not in sizes:
+    right = isinstance(sizes, Sequence) and all(
+        isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= limit and size % multiple == 0
+        for size in sizes
+    )
+    if not right or limit not in sizes:
         what = f"multiples of {multiple}" if multiple > 1 else "numbers"
-        raise ConfigError(f"{name} must be {what} from {multiple} to {limit} and contain {limit}, got {list(sizes)}")
+        raise ConfigError(f"{name} must be {what} from {multiple} to {limit} and contain {limit}, got {sizes!r:.80}")
     return tuple(sorted(set(sizes)))
 
 
-def all_buckets(
-    prefill: Sequence[int], decode: Sequence[int], *, combined: bool
-) -> tuple[Bucket, ...]:
+def all_buckets(prefill: Sequence[int], decode: Sequence[int], *, combined: bool) -> tuple[Bucket, ...]:
     """Every bucket that a tick may need: products of the two lists only where one tick may hold both parts."""
     alone = [Bucket(0, rows) for rows in decode] + [Bucket(tokens, 0) for tokens in prefill]
     both = [Bucket(tokens, rows) for tokens in prefill for rows in decode] if combined else []

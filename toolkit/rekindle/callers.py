@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 from rekindle.errors import QueueFull, SessionError
 from rekindle.handle import Handle
@@ -24,6 +25,7 @@ class Callers:
         self._room = Room(max_waiting)
         self._handles: dict[int, Handle] = {}
         self._queued: set[int] = set()
+        self._error: Exception | None = None
 
     def submit(self, prompt: Prompt, params: SamplingParams, post: Post, *, wait: bool) -> Handle:
         """A handle for a new request.
@@ -39,26 +41,31 @@ class Callers:
         """
         request_id = next(self._ids)
 
+        def say(message: Message) -> None:
+            try:
+                post(message)
+            except SessionError as error:
+                self._end(request_id, error)
+
         def send() -> None:
             self._queued.add(request_id)
-            try:
-                post(Submit(request_id, prompt, params))
-            except SessionError as error:
-                self._end(request_id, error)
+            say(Submit(request_id, prompt, params))
 
-        def withdraw() -> None:
-            try:
-                post(Cancel(request_id))
-            except SessionError as error:
-                self._end(request_id, error)
+        def enter() -> bool:
+            wanted = handle.send()
+            if not wanted:
+                self._handles.pop(request_id, None)
+            return wanted
 
-        handle = self._handles[request_id] = Handle(send, withdraw)
-        if not self._room.enter(handle.send, wait=wait):
-            del self._handles[request_id]
+        handle = self._handles[request_id] = Handle(send, partial(say, Cancel(request_id)))
+        if not self._room.enter(enter, wait=wait):
+            self._handles.pop(request_id, None)
             raise QueueFull(
                 f"{self._room.places} requests are waiting already, which is max_waiting; "
                 "await one of them first, use generate or stream, which wait for room, or raise max_waiting in open()"
             )
+        if self._error is not None:  # it came too late for `fail_all` to see it
+            self._end(request_id, self._error)
         return handle
 
     def deliver(self, message: Message) -> None:
@@ -75,7 +82,8 @@ class Callers:
             handle.deliver(message)
 
     def fail_all(self, error: Exception) -> None:
-        """End every request with the same error."""
+        """End every request with the same error, those that are still to come too."""
+        self._error = error
         for request_id in tuple(self._handles):
             self._end(request_id, error)
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from rekindle import buckets
 from rekindle.errors import ConfigError
-from rekindle.models.config import ModelConfig
+from rekindle.model_config import ModelConfig
 
 Ticks = Literal["prefill-first", "combined"]
 Precompile = Literal["all", "lazy"]

@@ -64,8 +64,8 @@ class Engine:
     def __init__(self, actors: Actors, deliver: Deliver):
         routes = actors.by_message()
         self._mailboxes: dict[Actor, Mailbox[Message]] = {actor: Mailbox() for actor in routes.values()}
-        self._routes = {kind: self._mailboxes[actor].put for kind, actor in routes.items()}
-        self._routes |= dict.fromkeys(TO_CALLER, deliver)
+        self._routes: dict[type, Deliver] = {kind: self._mailboxes[actor].put for kind, actor in routes.items()}
+        self._routes.update((kind, deliver) for kind in TO_CALLER)
 
     def post(self, message: Message) -> None:
         """Send a message to whoever takes it. Any thread may call this; it never blocks."""

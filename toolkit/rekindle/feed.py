@@ -1,7 +1,9 @@
 """What one thread says and any task or thread can follow: the bridge from the engine to its callers."""
 
+import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
 from rekindle.actor import Waiter
@@ -57,7 +59,8 @@ class Feed(Generic[T]):
         waiter = _ThreadWaiter()
         self._waiting.append(waiter)
         try:
-            return self._has_more(seen) or waiter.wait(timeout)
+            with interruptible():
+                return self._has_more(seen) or waiter.wait(timeout)
         finally:
             self._waiting.remove(waiter)
 
@@ -67,6 +70,30 @@ class Feed(Generic[T]):
     def _wake(self) -> None:
         for waiter in tuple(self._waiting):
             waiter.wake()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let an interrupt raise KeyboardInterrupt in a wait that blocks a running asyncio loop.
+
+    The handlers of ipykernel and of `asyncio.run` only tell their loop, which cannot listen while it is blocked: in a
+    cell that awaits anything, a blocking wait would hear of an interrupt at its end.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler) or not _in_asyncio():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _in_asyncio() -> bool:
+    import asyncio
+
+    return asyncio._get_running_loop() is not None
 
 
 class _ThreadWaiter:

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 from rekindle.errors import RequestCancelled
-from rekindle.feed import Feed
+from rekindle.feed import Feed, interruptible
 from rekindle.messages import EndReason, Message, Rejected, Started, Text
 
 
@@ -61,7 +61,7 @@ class Handle:
         self._send = send
         self._withdraw = withdraw
         self._feed: Feed[Piece] = Feed()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may drop a stream, and so cancel, at any instruction
         self._sent = False
         self._cancelled = False
         self._prompt_tokens = 0
@@ -110,10 +110,11 @@ class Handle:
         """
         deadline = None if timeout is None else monotonic() + timeout
         try:
-            while not self.done:
-                left = None if deadline is None else max(0.0, deadline - monotonic())
-                if not self._feed.grown_blocking(len(self._feed.items), left):
-                    raise TimeoutError(f"the request had not ended after {timeout} seconds; it goes on")
+            with interruptible():  # between two waits, too
+                while not self.done:
+                    left = None if deadline is None else max(0.0, deadline - monotonic())
+                    if not self._feed.grown_blocking(len(self._feed.items), left):
+                        raise TimeoutError(f"the request had not ended after {timeout} seconds; it goes on")
         except KeyboardInterrupt:
             self.cancel()
             raise
@@ -147,8 +148,10 @@ class Handle:
         with self._lock:
             if self._cancelled or self.done:
                 return False
-            self._sent = True
             self._send()
+            self._sent = True
+            if self._cancelled:
+                self._withdraw()
             return True
 
     def deliver(self, message: Message) -> None:

@@ -65,7 +65,7 @@ class Host:
         except BaseException as error:
             self.error = self._explained(error)
         finally:
-            self._ended(self.error or SessionClosed("the session is closed"))
+            self._ended(self.error)
             if self.machine is not None:
                 self.machine.free()
             self.opening.close()

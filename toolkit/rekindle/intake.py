@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rekindle.errors import InvalidRequest, PromptTooLong, RekindleError
+from rekindle.errors import InvalidRequest, PromptTooLong
 from rekindle.messages import Admit, Cancel, Message, Prompt, Rejected, Submit, Withdraw
 from rekindle.request import Request, SamplingParams, check_token_ids
 from rekindle.text.chat import render
@@ -33,7 +33,7 @@ class Intake:
             case Submit(request_id, prompt, params):
                 try:
                     yield Admit(self._request(request_id, prompt, params))
-                except RekindleError as error:
+                except Exception as error:  # whatever it is, it is one request's, and the others go on
                     yield Rejected(request_id, error)
             case Cancel(request_id):
                 yield Withdraw(request_id)

@@ -16,7 +16,7 @@ from rekindle.engine import Actors
 from rekindle.executables import Executables
 from rekindle.intake import Intake
 from rekindle.metrics import Stats
-from rekindle.models.config import ModelConfig
+from rekindle.model_config import ModelConfig
 from rekindle.models.decoder import Decoder
 from rekindle.models.load import load_decoder
 from rekindle.progress import Progress, Report

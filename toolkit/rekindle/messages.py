@@ -1,9 +1,9 @@
 """Everything that actors say to each other. A message is frozen; a request id is the only identity in it.
 
-    Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan ─▶ Stepper ─▶ Dispatched ─▶ Settler
-                        │                            ▲   │                                        │
-                        └─ Rejected ─▶ caller        │   └─▶ Output ─▶ Detokenizer ─▶ Text ─▶ caller
-                                                     └────────────────── Settled ◀────────────────┘
+Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan ─▶ Stepper ─▶ Dispatched ─▶ Settler
+                    │                            ▲   │                                        │
+                    └─ Rejected ─▶ caller        │   └─▶ Output ─▶ Detokenizer ─▶ Text ─▶ caller
+                                                 └────────────────── Settled ◀────────────────┘
 """
 
 from collections.abc import Mapping, Sequence
@@ -142,7 +142,5 @@ class Text:
     end: EndReason | None
 
 
-Message = (
-    Submit | Cancel | Admit | Withdraw | Rejected | Plan | Dispatched | Settled | Started | Output | Text
-)
+Message = Submit | Cancel | Admit | Withdraw | Rejected | Plan | Dispatched | Settled | Started | Output | Text
 """Any message."""

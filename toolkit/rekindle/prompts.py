@@ -58,5 +58,8 @@ def _text_or_messages(prompt: Any) -> Prompt:
     return list(prompt)
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes) or hasattr(value, "__array__")
+def _is_list(value: Any) -> bool:
+    """Arrays are lists too, but a numpy integer, which has an array's methods, is not."""
+    if isinstance(value, Sequence):
+        return not isinstance(value, str | bytes)
+    return getattr(value, "ndim", 0) > 0

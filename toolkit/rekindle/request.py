@@ -2,8 +2,11 @@
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
+from numbers import Real
 from typing import Any, TypedDict
 
 from rekindle.errors import InvalidRequest
@@ -69,23 +72,7 @@ class SamplingParams:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
                 raise InvalidRequest(f"unknown sampling parameter {name!r}{hint}")
-        values = {name: options[name] for name in options}
-        if "stop_token_ids" in values:
-            values["stop_token_ids"] = _token_ids("stop_token_ids", values["stop_token_ids"])
-        params = cls(**values)
-        params._check()
-        return params
-
-    def _check(self) -> None:
-        _number("temperature", self.temperature, 0.0, math.inf)
-        _integer("top_k", self.top_k, 0, 2**31 - 1)
-        _number("top_p", self.top_p, 0.0, 1.0, above_low=True)
-        _number("min_p", self.min_p, 0.0, 1.0)
-        _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        if self.seed is not None:
-            _integer("seed", self.seed, 0, 2**31 - 1)
-        if not isinstance(self.ignore_eos, bool):
-            raise InvalidRequest(f"ignore_eos must be True or False, got {self.ignore_eos!r}")
+        return cls(**{name: _CHECKS[name](name, value) for name, value in options.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,35 +101,68 @@ def check_token_ids(name: str, ids: Sequence[int], vocab_size: int) -> tuple[int
         InvalidRequest: not integers, none of them, or one outside the vocabulary.
     """
     checked = _token_ids(name, ids)
-    wrong = [token for token in ids if not 0 <= token < vocab_size]
+    wrong = [token for token in checked if not 0 <= token < vocab_size]
     if wrong:
         raise InvalidRequest(f"{name} must be from 0 to {vocab_size - 1}, got {wrong[0]}")
     if not checked:
         raise InvalidRequest(f"{name} is empty; a prompt needs at least one token")
-    return tuple(int(token) for token in ids)
+    return checked
 
 
-def _token_ids(name: str, ids: Any) -> frozenset[int]:
+# What a check returns is of Python's own types: a numpy int8 would overflow where a length is added to it.
+
+
+def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
     try:
-        tokens = list(ids)
+        tokens = [None] if isinstance(ids, str | bytes) else [_as_integer(token) for token in ids]
     except TypeError:
         tokens = [None]
-    if isinstance(ids, str | bytes) or not all(_is_integer(token) for token in tokens):
+    known = tuple(token for token in tokens if token is not None)
+    if len(known) < len(tokens):
         raise InvalidRequest(f"{name} must be a sequence of integers, got {ids!r:.80}")
-    return frozenset(int(token) for token in tokens)
+    return known
 
 
-def _is_integer(value: Any) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+def _as_integer(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
-def _integer(name: str, value: Any, low: int, high: int) -> None:
-    if not _is_integer(value) or not low <= value <= high:
-        raise InvalidRequest(f"{name} must be an integer from {low} to {high}, got {value!r}")
+def _integer(name: str, value: Any, low: int, high: int) -> int:
+    number = _as_integer(value)
+    if number is None or not low <= number <= high:
+        raise InvalidRequest(f"{name} must be an integer from {low} to {high}, got {value!r:.80}")
+    return number
 
 
-def _number(name: str, value: Any, low: float, high: float, above_low: bool = False) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not low <= value <= high or (above_low and value == low):
-        interval = f"{'above' if above_low else 'at least'} {low:g}" + (f" and at most {high:g}" if high < math.inf else "")
-        raise InvalidRequest(f"{name} must be a finite number {interval}, got {value!r}")
+def _number(name: str, value: Any, low: float, high: float, above_low: bool = False) -> float:
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or not low <= number <= high or (above_low and number == low):
+        interval = f"{'above' if above_low else 'at least'} {low:g}" + (
+            f" and at most {high:g}" if high < math.inf else ""
+        )
+        raise InvalidRequest(f"{name} must be a finite number {interval}, got {value!r:.80}")
+    return number
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name} must be True or False, got {value!r:.80}")
+    return value
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "temperature": partial(_number, low=0.0, high=math.inf),
+    "top_k": partial(_integer, low=0, high=2**31 - 1),
+    "top_p": partial(_number, low=0.0, high=1.0, above_low=True),
+    "min_p": partial(_number, low=0.0, high=1.0),
+    "seed": lambda name, value: None if value is None else _integer(name, value, 0, 2**31 - 1),
+    "max_tokens": partial(_integer, low=1, high=2**31 - 1),
+    "ignore_eos": _boolean,
+    "stop_token_ids": lambda name, value: frozenset(_token_ids(name, value)),
+}

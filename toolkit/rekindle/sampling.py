@@ -53,7 +53,8 @@ def sample(logits: jax.Array, rows: SamplingRows, positions: jax.Array) -> jax.A
     def draw() -> jax.Array:
         return jnp.where(drawn, _draw(logits, rows, positions), greedy)
 
-    return lax.cond(drawn.any(), draw, lambda: greedy)
+    tokens: jax.Array = lax.cond(drawn.any(), draw, lambda: greedy)
+    return tokens
 
 
 def first_of_the_largest(values: jax.Array) -> jax.Array:

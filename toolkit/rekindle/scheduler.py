@@ -98,8 +98,8 @@ class Scheduler:
                 self._tracked[request.id] = tracked
                 self._waiting.append(tracked)
             case Withdraw(request_id):
-                if tracked := self._tracked.get(request_id):
-                    outputs.append(self._end(tracked, (), "cancelled"))
+                if request_id in self._tracked:
+                    outputs.append(self._end(self._tracked[request_id], (), "cancelled"))
             case Settled():
                 self._in_flight -= 1
                 outputs.extend(self._settle(message))
@@ -114,7 +114,7 @@ class Scheduler:
         held = [page for tracked in self._running for page in tracked.pages]
         assert len(held) == len(set(held)), "a page has two owners"
         assert len(held) + self._pool.free == self._limits.num_pages - 1, "a page has no owner"
-        slots = [tracked.slot for tracked in self._running]
+        slots = [tracked.slot for tracked in self._running if tracked.slot is not None]
         assert sorted([*slots, *self._free_slots]) == list(range(self._limits.max_running)), "slots do not add up"
         assert {id(t) for t in [*self._running, *self._waiting]} == {id(t) for t in self._tracked.values()}
         assert all(not tracked.pages and tracked.slot is None for tracked in self._waiting), "a waiter holds pages"
@@ -148,8 +148,7 @@ class Scheduler:
                 planned.append(tracked)
         rows = []
         for tracked in sorted(planned, key=lambda t: t.computed):
-            if tracked.slot is None:
-                continue  # it was preempted for the sake of an earlier one
+            assert tracked.slot is not None, "only those behind it in the running set were preempted since"
             page = tracked.pages[tracked.computed // self._limits.page_size]
             rows.append(Row(tracked.request.id, tracked.slot, page))
             tracked.computed += 1

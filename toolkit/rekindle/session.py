@@ -16,7 +16,7 @@ from rekindle.host import Host
 from rekindle.machine import Machine, build
 from rekindle.messages import Prompt
 from rekindle.metrics import Stats
-from rekindle.notebook.progress import ProgressBars
+from rekindle.progress_bars import ProgressBars
 from rekindle.prompts import Messages, TokenIds, all_prompts, one_prompt
 from rekindle.request import SamplingOptions, SamplingParams
 

@@ -6,12 +6,12 @@ from typing import Generic, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rekindle_kernels import api as kernels
 
 from rekindle.buckets import QUERY_BLOCK, Bucket
-from rekindle.models.config import ModelConfig
+from rekindle.model_config import ModelConfig
 from rekindle.models.decoder import Decoder
 from rekindle.sampling import SamplingRows, sample
+from rekindle_kernels import api as kernels
 
 Pages = tuple[jax.Array, ...]
 """The page pool: for each layer (pages, 2, kv_heads, page_size, head_dim), keys and values of one page side by side."""
@@ -148,10 +148,10 @@ def step(
     page_table = page_table.at[inputs.row_slot, row_length // page_size].set(inputs.row_page)
     slots = replace(slots, page_table=page_table, sampling=_admitted(slots.sampling, inputs))
 
-    block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)
+    block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)[None]
     tokens = jnp.concatenate([inputs.tokens, slots.token[inputs.row_slot]])
     positions = jnp.concatenate([block_positions.reshape(-1), row_length])
-    hidden, pages = decoder(tokens, positions, pages, _Attention(inputs, slots, bucket, page_size, block_positions))
+    hidden, pages = decoder(tokens, positions, pages, TickAttention(inputs, slots, bucket, page_size, block_positions))
 
     sampled = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
     owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
@@ -176,7 +176,7 @@ def _admitted(sampling: SamplingRows, inputs: TickInputs[jax.Array]) -> Sampling
 
 
 @dataclass(frozen=True, slots=True)
-class _Attention:
+class TickAttention:
     """How this tick's tokens meet the pages: prefill blocks and decode rows each by their own kernel call."""
 
     inputs: TickInputs[jax.Array]

@@ -58,7 +58,7 @@ def _online_softmax(
         ids = 2 * lax.dynamic_slice_in_dim(page_table, step * tile_pages, tile_pages, 1)
         positions = step * tile + jnp.arange(tile, dtype=jnp.int32)
         scores = jnp.einsum("nhmd,nhsd->nhms", q, gather(ids), preferred_element_type=jnp.float32)
-        scores = jnp.where((positions < visible[:, :, None])[:, None], scores, MASKED)
+        scores = jnp.where((positions[None, None] < visible[:, :, None])[:, None], scores, MASKED)
         new_peak = jnp.maximum(peak, scores.max(-1))
         shrink = jnp.exp(peak - new_peak)
         weights = jnp.exp(scores - new_peak[..., None])

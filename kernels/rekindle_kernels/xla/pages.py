@@ -44,4 +44,5 @@ def _write_one_by_one(pages: jax.Array, stored: jax.Array, page_ids: jax.Array, 
         return lax.dynamic_update_slice(pages, block, (page_ids[i], 0, 0, offsets[i], 0))
 
     # XLA would inline a loop of one known trip, fuse the update into each reader of the pages, and copy the pool twice.
-    return lax.fori_loop(0, lax.optimization_barrier(jnp.int32(len(stored))), body, pages)
+    written: jax.Array = lax.fori_loop(0, lax.optimization_barrier(jnp.int32(len(stored))), body, pages)
+    return written

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.models.config import ModelConfig
+from rekindle.model_config import ModelConfig
 from rekindle.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rekindle.models.config import ModelConfig
+from rekindle.model_config import ModelConfig
 from rekindle.models.layers import Linear, RMSNorm, matmul, rope_frequencies, rotate
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-"""`(q, k, v, pages) -> (output, pages)` for one layer: (token, heads, head_dim) in and out, pages that now hold k, v."""
+"""`(q, k, v, pages) -> (output, pages)` of one layer: (token, heads, head_dim) each, and pages that now hold k, v."""
 
 Weights = Callable[..., jax.Array]
 """`weights(name, ...)`: the named tensors of the checkpoint, joined along their first axis."""
@@ -24,8 +24,8 @@ class Attention(nnx.Module):
         bias = weights(*(f"{p}.bias" for p in projections)) if config.qkv_bias else None
         self.qkv = Linear(weights(*(f"{p}.weight" for p in projections)), bias)
         self.out = Linear(weights(f"{prefix}.o_proj.weight"))
-        norms = [RMSNorm(weights(f"{prefix}.{p}_norm.weight"), config.norm_eps) for p in "qk" if config.qk_norm]
-        self.q_norm, self.k_norm = norms or (None, None)
+        self.q_norm = RMSNorm(weights(f"{prefix}.q_norm.weight"), config.norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(weights(f"{prefix}.k_norm.weight"), config.norm_eps) if config.qk_norm else None
         self.heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         self.head_dim = config.head_dim
 
@@ -101,7 +101,8 @@ class Decoder(nnx.Module):
             (token, hidden) float32, normalised, and the pages.
         """
         x = self.embedding[...][tokens].astype(jnp.float32)
-        angles = positions[:, None].astype(jnp.float32) * rope_frequencies(self.config.rope, self.config.head_dim)
+        frequencies = rope_frequencies(self.config.rope, self.config.head_dim)
+        angles = positions[:, None].astype(jnp.float32) * frequencies[None]
         cos, sin = jnp.cos(angles), jnp.sin(angles)
         written = []
         for i, layer_pages in enumerate(pages):

@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from rekindle.models.config import Rope
+from rekindle.model_config import Rope
 
 # Up to here, few float32 rows against a large weight run a third faster on CPU with the weight as the left operand.
 FEW_TOKENS = 64
@@ -29,7 +29,7 @@ class Linear(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map (tokens, in) float32 to (tokens, out) float32."""
         y = matmul(x, self.weight[...])
-        return y if self.bias is None else y + self.bias[...].astype(jnp.float32)
+        return y if self.bias is None else y + self.bias[...].astype(jnp.float32)[None]
 
 
 def matmul(x: jax.Array, weight: jax.Array) -> jax.Array:
@@ -41,8 +41,8 @@ def matmul(x: jax.Array, weight: jax.Array) -> jax.Array:
     x = x.astype(weight.dtype)
     tokens = len(x)
     if weight.dtype == jnp.float32 and tokens <= FEW_TOKENS:
-        y = lax.dot_general(weight, x, (((1,), (1,)), ((), ())))
-        return lax.optimization_barrier(y).T
+        y: jax.Array = lax.optimization_barrier(lax.dot_general(weight, x, (((1,), (1,)), ((), ()))))
+        return y.T
     if weight.dtype == jnp.bfloat16 and tokens == 1:
         x = jnp.broadcast_to(x, (2, x.shape[1]))
     return lax.dot_general(x, weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)[:tokens]
@@ -58,7 +58,8 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalise (..., features) float32."""
         scale = lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps)
-        return x * scale * self.weight[...].astype(jnp.float32)
+        weight = self.weight[...].astype(jnp.float32)
+        return x * scale * jnp.expand_dims(weight, tuple(range(x.ndim - 1)))
 
 
 def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
@@ -73,7 +74,10 @@ def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """Rotate each pair (i, i + head_dim / 2) of x (token, head, head_dim) by its angle, cos and sin (token, head_dim / 2)."""
+    """Rotate each pair (i, i + head_dim / 2) of x (token, head, head_dim) by its angle.
+
+    cos and sin are (token, head_dim / 2).
+    """
     first, second = jnp.split(x, 2, axis=-1)
     cos, sin = cos[:, None], sin[:, None]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.models.config import ModelConfig
+from rekindle.model_config import ModelConfig
 from rekindle.models.decoder import Decoder
 
 Array = np.ndarray[Any, np.dtype[Any]]

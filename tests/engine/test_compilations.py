@@ -1,0 +1,104 @@
+"""In ahead-of-time mode nothing is compiled after `open`, whatever is asked."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import rekindle
+from rekindle.config import Ticks
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+TRACED = "/jax/core/compile/jaxpr_trace_duration"
+
+
+@dataclass
+class Compilations:
+    """What JAX itself says that it traced and compiled, in the whole process."""
+
+    events: list[str] = field(default_factory=list)
+
+    def __call__(self, event: str, _: float, **details: object) -> None:
+        if event in (COMPILED, TRACED):
+            self.events.append(event)
+
+
+@pytest.fixture(scope="module")
+def listener() -> Compilations:
+    compilations = Compilations()
+    jax.monitoring.register_event_duration_secs_listener(compilations)  # there is no public way to remove it
+    return compilations
+
+
+@pytest.fixture
+def compilations(listener: Compilations) -> Iterator[Compilations]:
+    listener.events.clear()
+    yield listener
+
+
+@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+def test_nothing_is_compiled_after_open(ticks: Ticks, families: Path, compilations: Compilations) -> None:
+    """Mixed lengths, parameters, joins, cancels and restarts for want of pages."""
+    rng = np.random.default_rng(0)
+    with rekindle.open_sync(
+        families / "llama-tied",
+        progress=False,
+        ticks=ticks,
+        page_size=16,
+        num_pages=21,
+        max_running=8,
+        max_prefill_tokens=128,
+        max_context=256,
+        prefill_buckets=(128,),
+        decode_buckets=(2, 8),
+    ) as session:
+        programs = 5 if ticks == "combined" else 3
+        assert compilations.events.count(COMPILED) >= session.stats.compilations == programs
+        compilations.events.clear()
+        handles = []
+        for i in range(40):
+            handles.append(
+                session.submit(
+                    token_ids=rng.integers(0, 512, rng.integers(1, 120)).tolist(),
+                    max_tokens=int(rng.integers(1, 120)),
+                    temperature=float(rng.choice([0.0, 0.7, 1.5])),
+                    top_k=int(rng.choice([0, 1, 40])),
+                    top_p=float(rng.choice([1.0, 0.9])),
+                    min_p=float(rng.choice([0.0, 0.1])),
+                    seed=i,
+                    ignore_eos=bool(i % 2),
+                    stop_token_ids=[3, 4],
+                )
+            )
+            if i % 5 == 0:
+                handles[int(rng.integers(len(handles)))].cancel()
+            if i % 7 == 0:
+                next(iter(session.stream_sync(token_ids=[5, 6, 7], max_tokens=9)), None)
+        for handle in handles:
+            try:
+                handle.result(timeout=120)
+            except rekindle.RequestCancelled:
+                pass
+        assert session.stats.scheduler.preemptions > 0, "the pool was meant to be short"
+        assert session.stats.compilations_after_open == 0
+        assert compilations.events == []
+
+
+def test_just_in_time_mode_compiles_each_bucket_once(families: Path) -> None:
+    with rekindle.open_sync(families / "llama-tied", progress=False, precompile="lazy") as session:
+        assert session.stats.compilations == 0
+        first = session.generate_sync(token_ids=[1, 2, 3], max_tokens=4, ignore_eos=True)
+        assert session.stats.compilations_after_open == 2, "one prefill and one decode bucket"
+        assert session.generate_sync(token_ids=[1, 2, 3], max_tokens=4, ignore_eos=True) == first
+        assert session.stats.compilations_after_open == 2
+
+
+def test_programs_are_evicted_least_recently_used_first_and_made_again(families: Path) -> None:
+    with rekindle.open_sync(families / "llama-tied", progress=False, precompile="lazy", max_executables=1) as session:
+        for _ in range(2):
+            session.generate_sync(token_ids=[1, 2, 3], max_tokens=3, ignore_eos=True)
+        assert session.stats.programs == 1
+        assert session.stats.compilations == 4

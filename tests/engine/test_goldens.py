@@ -1,0 +1,67 @@
+"""The engine's greedy tokens are the reference's, however the work is cut up."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rekindle
+from rekindle.session import SettingsOptions
+
+Golden = dict[str, Any]
+FAMILIES = ["llama-tied", "llama3-rope", "qwen2", "qwen3"]
+SHORTAGE: SettingsOptions = {"num_pages": 21, "page_size": 16}
+"""20 pages of 16 tokens, where the eight goldens together need more than twice as many."""
+WAYS: dict[str, SettingsOptions] = {
+    "default": {},
+    "chunks of 16, combined ticks, no overlap": {"prefill_chunk": 16, "ticks": "combined", "overlap": False},
+    "shortage, chunks of 16, combined ticks": {**SHORTAGE, "prefill_chunk": 16, "ticks": "combined"},
+    "shortage, no overlap": {**SHORTAGE, "overlap": False},
+}
+
+
+def prompts(goldens: Sequence[Golden]) -> list[Any]:
+    return [golden.get("prompt") or golden["messages"] for golden in goldens]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_smollm2_greedy_tokens_and_text(way: str, smollm2_goldens: list[Golden]) -> None:
+    settings: SettingsOptions = {"max_running": 8, "decode_buckets": (8,), "prefill_buckets": (512,), **WAYS[way]}
+    with rekindle.open_sync("smollm2-135m-instruct", progress=False, **settings) as session:
+        together = session.generate_sync(prompts(smollm2_goldens), max_tokens=48)
+        shortage = session.stats.scheduler.preemptions
+        goldens = smollm2_goldens
+        if "shortage" not in way:
+            together += [session.generate_sync(prompt, max_tokens=48) for prompt in prompts(goldens)]
+            goldens = goldens * 2
+        for generation, golden in zip(together, goldens, strict=True):
+            assert list(generation.token_ids) == golden["new_ids"]
+            assert generation.text == golden["text"]
+            assert generation.prompt_tokens == len(golden["prompt_ids"])
+            assert generation.finish_reason == ("length" if len(golden["new_ids"]) == 48 else "stop")
+        assert (shortage > 0) == ("shortage" in way), "the pool was meant to be short, or not"
+        stats = session.stats
+        assert stats.compilations_after_open == 0
+        assert stats.scheduler.free_pages == stats.scheduler.pages
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_greedy_tokens(family: str, families: Path) -> None:
+    golden = np.load(families / family / "golden.npz")
+    prompt, expected = golden["greedy_prompt"].tolist(), tuple(golden["greedy_new"].tolist())
+    with rekindle.open_sync(families / family, progress=False, precompile="lazy") as session:
+        alone = session.generate_sync(token_ids=prompt, max_tokens=24, ignore_eos=True)
+        batch = session.generate_sync(token_ids=[prompt[:5], prompt, prompt[3:]], max_tokens=24, ignore_eos=True)
+    assert alone.token_ids == expected
+    assert batch[1].token_ids == expected
+    assert alone.text == "", "this model has no tokenizer"
+
+
+def test_bfloat16_text_is_sane() -> None:
+    with rekindle.open_sync(
+        "smollm2-135m-instruct", dtype="bfloat16", progress=False, precompile="lazy", max_running=1
+    ) as session:
+        answer = session.generate_sync([{"role": "user", "content": "What is the capital of France?"}], max_tokens=24)
+    assert answer.text == "The capital of France is Paris."

@@ -1,0 +1,148 @@
+"""A request's tokens are a function of the request alone, and its end is exact; on a real model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import rekindle
+from rekindle.request import SamplingOptions
+
+
+@pytest.fixture(scope="module")
+def session(families: Path) -> Iterator[rekindle.Session]:
+    with rekindle.open_sync(families / "qwen3", progress=False, max_running=8, max_prefill_tokens=128) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    rng = np.random.default_rng(7)
+    return [rng.integers(0, 512, length).tolist() for length in (1, 15, 16, 17, 63, 64, 65, 130, 200, 31, 90, 5)]
+
+
+SAMPLED: SamplingOptions = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "seed": 11}
+
+
+@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "seeded"])
+def test_tokens_are_the_same_alone_and_beside_others(
+    session: rekindle.Session, prompts: list[list[int]], sampling: SamplingOptions
+) -> None:
+    alone = [session.generate_sync(token_ids=p, max_tokens=20, ignore_eos=True, **sampling) for p in prompts]
+    together = session.generate_sync(token_ids=prompts, max_tokens=20, ignore_eos=True, **sampling)
+    strangers = [session.submit(token_ids=p, max_tokens=50, temperature=1.5, ignore_eos=True) for p in prompts[::-1]]
+    among = [session.generate_sync(token_ids=p, max_tokens=20, ignore_eos=True, **sampling) for p in prompts]
+    assert [g.token_ids for g in together] == [g.token_ids for g in alone]
+    assert [g.token_ids for g in among] == [g.token_ids for g in alone]
+    for stranger in strangers:
+        assert len(stranger.result(timeout=60).token_ids) == 50
+
+
+def test_an_unseeded_request_draws_afresh(session: rekindle.Session) -> None:
+    drawn = {session.generate_sync(token_ids=[9, 8, 7], max_tokens=12, temperature=1.5).token_ids for _ in range(4)}
+    assert len(drawn) > 1
+
+
+def test_max_tokens_is_exact(session: rekindle.Session) -> None:
+    """PEERS.md 16: 32 asked, 40 returned."""
+    for tokens in (1, 2, 15, 16, 17, 33):
+        generation = session.generate_sync(token_ids=[4, 5, 6], max_tokens=tokens, ignore_eos=True)
+        assert len(generation.token_ids) == tokens
+        assert generation.finish_reason == "length"
+
+
+def test_a_stop_token_ends_at_once_and_is_the_last(session: rekindle.Session) -> None:
+    """PEERS.md 6 and 16: also the very first token, and also with ignore_eos."""
+    free = session.generate_sync(token_ids=[4, 5, 6], max_tokens=20, ignore_eos=True).token_ids
+    for at in (0, 1, 7):
+        stop = free[at]
+        generation = session.generate_sync(token_ids=[4, 5, 6], max_tokens=20, ignore_eos=True, stop_token_ids=[stop])
+        assert generation.token_ids == free[: free.index(stop) + 1]
+        assert generation.finish_reason == "stop"
+
+
+def test_the_models_end_tokens_end_unless_ignored(session: rekindle.Session, families: Path) -> None:
+    """The goldens' eos is 2; a stop id that equals it still ends with ignore_eos."""
+    rng = np.random.default_rng(0)
+    for seed in range(50):
+        hot: SamplingOptions = {"max_tokens": 30, "temperature": 20.0, "seed": seed}
+        prompts = rng.integers(0, 512, (8, 8)).tolist()
+        free = session.generate_sync(token_ids=prompts, ignore_eos=True, **hot)
+        found = [(p, g.token_ids) for p, g in zip(prompts, free, strict=True) if 2 in g.token_ids[:-1]]
+        if found:
+            break
+    prompt, tokens = found[0]
+    expected = tokens[: tokens.index(2) + 1]
+    ended = session.generate_sync(token_ids=prompt, **hot)
+    assert (ended.token_ids, ended.finish_reason) == (expected, "stop")
+    stopped = session.generate_sync(token_ids=prompt, ignore_eos=True, stop_token_ids=[2], **hot)
+    assert stopped.token_ids == expected
+
+
+def test_the_context_is_the_last_limit(session: rekindle.Session) -> None:
+    generation = session.generate_sync(token_ids=[7] * 500, max_tokens=100, ignore_eos=True)
+    assert len(generation.token_ids) == 12
+    assert generation.finish_reason == "length"
+    with pytest.raises(rekindle.PromptTooLong, match="512 tokens; at most 511"):
+        session.generate_sync(token_ids=[7] * 512, max_tokens=1)
+
+
+def test_token_id_0_is_a_token_like_any_other(session: rekindle.Session) -> None:
+    """PEERS.md 18."""
+    zeros = session.generate_sync(token_ids=[0, 0, 0, 5], max_tokens=8, ignore_eos=True)
+    assert zeros.prompt_tokens == 4
+    assert zeros.token_ids != session.generate_sync(token_ids=[5], max_tokens=8, ignore_eos=True).token_ids
+
+
+@pytest.mark.parametrize("token", [-1, 512, 513, 2**31])
+def test_token_ids_outside_the_vocabulary_are_rejected(session: rekindle.Session, token: int) -> None:
+    """PEERS.md 8: the vocabulary size itself too."""
+    with pytest.raises(rekindle.InvalidRequest, match="from 0 to 511"):
+        session.generate_sync(token_ids=[1, token])
+
+
+def test_streamed_pieces_are_the_generation(session: rekindle.Session) -> None:
+    """PEERS.md 12: every token as it is settled."""
+    whole = session.generate_sync(token_ids=[3, 1, 4], max_tokens=25, ignore_eos=True)
+    pieces = list(session.stream_sync(token_ids=[3, 1, 4], max_tokens=25, ignore_eos=True))
+    assert [piece.token_ids for piece in pieces] == [(token,) for token in whole.token_ids]
+
+
+def test_cancelling_frees_that_request_and_no_other(session: rekindle.Session) -> None:
+    """PEERS.md 7: identity is exact."""
+    handles = [session.submit(token_ids=[i + 1], max_tokens=60, ignore_eos=True) for i in range(12)]
+    handles[1].cancel()
+    handles[1].cancel()
+    with pytest.raises(rekindle.RequestCancelled):
+        handles[1].result(timeout=60)
+    for handle in handles[:1] + handles[2:]:
+        assert len(handle.result(timeout=60).token_ids) == 60
+    assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
+
+
+def test_two_sessions_in_one_process_do_not_disturb_each_other(session: rekindle.Session, families: Path) -> None:
+    golden = np.load(families / "llama-tied" / "golden.npz")
+    before = session.generate_sync(token_ids=[1, 2, 3], max_tokens=10)
+    with rekindle.open_sync(families / "llama-tied", progress=False, precompile="lazy") as other:
+        generation = other.generate_sync(token_ids=golden["greedy_prompt"].tolist(), max_tokens=24, ignore_eos=True)
+        assert session.generate_sync(token_ids=[1, 2, 3], max_tokens=10) == before
+    assert generation.token_ids == tuple(golden["greedy_new"].tolist())
+    assert session.generate_sync(token_ids=[1, 2, 3], max_tokens=10) == before
+
+
+def test_close_frees_the_device_memory_and_is_idempotent(families: Path) -> None:
+    before = {id(array) for array in jax.live_arrays()}
+    session = rekindle.open_sync(families / "llama-tied", progress=False, precompile="lazy")
+    session.generate_sync(token_ids=[1, 2], max_tokens=3)
+    running = session.submit(token_ids=[1, 2], max_tokens=400, ignore_eos=True)
+    session.close_sync()
+    session.close_sync()
+    with pytest.raises(rekindle.SessionClosed):
+        running.result(timeout=10)
+    with pytest.raises(rekindle.SessionClosed, match="open another"):
+        session.generate_sync(token_ids=[1, 2])
+    left = [array for array in jax.live_arrays() if id(array) not in before and not array.is_deleted()]
+    assert sum(array.nbytes for array in left) < 10_000, "weights, pages and slots are gone"
+    assert "closed" in repr(session)

@@ -1,0 +1,195 @@
+"""A real Jupyter kernel and what its cells say, driven the way a notebook's front end drives it."""
+
+import queue
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+SILENCE = 60
+"""Seconds after which a kernel that says nothing is a failure: far above what any cell here takes."""
+
+
+@dataclass
+class Cell:
+    """One executed cell.
+
+    Attributes:
+        stdout, stderr: all that it printed.
+        displays: how many things it displayed, its value and widgets included.
+        error: the name of the exception that ended it, or "".
+        traceback: of that exception.
+    """
+
+    stdout: str = ""
+    stderr: str = ""
+    displays: int = 0
+    error: str = ""
+    traceback: str = ""
+
+
+class Running:
+    """A cell that has been sent to the kernel."""
+
+    def __init__(self, notebook: "Notebook", code: str):
+        self._notebook = notebook
+        self._cell = Cell()
+        self._idle = False
+        # A cell that follows an interrupted one at once would otherwise be dropped with it.
+        self._id = notebook.client.execute(code, stop_on_error=False)
+
+    def wait_for(self, text: str) -> None:
+        """Return as soon as the cell has printed `text`."""
+        while text not in self._cell.stdout:
+            assert not self._idle, f"the cell ended without printing {text!r}: {self._cell}"
+            self._read()
+
+    def interrupt(self) -> tuple[Cell, float, float]:
+        """Interrupt the kernel as the stop button does, and wait for the end of the cell.
+
+        Returns:
+            the cell; and when the interrupt was sent and answered, on the clock of `time.monotonic`, which all
+            processes share.
+        """
+        sent = time.monotonic()
+        self._notebook.manager.interrupt_kernel()
+        self._reply()
+        answered = time.monotonic()
+        return self._outputs(), sent, answered
+
+    def end(self) -> Cell:
+        """Wait for the end of the cell."""
+        self._reply()
+        return self._outputs()
+
+    def _reply(self) -> None:
+        while True:
+            reply = self._notebook.client.get_shell_msg(timeout=SILENCE)
+            if reply["parent_header"].get("msg_id") == self._id:
+                break
+        content = reply["content"]
+        if content["status"] != "ok":
+            self._cell.error = content.get("ename", content["status"])
+            self._cell.traceback = "\n".join(content.get("traceback", []))
+
+    def _outputs(self) -> Cell:
+        while not self._idle:
+            self._read()
+        return self._cell
+
+    def _read(self) -> None:
+        message = self._notebook.client.get_iopub_msg(timeout=SILENCE)
+        if message["parent_header"].get("msg_id") != self._id:
+            self._notebook.stray.append(message)
+            return
+        content = message["content"]
+        match message["msg_type"]:
+            case "stream" if content["name"] == "stdout":
+                self._cell.stdout += content["text"]
+            case "stream":
+                self._cell.stderr += content["text"]
+            case "display_data" | "execute_result":
+                self._cell.displays += 1
+            case "status" if content["execution_state"] == "idle":
+                self._idle = True
+
+
+class Notebook:
+    """A running kernel and its front end.
+
+    Attributes:
+        stray: what was said outside of the cell that was being read, such as a late print of an earlier one.
+    """
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient, log: Path):
+        self.manager = manager
+        self.client = client
+        self.stray: list[dict[str, Any]] = []
+        self._log = log
+        self._greeting = log.read_text(errors="replace")
+
+    @property
+    def process(self) -> Any:
+        """The kernel's process, a `subprocess.Popen`."""
+        provisioner: Any = self.manager.provisioner
+        return provisioner.process
+
+    def restart(self) -> tuple[float, int]:
+        """Restart the kernel as a front end does: politely, and after 2.5 s by force.
+
+        Returns:
+            the seconds until the old process was gone and the new one started; and the old one's exit status.
+        """
+        process, start = self.process, time.monotonic()
+        self.manager.restart_kernel()
+        seconds = time.monotonic() - start
+        self.client.wait_for_ready(timeout=SILENCE)
+        return seconds, process.wait()
+
+    def shutdown(self) -> tuple[float, int]:
+        """Shut the kernel down in the same way; the seconds until it was gone, and its exit status."""
+        process, start = self.process, time.monotonic()
+        self.manager.shutdown_kernel()
+        return time.monotonic() - start, process.wait()
+
+    def start(self, code: str) -> Running:
+        """Execute a cell without waiting for it."""
+        return Running(self, code)
+
+    def run(self, code: str) -> str:
+        """Execute a cell that must end without an error and without a word on stderr.
+
+        Returns:
+            what it printed.
+        """
+        cell = self.start(code).end()
+        assert not cell.error, cell.traceback
+        assert cell.stderr == ""
+        return cell.stdout
+
+    def said_elsewhere(self) -> str:
+        """What was said outside of cells: in the kernel's log, and late words of earlier cells."""
+        self.run("import gc; gc.collect()")  # what was never awaited or retrieved is complained of when it is dropped
+        while True:
+            try:
+                self.stray.append(self.client.get_iopub_msg(timeout=0.1))
+            except queue.Empty:
+                break
+        late = [message["content"]["text"] for message in self.stray if message["msg_type"] == "stream"]
+        return self.log() + "".join(late)
+
+    def log(self) -> str:
+        """What the process wrote, without what it writes at every start."""
+        text = self._log.read_text(errors="replace")
+        return text.replace(self._greeting, "") if self._greeting else text
+
+
+@contextmanager
+def open_notebook(log: Path, command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Notebook]:
+    """A fresh kernel, killed at the end if it still lives.
+
+    Args:
+        log: takes what the process writes past the notebook.
+        command: starts the kernel; `{connection_file}` stands for the file that tells it its ports.
+        environment: of the process.
+    """
+    manager = KernelManager()
+    assert manager.kernel_spec is not None
+    manager.kernel_spec.argv = list(command)
+    with log.open("wb") as output:
+        manager.start_kernel(env=dict(environment), stdout=output, stderr=output)
+        client = manager.client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=SILENCE)
+            yield Notebook(manager, client, log)
+        finally:
+            client.stop_channels()
+            if manager.is_alive():
+                manager.shutdown_kernel(now=True)
+            manager.cleanup_resources()

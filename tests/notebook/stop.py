@@ -1,0 +1,37 @@
+"""The stop button, pressed while a cell waits for the engine."""
+
+import textwrap
+from collections.abc import Callable
+
+from tests.notebook.driver import Notebook
+
+HALF_A_SECOND = 0.5
+RENDERED = 1.5
+"""IPython answers when it has rendered the traceback, which takes up to half a second the first time."""
+
+Record = Callable[[str, object], None]
+
+
+def stop(notebook: Notebook, condition: str, wait: str, record: Record) -> None:
+    """Run a cell that waits, and interrupt it when the condition holds: it must be left within half a second."""
+    body = textwrap.indent(wait, "    ")
+    cell = notebook.start(f"when({condition}, 'now')\ntry:\n{body}\nfinally: print(time.monotonic(), flush=True)")
+    cell.wait_for("now\n")
+    outputs, sent, answered = cell.interrupt()
+    left = float(outputs.stdout.split()[-1])
+    record("left", round(left - sent, 3))
+    record("answered", round(answered - sent, 3))
+    assert outputs.error in ("CancelledError", "KeyboardInterrupt"), outputs
+    assert outputs.stderr == ""
+    assert left - sent < HALF_A_SECOND
+    assert answered - sent < RENDERED
+
+
+def assert_usable(notebook: Notebook) -> None:
+    """The session answers rightly, and holds nothing for what was interrupted."""
+    answer = notebook.run(
+        "answer = await session.generate(**EXPECTED)\n"
+        "counts = session.stats.scheduler\n"
+        "print(list(answer.token_ids) == GOLDEN, counts.running, counts.waiting, counts.pages - counts.free_pages)"
+    )
+    assert answer == "True 0 0 0\n"

@@ -1,0 +1,51 @@
+"""The stop button ends what a cell waits for within half a second, and nothing else."""
+
+import pytest
+
+from tests.notebook.driver import Notebook
+from tests.notebook.stop import Record, assert_usable, stop
+
+pytestmark = pytest.mark.notebook
+
+WAITS = {
+    "await generate": "await session.generate(token_ids=PROMPT, **LONG)",
+    "await a batch": "await session.generate(token_ids=[PROMPT] * 4, **LONG)",
+    "await a handle": "handle = session.submit(token_ids=PROMPT, **LONG)\nawait handle",
+    "async for": "async for piece in session.stream(token_ids=PROMPT, **LONG): pass",
+    "generate_sync": "session.generate_sync(token_ids=PROMPT, **LONG)",
+    "result": "session.submit(token_ids=PROMPT, **LONG).result()",
+    "for": "for piece in session.stream_sync(token_ids=PROMPT, **LONG): pass",
+    "the body of a for": "for piece in session.stream_sync(token_ids=PROMPT, **LONG): time.sleep(60)",
+    # ipykernel's own handler only tells the loop, which such a cell blocks.
+    "generate_sync in a cell that awaits": "await asyncio.sleep(0)\nsession.generate_sync(token_ids=PROMPT, **LONG)",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_a_stopped_cell_leaves_its_wait_at_once_and_the_session_usable(
+    wait: str, notebook: Notebook, record_property: Record
+) -> None:
+    stop(notebook, "generating()", wait, record_property)
+    assert_usable(notebook)
+
+
+@pytest.mark.parametrize("wait", ["await session.generate(**EXPECTED)", "session.generate_sync(**EXPECTED)"])
+def test_a_stopped_cell_ends_its_own_request_alone(wait: str, notebook: Notebook, record_property: Record) -> None:
+    notebook.run("others = [session.submit(token_ids=PROMPT, **LONG) for _ in range(2)]")
+    stop(notebook, "lambda: session.stats.scheduler.waiting == 1", wait, record_property)
+    assert notebook.run("print([other.done for other in others])") == "[False, False]\n"
+    notebook.run("for other in others: other.cancel()")
+    assert_usable(notebook)
+
+
+def test_stopping_open_while_it_compiles_ends_its_engine(notebook: Notebook, record_property: Record) -> None:
+    compiling = "lambda: 'rekindle-compile' in ''.join(thread.name for thread in threading.enumerate())"
+    engines = "[thread for thread in threading.enumerate() if thread.name == 'rekindle-engine']"
+    before = notebook.run(f"before = {engines}; print(len(before))")
+    stop(notebook, compiling, "await open_tiny(progress=False)", record_property)
+    notebook.run(f"while len({engines}) > len(before): time.sleep(0.01)")
+    assert notebook.run(f"print(len({engines}))") == before
+    assert (
+        notebook.run("async with open_tiny(precompile='lazy', progress=False) as s: print(s.stats.programs)") == "0\n"
+    )
+    assert_usable(notebook)

@@ -1,0 +1,34 @@
+"""Sessions on the fake device."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from rekindle.session import Session
+from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
+from rekindle.text.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def settler() -> FakeSettler:
+    return FakeSettler(held=True)
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with fake_session() as session:
+        yield session
+
+
+@pytest.fixture
+def held(settler: FakeSettler) -> Iterator[Session]:
+    """One slot and two places in the queue; nothing settles before the settler is told."""
+    limits = fake_limits(max_running=1)
+    with fake_session(fake_machine(limits, settler=settler), max_waiting=2) as session:
+        yield session
+
+
+@pytest.fixture
+def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
+    with fake_session(fake_machine(fake_limits(), tokenizer=byte_tokenizer)) as session:
+        yield session

@@ -1,0 +1,287 @@
+"""Messages arrive in order, from any thread, and a sleeper is woken once, whatever loop it sleeps on."""
+
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+
+from rekindle import actor
+from rekindle.actor import Mailbox, Waiter, run
+from rekindle.feed import Feed
+from rekindle.messages import Cancel, Message, Withdraw
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_messages_are_received_in_the_order_in_which_they_were_put() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    for number in range(5):
+        mailbox.put(number)
+    assert [await mailbox.receive() for _ in range(5)] == list(range(5))
+
+
+async def test_a_receiver_that_sleeps_is_woken_by_its_own_loop_and_by_a_thread() -> None:
+    mailbox: Mailbox[str] = Mailbox()
+    received: list[str] = []
+
+    async def receive() -> None:
+        for _ in range(2):
+            received.append(await mailbox.receive())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receive)
+        await anyio.wait_all_tasks_blocked()
+        mailbox.put("loop")
+        await anyio.wait_all_tasks_blocked()
+        assert received == ["loop"]
+        await to_thread.run_sync(mailbox.put, "thread")
+    assert received == ["loop", "thread"]
+
+
+async def test_nothing_is_lost_and_each_threads_messages_keep_their_order() -> None:
+    mailbox: Mailbox[tuple[int, int]] = Mailbox()
+
+    def send(thread: int) -> None:
+        for number in range(500):
+            mailbox.put((thread, number))
+
+    received = []
+    async with anyio.create_task_group() as tasks:
+        for thread in range(4):
+            tasks.start_soon(to_thread.run_sync, send, thread)
+        for _ in range(2000):
+            received.append(await mailbox.receive())
+    for thread in range(4):
+        assert [number for sender, number in received if sender == thread] == list(range(500))
+
+
+async def test_a_message_that_comes_just_before_the_receiver_sleeps_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mailbox: Mailbox[str] = Mailbox()
+    feed: Feed[str] = Feed()
+
+    def racing() -> Waiter:
+        mailbox.put("between")
+        feed.put("between")
+        return Waiter()
+
+    monkeypatch.setattr(actor, "Waiter", racing)
+    monkeypatch.setattr("rekindle.feed.Waiter", racing)
+    ended: list[str] = []
+
+    async def receive() -> None:
+        ended.append(await mailbox.receive())
+
+    async def read() -> None:
+        await feed.grown(len(feed.items))
+        ended.append("read")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receive)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert ended == ["between", "read"]
+
+
+async def test_a_receiver_that_was_cancelled_loses_no_message() -> None:
+    mailbox: Mailbox[str] = Mailbox()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(mailbox.receive)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    mailbox.put("late")
+    assert await mailbox.receive() == "late"
+
+
+async def test_at_most_one_call_reaches_the_loop_of_a_waiter(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiter = Waiter()
+    calls: list[object] = []
+    call_soon = waiter._call_soon
+
+    def counted(call: Callable[[], object]) -> object:
+        calls.append(call)
+        return call_soon(call)
+
+    monkeypatch.setattr(waiter, "_call_soon", counted)
+
+    def wake() -> None:
+        for _ in range(10):
+            waiter.wake()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(waiter.wait, pulse=True))
+        await anyio.wait_all_tasks_blocked()
+        await to_thread.run_sync(wake)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("pulse", [True, False])
+async def test_a_wake_before_the_wait_ends_it_at_once(pulse: bool) -> None:
+    waiter = Waiter()
+    waiter.wake()
+    await waiter.wait(pulse=pulse)
+
+
+class Echo:
+    """Answers a Cancel with two messages, a Withdraw with none, and anything else with an error."""
+
+    def __init__(self) -> None:
+        self.handled: list[Message] = []
+
+    def handle(self, message: Message) -> Iterator[Message]:
+        self.handled.append(message)
+        match message:
+            case Cancel(number):
+                yield Withdraw(number)
+                yield Withdraw(-number)
+            case Withdraw():
+                pass
+            case _:
+                raise TypeError(f"unexpected {message!r}")
+
+
+class SlowEcho(Echo):
+    """The same, awaitable."""
+
+    def handle(self, message: Message) -> Awaitable[list[Message]]:  # type: ignore[override]
+        async def answer() -> list[Message]:
+            await checkpoint()
+            return list(Echo.handle(self, message))
+
+        return answer()
+
+
+@pytest.mark.parametrize("echo", [Echo(), SlowEcho()], ids=["synchronous", "awaitable"])
+async def test_an_actor_takes_one_message_after_the_other_and_its_answers_are_sent_on(echo: Any) -> None:
+    mailbox: Mailbox[Message] = Mailbox()
+    sent: list[Message] = []
+    messages: list[Message] = [Cancel(1), Withdraw(5), Cancel(2)]
+    echo.handled.clear()  # it is made once for both backends
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run, echo, mailbox, sent.append)
+        for message in messages:
+            mailbox.put(message)
+        await anyio.wait_all_tasks_blocked()
+        assert echo.handled == messages
+        assert sent == [Withdraw(1), Withdraw(-1), Withdraw(2), Withdraw(-2)]
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("echo", [Echo(), SlowEcho()], ids=["synchronous", "awaitable"])
+async def test_an_error_in_an_actor_comes_out_of_its_loop(echo: Any) -> None:
+    mailbox: Mailbox[Message] = Mailbox()
+    mailbox.put("nonsense")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unexpected 'nonsense'"):
+        await run(echo, mailbox, print)
+
+
+# Feeds
+
+
+async def test_every_reader_sees_all_items_whenever_it_comes() -> None:
+    feed: Feed[int] = Feed()
+    seen: dict[str, list[int]] = {}
+
+    async def read(name: str) -> None:
+        at = 0
+        while not feed.closed:
+            await feed.grown(at)
+            at = len(feed.items)
+        seen[name] = list(feed.items)
+
+    def read_blocking(name: str) -> None:
+        at = 0
+        while not feed.closed:
+            feed.grown_blocking(at)
+            at = len(feed.items)
+        seen[name] = list(feed.items)
+
+    def write() -> None:
+        for number in range(200):
+            feed.put(number)
+        feed.close()
+
+    async with anyio.create_task_group() as tasks:
+        for name in "ab":
+            tasks.start_soon(read, name)
+            tasks.start_soon(to_thread.run_sync, read_blocking, "thread " + name)
+        await anyio.wait_all_tasks_blocked()
+        await to_thread.run_sync(write)
+        tasks.start_soon(read, "late")
+    assert set(seen) == {"a", "b", "late", "thread a", "thread b"}
+    assert all(items == list(range(200)) for items in seen.values())
+    assert not feed._waiting, "nobody is left in the list of those who wait"
+
+
+async def test_a_reader_that_is_cancelled_leaves_nothing_behind() -> None:
+    feed: Feed[int] = Feed()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(feed.grown, 0)
+        await anyio.wait_all_tasks_blocked()
+        assert len(feed._waiting) == 1
+        tasks.cancel_scope.cancel()
+    assert not feed._waiting
+
+
+def test_a_blocking_reader_is_told_when_its_time_is_over() -> None:
+    feed: Feed[int] = Feed()
+    assert not feed.grown_blocking(0, timeout=0)
+    feed.put(1)
+    assert feed.grown_blocking(0, timeout=0)
+    assert not feed.grown_blocking(1, timeout=0)
+    feed.close()
+    assert feed.grown_blocking(1, timeout=0)
+
+
+async def test_a_reader_whose_loop_was_closed_harms_neither_the_writer_nor_other_readers() -> None:
+    feed: Feed[int] = Feed()
+    left: list[Waiter] = []
+
+    async def leave_a_waiter() -> None:
+        left.append(Waiter())
+
+    def another_loop(backend: str) -> None:
+        anyio.run(leave_a_waiter, backend=backend)
+
+    for backend in ("asyncio", "trio"):
+        await to_thread.run_sync(another_loop, backend)
+    feed._waiting.extend(left)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(feed.grown, 0)
+        await anyio.wait_all_tasks_blocked()
+        feed.put(1)
+    assert list(feed.items) == [1]
+
+
+def test_several_loops_read_one_feed_at_once() -> None:
+    feed: Feed[int] = Feed()
+    ready = threading.Barrier(4)
+    seen: list[tuple[int, ...]] = []
+
+    async def read() -> None:
+        ready.wait()
+        while not feed.closed:
+            await feed.grown(len(feed.items))
+        seen.append(tuple(feed.items))
+
+    targets: list[Callable[[], object]] = [
+        partial(anyio.run, read, backend=name) for name in ("asyncio", "trio", "trio")
+    ]
+    threads = [threading.Thread(target=target) for target in targets]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    for number in range(100):
+        feed.put(number)
+    feed.close()
+    for thread in threads:
+        thread.join()
+    assert seen == [tuple(range(100))] * 3

@@ -1,0 +1,206 @@
+"""The command line: text on stdout and all else on stderr, one line for an error, exit codes that scripts can use."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
+
+import rekindle
+from rekindle.__main__ import main
+from rekindle.cli.demo import BATCH, QUESTIONS
+from rekindle.session import Session
+from rekindle.testing import VOCAB_SIZE, fake_limits, fake_machine, fake_session
+from rekindle.text.tokenizer import Tokenizer
+
+TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def model(families: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tiny model, with a tokenizer of bytes and of words for the rest of its 512 tokens."""
+    directory = tmp_path_factory.mktemp("models") / "tiny"
+    shutil.copytree(families / "llama-tied", directory)
+    tokens = ["<pad>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokens += [f"w{place}" for place in range(len(tokens), 512)]
+    backend = Backend(models.BPE(vocab={token: place for place, token in enumerate(tokens)}, merges=[]))
+    backend.add_special_tokens(tokens[:3])
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.save(str(directory / "tokenizer.json"))
+    settings = {"chat_template": TEMPLATE, "eos_token": "</s>"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return str(directory)
+
+
+@pytest.fixture
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def _fake_device(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> None:
+    """Whatever is opened is the fake device, which writes bytes."""
+    speaking = Tokenizer(byte_tokenizer.backend, TEMPLATE)
+
+    def open_fake(model: str, *, progress: bool = True, **settings: Any) -> Session:
+        return fake_session(fake_machine(fake_limits(**settings), tokenizer=speaking))
+
+    monkeypatch.setattr(rekindle, "open_sync", open_fake)
+
+
+@contextmanager
+def running(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """The command line in a process of its own."""
+    command = [sys.executable, "-m", "rekindle", *arguments]
+    path = os.pathsep.join([str(Path(rekindle.__file__).parents[1]), *sys.path])
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = os.environ | {"PYTHONPATH": path}
+    with subprocess.Popen(command, text=True, env=environment, **{**pipes, **options}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_generate_streams_text_to_stdout_and_the_rest_to_stderr(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", model, "Hello", "--max-tokens", "7", "--ignore-eos"]) == 0
+    said = capsys.readouterr()
+    assert len(said.out) > 1
+    assert said.out.endswith("\n")
+    assert said.err.startswith("opening the model\nloading weights\n")
+    assert "\r" not in said.err
+    assert said.err.splitlines()[-1].startswith("5 prompt tokens, 7 generated in ")
+
+
+@pytest.mark.usefixtures("_fake_device")
+def test_json_reports_what_would_have_been_streamed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampling = ["--max-tokens", "7", "--temperature", "0.9", "--top-k", "40", "--seed", "5"]
+    assert main(["generate", "fake", "Hello", *sampling]) == 0
+    streamed = capsys.readouterr().out
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))
+    assert main(["generate", "fake", "-", *sampling, "--json", "--quiet"]) == 0
+    quiet = capsys.readouterr()
+    report = json.loads(quiet.out)
+    assert quiet.err == ""
+    assert (report["prompt_tokens"], len(report["token_ids"]), report["finish_reason"]) == (5, 7, "length")
+    assert streamed == report["text"] + "\n"
+
+
+@pytest.mark.usefixtures("_fake_device")
+def test_chat_uses_the_template_and_stop_tokens_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    stops = [word for token in range(VOCAB_SIZE) for word in ("--stop-token-id", str(token))]
+    assert main(["generate", "--chat", *stops, "--json", "--quiet", "fake", "Hello"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["prompt_tokens"] == len("<user>Hello")
+    assert (len(report["token_ids"]), report["finish_reason"]) == (1, "stop")
+
+
+@pytest.mark.usefixtures("_fake_device")
+def test_demo_says_what_it_does_and_ends_with_what_it_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--model", "fake"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"Rekindle {rekindle.__version__}")
+    assert [said.count(f"\n> {question}\n") for question in QUESTIONS + BATCH] == [1] * 6
+    last = said.splitlines()[-1]
+    assert last.startswith("Measured: 128 tokens streamed at ")
+    assert "256 together at " in last
+    assert last.endswith(" 0 programs compiled after open.")
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_info_of_a_model_reads_no_weights(
+    model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*_: object) -> None:
+        raise AssertionError("a tensor was looked up")
+
+    monkeypatch.setattr("rekindle.checkpoint.checkpoint.LazyTensors.__getitem__", loaded)
+    assert main(["info", model, "--dtype", "bfloat16"]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
+    assert rows["cache"] == f"{tmp_path / 'cache'}, 0 files, 0 B"
+    assert rows["parameters"] == "162,240"
+    assert rows["weights"] == "324 kB"
+    assert rows["chat"] == "has a template"
+    assert "2 </s>" in rows["end"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "/nowhere/at/all", "Hello"], "no model '/nowhere/at/all'"),
+        (["generate", "/nowhere/at/all", "Hello", "--top-p", "1.5"], "top_p must be"),
+        (["generate", "/nowhere/at/all", ""], "the prompt is empty"),
+        (["info", "/nowhere/at/all"], "no model '/nowhere/at/all'"),
+    ],
+)
+@pytest.mark.usefixtures("_own_cache")
+def test_an_error_is_one_line_on_stderr(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("rekindle: ")
+    assert message in last
+
+
+@pytest.mark.parametrize("arguments", [[], ["serve"], ["generate"], ["generate", "m", "p", "--max-tokens", "many"]])
+def test_what_argparse_cannot_read_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(arguments)
+    assert exited.value.code == 2
+    assert "usage: rekindle" in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["--version"])
+    assert exited.value.code == 0
+    assert capsys.readouterr().out == f"rekindle {rekindle.__version__}\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_interrupting_a_generation_exits_130_without_a_traceback(model: str) -> None:
+    with running("generate", model, "Hello", "--max-tokens", "500", "--ignore-eos") as process:
+        assert process.stdout is not None
+        first = process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        rest, error = process.communicate(timeout=10)
+    assert process.returncode == 130, error
+    assert "Traceback" not in error
+    assert "generated" not in error
+    assert first
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_interrupting_the_compiler_does_not_wait_for_it(smollm2_path: Path) -> None:
+    with running("generate", str(smollm2_path), "Hello") as process:
+        assert process.stderr is not None
+        while process.stderr.readline() != "compiling\n":
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        output, error = process.communicate(timeout=10)
+    assert (process.returncode, output) == (130, "")
+    assert "Traceback" not in error
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
+def test_a_reader_that_goes_away_is_no_error_to_speak_of(model: str) -> None:
+    with running("generate", model, "Hello", "--max-tokens", "500", "--ignore-eos", "--quiet") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1)
+        process.stdout.close()
+        assert process.wait(10) == 141
+        assert process.stderr.read() == ""

@@ -1,0 +1,115 @@
+"""Settings are checked where they are given, and limits fit together and the model."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+import rekindle
+from rekindle.config import DEFAULT_POOL_BYTES, Limits, Settings, known_settings
+from rekindle.errors import ConfigError
+from rekindle.session import SettingsOptions
+from rekindle.testing import FAKE_MODEL, fake_limits
+
+MULTIPLES = ["page_size", "max_prefill_tokens", "prefill_chunk"]
+COUNTS = ["max_running", "max_waiting", "max_executables"]
+
+
+@pytest.mark.parametrize("name", MULTIPLES)
+@pytest.mark.parametrize("value", [0, -16, 8, 24, 16.0, "16", None, True])
+def test_a_size_is_a_positive_multiple_of_the_query_block(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be a positive multiple of 16, got {value!r}"):
+        Settings(**{name: value})
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True])
+def test_a_count_is_at_least_one(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be an integer of at least 1, got {value!r}"):
+        Settings(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["num_pages", "max_context"])
+@pytest.mark.parametrize("value", [1, 0, -5, 2.0, "2", True])
+def test_a_pool_and_a_context_are_at_least_two_or_left_open(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be an integer of at least 2, got {value!r}"):
+        Settings(**{name: value})
+    left_open: dict[str, Any] = {name: None}
+    assert getattr(Settings(**left_open), name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("dtype", "float16", "None, 'float32', 'bfloat16'"),
+        ("ticks", "decode-first", "'prefill-first', 'combined'"),
+        ("overlap", "yes", "True, False"),
+        ("precompile", "none", "'all', 'lazy'"),
+    ],
+)
+def test_a_choice_lists_what_there_is_to_choose(name: str, value: Any, expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be one of {expected}, got {value!r}"):
+        Settings(**{name: value})
+
+
+def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'max_runing'; did you mean max_running\?"):
+        rekindle.open("anything", max_runing=3)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"unknown setting 'zzz'; known are dtype, page_size, .*max_executables"):
+        rekindle.open("anything", zzz=3)  # type: ignore[call-arg]
+
+
+def test_the_typed_keywords_of_open_are_the_settings() -> None:
+    assert set(SettingsOptions.__annotations__) == set(known_settings()) == {field.name for field in fields(Settings)}
+
+
+def test_a_context_above_the_models_own_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_context 4097 is above the model's own, 4096"):
+        fake_limits(max_context=4097)
+    assert fake_limits(max_context=4096).max_context == 4096
+
+
+def test_one_request_never_needs_more_than_the_pool() -> None:
+    limits = fake_limits(page_size=16, num_pages=4)
+    assert limits.max_context == 48
+    assert limits.pages_per_request == 3
+    limits = fake_limits(page_size=16, num_pages=100, max_context=40)
+    assert limits.max_context == 40
+    assert limits.pages_per_request == 3
+
+
+def test_the_default_pool_serves_all_running_requests_in_full_unless_that_is_too_much() -> None:
+    limits = fake_limits(page_size=64, max_context=1000, max_running=3)
+    assert limits.num_pages == 1 + 3 * 16
+    wide = replace(FAKE_MODEL, num_layers=30, num_kv_heads=8, head_dim=128)
+    page_bytes = 2 * 30 * 8 * 128 * 64 * 2
+    assert Limits.of(Settings(), wide, itemsize=2).num_pages == 1 + DEFAULT_POOL_BYTES // page_bytes
+    huge = replace(wide, num_layers=10**6)
+    assert Limits.of(Settings(), huge, itemsize=2).num_pages == 2, "one page is needed to serve anything"
+
+
+def test_a_chunk_is_no_larger_than_a_tick() -> None:
+    assert fake_limits(max_prefill_tokens=64, prefill_chunk=512).prefill_chunk == 64
+    assert fake_limits(max_prefill_tokens=512, prefill_chunk=64).prefill_chunk == 64
+
+
+def test_overlap_keeps_two_ticks_in_flight() -> None:
+    assert fake_limits(overlap=True).depth == 2
+    assert fake_limits(overlap=False).depth == 1
+
+
+def test_given_buckets_are_checked_against_the_limits() -> None:
+    limits = fake_limits(max_prefill_tokens=64, max_running=8, prefill_buckets=[64, 16], decode_buckets=[8])
+    assert limits.prefill_buckets == (16, 64)
+    assert limits.decode_buckets == (8,)
+    with pytest.raises(ConfigError, match="prefill_buckets"):
+        fake_limits(max_prefill_tokens=64, prefill_buckets=[16])
+    with pytest.raises(ConfigError, match="decode_buckets"):
+        fake_limits(max_running=8, decode_buckets=[16])
+
+
+@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+def test_the_largest_tick_has_a_bucket(ticks: Any) -> None:
+    limits = fake_limits(ticks=ticks)
+    largest = max(limits.all_buckets())
+    assert largest == ((512, 32) if ticks == "combined" else (512, 0))

@@ -1,0 +1,219 @@
+"""The actors wired: by hand, one message at a time, and on the engine's loop."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+
+from rekindle.actor import Actor
+from rekindle.engine import Engine
+from rekindle.errors import InvalidRequest, PromptTooLong
+from rekindle.messages import (
+    Admit,
+    Cancel,
+    Dispatched,
+    Message,
+    Output,
+    Plan,
+    Rejected,
+    Settled,
+    Started,
+    Submit,
+    Text,
+    Withdraw,
+)
+from rekindle.request import SamplingParams
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine
+from rekindle.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.anyio
+
+TWO_TOKENS = SamplingParams(max_tokens=2)
+
+
+def said_by(actor: Actor, message: Message) -> list[Message]:
+    answers = actor.handle(message)
+    assert isinstance(answers, Iterable)
+    return list(answers)
+
+
+async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> None:
+    actors = fake_machine(fake_limits(overlap=False), tokenizer=byte_tokenizer).actors
+    settler: Any = actors.settler
+    prompt = tuple(byte_tokenizer.encode("hi"))
+    first, second = expected_tokens(prompt, 2)
+
+    (admit,) = said_by(actors.intake, Submit(7, "hi", replace(TWO_TOKENS, seed=5)))
+    assert isinstance(admit, Admit)
+    assert (admit.request.prompt, admit.request.params.seed) == (prompt, 5)
+    plan, started = said_by(actors.scheduler, admit)
+    assert isinstance(plan, Plan)
+    assert started == Started(7, 2)
+    (dispatched,) = said_by(actors.stepper, plan)
+    assert dispatched == Dispatched(1, ((7, 0),), [first])
+    (settled,) = await settler.handle(dispatched)
+    assert settled == Settled(1, ((7, first),))
+    plan, output = said_by(actors.scheduler, settled)
+    assert output == Output(7, (first,), None)
+    (text,) = said_by(actors.detokenizer, output)
+    assert text == Text(7, byte_tokenizer.decode([first]), (first,), None)
+    (dispatched,) = said_by(actors.stepper, plan)
+    (settled,) = await settler.handle(dispatched)
+    assert said_by(actors.scheduler, settled) == [Output(7, (second,), "length")]
+
+
+def test_the_intake_turns_away_what_cannot_be_served_and_says_why(byte_tokenizer: Tokenizer) -> None:
+    intake = fake_machine(fake_limits(max_context=8), tokenizer=byte_tokenizer).actors.intake
+    for prompt, kind, message in (
+        ("12345678", PromptTooLong, "the prompt has 8 tokens; at most 7 fit with one token of output"),
+        (tuple(range(9)), PromptTooLong, "the prompt has 9 tokens"),
+        ((251,), InvalidRequest, "token_ids must be from 0 to 250, got 251"),
+        ("", InvalidRequest, "prompt is empty"),
+        ("\ud800", InvalidRequest, "lone surrogate"),
+    ):
+        (rejected,) = said_by(intake, Submit(3, prompt, TWO_TOKENS))
+        assert isinstance(rejected, Rejected)
+        assert rejected.request_id == 3
+        assert type(rejected.error) is kind
+        assert message in str(rejected.error)
+    (admit,) = said_by(intake, Submit(3, "1234567", TWO_TOKENS))
+    assert isinstance(admit, Admit)
+
+
+def test_the_prompt_may_be_no_longer_than_the_pool_can_ever_hold() -> None:
+    intake = fake_machine(fake_limits(page_size=16, num_pages=3)).actors.intake
+    (rejected,) = said_by(intake, Submit(0, (1,) * 32, TWO_TOKENS))
+    assert isinstance(rejected, Rejected)
+    assert "the prompt has 32 tokens; at most 31 fit" in str(rejected.error)
+
+
+def test_a_model_without_a_tokenizer_takes_token_ids_alone() -> None:
+    intake = fake_machine(fake_limits()).actors.intake
+    (rejected,) = said_by(intake, Submit(0, "hi", TWO_TOKENS))
+    assert isinstance(rejected, Rejected)
+    assert "it takes token_ids" in str(rejected.error)
+
+
+def test_a_request_whose_own_template_fails_fails_alone(byte_tokenizer: Tokenizer) -> None:
+    tokenizer = Tokenizer(byte_tokenizer.backend, chat_template="{{ 1 // 0 }}")
+    intake = fake_machine(fake_limits(), tokenizer=tokenizer).actors.intake
+    (rejected,) = said_by(intake, Submit(0, [{"role": "user", "content": "hi"}], TWO_TOKENS))
+    assert isinstance(rejected, Rejected)
+    assert isinstance(rejected.error, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [({}, {5, 6}), ({"stop_token_ids": frozenset({9})}, {5, 6, 9}), ({"ignore_eos": True}, set()),
+     ({"ignore_eos": True, "stop_token_ids": frozenset({9})}, {9})],
+)  # fmt: skip
+def test_a_request_ends_at_the_models_end_tokens_and_its_own(options: dict[str, Any], ends: set[int]) -> None:
+    intake = fake_machine(fake_limits(), eos_ids=(5, 6)).actors.intake
+    (admit,) = said_by(intake, Submit(0, (1,), SamplingParams(**options)))
+    assert isinstance(admit, Admit)
+    assert admit.request.end_ids == ends
+
+
+def test_a_request_without_a_seed_gets_one_and_another_one_each_time() -> None:
+    intake = fake_machine(fake_limits()).actors.intake
+    seeds = set()
+    for request_id in range(8):
+        (admit,) = said_by(intake, Submit(request_id, (1,), TWO_TOKENS))
+        assert isinstance(admit, Admit)
+        assert admit.request.params.seed is not None
+        seeds.add(admit.request.params.seed)
+    assert len(seeds) > 1
+
+
+def test_a_cancel_takes_the_same_way_as_its_submit() -> None:
+    intake = fake_machine(fake_limits()).actors.intake
+    assert said_by(intake, Cancel(4)) == [Withdraw(4)]
+
+
+def test_each_actor_refuses_the_messages_of_others() -> None:
+    actors = fake_machine(fake_limits()).actors
+    for actor in (actors.intake, actors.scheduler, actors.detokenizer):
+        with pytest.raises(TypeError, match=r"takes .*, got Dispatched"):
+            said_by(actor, Dispatched(1, (), []))
+
+
+def test_held_back_bytes_come_with_the_end(byte_tokenizer: Tokenizer) -> None:
+    detokenizer = fake_machine(fake_limits(), tokenizer=byte_tokenizer).actors.detokenizer
+    begin, *_ = byte_tokenizer.encode("é")
+    assert said_by(detokenizer, Output(0, (begin,), None)) == [Text(0, "", (begin,), None)]
+    assert said_by(detokenizer, Output(0, (), "cancelled")) == [Text(0, "\ufffd", (), "cancelled")]
+    assert said_by(detokenizer, Output(0, (), "cancelled")) == [Text(0, "", (), "cancelled")], "it begins afresh"
+
+
+# On a loop
+
+
+async def test_requests_are_answered_in_full_and_nothing_is_left() -> None:
+    answers: list[Message] = []
+    machine = fake_machine(fake_limits(max_running=2, page_size=16, num_pages=5))
+    engine = Engine(machine.actors, answers.append)
+    prompts = {request_id: (request_id,) * 15 for request_id in range(5)}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        for request_id, prompt in prompts.items():
+            engine.post(Submit(request_id, prompt, SamplingParams(max_tokens=40)))
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    for request_id, prompt in prompts.items():
+        mine = [answer for answer in answers if isinstance(answer, Text) and answer.request_id == request_id]
+        assert tuple(token for text in mine for token in text.token_ids) == expected_tokens(prompt, 40)
+        assert [text.end for text in mine if text.end] == ["length"]
+        assert answers.index(Started(request_id, 15)) < answers.index(mine[0])
+    stats = machine.stats().scheduler
+    assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, 4)
+    assert stats.preemptions > 0
+
+
+async def test_a_cancel_ends_a_request_while_its_tick_is_in_flight() -> None:
+    answers: list[Message] = []
+    settler = FakeSettler(held=True)
+    engine = Engine(fake_machine(fake_limits(), settler=settler).actors, answers.append)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        engine.post(Submit(0, (1, 2), SamplingParams()))
+        settler.step()
+        await anyio.wait_all_tasks_blocked()
+        engine.post(Cancel(0))
+        await anyio.wait_all_tasks_blocked()
+        settler.release()
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    (token,) = expected_tokens((1, 2), 1)
+    assert answers == [Started(0, 2), Text(0, "", (token,), None), Text(0, "", (), "cancelled")]
+
+
+async def test_one_that_is_turned_away_does_not_disturb_the_others() -> None:
+    answers: list[Message] = []
+    engine = Engine(fake_machine(fake_limits()).actors, answers.append)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        engine.post(Submit(0, (999,), TWO_TOKENS))
+        engine.post(Submit(1, (1,), TWO_TOKENS))
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert [type(answer) for answer in answers] == [Rejected, Started, Text, Text]
+
+
+class Broken:
+    """An actor that fails at its first message."""
+
+    def handle(self, message: Message) -> list[Message]:
+        raise ZeroDivisionError("the device is gone")
+
+
+@pytest.mark.parametrize("stage", ["intake", "scheduler", "stepper", "settler", "detokenizer"])
+async def test_an_error_in_any_actor_ends_the_engine_and_comes_out(stage: str) -> None:
+    actors = replace(fake_machine(fake_limits()).actors, **{stage: Broken()})
+    engine = Engine(actors, lambda message: None)
+    engine.post(Submit(0, (1,), TWO_TOKENS))
+    with pytest.raises(ExceptionGroup) as caught:
+        await engine.run()
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ZeroDivisionError)

@@ -1,0 +1,108 @@
+"""What is accepted as a prompt is told apart where it is given: text, messages, token ids, or a batch of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rekindle.errors import InvalidRequest
+from rekindle.prompts import all_prompts, one_prompt
+
+USER = {"role": "user", "content": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected", "batch"),
+    [
+        ("hi", ["hi"], False),
+        ([USER], [[USER]], False),
+        ((USER,), [[USER]], False),
+        (["a", "b"], ["a", "b"], True),
+        (("a",), ["a"], True),
+        ([[USER], [USER, USER]], [[USER], [USER, USER]], True),
+        (["a", [USER]], ["a", [USER]], True),
+    ],
+)
+def test_text_and_messages_are_told_apart_and_a_list_of_either_is_a_batch(
+    prompt: Any, expected: list[Any], batch: bool
+) -> None:
+    assert all_prompts(prompt, None, 10) == (expected, batch)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "expected", "batch"),
+    [
+        ([1, 2], [(1, 2)], False),
+        (range(3), [(0, 1, 2)], False),
+        (np.array([1, 2]), [(1, 2)], False),
+        ([np.int64(1), np.int32(2)], [(1, 2)], False),
+        (iter([1, 2]), [(1, 2)], False),
+        ([[1], [2, 3]], [(1,), (2, 3)], True),
+        ([range(2)], [(0, 1)], True),
+        (np.array([[1, 2], [3, 4]]), [(1, 2), (3, 4)], True),
+        ([np.array([1]), (2,)], [(1,), (2,)], True),
+    ],
+)
+def test_token_ids_are_one_prompt_and_a_list_of_lists_is_a_batch(
+    token_ids: Any, expected: list[tuple[int, ...]], batch: bool
+) -> None:
+    assert all_prompts(None, token_ids, 10) == (expected, batch)
+
+
+def test_exactly_one_of_the_two_is_given() -> None:
+    for prompt, token_ids in ((None, None), ("hi", [1]), ("", [1])):
+        with pytest.raises(InvalidRequest, match="give either a prompt or token_ids, and not both"):
+            all_prompts(prompt, token_ids, 10)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "the prompt is empty; it needs at least one character"),
+        (["a", ""], "the prompt is empty; it needs at least one character"),
+        ([], "messages must have at least one message, got an empty list"),
+        ([[]], "messages must have at least one message, got an empty list"),
+        (7, "a prompt is a str, a list of .* or a list of either; got 7"),
+        (b"hi", "a prompt is a str, a list of .* or a list of either; got b'hi'"),
+        (USER, "a prompt is a str, a list of .* or a list of either; got {'role'"),
+        ([1, 2], "a prompt is a str, a list of .* or a list of either; got 1"),
+        (["a", None], "a prompt is a str, a list of .* or a list of either; got None"),
+        ([{"role": "user"}], r"messages\[0\] has no 'content'; it has \['role'\]"),
+        ([USER, "b"], r"messages\[1\] must be a mapping with role and content, got str"),
+        ([{"role": "user", "content": 3}], r"messages\[0\]\['content'\] must be str, got int"),
+    ],
+)
+def test_what_is_no_prompt_is_refused_with_what_was_expected_and_what_came(prompt: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        all_prompts(prompt, None, 10)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "message"),
+    [
+        ([], "token_ids is empty"),
+        ([[]], "token_ids is empty"),
+        ([[1], []], "token_ids is empty"),
+        ([[1], [10]], "token_ids must be from 0 to 9, got 10"),
+        ([1, [2]], "token_ids must be a sequence of integers"),
+        (3, "token_ids must be a sequence of integers, got 3"),
+        ("12", "token_ids must be a sequence of integers, got '12'"),
+    ],
+)
+def test_what_are_no_token_ids_is_refused_in_a_batch_too(token_ids: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        all_prompts(None, token_ids, 10)
+
+
+def test_one_prompt_is_not_a_batch() -> None:
+    assert one_prompt("hi", None, 10) == "hi"
+    assert one_prompt(None, [1], 10) == (1,)
+    with pytest.raises(InvalidRequest, match="one prompt was expected, got a list of them; use generate"):
+        one_prompt(["a", "b"], None, 10)  # type: ignore[list-item]
+
+
+def test_a_list_that_the_caller_changes_afterwards_changes_nothing() -> None:
+    messages = [USER]
+    prompt = one_prompt(messages, None, 10)
+    messages.clear()
+    assert prompt == [USER]

@@ -1,0 +1,248 @@
+"""What is planned, for whom and when: by hand, message by message."""
+
+import pytest
+
+from rekindle.messages import Cancel, Plan, Row, Withdraw
+from rekindle.testing import ByHand, expected_tokens
+
+
+def rows_of(plan: Plan) -> list[int]:
+    return [row.request_id for row in plan.rows]
+
+
+def chunks_of(plan: Plan) -> list[tuple[int, int, int]]:
+    return [(chunk.request_id, chunk.start, len(chunk.tokens)) for chunk in plan.chunks]
+
+
+PROMPT = list(range(40))
+
+
+def test_a_prompt_is_computed_in_chunks_and_only_the_last_one_samples() -> None:
+    engine = ByHand(page_size=32, prefill_chunk=16, overlap=False)
+    (first,) = engine.admit(7, PROMPT)
+    (second,), (third,), (fourth,) = engine.settle(), engine.settle(), engine.settle()
+    assert [chunks_of(plan) for plan in (first, second, third)] == [[(7, 0, 16)], [(7, 16, 16)], [(7, 32, 8)]]
+    assert [plan.chunks[0].params is not None for plan in (first, second, third)] == [False, False, True]
+    assert [plan.chunks[0].pages for plan in (first, second, third)] == [(1,), (1,), (2,)]
+    assert first.chunks[0].tokens == tuple(PROMPT[:16])
+    assert fourth == Plan(4, (), (Row(7, 0, 2),))
+
+
+def test_tokens_are_those_of_the_model_and_end_with_max_tokens() -> None:
+    engine = ByHand()
+    engine.admit(0, [3, 1, 4], max_tokens=5)
+    engine.drain()
+    assert engine.tokens[0] == list(expected_tokens([3, 1, 4], 5))
+    assert engine.ends == {0: "length"}
+    assert engine.started == [0]
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_an_end_token_ends_the_request_and_what_was_sampled_after_it_is_dropped(overlap: bool) -> None:
+    alone = expected_tokens(PROMPT, 10)
+    engine = ByHand(overlap=overlap)
+    engine.admit(0, PROMPT, max_tokens=10, end_ids=(alone[3],))
+    engine.drain()
+    assert engine.tokens[0] == list(alone[:4])
+    assert engine.ends == {0: "stop"}
+    assert engine.scheduler.stats.generated_tokens == 4
+
+
+def test_a_request_ends_where_the_context_ends() -> None:
+    engine = ByHand(page_size=16, max_context=20)
+    engine.admit(0, PROMPT[:15], max_tokens=100)
+    engine.drain()
+    assert len(engine.tokens[0]) == 5
+    assert engine.ends == {0: "length"}
+
+
+def test_no_tick_is_planned_for_a_token_that_is_known_to_be_surplus() -> None:
+    engine = ByHand(overlap=True)
+    engine.admit(0, PROMPT, max_tokens=3)
+    engine.drain()
+    assert engine.scheduler.stats.ticks == 3
+
+
+@pytest.mark.parametrize(("overlap", "depth"), [(True, 2), (False, 1)])
+def test_as_many_ticks_are_in_flight_as_overlap_allows(overlap: bool, depth: int) -> None:
+    engine = ByHand(overlap=overlap)
+    engine.admit(0, PROMPT, max_tokens=20)
+    for _ in range(10):
+        assert len(engine.in_flight) == depth
+        engine.settle()
+
+
+def test_several_prompts_share_a_tick_within_its_token_budget() -> None:
+    engine = ByHand(max_prefill_tokens=64, overlap=False)
+    engine.admit(9, [1])  # keeps the device busy while the others come
+    for request_id in range(3):
+        engine.admit(request_id, PROMPT[:20])
+    (plan,) = engine.settle()
+    assert chunks_of(plan) == [(0, 0, 20), (1, 0, 20)], "20 tokens take two query blocks of 16 each"
+    (plan,) = engine.settle()
+    assert chunks_of(plan) == [(2, 0, 20)]
+
+
+def test_a_prompt_that_is_under_way_goes_before_new_ones() -> None:
+    engine = ByHand(max_prefill_tokens=32, overlap=False)
+    (first,) = engine.admit(0, PROMPT)
+    engine.admit(1, PROMPT)
+    (second,) = engine.settle()
+    assert chunks_of(first) == [(0, 0, 32)]
+    assert chunks_of(second) == [(0, 32, 8), (1, 0, 16)]
+
+
+def test_prefill_first_gives_prompts_a_tick_of_their_own() -> None:
+    engine = ByHand(ticks="prefill-first", overlap=False)
+    engine.admit(0, PROMPT, max_tokens=9)
+    engine.admit(1, PROMPT)
+    (second,) = engine.settle()
+    assert (chunks_of(second), rows_of(second)) == ([(1, 0, 40)], [])
+    (third,) = engine.settle()
+    assert (chunks_of(third), sorted(rows_of(third))) == ([], [0, 1])
+
+
+def test_combined_ticks_hold_prompts_and_rows() -> None:
+    engine = ByHand(ticks="combined", overlap=False)
+    engine.admit(0, PROMPT, max_tokens=9)
+    engine.admit(1, PROMPT)
+    (second,) = engine.settle()
+    assert (chunks_of(second), rows_of(second)) == ([(1, 0, 40)], [0])
+
+
+def test_rows_of_similar_context_are_side_by_side() -> None:
+    engine = ByHand(overlap=False)
+    for request_id, length in enumerate((30, 10, 40, 20)):
+        engine.admit(request_id, PROMPT[:length], max_tokens=9)
+    engine.settle()
+    (plan,) = engine.settle()
+    assert rows_of(plan) == [1, 3, 0, 2]
+
+
+def test_who_finds_no_slot_waits_in_order() -> None:
+    engine = ByHand(max_running=1, overlap=False)
+    for request_id in range(3):
+        engine.admit(request_id, PROMPT, max_tokens=2)
+    assert engine.started == [0]
+    assert engine.scheduler.stats.waiting == 2
+    engine.drain()
+    assert engine.started == list(engine.ends) == [0, 1, 2]
+
+
+def test_who_finds_no_pages_waits_and_a_page_is_left_for_each_that_runs() -> None:
+    engine = ByHand(page_size=16, num_pages=6, overlap=False)
+    engine.admit(0, PROMPT, max_tokens=2)  # 3 of 5 pages
+    engine.admit(1, PROMPT[:20], max_tokens=2)  # 2 pages are free, but one is left for the first
+    assert engine.started == [0]
+    assert engine.scheduler.stats.free_pages == 2
+    engine.drain()
+    assert engine.ends == {0: "length", 1: "length"}
+    assert engine.scheduler.stats.preemptions == 0
+
+
+def test_when_pages_run_out_the_last_one_gives_its_own_back_and_its_tokens_do_not_change() -> None:
+    engine = ByHand(page_size=16, num_pages=5, overlap=False)
+    for request_id in range(2):
+        engine.admit(request_id, [request_id] * 15, max_tokens=40)
+    engine.drain()
+    assert engine.scheduler.stats.preemptions > 0
+    assert list(engine.ends) == [0, 1], "the first is never the one to give back"
+    for request_id in range(2):
+        assert engine.tokens[request_id] == list(expected_tokens([request_id] * 15, 40))
+    assert engine.started == [0, 1], "it starts again without saying so"
+
+
+def test_those_that_gave_pages_back_keep_their_order() -> None:
+    engine = ByHand(page_size=16, num_pages=7, overlap=False)
+    for request_id in range(3):
+        engine.admit(request_id, [request_id] * 15, max_tokens=60)
+    engine.drain()
+    assert engine.scheduler.stats.preemptions >= 2
+    assert list(engine.ends) == [0, 1, 2]
+
+
+def test_one_request_may_use_every_page() -> None:
+    engine = ByHand(page_size=16, num_pages=4)
+    engine.admit(0, PROMPT[:10], max_tokens=100)
+    engine.drain()
+    assert len(engine.tokens[0]) == 38
+    assert engine.scheduler.stats.preemptions == 0
+
+
+@pytest.mark.parametrize("settled", range(6))
+def test_a_withdrawn_request_ends_now_wherever_it_is(settled: int) -> None:
+    engine = ByHand(prefill_chunk=16, max_running=1)
+    engine.admit(0, PROMPT, max_tokens=20)
+    engine.admit(1, PROMPT)
+    for _ in range(settled):
+        engine.settle()
+    engine.say(Withdraw(0))
+    assert engine.ends == {0: "cancelled"}
+    assert engine.tokens[0] == list(expected_tokens(PROMPT, 20)[: max(0, settled - 2)])
+    engine.drain()
+    assert engine.ends == {0: "cancelled", 1: "length"}
+    assert engine.tokens[1] == list(expected_tokens(PROMPT, 4))
+
+
+def test_one_that_waits_can_be_withdrawn_and_was_never_started() -> None:
+    engine = ByHand(max_running=1)
+    engine.admit(0, PROMPT)
+    engine.admit(1, PROMPT)
+    engine.say(Withdraw(1))
+    engine.drain()
+    assert engine.ends == {1: "cancelled", 0: "length"}
+    assert engine.started == [0]
+
+
+def test_withdrawing_what_ended_or_never_was_changes_nothing() -> None:
+    engine = ByHand()
+    engine.admit(0, PROMPT)
+    engine.drain()
+    before = engine.scheduler.stats
+    assert engine.say(Withdraw(0)) == engine.say(Withdraw(99)) == []
+    assert engine.scheduler.stats == before
+    assert engine.ends == {0: "length"}
+
+
+def test_a_slot_is_used_again_while_a_tick_for_its_last_holder_is_in_flight() -> None:
+    engine = ByHand(max_running=1, page_size=16, num_pages=4)
+    engine.admit(0, PROMPT, max_tokens=8)
+    engine.admit(1, PROMPT[::-1], max_tokens=8)
+    engine.settle()
+    engine.say(Withdraw(0))
+    assert len(engine.in_flight) >= 1, "a tick that wrote the slot and its pages is not settled"
+    engine.drain()
+    assert engine.tokens[1] == list(expected_tokens(PROMPT[::-1], 8))
+
+
+def test_two_runs_over_the_same_messages_make_the_same_plans() -> None:
+    def run() -> list[Plan]:
+        engine, plans = ByHand(page_size=16, num_pages=8, max_running=4), []
+        for request_id in range(6):
+            plans += engine.admit(request_id, [request_id] * 20, max_tokens=30)
+            plans += engine.settle()
+        while engine.in_flight:
+            plans += engine.settle()
+        return plans
+
+    assert run() == run()
+
+
+def test_counters_mean_what_their_names_say() -> None:
+    engine = ByHand(page_size=16, num_pages=11, max_running=2, overlap=False)
+    for request_id in range(3):
+        engine.admit(request_id, PROMPT[:20], max_tokens=2)
+    stats = engine.scheduler.stats
+    assert (stats.running, stats.waiting, stats.ended, stats.ticks) == (1, 2, 0, 1)
+    engine.settle()
+    stats = engine.scheduler.stats
+    assert (stats.running, stats.waiting, stats.pages, stats.free_pages) == (2, 1, 10, 6)
+    engine.drain()
+    stats = engine.scheduler.stats
+    assert (stats.running, stats.waiting, stats.free_pages, stats.ended) == (0, 0, 10, 3)
+    assert (stats.computed_tokens, stats.generated_tokens, stats.preemptions) == (60, 6, 0)
+
+
+def test_another_actors_message_is_refused() -> None:
+    with pytest.raises(TypeError, match="the scheduler takes Admit, Withdraw and Settled, got Cancel"):
+        ByHand().say(Cancel(0))

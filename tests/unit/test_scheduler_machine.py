@@ -1,0 +1,133 @@
+"""Whatever is submitted, withdrawn and settled, in any order: every invariant of the scheduler after every message."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from rekindle.messages import Withdraw
+from rekindle.testing import VOCAB_SIZE, ByHand, expected_tokens
+
+ROOMY = st.fixed_dictionaries(
+    {
+        "ticks": st.sampled_from(["prefill-first", "combined"]),
+        "overlap": st.booleans(),
+        "page_size": st.sampled_from([16, 32]),
+        "num_pages": st.sampled_from([40, 9, 3, 2]),
+        "max_running": st.sampled_from([5, 3, 1]),
+        "max_prefill_tokens": st.sampled_from([128, 48, 16]),
+        "prefill_chunk": st.sampled_from([512, 32, 16]),
+        "max_context": st.sampled_from([None, 100, 33, 20]),
+    }
+)
+CROWDED = st.fixed_dictionaries(
+    {
+        "ticks": st.sampled_from(["prefill-first", "combined"]),
+        "overlap": st.booleans(),
+        "page_size": st.just(16),
+        "num_pages": st.integers(5, 9),
+        "max_running": st.integers(3, 5),
+        "prefill_chunk": st.sampled_from([512, 16]),
+    }
+)
+"""Requests that grow beyond the pool together."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was submitted, and what the fake model generates for it when nobody interferes."""
+
+    end_ids: frozenset[int]
+    tokens: tuple[int, ...]
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """`CheckedScheduler` asserts where pages and slots are, `FakeStepper` that each plan fits a bucket."""
+
+    @initialize(limits=CROWDED | ROOMY)
+    def begin(self, limits: dict[str, Any]) -> None:
+        self.engine = ByHand(**limits)
+        self.asked: list[Asked] = []
+        self.withdrawn: set[int] = set()
+
+    @rule(
+        lengths=st.lists(st.integers(1, 15) | st.integers(1, 70), min_size=1, max_size=4),
+        first=st.integers(0, VOCAB_SIZE - 1),
+        max_tokens=st.sampled_from([50, 90, 17, 3, 2, 1]),
+        draw=st.sampled_from([0, 0, 7]),
+        end_ids=st.just(frozenset()) | st.frozensets(st.integers(0, VOCAB_SIZE - 1), max_size=4),
+    )
+    def submit(self, lengths: list[int], first: int, max_tokens: int, draw: int, end_ids: frozenset[int]) -> None:
+        capacity = self.engine.limits.max_context
+        for length in lengths:
+            length = min(length, capacity - 1)  # the intake turns longer ones away
+            prompt = [(first + length + 3 * position) % VOCAB_SIZE for position in range(length)]
+            self.engine.admit(len(self.asked), prompt, max_tokens, draw=draw, end_ids=end_ids)
+            most = min(max_tokens, capacity - length)
+            self.asked.append(Asked(end_ids, expected_tokens(prompt, most, draw=draw, end_ids=end_ids)))
+
+    @precondition(lambda self: self.engine.in_flight)
+    @rule(ticks=st.sampled_from([1, 4, 20]))
+    def settle(self, ticks: int) -> None:
+        while ticks and self.engine.in_flight:
+            self.engine.settle()
+            ticks -= 1
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.integers(0, len(self.asked)))  # ended ones, and one that never was, too
+        ended = request_id in self.engine.ends
+        self.engine.say(Withdraw(request_id))
+        if request_id < len(self.asked) and not ended:
+            assert self.engine.ends[request_id] == "cancelled"
+            self.withdrawn.add(request_id)
+
+    @invariant()
+    def the_device_is_never_idle_while_somebody_could_run(self) -> None:
+        if len(self.engine.ends) < len(self.asked):
+            assert self.engine.in_flight
+        assert len(self.engine.in_flight) <= self.engine.limits.depth
+
+    @invariant()
+    def tokens_so_far_are_those_of_the_request_alone(self) -> None:
+        for request_id, asked in enumerate(self.asked):
+            tokens = self.engine.tokens[request_id]
+            assert tuple(tokens) == asked.tokens[: len(tokens)]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        self.engine.drain()
+        stats = self.engine.scheduler.stats
+        assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
+        assert stats.ended == len(self.engine.ends) == len(self.asked)
+        for request_id, asked in enumerate(self.asked):
+            tokens, end = self.engine.tokens[request_id], self.engine.ends[request_id]
+            assert (end == "cancelled") == (request_id in self.withdrawn)
+            if end != "cancelled":
+                assert tuple(tokens) == asked.tokens
+                assert end == ("stop" if tokens[-1] in asked.end_ids else "length")
+
+
+CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+
+def test_no_order_of_messages_breaks_the_scheduler() -> None:
+    run_state_machine_as_test(SchedulerMachine, settings=settings(CALM, max_examples=200, stateful_step_count=25))
+
+
+@pytest.mark.deep
+def test_no_order_of_very_many_messages_breaks_the_scheduler() -> None:
+    deep = settings(CALM, max_examples=4000, stateful_step_count=80, derandomize=False)
+    run_state_machine_as_test(SchedulerMachine, settings=deep)

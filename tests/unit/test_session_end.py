@@ -1,0 +1,297 @@
+"""How a session ends: closed, failed or dropped; every caller is answered, and nothing goes on in the background."""
+
+import gc
+import selectors
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from rekindle.callers import Callers
+from rekindle.errors import EngineFailed, QueueFull, SessionClosed
+from rekindle.host import Host
+from rekindle.machine import Machine
+from rekindle.messages import Message, Rejected, Text
+from rekindle.request import SamplingParams
+from rekindle.session import Session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = [3, 1, 4]
+ENDLESS = 4000
+CALLS: list[Callable[[Session], Any]] = [
+    lambda session: session.submit(token_ids=PROMPT),
+    lambda session: session.stream(token_ids=PROMPT),
+    lambda session: session.generate_sync(token_ids=PROMPT),
+    lambda session: session.stream_sync(token_ids=PROMPT),
+]
+
+
+class Failing(FakeSettler):
+    """Fails where a tick is settled, when told to."""
+
+    async def handle(self, message: Message) -> list[Message]:
+        await super().handle(message)
+        raise ZeroDivisionError("the device is gone")
+
+
+@pytest.fixture
+def freed() -> list[str]:
+    return []
+
+
+def machine_of(settler: FakeSettler, freed: list[str]) -> Machine:
+    limits = fake_limits(max_running=1)
+    return fake_machine(limits, settler=settler, free=lambda: freed.append(threading.current_thread().name))
+
+
+@pytest.fixture
+def held(freed: list[str]) -> Iterator[Session]:
+    """One slot and two places in the queue, and nothing ever settles."""
+    with fake_session(machine_of(FakeSettler(held=True), freed), max_waiting=2) as session:
+        yield session
+
+
+class Waiting:
+    """Callers of every kind who wait: one runs, two are in the queue, the others outside."""
+
+    def __init__(self, session: Session):
+        self.answers: list[object] = []
+        self._session = session
+        self._calls: list[Callable[[], Any]] = [
+            partial(session.generate, token_ids=PROMPT, max_tokens=ENDLESS),
+            partial(session.generate, token_ids=[PROMPT] * 5, max_tokens=ENDLESS),
+            self._stream,
+            partial(to_thread.run_sync, partial(session.generate_sync, token_ids=PROMPT, max_tokens=ENDLESS)),
+            partial(to_thread.run_sync, lambda: list(session.stream_sync(token_ids=PROMPT, max_tokens=ENDLESS))),
+        ]
+
+    async def _stream(self) -> None:
+        async for _ in self._session.stream(token_ids=PROMPT, max_tokens=ENDLESS):
+            pass
+
+    async def _wait(self, call: Callable[[], Any]) -> None:
+        try:
+            self.answers.append(await call())
+        except Exception as error:
+            self.answers.append(error)
+
+    async def start(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Start them and come back when they all wait."""
+        for call in self._calls:
+            tasks.start_soon(self._wait, call)
+        await anyio.wait_all_tasks_blocked()
+
+
+# Closed
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_close_answers_every_caller_and_frees_the_machine_once(
+    held: Session, freed: list[str], blocking: bool
+) -> None:
+    waiting = Waiting(held)
+    async with anyio.create_task_group() as tasks:
+        await waiting.start(tasks)
+        await (to_thread.run_sync(held.close_sync) if blocking else held.close())
+        assert freed == ["rekindle-engine"], "it is freed when close returns, by the engine's own thread"
+    assert [type(answer) for answer in waiting.answers] == [SessionClosed] * 5
+    await held.close()
+    held.close_sync()
+    assert freed == ["rekindle-engine"]
+
+
+async def test_several_may_close_at_once(held: Session, freed: list[str]) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(held.close)
+            tasks.start_soon(to_thread.run_sync, held.close_sync)
+    assert freed == ["rekindle-engine"]
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_use_after_close_is_an_error_at_the_call_that_says_what_to_do(
+    held: Session, call: Callable[[Session], Any]
+) -> None:
+    handle = held.submit(token_ids=PROMPT)
+    await held.close()
+    with pytest.raises(SessionClosed, match=r"the session is closed; open another with rekindle.open\(\)"):
+        call(held)
+    with pytest.raises(SessionClosed):
+        await held.generate(token_ids=PROMPT)
+    with pytest.raises(SessionClosed):
+        await handle
+    handle.cancel()
+    assert "the session is closed" in repr(held)
+    assert "failed: the session is closed" in repr(handle)
+    assert held.stats.scheduler.ended == 0, "counters can still be read"
+
+
+async def test_leaving_the_with_block_closes(freed: list[str]) -> None:
+    async with fake_session(machine_of(FakeSettler(), freed)) as session:
+        await session.generate(token_ids=PROMPT, max_tokens=2)
+    assert freed == ["rekindle-engine"]
+    with fake_session(machine_of(FakeSettler(), freed)) as session:
+        session.generate_sync(token_ids=PROMPT, max_tokens=2)
+    assert len(freed) == 2
+
+
+async def test_a_closed_session_leaves_no_thread(held: Session) -> None:
+    (engine,) = [thread for thread in threading.enumerate() if thread.name == "rekindle-engine"]
+    assert engine.daemon, "a kernel must be able to shut down without it"
+    await held.close()
+    await to_thread.run_sync(engine.join)
+
+
+async def test_a_session_that_is_dropped_stops_its_engine(freed: list[str]) -> None:
+    session = fake_session(machine_of(FakeSettler(), freed))
+    await session.generate(token_ids=PROMPT, max_tokens=2)
+    host, dropped = session._host, weakref.ref(session)
+    del session
+    gc.collect()
+    assert dropped() is None
+    await host.stopped.grown(0)
+    assert freed == ["rekindle-engine"]
+
+
+async def test_one_that_comes_while_the_session_ends_is_answered_too() -> None:
+    """It may have seen the session open and find the queue full when nobody leaves it any more."""
+    callers = Callers(max_waiting=1)
+    posted: list[Message] = []
+    inside = callers.submit((1,), SamplingParams(), posted.append, wait=True)
+    closed = SessionClosed("closed")
+    callers.fail_all(closed)
+    outside = callers.submit((1,), SamplingParams(), posted.append, wait=True)
+    for handle in (inside, outside):
+        assert handle.done
+        with pytest.raises(SessionClosed) as caught:
+            await handle
+        assert caught.value is closed
+    with pytest.raises(QueueFull):
+        callers.submit((1,), SamplingParams(), posted.append, wait=False)
+    assert not callers._handles
+    callers.deliver(Text(0, "late", (1,), "length"))
+    callers.deliver(Rejected(1, closed))
+
+
+# Failed
+
+
+@pytest.fixture
+def failing(freed: list[str]) -> Iterator[tuple[Session, Failing]]:
+    settler = Failing(held=True)
+    with fake_session(machine_of(settler, freed), max_waiting=2) as session:
+        yield session, settler
+
+
+async def test_a_failure_of_the_engine_reaches_every_caller_as_one_error(
+    failing: tuple[Session, Failing], freed: list[str]
+) -> None:
+    session, settler = failing
+    waiting = Waiting(session)
+    async with anyio.create_task_group() as tasks:
+        await waiting.start(tasks)
+        settler.step()
+    (error, *others) = waiting.answers
+    assert len(others) == 4
+    assert all(other is error for other in others)
+    assert isinstance(error, EngineFailed)
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    expected = "the engine stopped because of ZeroDivisionError: the device is gone. Open another session"
+    assert str(error) == expected
+    assert repr(session) == f"<rekindle.Session fake: {expected}>"
+    await session._host.stopped.grown(0)
+    assert freed == ["rekindle-engine"]
+
+
+async def test_a_failed_session_refuses_every_call_with_the_same_error_and_can_be_closed(
+    failing: tuple[Session, Failing],
+) -> None:
+    session, settler = failing
+    handle = session.submit(token_ids=PROMPT)
+    settler.step()
+    with pytest.raises(EngineFailed) as first:
+        await handle
+    for call in CALLS:
+        with pytest.raises(EngineFailed) as caught:
+            call(session)
+        assert caught.value is first.value
+    handle.cancel()
+    await session.close()
+    session.close_sync()
+    with pytest.raises(EngineFailed):
+        session.submit(token_ids=PROMPT)
+
+
+async def test_the_failure_of_one_session_does_not_touch_another(failing: tuple[Session, Failing]) -> None:
+    session, settler = failing
+    with fake_session() as other:
+        running = other.submit(token_ids=PROMPT, max_tokens=200)
+        handle = session.submit(token_ids=PROMPT)
+        settler.step()
+        with pytest.raises(EngineFailed):
+            await handle
+        assert (await running).token_ids == expected_tokens(PROMPT, 200)
+
+
+async def test_an_error_of_building_reaches_whoever_opens_as_it_is() -> None:
+    told: list[Exception] = []
+
+    def build(report: object) -> Machine:
+        raise ZeroDivisionError("no model")
+
+    host = Host(build, lambda message: None, told.append)
+    await host.opening.grown(0)
+    await host.stopped.grown(0)
+    assert isinstance(host.error, ZeroDivisionError)
+    assert told == [host.error]
+
+
+async def test_a_session_closed_while_it_opens_frees_what_was_built(freed: list[str]) -> None:
+    building, stopped = threading.Event(), threading.Event()
+
+    def build(report: object) -> Machine:
+        building.set()
+        stopped.wait()
+        return machine_of(FakeSettler(), freed)
+
+    host = Host(build, lambda message: None, lambda error: None)
+    await to_thread.run_sync(building.wait)
+    host.stop()
+    stopped.set()
+    await host.stopped.grown(0)
+    assert freed == ["rekindle-engine"]
+    assert isinstance(host.error, SessionClosed)
+
+
+# Idle
+
+
+async def test_an_idle_engine_sleeps_until_it_is_told_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loop waits without a timeout, so nothing but a message can wake it."""
+    asleep, select = threading.Event(), selectors.DefaultSelector.select
+    timeouts: list[float | None] = []
+
+    def watched(self: selectors.BaseSelector, timeout: float | None = None) -> Any:
+        if threading.current_thread().name == "rekindle-engine":
+            timeouts.append(timeout)
+            if timeout is None:
+                asleep.set()
+        return select(self, timeout)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(selectors.DefaultSelector, "select", watched)
+    with fake_session() as session:
+        for _ in range(3):
+            await session.generate(token_ids=PROMPT, max_tokens=5)
+            asleep.clear()
+            handle = session.submit(token_ids=PROMPT, max_tokens=5)
+            await handle
+            assert await to_thread.run_sync(asleep.wait, 60), "it polls"
+        assert all(timeout in (None, 0) for timeout in timeouts), "it never waits for a time to pass"
+        assert None in timeouts

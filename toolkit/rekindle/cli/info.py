@@ -1,0 +1,132 @@
+"""`python -m rekindle info`: what is installed and cached, and what a model is and needs."""
+
+import math
+import os
+import platform
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+import rekindle
+from rekindle.checkpoint.checkpoint import Checkpoint
+from rekindle.checkpoint.layout import expected_shapes
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.config import Limits, Settings
+from rekindle.model_config import ModelConfig, Rope
+from rekindle.progress_bars import ProgressBars
+from rekindle.storage import cache_dir
+
+Rows = Iterator[tuple[str, str]]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="smollm2-135m-instruct, a directory, a .gguf file, or a hub id"
+    )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), help="of weights and pages (float32 on CPU, else bfloat16)"
+    )
+
+
+def info(arguments: Namespace) -> int:
+    """Print the tables. A model that is not on this machine yet is downloaded, its weights are not loaded."""
+    _print(_installation())
+    if arguments.model is not None:
+        with ProgressBars(True) as bars:
+            checkpoint = open_checkpoint(arguments.model, bars.show)
+        print()
+        _print(_model(checkpoint))
+        print()
+        _print(_needs(checkpoint.config, Settings(dtype=arguments.dtype)))
+    return 0
+
+
+def _print(rows: Rows) -> None:
+    for name, value in rows:
+        print(f"{name:<14}{value}", flush=True)
+
+
+def _installation() -> Rows:
+    yield "rekindle", rekindle.__version__
+    yield "python", f"{platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    for package in ("jax", "jaxlib", "flax"):
+        yield package, version(package)
+    for device in jax.devices():
+        stats = device.memory_stats() or {}
+        memory = f", {_bytes(stats['bytes_limit'])} for JAX" if "bytes_limit" in stats else ""
+        yield "device", f"{device.platform}:{device.id} {device.device_kind}{memory}"
+    root = cache_dir()
+    yield "cache", f"{root}, {_size(root)}"
+    for path in sorted(root.iterdir()):
+        yield "", f"{path.name}, {_size(path)}"
+
+
+def _size(path: Path) -> str:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return (
+        f"{len(files)} {'file' if len(files) == 1 else 'files'}, {_bytes(sum(file.stat().st_size for file in files))}"
+    )
+
+
+def _model(checkpoint: Checkpoint) -> Rows:
+    config, tokenizer = checkpoint.config, checkpoint.tokenizer
+    yield "model", checkpoint.source
+    yield "architecture", f"{config.family}, {config.num_layers} layers"
+    yield "sizes", f"hidden {config.hidden_size}, feed-forward {config.intermediate_size}"
+    heads = f"{config.num_heads} of {config.head_dim}, {config.num_kv_heads} for keys and values"
+    yield "heads", heads + (", with bias" if config.qkv_bias else "") + (", normalised" if config.qk_norm else "")
+    yield "vocabulary", f"{config.vocab_size} tokens, embedding {'tied' if config.tied_embeddings else 'not tied'}"
+    yield "parameters", f"{_parameters(config):,}"
+    yield "context", f"{config.max_context} tokens"
+    yield "rope", _rope(config.rope)
+    yield "end tokens", ", ".join(_named(token, checkpoint) for token in sorted(checkpoint.eos_ids)) or "none"
+    if tokenizer is None:
+        yield "tokenizer", "none: the model takes token_ids"
+    else:
+        yield "tokenizer", f"{tokenizer.vocab_size} tokens"
+        yield "chat", "has a template" if tokenizer.chat_template else "no template: prompts are plain text"
+
+
+def _rope(rope: Rope) -> str:
+    if rope.scaling is None:
+        return f"theta {rope.theta:g}"
+    return f"theta {rope.theta:g}, Llama-3 scaling {rope.scaling.factor:g} from {rope.scaling.original_context} tokens"
+
+
+def _named(token: int, checkpoint: Checkpoint) -> str:
+    text = None if checkpoint.tokenizer is None else checkpoint.tokenizer.decode([token], skip_special_tokens=False)
+    return f"{token} {text}" if text else str(token)
+
+
+def _parameters(config: ModelConfig) -> int:
+    return sum(math.prod(shape) for shape in expected_shapes(config).values())
+
+
+def _needs(config: ModelConfig, settings: Settings) -> Rows:
+    """What `open` with these settings would hold."""
+    dtype = jnp.dtype(settings.dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16"))
+    limits = Limits.of(settings, config, dtype.itemsize)
+    token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    tokens = (limits.num_pages - 1) * limits.page_size
+    yield "dtype", dtype.name + ("" if settings.dtype else f", the default on {jax.default_backend()}")
+    yield "weights", _bytes(_parameters(config) * dtype.itemsize)
+    yield "keys, values", f"{_bytes(token)} a token"
+    yield (
+        "pool",
+        f"{limits.num_pages - 1} pages of {limits.page_size} tokens, {tokens} in all, {_bytes(tokens * token)}",
+    )
+    yield "batch", f"{limits.max_running} requests, each of at most {limits.max_context} tokens"
+    prefill, decode = (", ".join(map(str, sizes)) for sizes in (limits.prefill_buckets, limits.decode_buckets))
+    yield "programs", f"{len(limits.all_buckets())}: prompts of {prefill} tokens, decoding of {decode} requests"
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"

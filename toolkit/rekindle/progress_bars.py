@@ -1,0 +1,169 @@
+"""Progress for whoever waits: a widget in a notebook, a bar in a terminal, a few plain lines in a file or pipe."""
+
+import shutil
+import sys
+import threading
+import warnings
+from functools import cache
+from time import monotonic
+from types import TracebackType
+from typing import Any, Protocol
+
+from rekindle.progress import Progress
+
+_WORDS = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}, {elapsed}"
+_BYTES = "{desc}: {percentage:3.0f}%|{bar}| {total_fmt}B, {rate_fmt}, {remaining}"
+_LINE_SECONDS = 10.0
+
+
+class ProgressBars:
+    """One bar at a time, drawn on the thread that calls `show`. Use it as a context manager.
+
+    Args:
+        enabled: False draws nothing.
+    """
+
+    def __init__(self, enabled: bool):
+        self._enabled = enabled
+        self._stage = ""
+        self._drawing: _Drawing | None = None
+
+    def show(self, progress: Progress) -> None:
+        """Draw one report; a new stage ends the bar of the last."""
+        if not self._enabled:
+            return
+        if progress.stage != self._stage:
+            self._close()
+            self._stage = progress.stage
+            # A stage that comes back only to say that it is over has nothing to wait for.
+            self._drawing = None if progress.done == progress.total else _start(progress)
+        if self._drawing is not None:
+            self._drawing.show(progress)
+
+    def __enter__(self) -> "ProgressBars":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._drawing is not None:
+            self._drawing.close()
+
+
+class _Drawing(Protocol):
+    """One stage on its way."""
+
+    def show(self, progress: Progress) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Bar:
+    """A tqdm bar.
+
+    Args:
+        ticking: keep its clock going between reports, from a thread: those of a compiler are many seconds apart.
+    """
+
+    def __init__(self, progress: Progress, bar_class: Any, ticking: bool):
+        in_bytes, columns = progress.unit == "B", _columns() if ticking else None
+        self._bar = bar_class(
+            desc=progress.stage if columns is None else _shortened(progress.stage, columns // 2),
+            total=progress.total,
+            unit=progress.unit,
+            unit_scale=in_bytes,
+            bar_format=None if progress.total is None else _BYTES if in_bytes else _WORDS,
+            mininterval=0.2,
+            ncols=columns,
+        )
+        self._over = threading.Event()
+        self._clock = threading.Thread(target=self._tick, name="rekindle-progress", daemon=True) if ticking else None
+        if self._clock is not None:
+            self._clock.start()
+
+    def show(self, progress: Progress) -> None:
+        self._bar.total = progress.total
+        self._bar.update(progress.done - self._bar.n)
+        if progress.done == progress.total:
+            self._bar.refresh()
+
+    def close(self) -> None:
+        self._over.set()
+        if self._clock is not None:
+            self._clock.join()
+        if self._bar.n == 0:  # other stages have taken its place, and it will not go on
+            self._bar.total, self._bar.leave = 0, False
+        self._bar.close()
+
+    def _tick(self) -> None:
+        while not self._over.wait(1.0):
+            self._bar.refresh()
+
+
+class _Lines:
+    """A line when a stage starts, one every ten seconds, and one when it ends if it took more than a second."""
+
+    def __init__(self, progress: Progress):
+        self._start = self._written = monotonic()
+        self._line(progress.stage)
+
+    def show(self, progress: Progress) -> None:
+        now = monotonic()
+        ended = progress.done == progress.total and now >= self._start + 1.0
+        if ended or now >= self._written + _LINE_SECONDS:
+            self._written = now
+            self._line(f"{progress.stage}: {_amount(progress)}, {now - self._start:.0f} s")
+
+    def close(self) -> None:
+        pass
+
+    def _line(self, text: str) -> None:
+        if sys.stderr is not None:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+
+def _start(progress: Progress) -> _Drawing:
+    widget = _widget_class()
+    if widget is not None:
+        return _Bar(progress, widget, ticking=False)
+    if sys.stderr is not None and sys.stderr.isatty():
+        from tqdm.std import tqdm
+
+        return _Bar(progress, _with_own_lock(tqdm), ticking=True)
+    return _Lines(progress)
+
+
+def _columns() -> int:
+    """The terminal's, less those of the ^C of an interrupt, which would wrap and leave the bar's line behind."""
+    return min(100, shutil.get_terminal_size().columns - 4)
+
+
+def _shortened(stage: str, length: int) -> str:
+    """Without what it has in brackets, where it is longer than this."""
+    return stage if len(stage) <= length else stage.partition(" (")[0]
+
+
+def _amount(progress: Progress) -> str:
+    scale, unit = (1e6, "MB") if progress.unit == "B" else (1, progress.unit)
+    total = "" if progress.total is None else f" of {progress.total / scale:.0f}"
+    return f"{progress.done / scale:.0f}{total} {unit}"
+
+
+@cache
+def _widget_class() -> Any:
+    from tqdm.std import TqdmWarning, tqdm
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TqdmWarning)  # that a kernel has no ipywidgets: lines will do
+        from tqdm.autonotebook import tqdm as chosen
+    return None if chosen is tqdm else _with_own_lock(chosen)
+
+
+def _with_own_lock(bar_class: Any) -> Any:
+    """The default lock would fix the start method of the user's multiprocessing, and where that is not fork,
+    start a process which complains on the terminal if this one ends in a hurry.
+    """
+    own = type("ProgressBar", (bar_class,), {})
+    own.set_lock(threading.RLock())  # type: ignore[attr-defined]
+    return own
