@@ -1,6 +1,6 @@
 """In ahead-of-time mode nothing is compiled after `open`, whatever is asked."""
 
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class Compilations:
 
     events: list[str] = field(default_factory=list)
 
-    def __call__(self, event: str, _: float, **details: object) -> None:
+    def __call__(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event in (COMPILED, TRACED):
             self.events.append(event)
 
@@ -34,9 +34,9 @@ def listener() -> Compilations:
 
 
 @pytest.fixture
-def compilations(listener: Compilations) -> Iterator[Compilations]:
+def compilations(listener: Compilations) -> Compilations:
     listener.events.clear()
-    yield listener
+    return listener
 
 
 @pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
@@ -78,10 +78,8 @@ def test_nothing_is_compiled_after_open(ticks: Ticks, families: Path, compilatio
             if i % 7 == 0:
                 next(iter(session.stream_sync(token_ids=[5, 6, 7], max_tokens=9)), None)
         for handle in handles:
-            try:
+            with suppress(rekindle.RequestCancelled):
                 handle.result(timeout=120)
-            except rekindle.RequestCancelled:
-                pass
         assert session.stats.scheduler.preemptions > 0, "the pool was meant to be short"
         assert session.stats.compilations_after_open == 0
         assert compilations.events == []

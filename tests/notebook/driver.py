@@ -13,6 +13,8 @@ from jupyter_client.manager import KernelManager
 
 SILENCE = 60
 """Seconds after which a kernel that says nothing is a failure: far above what any cell here takes."""
+DEAF = 10
+"""Seconds after which a kernel that does not answer an interrupt is a failure."""
 
 
 @dataclass
@@ -58,18 +60,18 @@ class Running:
         """
         sent = time.monotonic()
         self._notebook.manager.interrupt_kernel()
-        self._reply()
+        self._reply(DEAF)
         answered = time.monotonic()
         return self._outputs(), sent, answered
 
     def end(self) -> Cell:
         """Wait for the end of the cell."""
-        self._reply()
+        self._reply(SILENCE)
         return self._outputs()
 
-    def _reply(self) -> None:
+    def _reply(self, timeout: float) -> None:
         while True:
-            reply = self._notebook.client.get_shell_msg(timeout=SILENCE)
+            reply = self._notebook.client.get_shell_msg(timeout=timeout)
             if reply["parent_header"].get("msg_id") == self._id:
                 break
         content = reply["content"]
@@ -149,7 +151,7 @@ class Notebook:
         """
         cell = self.start(code).end()
         assert not cell.error, cell.traceback
-        assert cell.stderr == ""
+        assert cell.stderr == "", cell.stderr
         return cell.stdout
 
     def said_elsewhere(self) -> str:
@@ -157,7 +159,7 @@ class Notebook:
         self.run("import gc; gc.collect()")  # what was never awaited or retrieved is complained of when it is dropped
         while True:
             try:
-                self.stray.append(self.client.get_iopub_msg(timeout=0.1))
+                self.stray.append(self.client.get_iopub_msg(timeout=0.5))
             except queue.Empty:
                 break
         late = [message["content"]["text"] for message in self.stray if message["msg_type"] == "stream"]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from tests.notebook.driver import Notebook
 
 HALF_A_SECOND = 0.5
-RENDERED = 1.5
-"""IPython answers when it has rendered the traceback, which takes up to half a second the first time."""
+RENDERED = 2.0
+"""IPython answers when it has rendered the traceback, a third of a second on an idle machine."""
 
 Record = Callable[[str, object], None]
 
@@ -22,9 +22,9 @@ def stop(notebook: Notebook, condition: str, wait: str, record: Record) -> None:
     record("left", round(left - sent, 3))
     record("answered", round(answered - sent, 3))
     assert outputs.error in ("CancelledError", "KeyboardInterrupt"), outputs
-    assert outputs.stderr == ""
-    assert left - sent < HALF_A_SECOND
-    assert answered - sent < RENDERED
+    assert outputs.stderr == "", outputs.stderr
+    assert left - sent < HALF_A_SECOND, f"the wait was left after {left - sent:.2f} s"
+    assert answered - sent < RENDERED, f"the kernel answered after {answered - sent:.2f} s"
 
 
 def assert_usable(notebook: Notebook) -> None:
@@ -34,4 +34,4 @@ def assert_usable(notebook: Notebook) -> None:
         "counts = session.stats.scheduler\n"
         "print(list(answer.token_ids) == GOLDEN, counts.running, counts.waiting, counts.pages - counts.free_pages)"
     )
-    assert answer == "True 0 0 0\n"
+    assert answer == "True 0 0 0\n", answer

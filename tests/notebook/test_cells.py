@@ -32,8 +32,11 @@ def test_handles_and_tasks_of_one_cell_are_awaited_in_another(notebook: Notebook
 def test_blocking_twins_work_where_the_loop_already_runs(notebook: Notebook) -> None:
     assert notebook.run("print(list(session.generate_sync(**EXPECTED).token_ids) == GOLDEN)") == "True\n"
     assert notebook.run("print(len(list(session.stream_sync(**EXPECTED))))") == "24\n"
-    cell = "await asyncio.sleep(0); print(list(session.generate_sync(**EXPECTED).token_ids) == GOLDEN)"
-    assert notebook.run(cell) == "True\n"
+    notebook.run(
+        "import signal; await asyncio.sleep(0); handler = signal.getsignal(signal.SIGINT)\n"
+        "assert list(session.generate_sync(**EXPECTED).token_ids) == GOLDEN\n"
+        "assert signal.getsignal(signal.SIGINT) == handler"
+    )
     notebook.run("blocking = open_tiny(precompile='lazy', progress=False).wait()")
     assert notebook.run("blocking.close_sync(); print(blocking)").endswith("rekindle.open()>\n")
 

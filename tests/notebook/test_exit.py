@@ -32,10 +32,8 @@ def test_a_kernel_restarts_while_it_generates_and_ends_while_a_session_is_open(
     assert_prompt(seconds, status, kernel)
 
     fresh.run(prelude)
-    assert (
-        fresh.run("session = await open_tiny(precompile='lazy', progress=False); print(session.stats.programs)")
-        == "0\n"
-    )
+    opened = fresh.run("session = await open_tiny(precompile='lazy', progress=False); print(session.stats.programs)")
+    assert opened == "0\n"
     seconds, status = fresh.shutdown()
     record_property("shutdown", (round(seconds, 2), status))
     assert_prompt(seconds, status, kernel)

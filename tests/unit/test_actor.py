@@ -1,6 +1,5 @@
 """Messages arrive in order, from any thread, and a sleeper is woken once, whatever loop it sleeps on."""
 
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -130,6 +129,29 @@ async def test_a_wake_before_the_wait_ends_it_at_once(pulse: bool) -> None:
     await waiter.wait(pulse=pulse)
 
 
+async def test_a_callers_loop_keeps_turning_while_it_waits_and_the_engines_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns: list[float] = []
+    move_on_after = anyio.move_on_after
+
+    def counted(seconds: float) -> anyio.CancelScope:
+        turns.append(seconds)
+        if len(turns) == 3:
+            waiter.wake()
+        return move_on_after(seconds)
+
+    monkeypatch.setattr(actor, "PULSE_SECONDS", 0.001)
+    monkeypatch.setattr(anyio, "move_on_after", counted)
+    waiter = Waiter()
+    await waiter.wait(pulse=True)
+    assert turns == [0.001] * 3
+    waiter = Waiter()
+    waiter.wake()
+    await waiter.wait(pulse=False)
+    assert len(turns) == 3
+
+
 class Echo:
     """Answers a Cancel with two messages, a Withdraw with none, and anything else with an error."""
 
@@ -181,107 +203,3 @@ async def test_an_error_in_an_actor_comes_out_of_its_loop(echo: Any) -> None:
     mailbox.put("nonsense")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unexpected 'nonsense'"):
         await run(echo, mailbox, print)
-
-
-# Feeds
-
-
-async def test_every_reader_sees_all_items_whenever_it_comes() -> None:
-    feed: Feed[int] = Feed()
-    seen: dict[str, list[int]] = {}
-
-    async def read(name: str) -> None:
-        at = 0
-        while not feed.closed:
-            await feed.grown(at)
-            at = len(feed.items)
-        seen[name] = list(feed.items)
-
-    def read_blocking(name: str) -> None:
-        at = 0
-        while not feed.closed:
-            feed.grown_blocking(at)
-            at = len(feed.items)
-        seen[name] = list(feed.items)
-
-    def write() -> None:
-        for number in range(200):
-            feed.put(number)
-        feed.close()
-
-    async with anyio.create_task_group() as tasks:
-        for name in "ab":
-            tasks.start_soon(read, name)
-            tasks.start_soon(to_thread.run_sync, read_blocking, "thread " + name)
-        await anyio.wait_all_tasks_blocked()
-        await to_thread.run_sync(write)
-        tasks.start_soon(read, "late")
-    assert set(seen) == {"a", "b", "late", "thread a", "thread b"}
-    assert all(items == list(range(200)) for items in seen.values())
-    assert not feed._waiting, "nobody is left in the list of those who wait"
-
-
-async def test_a_reader_that_is_cancelled_leaves_nothing_behind() -> None:
-    feed: Feed[int] = Feed()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(feed.grown, 0)
-        await anyio.wait_all_tasks_blocked()
-        assert len(feed._waiting) == 1
-        tasks.cancel_scope.cancel()
-    assert not feed._waiting
-
-
-def test_a_blocking_reader_is_told_when_its_time_is_over() -> None:
-    feed: Feed[int] = Feed()
-    assert not feed.grown_blocking(0, timeout=0)
-    feed.put(1)
-    assert feed.grown_blocking(0, timeout=0)
-    assert not feed.grown_blocking(1, timeout=0)
-    feed.close()
-    assert feed.grown_blocking(1, timeout=0)
-
-
-async def test_a_reader_whose_loop_was_closed_harms_neither_the_writer_nor_other_readers() -> None:
-    feed: Feed[int] = Feed()
-    left: list[Waiter] = []
-
-    async def leave_a_waiter() -> None:
-        left.append(Waiter())
-
-    def another_loop(backend: str) -> None:
-        anyio.run(leave_a_waiter, backend=backend)
-
-    for backend in ("asyncio", "trio"):
-        await to_thread.run_sync(another_loop, backend)
-    feed._waiting.extend(left)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(feed.grown, 0)
-        await anyio.wait_all_tasks_blocked()
-        feed.put(1)
-    assert list(feed.items) == [1]
-
-
-def test_several_loops_read_one_feed_at_once() -> None:
-    feed: Feed[int] = Feed()
-    ready = threading.Barrier(4)
-    seen: list[tuple[int, ...]] = []
-
-    async def read() -> None:
-        ready.wait()
-        while not feed.closed:
-            await feed.grown(len(feed.items))
-        seen.append(tuple(feed.items))
-
-    targets: list[Callable[[], object]] = [
-        partial(anyio.run, read, backend=name) for name in ("asyncio", "trio", "trio")
-    ]
-    threads = [threading.Thread(target=target) for target in targets]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    for number in range(100):
-        feed.put(number)
-    feed.close()
-    for thread in threads:
-        thread.join()
-    assert seen == [tuple(range(100))] * 3

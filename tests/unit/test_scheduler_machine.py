@@ -129,5 +129,5 @@ def test_no_order_of_messages_breaks_the_scheduler() -> None:
 
 @pytest.mark.deep
 def test_no_order_of_very_many_messages_breaks_the_scheduler() -> None:
-    deep = settings(CALM, max_examples=4000, stateful_step_count=80, derandomize=False)
+    deep = settings(CALM, max_examples=2000, stateful_step_count=60, derandomize=False)
     run_state_machine_as_test(SchedulerMachine, settings=deep)

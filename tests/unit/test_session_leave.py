@@ -80,6 +80,25 @@ async def test_a_cancel_from_within_the_submit_itself_is_not_lost() -> None:
         await handle
 
 
+@pytest.mark.parametrize("how", ["await", "stream"])
+async def test_leaving_the_wait_for_a_handle_cancels_its_request(held: Session, how: str) -> None:
+    handle = held.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+    stream = aiter(handle)  # kept: it is the wait that cancels, and not the drop
+
+    async def wait() -> None:
+        await (handle if how == "await" else anext(stream))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert "running" not in repr(handle)
+    assert "waiting" not in repr(handle)
+    with pytest.raises(RequestCancelled):
+        await handle
+    assert_all_is_free(held)
+
+
 async def test_leaving_a_generate_cancels_all_its_requests(session: Session) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(session.generate, token_ids=[PROMPT] * 40, max_tokens=ENDLESS))

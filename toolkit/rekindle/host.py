@@ -64,12 +64,11 @@ class Host:
             self.error = SessionClosed("the session is closed; open another with rekindle.open()")
         except BaseException as error:
             self.error = self._explained(error)
-        finally:
-            self._ended(self.error)
-            if self.machine is not None:
-                self.machine.free()
-            self.opening.close()
-            self.stopped.close()
+        self._ended(self.error)
+        if self.machine is not None:
+            self.machine.free()
+        self.opening.close()
+        self.stopped.close()
 
     async def _serve(self) -> None:
         assert self._engine is not None
