@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from rekindle import progress as faces
+from rekindle import progress_bars as faces
 from rekindle.progress import Progress
 from rekindle.progress_bars import ProgressBars
 
