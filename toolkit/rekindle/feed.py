@@ -1,6 +1,7 @@
 """What one thread says and any task or thread can follow: the bridge from the engine to its callers."""
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,10 @@ from typing import Generic, Protocol, TypeVar
 from rekindle.actor import Waiter
 
 T = TypeVar("T")
+
+
+TO_THE_END = sys.maxsize
+"""As `seen`, waits until the feed is closed, and is not woken for each item: a wake-up costs its thread a switch."""
 
 
 class _Wakeable(Protocol):
@@ -21,7 +26,7 @@ class Feed(Generic[T]):
     def __init__(self) -> None:
         self._items: list[T] = []
         self._closed = False
-        self._waiting: list[_Wakeable] = []
+        self._waiting: list[tuple[_Wakeable, int]] = []
 
     @property
     def items(self) -> Sequence[T]:
@@ -47,29 +52,30 @@ class Feed(Generic[T]):
         """Wait until there are more than `seen` items or the feed is closed; the loop keeps turning meanwhile."""
         while not self._has_more(seen):
             waiter = Waiter()
-            self._waiting.append(waiter)
+            self._waiting.append((waiter, seen))
             try:
                 if not self._has_more(seen):  # what came before the waiter stood there has woken nobody
                     await waiter.wait(pulse=True)
             finally:
-                self._waiting.remove(waiter)
+                self._waiting.remove((waiter, seen))
 
     def grown_blocking(self, seen: int, timeout: float | None = None) -> bool:
         """The same for a thread without a loop; False if `timeout` seconds passed first."""
         waiter = _ThreadWaiter()
-        self._waiting.append(waiter)
+        self._waiting.append((waiter, seen))
         try:
             with interruptible():
                 return self._has_more(seen) or waiter.wait(timeout)
         finally:
-            self._waiting.remove(waiter)
+            self._waiting.remove((waiter, seen))
 
     def _has_more(self, seen: int) -> bool:
         return self._closed or len(self._items) > seen
 
     def _wake(self) -> None:
-        for waiter in tuple(self._waiting):
-            waiter.wake()
+        for waiter, seen in tuple(self._waiting):
+            if self._has_more(seen):
+                waiter.wake()
 
 
 @contextmanager

@@ -3,11 +3,10 @@
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any
 
 from rekindle.errors import RequestCancelled
-from rekindle.feed import Feed, interruptible
+from rekindle.feed import TO_THE_END, Feed
 from rekindle.messages import EndReason, Message, Rejected, Started, Text
 
 
@@ -108,16 +107,13 @@ class Handle:
             RequestCancelled: it was cancelled.
             RekindleError: it failed; the class says why.
         """
-        deadline = None if timeout is None else monotonic() + timeout
         try:
-            with interruptible():  # between two waits, too
-                while not self.done:
-                    left = None if deadline is None else max(0.0, deadline - monotonic())
-                    if not self._feed.grown_blocking(len(self._feed.items), left):
-                        raise TimeoutError(f"the request had not ended after {timeout} seconds; it goes on")
+            ended = self._feed.grown_blocking(TO_THE_END, timeout)
         except KeyboardInterrupt:
             self.cancel()
             raise
+        if not ended:
+            raise TimeoutError(f"the request had not ended after {timeout} seconds; it goes on")
         return self._finished()
 
     def __aiter__(self) -> AsyncIterator[Piece]:
@@ -128,8 +124,7 @@ class Handle:
 
     async def _wait(self) -> Generation:
         try:
-            while not self.done:
-                await self._feed.grown(len(self._feed.items))
+            await self._feed.grown(TO_THE_END)
         except BaseException:
             self.cancel()
             raise
