@@ -113,3 +113,10 @@ def test_the_largest_tick_has_a_bucket(ticks: Any) -> None:
     limits = fake_limits(ticks=ticks)
     largest = max(limits.all_buckets())
     assert largest == ((512, 32) if ticks == "combined" else (512, 0))
+
+
+def test_ahead_of_time_mode_keeps_every_program() -> None:
+    """One given up would have to be compiled again after `open`."""
+    with pytest.raises(ConfigError, match="need 24 programs, and max_executables keeps 20"):
+        fake_limits(ticks="combined", max_executables=20)
+    assert len(fake_limits(ticks="combined", max_executables=20, precompile="lazy").all_buckets()) == 24

@@ -4,6 +4,7 @@ import contextlib
 import io
 import multiprocessing
 import sys
+import threading
 import types
 
 import pytest
@@ -88,6 +89,33 @@ def test_a_bar_leaves_the_start_method_of_multiprocessing_open() -> None:
     before = multiprocessing.get_start_method(allow_none=True)
     drawn(Progress("compiling", 0, 4))
     assert multiprocessing.get_start_method(allow_none=True) == before
+
+
+def test_a_widget_gets_few_words_and_a_clock_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    refreshed = threading.Event()
+
+    class Widget:
+        n = 0
+
+        def __init__(self, desc: str, total: int, **options: object):
+            self.desc, self.total = desc, total
+            widgets.append(self)
+
+        def update(self, n: int) -> None:
+            pass
+
+        def refresh(self) -> None:
+            refreshed.set()
+
+        def close(self) -> None:
+            pass
+
+    widgets: list[Widget] = []
+    monkeypatch.setattr(faces, "_widget_class", lambda: Widget)
+    with ProgressBars(True) as bars:
+        bars.show(Progress("downloading a model (from a place with a long name)", 0, 4))
+        assert refreshed.wait(30)
+    assert [widget.desc for widget in widgets] == ["downloading a model"]
 
 
 def test_a_kernel_without_ipywidgets_gets_lines_and_no_warning(

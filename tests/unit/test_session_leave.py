@@ -44,7 +44,7 @@ async def test_cancel_ends_a_request_in_every_state_and_more_than_once(held: Ses
     await anext(stream)
     waiting = [held.submit(token_ids=PROMPT) for _ in range(2)]
     states = [repr(handle) for handle in (running, *waiting)]
-    assert states == ["<rekindle.Handle running, 1 tokens>", *["<rekindle.Handle waiting, 0 tokens>"] * 2]
+    assert states == ["<rekindle.Handle running, 1 token>", *["<rekindle.Handle waiting, 0 tokens>"] * 2]
     for handle in (*waiting, running):
         for _ in range(3):
             handle.cancel()
@@ -52,6 +52,7 @@ async def test_cancel_ends_a_request_in_every_state_and_more_than_once(held: Ses
             await handle
         handle.cancel()
         assert handle.done
+    assert [repr(handle) for handle in waiting] == ["<rekindle.Handle cancelled, 0 tokens>"] * 2
     assert_all_is_free(held)
 
 

@@ -1,5 +1,7 @@
 """Actors and the mailboxes between them, and the only dispatch loop in the package."""
 
+import asyncio
+import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -7,7 +9,6 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 import anyio
-import sniffio
 
 from rekindle.messages import Message
 
@@ -87,10 +88,8 @@ class Mailbox(Generic[T]):
 
 
 def _call_soon_of_running_loop() -> Callable[[Callable[[], object]], object]:
-    if sniffio.current_async_library() == "trio":
-        import trio
-
-        return trio.lowlevel.current_trio_token().run_sync_soon
-    import asyncio
-
+    if (trio := sys.modules.get("trio")) is not None:  # first, since a notebook may run trio within an asyncio loop
+        with suppress(RuntimeError):
+            call_soon: Callable[[Callable[[], object]], object] = trio.lowlevel.current_trio_token().run_sync_soon
+            return call_soon
     return asyncio.get_running_loop().call_soon_threadsafe

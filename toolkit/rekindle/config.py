@@ -31,7 +31,7 @@ class Settings:
         precompile: "all" compiles every bucket in `open`; "lazy" compiles each at its first use.
         prefill_buckets: padded prompt tokens of a tick, ascending multiples of 16 that contain `max_prefill_tokens`.
         decode_buckets: padded decode rows of a tick, ascending, that contain `max_running`.
-        max_executables: compiled programs kept.
+        max_executables: compiled programs kept, the least recently used given up first.
     """
 
     dtype: Literal["float32", "bfloat16"] | None = None
@@ -104,7 +104,7 @@ class Limits:
         max_context = min(asked, (num_pages - 1) * page_size)
         prefill, decode = settings.prefill_buckets, settings.decode_buckets
         tokens, running = settings.max_prefill_tokens, settings.max_running
-        return cls(
+        limits = cls(
             page_size=page_size,
             num_pages=num_pages,
             pages_per_request=min(full_request, num_pages - 1),
@@ -121,6 +121,13 @@ class Limits:
             if decode is None
             else buckets.checked("decode_buckets", decode, running),
         )
+        needed = len(limits.all_buckets())
+        if settings.precompile == "all" and needed > settings.max_executables:
+            raise ConfigError(
+                f"these settings need {needed} programs, and max_executables keeps {settings.max_executables}; "
+                'raise it, give fewer prefill_buckets or decode_buckets, or choose precompile="lazy"'
+            )
+        return limits
 
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
         """Every bucket that a tick may need."""

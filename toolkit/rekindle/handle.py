@@ -1,7 +1,7 @@
 """One submitted request as its caller sees it: pieces as they come, the whole at the end, and a way to stop it."""
 
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,17 @@ class Generation:
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        return f"<rekindle.Generation {self._ending()}: {(self.text or self.token_ids)!r}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """As the result of a cell, the text as it is; in a list, one line each."""
+        alone = self.text and not printer.indentation
+        printer.text(f"{self.text}\n[{self._ending()}]" if alone else repr(self))
+
+    def _ending(self) -> str:
+        return f"ended: {self.finish_reason}, {_counted(self.token_ids)}"
+
 
 class Handle:
     """A request that was submitted. Await it, stream it, ask its `result` from a thread, or cancel it.
@@ -70,15 +81,17 @@ class Handle:
         return self._wait().__await__()
 
     def __repr__(self) -> str:
-        tokens = sum(len(piece.token_ids) for piece in self._feed.items)
+        tokens = [token for piece in self._feed.items for token in piece.token_ids]
         match self._outcome:
             case None:
                 state = "cancelling" if self._cancelled else "running" if self._prompt_tokens else "waiting"
             case Generation(finish_reason=reason):
                 state = f"ended: {reason}"
+            case RequestCancelled():
+                state = "cancelled"
             case error:
                 state = f"failed: {error}"
-        return f"<rekindle.Handle {state}, {tokens} tokens>"
+        return f"<rekindle.Handle {state}, {_counted(tokens)}>"
 
     @property
     def done(self) -> bool:
@@ -207,6 +220,9 @@ class Stream(AsyncIterator[Piece], Iterator[Piece]):
     def __del__(self) -> None:
         self._handle.cancel()
 
+    def __repr__(self) -> str:
+        return f"<rekindle.Stream of {self._handle!r}, for 'async for' or 'for'>"
+
     def _next(self, stop: type[Exception]) -> Piece:
         pieces = self._handle._feed.items
         if self._seen < len(pieces):
@@ -214,3 +230,7 @@ class Stream(AsyncIterator[Piece], Iterator[Piece]):
             return pieces[self._seen - 1]
         self._handle._finished()
         raise stop
+
+
+def _counted(tokens: Sequence[int]) -> str:
+    return f"{len(tokens)} token{'s' * (len(tokens) != 1)}"

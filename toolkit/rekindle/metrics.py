@@ -1,10 +1,22 @@
 """Counters that mean what their names say, as frozen snapshots."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
+class _Counters:
+    """Shown as a table, with a line for each counter."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        rows = dict(_rows(self))
+        return "\n".join(f"{name:{max(map(len, rows))}}  {count}" for name, count in rows.items())
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SchedulerStats(_Counters):
     """What the scheduler has done and holds.
 
     Attributes:
@@ -28,8 +40,8 @@ class SchedulerStats:
     preemptions: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+@dataclass(frozen=True, slots=True, repr=False)
+class Stats(_Counters):
     """The state of a session, from `session.stats`.
 
     Attributes:
@@ -43,3 +55,12 @@ class Stats:
     programs: int
     compilations: int
     compilations_after_open: int
+
+
+def _rows(counters: Any) -> Iterator[tuple[str, int]]:
+    for field in fields(counters):
+        value = getattr(counters, field.name)
+        if isinstance(value, _Counters):
+            yield from ((f"{field.name}.{name}", count) for name, count in _rows(value))
+        else:
+            yield field.name, value

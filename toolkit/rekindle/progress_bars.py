@@ -14,6 +14,7 @@ from rekindle.progress import Progress
 _WORDS = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}, {elapsed}"
 _BYTES = "{desc}: {percentage:3.0f}%|{bar}| {total_fmt}B, {rate_fmt}, {remaining}"
 _LINE_SECONDS = 10.0
+_WIDGET_WORDS = 40  # about what JupyterLab shows in one line beside a bar
 
 
 class ProgressBars:
@@ -61,14 +62,16 @@ class _Drawing(Protocol):
 class _Bar:
     """A tqdm bar.
 
+    Its clock is kept going between reports, from a thread: those of a compiler are many seconds apart.
+
     Args:
-        ticking: keep its clock going between reports, from a thread: those of a compiler are many seconds apart.
+        columns: what it may take of a terminal; None for a widget.
     """
 
-    def __init__(self, progress: Progress, bar_class: Any, ticking: bool):
-        in_bytes, columns = progress.unit == "B", _columns() if ticking else None
+    def __init__(self, progress: Progress, bar_class: Any, columns: int | None):
+        in_bytes = progress.unit == "B"
         self._bar = bar_class(
-            desc=progress.stage if columns is None else _shortened(progress.stage, columns // 2),
+            desc=_shortened(progress.stage, _WIDGET_WORDS if columns is None else columns // 2),
             total=progress.total,
             unit=progress.unit,
             unit_scale=in_bytes,
@@ -77,9 +80,8 @@ class _Bar:
             ncols=columns,
         )
         self._over = threading.Event()
-        self._clock = threading.Thread(target=self._tick, name="rekindle-progress", daemon=True) if ticking else None
-        if self._clock is not None:
-            self._clock.start()
+        self._clock = threading.Thread(target=self._tick, name="rekindle-progress", daemon=True)
+        self._clock.start()
 
     def show(self, progress: Progress) -> None:
         self._bar.total = progress.total
@@ -89,8 +91,7 @@ class _Bar:
 
     def close(self) -> None:
         self._over.set()
-        if self._clock is not None:
-            self._clock.join()
+        self._clock.join()
         if self._bar.n == 0:  # other stages have taken its place, and it will not go on
             self._bar.total, self._bar.leave = 0, False
         self._bar.close()
@@ -126,11 +127,11 @@ class _Lines:
 def _start(progress: Progress) -> _Drawing:
     widget = _widget_class()
     if widget is not None:
-        return _Bar(progress, widget, ticking=False)
+        return _Bar(progress, widget, columns=None)
     if sys.stderr is not None and sys.stderr.isatty():
         from tqdm.std import tqdm
 
-        return _Bar(progress, _with_own_lock(tqdm), ticking=True)
+        return _Bar(progress, _with_own_lock(tqdm), _columns())
     return _Lines(progress)
 
 

@@ -84,6 +84,9 @@ class Opening:
     def __await__(self) -> Generator[Any, None, "Session"]:
         return self._open().__await__()
 
+    def __repr__(self) -> str:
+        return f"<rekindle.Opening of {str(self._model)!r}: await it, or enter it with 'async with'>"
+
     async def __aenter__(self) -> "Session":
         self._session = await self
         return self._session
@@ -106,7 +109,7 @@ class Opening:
         except BaseException:
             host.stop()
             raise
-        return _session(host, callers)
+        return _session(host, callers, str(self._model))
 
     async def _open(self) -> "Session":
         host, callers = self._start()
@@ -119,7 +122,7 @@ class Opening:
         except BaseException:
             host.stop()
             raise
-        return _session(host, callers)
+        return _session(host, callers, str(self._model))
 
     def _start(self) -> tuple[Host, Callers]:
         callers = Callers(self._settings.max_waiting)
@@ -133,21 +136,26 @@ def _show(host: Host, bars: ProgressBars, seen: int) -> int:
     return seen
 
 
-def _session(host: Host, callers: Callers) -> "Session":
+def _session(host: Host, callers: Callers, name: str) -> "Session":
     if host.machine is None or host.error is not None:
         assert host.error is not None, "an engine without a machine has an error"
         raise host.error
-    return Session(host, host.machine, callers)
+    return Session(host, host.machine, callers, name)
 
 
 class Session:
     """One open model, from `open`. Its methods may be used from any number of tasks, loops and threads at once.
 
     The sampling keywords are those of `rekindle.request.SamplingParams`.
+
+    Args:
+        host, machine, callers: what serves it.
+        name: the model as its user calls it.
     """
 
-    def __init__(self, host: Host, machine: Machine, callers: Callers):
+    def __init__(self, host: Host, machine: Machine, callers: Callers, name: str = ""):
         self._host = host
+        self._name = name or machine.source
         self._machine = machine
         self._callers = callers
         weakref.finalize(self, host.stop)
@@ -259,10 +267,10 @@ class Session:
 
     def __repr__(self) -> str:
         if self._host.error is not None:
-            return f"<rekindle.Session {self._machine.source}: {self._host.error}>"
+            return f"<rekindle.Session {self._name}: {self._host.error}>"
         counts = self.stats.scheduler
         return (
-            f"<rekindle.Session {self._machine.source} ({self._machine.dtype}): {counts.running} running, "
+            f"<rekindle.Session {self._name} ({self._machine.dtype}): {counts.running} running, "
             f"{counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages free>"
         )
 

@@ -1,0 +1,51 @@
+"""What a user's objects look like as the result of a cell."""
+
+from collections.abc import Callable
+
+import pytest
+from IPython.lib import pretty as untyped
+
+import rekindle
+from rekindle import Generation, Stats
+from rekindle.metrics import SchedulerStats
+from rekindle.testing import fake_session
+
+pretty: Callable[[object], str] = untyped.pretty
+STATS = Stats(SchedulerStats(running=2, pages=364), programs=8, compilations=8, compilations_after_open=0)
+
+
+def test_a_generation_shows_its_text_and_what_ended_it() -> None:
+    generation = Generation("\nOne,\ntwo", (5, 6, 7), "length", prompt_tokens=2)
+    assert pretty(generation) == "\nOne,\ntwo\n[ended: length, 3 tokens]"
+    assert repr(generation) == r"<rekindle.Generation ended: length, 3 tokens: '\nOne,\ntwo'>"
+    assert pretty([generation]) == f"[{generation!r}]"
+    assert str(generation) == generation.text
+
+
+def test_a_generation_without_text_shows_its_tokens() -> None:
+    generation = Generation("", (2,), "stop", prompt_tokens=2)
+    assert pretty(generation) == repr(generation) == "<rekindle.Generation ended: stop, 1 token: (2,)>"
+
+
+def test_stats_are_a_table() -> None:
+    lines = pretty(STATS).splitlines()
+    assert lines[1:3] == ["scheduler.running           2", "scheduler.pages             364"]
+    assert lines[-1] == "compilations_after_open     0"
+    assert str(STATS) == repr(STATS)
+    assert pretty(STATS.scheduler).startswith("waiting           0\nrunning           2\n")
+
+
+def test_what_is_not_awaited_says_so() -> None:
+    opening = rekindle.open("some-model")
+    assert repr(opening) == "<rekindle.Opening of 'some-model': await it, or enter it with 'async with'>"
+    with fake_session() as session:
+        stream = session.stream(token_ids=[1], max_tokens=1)
+        assert repr(stream).startswith("<rekindle.Stream of <rekindle.Handle ")
+
+
+@pytest.mark.parametrize("model", ["a-model", "owner/name"])
+def test_a_session_is_named_as_it_was_opened(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_session() as fake:
+        monkeypatch.setattr("rekindle.session.build", lambda *_: fake._machine)
+        with rekindle.open_sync(model, progress=False) as session:
+            assert repr(session).startswith(f"<rekindle.Session {model} (int): 0 running, 0 waiting, ")
