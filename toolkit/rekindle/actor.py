@@ -55,13 +55,29 @@ class Waiter:
         """Wait for `wake`.
 
         Args:
-            pulse: keep the loop turning meanwhile. A loop asleep in its selector runs no signal handler, so without
-                it 'interrupt kernel' would be seen only at the end.
+            pulse: keep an asyncio loop turning meanwhile. Asleep in its selector it would not see that a signal
+                handler cancelled the task, so 'interrupt kernel' would take effect only at the end. trio wakes itself.
         """
-        while pulse and not self._event.is_set():
-            with anyio.move_on_after(PULSE_SECONDS):
-                await self._event.wait()
-        await self._event.wait()
+        pulses = _Pulses(asyncio.get_running_loop()) if pulse and not _in_trio() else None
+        try:
+            await self._event.wait()
+        finally:
+            if pulses is not None:
+                pulses.stop()
+
+
+class _Pulses:
+    """Does nothing, every `PULSE_SECONDS`. A timer rather than a timeout, which an interrupt would be blamed on."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._beat()
+
+    def _beat(self) -> None:
+        self._timer = self._loop.call_later(PULSE_SECONDS, self._beat)
+
+    def stop(self) -> None:
+        self._timer.cancel()
 
 
 class Mailbox(Generic[T]):
@@ -88,8 +104,20 @@ class Mailbox(Generic[T]):
 
 
 def _call_soon_of_running_loop() -> Callable[[Callable[[], object]], object]:
-    if (trio := sys.modules.get("trio")) is not None:  # first, since a notebook may run trio within an asyncio loop
-        with suppress(RuntimeError):
-            call_soon: Callable[[Callable[[], object]], object] = trio.lowlevel.current_trio_token().run_sync_soon
-            return call_soon
+    if _in_trio():
+        import trio
+
+        return trio.lowlevel.current_trio_token().run_sync_soon
     return asyncio.get_running_loop().call_soon_threadsafe
+
+
+def _in_trio() -> bool:
+    """Whether trio runs this. Asked before asyncio, since a notebook may run trio within an asyncio loop."""
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return False
+    try:
+        trio.lowlevel.current_trio_token()
+    except RuntimeError:
+        return False
+    return True
