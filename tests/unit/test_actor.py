@@ -1,5 +1,6 @@
 """Messages arrive in order, from any thread, and a sleeper is woken once, whatever loop it sleeps on."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
