@@ -1,8 +1,8 @@
 """Paged attention in portable XLA: an online softmax over tiles of pages, as many as the longest context needs.
 
-CPU runs this one, and its two constants are tuned there (2-core AVX-512, tests/bench): a tile of 64 tokens balances
-the cost of a loop iteration against the cache footprint of the gathered keys, and sequences go through the loop in
-groups, so that short contexts (of other requests, or of a prompt's first blocks) do not pay for the longest.
+CPU runs this one, and its constants are tuned there (2-core AVX-512, tests/bench): a tile balances the cost of a loop
+iteration against the cache footprint of the gathered keys, which is small for a lone sequence, and sequences go through
+the loop in groups, so that short contexts (of other requests, or of a prompt's first blocks) do not pay for the longest.
 """
 
 import jax
@@ -12,6 +12,7 @@ from jax import lax
 from rekindle_kernels.xla.pages import unpack, value_dtype
 
 TILE_TOKENS = 64
+LONE_TILE_TOKENS = 256
 GROUP = 8
 MASKED = -1e30
 
@@ -24,7 +25,7 @@ def attend(q: jax.Array, pages: jax.Array, page_table: jax.Array, visible: jax.A
     grouped = jnp.moveaxis(q.reshape(sequences, queries, kv_heads, -1, head_dim), 2, 1)
     grouped = (grouped * scale).astype(value_dtype(pages)).reshape(sequences, kv_heads, rows, head_dim)
     row_visible = jnp.repeat(visible, heads // kv_heads, axis=1)
-    tile_pages = max(1, TILE_TOKENS // page_size)
+    tile_pages = max(1, (LONE_TILE_TOKENS if sequences == 1 else TILE_TOKENS) // page_size)
     page_table = jnp.pad(jnp.clip(page_table, 0, len(pages) - 1), ((0, 0), (0, -page_table.shape[1] % tile_pages)))
 
     def one_group(arguments: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
