@@ -1,8 +1,8 @@
 """Paged attention in portable XLA: an online softmax over tiles of pages, as many as the longest context needs.
 
-CPU runs this one, and its constants are tuned there (2-core AVX-512, tests/bench): a tile balances the cost of a loop
-iteration against the cache footprint of the gathered keys, which is small for a lone sequence, and sequences go through
-the loop in groups, so that short contexts (of other requests, or of a prompt's first blocks) do not pay for the longest.
+CPU runs this one, and its constants are tuned there (2-core AVX-512, tests/bench). A tile balances the cost of a loop
+iteration against the cache footprint of the gathered keys, which is small for a lone sequence. Sequences go through the
+loop in groups, so that short contexts (other requests, or a prompt's first blocks) do not pay for the longest.
 """
 
 import jax
