@@ -85,6 +85,8 @@ def test_the_context_is_the_last_limit(session: rekindle.Session) -> None:
     assert generation.finish_reason == "length"
     with pytest.raises(rekindle.PromptTooLong, match="512 tokens; at most 511"):
         session.generate_sync(token_ids=[7] * 512, max_tokens=1)
+    with pytest.raises(rekindle.PromptTooLong):
+        session.submit(token_ids=[7] * 512)
 
 
 def test_token_id_0_is_a_token_like_any_other(session: rekindle.Session) -> None:

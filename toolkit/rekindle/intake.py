@@ -4,9 +4,9 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rekindle.errors import InvalidRequest, PromptTooLong
+from rekindle.errors import InvalidRequest
 from rekindle.messages import Admit, Cancel, Message, Prompt, Rejected, Submit, Withdraw
-from rekindle.request import Request, SamplingParams, check_token_ids
+from rekindle.request import Request, SamplingParams, check_length, check_token_ids
 from rekindle.text.chat import render
 from rekindle.text.tokenizer import Tokenizer
 
@@ -42,11 +42,7 @@ class Intake:
 
     def _request(self, request_id: int, prompt: Prompt, params: SamplingParams) -> Request:
         ids = self._token_ids(prompt)
-        if len(ids) >= self._capacity:
-            raise PromptTooLong(
-                f"the prompt has {len(ids)} tokens; at most {self._capacity - 1} fit with one token of output. "
-                "Shorten it, or raise max_context or num_pages in open(), up to what the model was made for"
-            )
+        check_length(ids, self._capacity)
         end_ids = params.stop_token_ids if params.ignore_eos else params.stop_token_ids | self._eos_ids
         if params.seed is None:
             params = replace(params, seed=secrets.randbits(31))

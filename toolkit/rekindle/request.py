@@ -9,7 +9,7 @@ from functools import partial
 from numbers import Real
 from typing import Any, TypedDict
 
-from rekindle.errors import InvalidRequest
+from rekindle.errors import InvalidRequest, PromptTooLong
 
 NOT_YET = frozenset(
     {
@@ -107,6 +107,19 @@ def check_token_ids(name: str, ids: Sequence[int], vocab_size: int) -> tuple[int
     if not checked:
         raise InvalidRequest(f"{name} is empty; a prompt needs at least one token")
     return checked
+
+
+def check_length(prompt: Sequence[int], capacity: int) -> None:
+    """See that a prompt of token ids leaves room for one token of output.
+
+    Raises:
+        PromptTooLong: it does not.
+    """
+    if len(prompt) >= capacity:
+        raise PromptTooLong(
+            f"the prompt has {len(prompt)} tokens; at most {capacity - 1} fit with one token of output. "
+            "Shorten it, or raise max_context or num_pages in open(), up to what the model was made for"
+        )
 
 
 # What a check returns is of Python's own types: a numpy int8 would overflow where a length is added to it.

@@ -18,7 +18,7 @@ from rekindle.messages import Prompt
 from rekindle.metrics import Stats
 from rekindle.progress_bars import ProgressBars
 from rekindle.prompts import Messages, TokenIds, all_prompts, one_prompt
-from rekindle.request import SamplingOptions, SamplingParams
+from rekindle.request import SamplingOptions, SamplingParams, check_length
 
 OnePrompt = str | Messages | None
 ManyPrompts = list[str] | list[Messages] | None
@@ -282,6 +282,8 @@ class Session:
         if self._host.error is not None:
             raise self._host.error
         params = SamplingParams.from_options(options)
+        if isinstance(prompt, tuple):  # text has to be tokenized first, which the intake does
+            check_length(prompt, self._machine.limits.max_context)
         outside = [token for token in params.stop_token_ids if not 0 <= token < self._vocab_size]
         if outside:
             raise InvalidRequest(f"stop_token_ids must be from 0 to {self._vocab_size - 1}, got {outside[0]}")
