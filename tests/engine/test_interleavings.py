@@ -46,7 +46,8 @@ async def test_every_caller_is_answered_and_nothing_is_left_held(families: Path)
         for place, handle, cancelled in handles:
             with suppress(rekindle.RequestCancelled):
                 assert await handle == expected[place]
-                assert not cancelled or handle.done
+                continue
+            assert cancelled, "only who asked for it is cancelled"
         await session.generate(token_ids=[1], max_tokens=1)  # comes after every cancel on its way
         stats = session.stats.scheduler
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
