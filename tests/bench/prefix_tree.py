@@ -1,0 +1,94 @@
+"""What the prefix tree costs: a prompt of 8,000 tokens among 100,000 nodes, and one page that changes its tier.
+
+Host work alone, in one thread: medians over many calls, in microseconds.
+"""
+
+import argparse
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from random import Random
+from statistics import median
+from time import perf_counter
+
+from rekindle.prefix_nodes import Node
+from rekindle.prefix_tree import PrefixTree
+
+PROMPT, NODES, VOCAB_SIZE, ROUNDS = 8000, 100_000, 150_000, 41
+
+
+def microseconds(action: Callable[[], object]) -> float:
+    start = perf_counter()
+    action()
+    return 1e6 * (perf_counter() - start)
+
+
+class Grown:
+    """A tree of many unlocked prompts, half of them going on from half of another, all in the device tier."""
+
+    def __init__(self, page_size: int, nodes: int, prompt: int = PROMPT):
+        self.tree = PrefixTree(page_size)
+        self.prompt = prompt // page_size * page_size
+        self.random = Random(page_size)
+        self.pages: Iterator[int] = count(1)
+        self.prompts: list[array[int]] = []
+        while self.tree.nodes < nodes:
+            self.prompts.append(self.fresh(shared=len(self.prompts) % 2 == 1))
+            self.tree.unlock(self.publish(self.prompts[-1]))
+
+    def fresh(self, *, shared: bool = False) -> "array[int]":
+        """A prompt that is not in the tree, or whose first half is."""
+        tokens = array("i", (self.random.randrange(VOCAB_SIZE) for _ in range(self.prompt)))
+        half = self.prompt // 2
+        return self.random.choice(self.prompts)[:half] + tokens[half:] if shared else tokens
+
+    def publish(self, tokens: "array[int]") -> Node:
+        """The locked tip of a prompt, all of it published."""
+        root = self.tree.root("")
+        self.tree.lock(root)
+        taken = [next(self.pages) for _ in range(len(tokens) // self.tree.page_size)]
+        return self.tree.publish(root, tokens, taken)[0]
+
+
+def prompts(page_size: int) -> None:
+    """Print what one prompt costs."""
+    grown = Grown(page_size, NODES)
+    tree, spent = grown.tree, defaultdict[str, list[float]](list)
+    for _ in range(ROUNDS):
+        tokens = grown.random.choice(grown.prompts).tolist()
+        packed, tip = array("i", tokens), tree.match("", tokens)[-1]
+        spent["match"].append(microseconds(partial(tree.match, "", tokens)))
+        spent["match, given an array"].append(microseconds(partial(tree.match, "", packed)))
+        spent["lock"].append(microseconds(partial(tree.lock, tip, hit=True)))
+        spent["unlock"].append(microseconds(partial(tree.unlock, tip)))
+        root, fresh = tree.root(""), grown.fresh().tolist()
+        taken = [next(grown.pages) for _ in range(len(fresh) // page_size)]
+        tree.lock(root)
+        spent["publish"].append(microseconds(partial(tree.publish, root, fresh, taken)))
+        tree.unlock(tree.match("", fresh)[-1])
+    print(f"{PROMPT:,} tokens, pages of {page_size}, {tree.nodes:,} nodes:")
+    for name, times in spent.items():
+        print(f"  {name:24} {median(times):7.0f} µs, worst {max(times):.0f}")
+
+
+def page(nodes: int) -> None:
+    """Print what one page costs to save, to evict, and to prune, over half of the tree."""
+    tree = Grown(16, nodes, prompt=800).tree
+    half = tree.nodes // 2
+    saving = microseconds(lambda: [tree.saved(tree.next_to_save(1)[0], entry) for entry in range(half)])
+    evicting = microseconds(lambda: [tree.evict(1) for _ in range(half)])
+    pruning = microseconds(lambda: [tree.prune(1) for _ in range(half)])
+    each = ", ".join(
+        f"{name} {spent / half:.1f} µs" for name, spent in (("save", saving), ("evict", evicting), ("prune", pruning))
+    )
+    print(f"one page of {tree.nodes + half:,} nodes: {each}")
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    for page_size in (16, 64):
+        prompts(page_size)
+    for nodes in (1_000, 10_000, 100_000):
+        page(nodes)

@@ -1,0 +1,71 @@
+"""A queue whose members leave least recently used first. Plain host logic, without a clock: whoever uses it counts."""
+
+from heapq import heapify, heappop, heappush
+from typing import Generic, Protocol, TypeVar
+
+
+class Used(Protocol):
+    """Something hashable by identity that knows when it was last used."""
+
+    last_used: int
+
+
+T = TypeVar("T", bound=Used)
+
+_SLACK = 64
+"""Entries of no use that a heap of any size may hold."""
+
+
+class OldestFirst(Generic[T]):
+    """Members by `last_used`, smallest first; members of equal use in no promised order.
+
+    Joining and leaving by the front cost O(log n), leaving from the middle O(1) amortised. A member whose `last_used`
+    changed must be put again.
+    """
+
+    def __init__(self) -> None:
+        self._used: dict[T, int] = {}
+        # An entry counts while its member is in `_used` with the same number; the others are left for `pop` to skip.
+        self._heap: list[tuple[int, int, T]] = []
+        self._entered = 0
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def __contains__(self, member: T) -> bool:
+        return member in self._used
+
+    def put(self, member: T) -> None:
+        """Let it join, or take its new place."""
+        if self._used.get(member) != member.last_used:
+            self._used[member] = member.last_used
+            self._entered += 1
+            heappush(self._heap, (member.last_used, self._entered, member))
+            self._shrink()
+
+    def discard(self, member: T) -> None:
+        """Let it leave, if it is a member."""
+        if self._used.pop(member, None) is not None:
+            self._shrink()
+
+    def pop(self) -> T | None:
+        """The least recently used member, which leaves; None if there is none."""
+        while self._heap:
+            used, _, member = heappop(self._heap)
+            if self._used.get(member) == used:
+                del self._used[member]
+                return member
+        return None
+
+    def check(self) -> None:
+        """Assert that each member would be found, and at its place, and that the heap is not mostly of no use."""
+        for member, used in self._used.items():
+            assert used == member.last_used, "a member was used and not put again"
+        assert set(self._used.items()) <= {(member, used) for used, _, member in self._heap}, "a member has no entry"
+        assert len(self._heap) <= 2 * len(self._used) + _SLACK, "more than half of the heap is of no use"
+
+    def _shrink(self) -> None:
+        if len(self._heap) > 2 * len(self._used) + _SLACK:
+            self._heap = [(used, place, member) for place, (member, used) in enumerate(self._used.items())]
+            self._entered = len(self._heap)
+            heapify(self._heap)
