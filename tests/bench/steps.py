@@ -13,6 +13,7 @@ from rekindle.checkpoint.open import open_checkpoint
 from rekindle.config import Settings
 from rekindle.executables import Executables
 from rekindle.models.load import load_decoder
+from rekindle.sampling_rows import COLUMNS
 from rekindle.step import blank_inputs, empty_pages, empty_slots, split_inputs
 from tests.bench import costs
 from tests.bench.workload import MODEL
@@ -47,35 +48,46 @@ CASES = (
 )
 
 
-def step_seconds(dtype: str, prefill_tokens: int, decode_rows: int, context: int, repeats: int = 20) -> list[float]:
-    """Seconds of each of `repeats` dispatches of one compiled step, from the call until its outputs are there.
+class BareStep:
+    """The compiled step of one bucket on the bench's model, every row busy."""
 
-    The first dispatches (compiling, first touch of the pages) are not among them.
-    """
-    checkpoint = open_checkpoint(MODEL)
-    decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype(dtype))
-    bucket, rows = Bucket(prefill_tokens, decode_rows), max(1, decode_rows)
-    tokens = max(prefill_tokens, context + 1)
-    per_row = -(-tokens // PAGE_SIZE)
-    tables = np.arange(1, 1 + rows * per_row, dtype=np.int32).reshape(rows, per_row)
-    pages = empty_pages(checkpoint.config, 1 + tables.size, PAGE_SIZE, jnp.dtype(dtype))
-    slots = empty_slots(rows, per_row)
-    executables = Executables(decoder, pages, slots, capacity=1)
-    program = executables.compile(bucket)
-    seconds = []
-    for _ in range(3 + repeats):
-        slots = replace(
-            slots,
-            length=jnp.full(rows + 1, context, jnp.int32).at[rows].set(0),
+    def __init__(self, dtype: str, prefill_tokens: int, decode_rows: int, context: int):
+        checkpoint = open_checkpoint(MODEL)
+        decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype(dtype))
+        bucket, rows = Bucket(prefill_tokens, decode_rows), max(1, decode_rows)
+        per_row = -(-max(prefill_tokens, context + 1) // PAGE_SIZE)
+        tables = np.arange(1, 1 + rows * per_row, dtype=np.int32).reshape(rows, per_row)
+        self._pages = empty_pages(checkpoint.config, 1 + tables.size, PAGE_SIZE, jnp.dtype(dtype))
+        self._slots = replace(
+            empty_slots(rows, per_row, checkpoint.config.vocab_size),
             page_table=jnp.pad(jnp.asarray(tables), ((0, 1), (0, 0))),
         )
-        packed = _inputs(bucket, rows, tables, context)
-        jax.block_until_ready(slots)
+        executables = Executables(decoder, self._pages, self._slots, 1, Settings().max_logprobs)
+        self._weights, self._program = executables.weights, executables.compile(bucket)
+        self._length = np.append(np.full(rows, context, np.int32), np.int32(0))
+        self._packed = _inputs(bucket, rows, tables, context)
+
+    def seconds(self, sampling: Table | None = None) -> float:
+        """Run once, from the dispatch until the outputs are there.
+
+        Args:
+            sampling: (rows, COLUMNS) packed sampling parameters of the decode rows; None is greedy.
+        """
+        packed = np.zeros((len(self._length), COLUMNS), np.int32)
+        if sampling is not None:
+            packed[:-1] = sampling
+        self._slots = replace(self._slots, length=jnp.asarray(self._length), sampling=jnp.asarray(packed))
+        jax.block_until_ready(self._slots)
         started = perf_counter()
-        pages, slots, new_tokens = program(executables.weights, pages, slots, packed)
-        new_tokens.block_until_ready()
-        seconds.append(perf_counter() - started)
-    return seconds[3:]
+        self._pages, self._slots, outputs = self._program(self._weights, self._pages, self._slots, self._packed)
+        outputs.tokens.block_until_ready()
+        return perf_counter() - started
+
+
+def step_seconds(dtype: str, prefill_tokens: int, decode_rows: int, context: int, repeats: int = 20) -> list[float]:
+    """Seconds of each of `repeats` steps; the first ones (first touch of the pages) are not among them."""
+    step = BareStep(dtype, prefill_tokens, decode_rows, context)
+    return [step.seconds() for _ in range(3 + repeats)][3:]
 
 
 def _inputs(bucket: Bucket, rows: int, tables: Table, context: int) -> Table:

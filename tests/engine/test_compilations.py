@@ -35,6 +35,7 @@ def listener() -> Compilations:
 
 @pytest.fixture
 def compilations(listener: Compilations) -> Compilations:
+    jax.clear_caches()  # or a small program that an earlier test compiled would not be compiled again
     listener.events.clear()
     return listener
 
@@ -55,7 +56,7 @@ def test_nothing_is_compiled_after_open(ticks: Ticks, families: Path, compilatio
         prefill_buckets=(128,),
         decode_buckets=(2, 8),
     ) as session:
-        programs = 5 if ticks == "combined" else 3
+        programs = 6 if ticks == "combined" else 4
         assert compilations.events.count(COMPILED) >= session.stats.compilations == programs
         compilations.events.clear()
         handles = []
@@ -71,6 +72,15 @@ def test_nothing_is_compiled_after_open(ticks: Ticks, families: Path, compilatio
                     seed=i,
                     ignore_eos=bool(i % 2),
                     stop_token_ids=[3, 4],
+                    min_tokens=int(rng.choice([0, 1])),
+                    repetition_penalty=float(rng.choice([1.0, 1.2])),
+                    frequency_penalty=float(rng.choice([0.0, 0.5])),
+                    presence_penalty=float(rng.choice([0.0, -0.5])),
+                    logit_bias={7: 1.0} if i % 3 else {},
+                    allowed_token_ids=range(500) if i % 4 == 0 else None,
+                    bad_words=[[1, 2], [5]] if i % 5 == 0 else [],
+                    logprobs=int(rng.integers(0, 20)) if i % 3 == 0 else None,
+                    prompt_logprobs=int(rng.integers(0, 20)) if i % 4 == 0 else None,
                 )
             )
             if i % 5 == 0:
@@ -90,8 +100,12 @@ def test_just_in_time_mode_compiles_each_bucket_once(families: Path) -> None:
         assert session.stats.compilations == 0
         first = session.generate_sync(token_ids=[1, 2, 3], max_tokens=4, ignore_eos=True)
         assert session.stats.compilations_after_open == 2, "one prefill and one decode bucket"
-        assert session.generate_sync(token_ids=[1, 2, 3], max_tokens=4, ignore_eos=True) == first
+        second = session.generate_sync(token_ids=[1, 2, 3], max_tokens=4, ignore_eos=True)
+        assert second.token_ids == first.token_ids
         assert session.stats.compilations_after_open == 2
+        for _ in range(2):
+            session.generate_sync(token_ids=[1, 2, 3], max_tokens=4, repetition_penalty=1.1, logprobs=3)
+            assert session.stats.compilations_after_open == 3, "the program that enters a slot"
 
 
 def test_programs_are_evicted_least_recently_used_first_and_made_again(families: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.request import SamplingOptions
 from rekindle.session import SettingsOptions
 
 Golden = dict[str, Any]
@@ -30,21 +31,36 @@ def prompts(goldens: Sequence[Golden]) -> list[Any]:
 def test_smollm2_greedy_tokens_and_text(way: str, smollm2_goldens: list[Golden]) -> None:
     settings: SettingsOptions = {"max_running": 8, "decode_buckets": (8,), "prefill_buckets": (512,), **WAYS[way]}
     with rekindle.open_sync("smollm2-135m-instruct", progress=False, **settings) as session:
-        together = session.generate_sync(prompts(smollm2_goldens), max_tokens=48)
+        asked: SamplingOptions = {"max_tokens": 48, "logprobs": 5, "prompt_logprobs": 0}
+        together = session.generate_sync(prompts(smollm2_goldens), **asked)
         shortage = session.stats.scheduler.preemptions
         goldens = smollm2_goldens
         if "shortage" not in way:
-            together += [session.generate_sync(prompt, max_tokens=48) for prompt in prompts(goldens)]
+            together += [session.generate_sync(prompt, **asked) for prompt in prompts(goldens)]
             goldens = goldens * 2
         for generation, golden in zip(together, goldens, strict=True):
             assert list(generation.token_ids) == golden["new_ids"]
             assert generation.text == golden["text"]
-            assert generation.prompt_tokens == len(golden["prompt_ids"])
+            assert generation.usage.prompt_tokens == len(golden["prompt_ids"])
+            _check_logprobs(generation, golden)
             assert generation.finish_reason == ("length" if len(golden["new_ids"]) == 48 else "stop")
         assert (shortage > 0) == ("shortage" in way), "the pool was meant to be short, or not"
         stats = session.stats
         assert stats.compilations_after_open == 0
         assert stats.scheduler.free_pages == stats.scheduler.pages
+
+
+def _check_logprobs(generation: rekindle.Generation, golden: Golden) -> None:
+    """Of the first token and of the prompt, within 1e-3; and that greedy tokens are the likeliest."""
+    assert generation.logprobs is not None
+    assert generation.prompt_logprobs is not None
+    first, prompt = generation.logprobs[0], generation.prompt_logprobs
+    assert [top.token_id for top in first.top] == golden["first_top5_ids"]
+    np.testing.assert_allclose([top.logprob for top in first.top], golden["first_top5_logprobs"], atol=1e-3)
+    assert [scored.token_id for scored in generation.logprobs] == golden["new_ids"]
+    assert {scored.rank for scored in generation.logprobs} == {1}
+    assert [scored and scored.token_id for scored in prompt] == [None, *golden["prompt_ids"][1:]]
+    np.testing.assert_allclose([scored.logprob for scored in prompt if scored], golden["prompt_logprobs"], atol=1e-3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -26,7 +26,20 @@ def prompts() -> list[list[int]]:
 SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "seed": 11}
 
 
-@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "seeded"])
+MIXED: dict[str, Any] = {
+    **SAMPLED,
+    "repetition_penalty": 1.2,
+    "frequency_penalty": 0.3,
+    "presence_penalty": -0.2,
+    "logit_bias": {17: 2.0, 18: -3.0},
+    "bad_words": [[4, 5], [6]],
+    "allowed_token_ids": range(3, 500),
+    "min_tokens": 5,
+    "min_p": 0.01,
+}
+
+
+@pytest.mark.parametrize("sampling", [{}, SAMPLED, MIXED], ids=["greedy", "seeded", "all of it"])
 def test_tokens_are_the_same_alone_and_beside_others(
     session: rekindle.Session, prompts: list[list[int]], sampling: dict[str, Any]
 ) -> None:
@@ -92,7 +105,7 @@ def test_the_context_is_the_last_limit(session: rekindle.Session) -> None:
 def test_token_id_0_is_a_token_like_any_other(session: rekindle.Session) -> None:
     """PEERS.md 18."""
     zeros = session.generate_sync(token_ids=[0, 0, 0, 5], max_tokens=8, ignore_eos=True)
-    assert zeros.prompt_tokens == 4
+    assert zeros.usage.prompt_tokens == 4
     assert zeros.token_ids != session.generate_sync(token_ids=[5], max_tokens=8, ignore_eos=True).token_ids
 
 
@@ -124,12 +137,12 @@ def test_cancelling_frees_that_request_and_no_other(session: rekindle.Session) -
 
 def test_two_sessions_in_one_process_do_not_disturb_each_other(session: rekindle.Session, families: Path) -> None:
     golden = np.load(families / "llama-tied" / "golden.npz")
-    before = session.generate_sync(token_ids=[1, 2, 3], max_tokens=10)
+    before = session.generate_sync(token_ids=[1, 2, 3], max_tokens=10).token_ids
     with rekindle.open_sync(families / "llama-tied", progress=False, precompile="lazy") as other:
         generation = other.generate_sync(token_ids=golden["greedy_prompt"].tolist(), max_tokens=24, ignore_eos=True)
-        assert session.generate_sync(token_ids=[1, 2, 3], max_tokens=10) == before
+        assert session.generate_sync(token_ids=[1, 2, 3], max_tokens=10).token_ids == before
     assert generation.token_ids == tuple(golden["greedy_new"].tolist())
-    assert session.generate_sync(token_ids=[1, 2, 3], max_tokens=10) == before
+    assert session.generate_sync(token_ids=[1, 2, 3], max_tokens=10).token_ids == before
 
 
 def test_close_frees_the_device_memory_and_is_idempotent(families: Path) -> None:

@@ -112,6 +112,7 @@ def test_a_gguf_gives_the_model_of_the_directory(family: str, families: Path, tm
     assert opened.config.rope.theta == model.config.rope.theta
     assert opened.eos_ids == {2, 5}
     assert opened.tokenizer is None
+    assert opened.generation_config == {}
 
 
 def test_llamas_query_rows_are_put_back_in_order(tied: Checkpoint, tmp_path: Path) -> None:

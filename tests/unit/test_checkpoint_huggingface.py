@@ -129,7 +129,25 @@ def test_eos_ids_come_from_generation_config_first(
 def test_generation_config_may_be_absent(copy: Copy) -> None:
     directory = copy("qwen2")
     (directory / "generation_config.json").unlink()
-    assert open_checkpoint(directory).eos_ids == {2}
+    checkpoint = open_checkpoint(directory)
+    assert checkpoint.eos_ids == {2}
+    assert checkpoint.generation_config == {}
+
+
+def test_generation_config_is_what_its_file_says_and_never_from_config(copy: Copy) -> None:
+    directory = copy("qwen2")
+    said = {"do_sample": True, "temperature": 0.7, "top_k": None, "eos_token_id": [2]}
+    (directory / "generation_config.json").write_text(json.dumps(said))
+    edit(directory / "config.json", {"top_p": 0.5, "temperature": 0.1})
+    assert open_checkpoint(directory).generation_config == said
+
+
+@pytest.mark.parametrize("content", ["{", "[1]"])
+def test_a_generation_config_that_is_no_json_object_is_an_error(content: str, copy: Copy) -> None:
+    directory = copy("qwen2")
+    (directory / "generation_config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+        open_checkpoint(directory)
 
 
 def test_an_output_matrix_is_left_out_where_it_is_tied(copy: Copy) -> None:

@@ -29,6 +29,17 @@ def test_a_count_is_at_least_one(name: str, value: Any) -> None:
         Settings(**{name: value})
 
 
+@pytest.mark.parametrize("value", [-1, 1.0, "1", None, True])
+def test_there_may_be_no_logprobs_but_not_fewer(value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"max_logprobs must be an integer of at least 0, got {value!r}"):
+        Settings(max_logprobs=value)
+    assert fake_limits(max_logprobs=0).max_logprobs == 0
+
+
+def test_no_more_logprobs_are_given_than_there_are_tokens() -> None:
+    assert fake_limits(max_logprobs=10**6).max_logprobs == FAKE_MODEL.vocab_size
+
+
 @pytest.mark.parametrize("name", ["num_pages", "max_context"])
 @pytest.mark.parametrize("value", [1, 0, -5, 2.0, "2", True])
 def test_a_pool_and_a_context_are_at_least_two_or_left_open(name: str, value: Any) -> None:
@@ -45,6 +56,7 @@ def test_a_pool_and_a_context_are_at_least_two_or_left_open(name: str, value: An
         ("ticks", "decode-first", "'prefill-first', 'combined'"),
         ("overlap", "yes", "True, False"),
         ("precompile", "none", "'all', 'lazy'"),
+        ("sampling_defaults", None, "'model', 'neutral'"),
     ],
 )
 def test_a_choice_lists_what_there_is_to_choose(name: str, value: Any, expected: str) -> None:
@@ -117,6 +129,7 @@ def test_the_largest_tick_has_a_bucket(ticks: Any) -> None:
 
 def test_ahead_of_time_mode_keeps_every_program() -> None:
     """One given up would have to be compiled again after `open`."""
-    with pytest.raises(ConfigError, match="need 24 programs, and max_executables keeps 20"):
-        fake_limits(ticks="combined", max_executables=20)
-    assert len(fake_limits(ticks="combined", max_executables=20, precompile="lazy").all_buckets()) == 24
+    with pytest.raises(ConfigError, match="need 25 programs, and max_executables keeps 24"):
+        fake_limits(ticks="combined", max_executables=24)
+    assert len(fake_limits(ticks="combined", max_executables=25).all_buckets()) == 24, "and one enters a slot"
+    assert len(fake_limits(ticks="combined", max_executables=24, precompile="lazy").all_buckets()) == 24

@@ -13,18 +13,20 @@ from rekindle.errors import InvalidRequest, PromptTooLong
 from rekindle.messages import (
     Admit,
     Cancel,
+    Chat,
     Dispatched,
     Message,
     Output,
     Plan,
     Rejected,
+    Sampled,
     Settled,
     Started,
     Submit,
     Text,
     Withdraw,
 )
-from rekindle.request import SamplingParams
+from rekindle.request import Request, SamplingParams
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine
 from rekindle.text.tokenizer import Tokenizer
 
@@ -50,18 +52,18 @@ async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> N
     assert (admit.request.prompt, admit.request.params.seed) == (prompt, 5)
     plan, started = said_by(actors.scheduler, admit)
     assert isinstance(plan, Plan)
-    assert started == Started(7, 2)
+    assert started == Started(7, 2, 0)
     (dispatched,) = said_by(actors.stepper, plan)
-    assert dispatched == Dispatched(1, ((7, 0),), [first])
+    assert dispatched == Dispatched(1, (Sampled(7, 0, None),), (), [first])
     (settled,) = await settler.handle(dispatched)
     assert settled == Settled(1, ((7, first),))
     plan, output = said_by(actors.scheduler, settled)
-    assert output == Output(7, (first,), None)
+    assert output == Output(admit.request, (first,), None)
     (text,) = said_by(actors.detokenizer, output)
     assert text == Text(7, byte_tokenizer.decode([first]), (first,), None)
     (dispatched,) = said_by(actors.stepper, plan)
     (settled,) = await settler.handle(dispatched)
-    assert said_by(actors.scheduler, settled) == [Output(7, (second,), "length")]
+    assert said_by(actors.scheduler, settled) == [Output(admit.request, (second,), "length")]
 
 
 def test_the_intake_turns_away_what_cannot_be_served_and_says_why(byte_tokenizer: Tokenizer) -> None:
@@ -96,10 +98,20 @@ def test_a_model_without_a_tokenizer_takes_token_ids_alone() -> None:
     assert "it takes token_ids" in str(rejected.error)
 
 
+def test_tools_and_variables_of_a_conversation_reach_the_models_template(byte_tokenizer: Tokenizer) -> None:
+    template = "{{ bos_token }}{{ messages[0].content }} {{ tools[0].name }} {{ mood }}"
+    tokenizer = Tokenizer(byte_tokenizer.backend, chat_template=template, bos_token="<")
+    intake = fake_machine(fake_limits(), tokenizer=tokenizer).actors.intake
+    prompt = Chat([{"role": "user", "content": "hi"}], [{"name": "now"}], {"mood": "calm"})
+    (admit,) = said_by(intake, Submit(0, prompt, TWO_TOKENS))
+    assert isinstance(admit, Admit)
+    assert tokenizer.decode(admit.request.prompt) == "<hi now calm"
+
+
 def test_a_request_whose_own_template_fails_fails_alone(byte_tokenizer: Tokenizer) -> None:
     tokenizer = Tokenizer(byte_tokenizer.backend, chat_template="{{ 1 // 0 }}")
     intake = fake_machine(fake_limits(), tokenizer=tokenizer).actors.intake
-    (rejected,) = said_by(intake, Submit(0, [{"role": "user", "content": "hi"}], TWO_TOKENS))
+    (rejected,) = said_by(intake, Submit(0, Chat([{"role": "user", "content": "hi"}], None, {}), TWO_TOKENS))
     assert isinstance(rejected, Rejected)
     assert isinstance(rejected.error, ZeroDivisionError)
 
@@ -127,6 +139,24 @@ def test_a_request_without_a_seed_gets_one_and_another_one_each_time() -> None:
     assert len(seeds) > 1
 
 
+@pytest.mark.parametrize(
+    ("words", "spellings"),
+    [
+        (["ab"], ["ab", " ab"]),
+        ([" ab"], [" ab"]),
+        (["  ab c"], [" ab c"]),
+        (["ab", " ab", "b"], ["ab", " ab", "b", " b"]),
+    ],
+)
+def test_a_bad_word_is_banned_at_the_start_of_a_text_and_after_a_space(
+    words: list[str], spellings: list[str], byte_tokenizer: Tokenizer
+) -> None:
+    intake = fake_machine(fake_limits(), tokenizer=byte_tokenizer).actors.intake
+    (admit,) = said_by(intake, Submit(0, "x", SamplingParams(bad_words=((1, 2), *words))))
+    assert isinstance(admit, Admit)
+    assert admit.request.bad_words == ((1, 2), *(tuple(byte_tokenizer.encode(text)) for text in spellings))
+
+
 def test_a_cancel_takes_the_same_way_as_its_submit() -> None:
     intake = fake_machine(fake_limits()).actors.intake
     assert said_by(intake, Cancel(4)) == [Withdraw(4)]
@@ -136,15 +166,16 @@ def test_each_actor_refuses_the_messages_of_others() -> None:
     actors = fake_machine(fake_limits()).actors
     for actor in (actors.intake, actors.scheduler, actors.detokenizer):
         with pytest.raises(TypeError, match=r"takes .*, got Dispatched"):
-            said_by(actor, Dispatched(1, (), []))
+            said_by(actor, Dispatched(1, (), (), []))
 
 
 def test_held_back_bytes_come_with_the_end(byte_tokenizer: Tokenizer) -> None:
     detokenizer = fake_machine(fake_limits(), tokenizer=byte_tokenizer).actors.detokenizer
     begin, *_ = byte_tokenizer.encode("é")
-    assert said_by(detokenizer, Output(0, (begin,), None)) == [Text(0, "", (begin,), None)]
-    assert said_by(detokenizer, Output(0, (), "cancelled")) == [Text(0, "\ufffd", (), "cancelled")]
-    assert not vars(detokenizer)["_decoders"], "nothing is kept of a request that ended"
+    request = Request(0, (1,), TWO_TOKENS, frozenset(), 9)
+    assert said_by(detokenizer, Output(request, (begin,), None)) == [Text(0, "", (begin,), None)]
+    assert said_by(detokenizer, Output(request, (), "cancelled")) == [Text(0, "\ufffd", (), "cancelled")]
+    assert not vars(detokenizer)["_followers"], "nothing is kept of a request that ended"
 
 
 # On a loop
@@ -165,7 +196,7 @@ async def test_requests_are_answered_in_full_and_nothing_is_left() -> None:
         mine = [answer for answer in answers if isinstance(answer, Text) and answer.request_id == request_id]
         assert tuple(token for text in mine for token in text.token_ids) == expected_tokens(prompt, 40)
         assert [text.end for text in mine if text.end] == ["length"]
-        assert answers.index(Started(request_id, 15)) < answers.index(mine[0])
+        assert answers.index(Started(request_id, 15, 0)) < answers.index(mine[0])
     stats = machine.stats().scheduler
     assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, 4)
     assert stats.preemptions > 0
@@ -186,7 +217,7 @@ async def test_a_cancel_ends_a_request_while_its_tick_is_in_flight() -> None:
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     (token,) = expected_tokens((1, 2), 1)
-    assert answers == [Started(0, 2), Text(0, "", (token,), None), Text(0, "", (), "cancelled")]
+    assert answers == [Started(0, 2, 0), Text(0, "", (token,), None), Text(0, "", (), "cancelled")]
 
 
 async def test_one_that_is_turned_away_does_not_disturb_the_others() -> None:

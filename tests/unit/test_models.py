@@ -35,7 +35,7 @@ def paged_logits(decoder: Decoder, ids: Array, page_size: int = 16) -> Array:
     inputs.block_page[:] = 1 + inputs.block_start // page_size
     num_pages = int(inputs.block_page[-1]) + 1
     pages = step.empty_pages(decoder.config, num_pages, page_size, decoder.embedding[...].dtype)
-    slots = step.empty_slots(1, num_pages - 1)
+    slots = step.empty_slots(1, num_pages - 1, decoder.config.vocab_size)
     slots = replace(slots, page_table=slots.page_table.at[0].set(jnp.arange(1, num_pages)))
     on_device = step.split_inputs(jnp.asarray(packed), bucket, 1)
     positions = jnp.arange(bucket.prefill_tokens, dtype=jnp.int32).reshape(-1, QUERY_BLOCK)

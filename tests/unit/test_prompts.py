@@ -6,21 +6,27 @@ import numpy as np
 import pytest
 
 from rekindle.errors import InvalidRequest
+from rekindle.messages import Chat
 from rekindle.prompts import all_prompts, one_prompt
 
 USER = {"role": "user", "content": "hi"}
+TOOL = {"type": "function", "function": {"name": "now", "parameters": {}}}
+
+
+def chat(*messages: Any) -> Chat:
+    return Chat(list(messages), None, {})
 
 
 @pytest.mark.parametrize(
     ("prompt", "expected", "batch"),
     [
         ("hi", ["hi"], False),
-        ([USER], [[USER]], False),
-        ((USER,), [[USER]], False),
+        ([USER], [chat(USER)], False),
+        ((USER,), [chat(USER)], False),
         (["a", "b"], ["a", "b"], True),
         (("a",), ["a"], True),
-        ([[USER], [USER, USER]], [[USER], [USER, USER]], True),
-        (["a", [USER]], ["a", [USER]], True),
+        ([[USER], [USER, USER]], [chat(USER), chat(USER, USER)], True),
+        (["a", [USER]], ["a", chat(USER)], True),
     ],
 )
 def test_text_and_messages_are_told_apart_and_a_list_of_either_is_a_batch(
@@ -101,8 +107,37 @@ def test_one_prompt_is_not_a_batch() -> None:
         one_prompt(["a", "b"], None, 10)  # type: ignore[list-item]
 
 
-def test_a_list_that_the_caller_changes_afterwards_changes_nothing() -> None:
-    messages = [USER]
-    prompt = one_prompt(messages, None, 10)
-    messages.clear()
-    assert prompt == [USER]
+def test_what_the_caller_changes_afterwards_changes_nothing() -> None:
+    messages, tools, variables = [dict(USER)], [TOOL], {"enable_thinking": False}
+    prompt = one_prompt(messages, None, 10, tools, variables)
+    messages[0]["content"] = "changed"
+    for given in (messages, tools, variables):
+        given.clear()
+    assert prompt == Chat([USER], [TOOL], {"enable_thinking": False})
+
+
+def test_tools_and_variables_are_for_every_conversation_of_a_batch() -> None:
+    variables = {"enable_thinking": False}
+    expected = Chat([USER], [TOOL], variables)
+    assert one_prompt([USER], None, 10, [TOOL], variables) == expected
+    assert all_prompts([[USER], [USER]], None, 10, [TOOL], variables) == ([expected, expected], True)
+    assert one_prompt([USER], None, 10, variables=variables) == Chat([USER], None, variables)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "token_ids", "kind"),
+    [("hi", None, "text"), (None, [1], "token ids"), (None, [[1]], "token ids"), ([[USER], "hi"], None, "text")],
+)
+def test_tools_and_variables_are_refused_where_no_template_reads_them(prompt: Any, token_ids: Any, kind: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"tools= is for the model's chat template.*prompt of {kind} does not"):
+        all_prompts(prompt, token_ids, 10, tools=[TOOL])
+    with pytest.raises(InvalidRequest, match=f"chat_template_kwargs= is for .*prompt of {kind} does not.*messages"):
+        all_prompts(prompt, token_ids, 10, variables={"a": 1})
+    assert all_prompts(prompt, token_ids, 10, variables={}) == all_prompts(prompt, token_ids, 10)
+
+
+def test_malformed_tools_and_variables_are_refused_at_the_call() -> None:
+    with pytest.raises(InvalidRequest, match="tools must be a list"):
+        one_prompt([USER], None, 10, tools=TOOL)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="chat_template_kwargs must be a mapping"):
+        one_prompt([USER], None, 10, variables=["a"])  # type: ignore[arg-type]

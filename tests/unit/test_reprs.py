@@ -1,12 +1,13 @@
 """What a user's objects look like as the result of a cell."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from IPython.lib import pretty as untyped
 
 import rekindle
-from rekindle import Generation, Stats
+from rekindle import Generation, Stats, Timings, Usage
 from rekindle.metrics import SchedulerStats
 from rekindle.testing import fake_session
 
@@ -14,8 +15,13 @@ pretty: Callable[[object], str] = untyped.pretty
 STATS = Stats(SchedulerStats(running=2, pages=364), programs=8, compilations=8, compilations_after_open=0)
 
 
+def generated(text: str, token_ids: tuple[int, ...]) -> Generation:
+    usage, timings = Usage(2, len(token_ids)), Timings(0.1, 0.2, 0.3)
+    return Generation(text, token_ids, "length", None, None, None, usage, timings, cached_tokens=0)
+
+
 def test_a_generation_shows_its_text_and_what_ended_it() -> None:
-    generation = Generation("\nOne,\ntwo", (5, 6, 7), "length", prompt_tokens=2)
+    generation = generated("\nOne,\ntwo", (5, 6, 7))
     assert pretty(generation) == "\nOne,\ntwo\n[ended: length, 3 tokens]"
     assert repr(generation) == r"<rekindle.Generation ended: length, 3 tokens: '\nOne,\ntwo'>"
     assert pretty([generation]) == f"[{generation!r}]"
@@ -23,8 +29,15 @@ def test_a_generation_shows_its_text_and_what_ended_it() -> None:
 
 
 def test_a_generation_without_text_shows_its_tokens() -> None:
-    generation = Generation("", (2,), "stop", prompt_tokens=2)
-    assert pretty(generation) == repr(generation) == "<rekindle.Generation ended: stop, 1 token: (2,)>"
+    generation = generated("", (2,))
+    assert pretty(generation) == repr(generation) == "<rekindle.Generation ended: length, 1 token: (2,)>"
+
+
+@pytest.mark.parametrize(("by", "said"), [("\n\n", r"stop at '\n\n'"), (0, "stop at token 0")])
+def test_a_generation_shows_the_string_or_the_token_that_stopped_it(by: str | int, said: str) -> None:
+    generation = replace(generated("One", (5, 2)), finish_reason="stop", stopped_by=by)
+    assert pretty(generation) == f"One\n[ended: {said}, 2 tokens]"
+    assert repr(generation) == f"<rekindle.Generation ended: {said}, 2 tokens: 'One'>"
 
 
 def test_stats_are_a_table() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rekindle.errors import InvalidRequest
-from rekindle.request import NOT_YET, SamplingOptions, SamplingParams, check_token_ids
+from rekindle.request import SamplingOptions, SamplingParams, check_token_ids
 
 NO_NUMBERS = ["1", None, math.nan, math.inf, -math.inf, True, [1.0], 1j, np.array([1.0]), 10**400]
 NO_INTEGERS = ["1", 1.0, True, [1], math.nan, np.array([1, 2]), np.float32(1)]
@@ -22,8 +22,37 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "top_p": ([0, 0.0, -0.5, 1.01, 2, *NO_NUMBERS], "top_p must be a finite number above 0 and at most 1, got "),
     "min_p": ([-0.1, 1.1, *NO_NUMBERS], "min_p must be a finite number at least 0 and at most 1, got "),
     "ignore_eos": ([0, 1, None, "no"], "ignore_eos must be True or False, got "),
+    "keep_stop": ([0, 1, None, "no"], "keep_stop must be True or False, got "),
+    "min_tokens": ([-1, None, 2**31, *NO_INTEGERS], "min_tokens must be an integer from 0 to 2147483647, got "),
+    "logprobs": ([-1, 2**31, *NO_INTEGERS], "logprobs must be an integer from 0 to 2147483647, got "),
+    "prompt_logprobs": ([-1, 2**31, *NO_INTEGERS], "prompt_logprobs must be an integer from 0 to 2147483647, got "),
+    "repetition_penalty": (
+        [0, 0.0, -1, 9e-4, 1001, *NO_NUMBERS],
+        "repetition_penalty must be a finite number at least 0.001 and at most 1000, got ",
+    ),
+    "frequency_penalty": (
+        [-2.1, 2.1, *NO_NUMBERS],
+        "frequency_penalty must be a finite number at least -2 and at most 2, got ",
+    ),
+    "presence_penalty": (
+        [-2.1, 2.1, *NO_NUMBERS],
+        "presence_penalty must be a finite number at least -2 and at most 2, got ",
+    ),
+    "stop": (
+        ["", [""], ["a", ""], 3, [3], [None], b"a", [b"a"], {"a"}, [["a"]]],
+        "stop must be a text or a sequence of texts, none of them empty, got ",
+    ),
+    "logit_bias": ([3, "a", [(1, 2.0)], {3}], "logit_bias must be a mapping of token ids to numbers, got "),
+    "bad_words": (
+        [3, "word", b"word", {"word"}, {1: 2}],
+        "bad_words must be a sequence of texts or of token id sequences, got ",
+    ),
+    "allowed_token_ids": (
+        [2, "ab", [1.5], ["a"], [None], [True], [[1]]],
+        "allowed_token_ids must be a sequence of integers, got ",
+    ),
     "stop_token_ids": (
-        [2, None, "ab", b"ab", [1.5], ["a"], [None], [True], [[1]]],
+        [2, "ab", b"ab", [1.5], ["a"], [None], [True], [[1]]],
         "stop_token_ids must be a sequence of integers, got ",
     ),
 }
@@ -46,7 +75,10 @@ def test_every_parameter_is_tried_with_bad_values() -> None:
     [
         ("max_tokens", 1), ("max_tokens", 2**31 - 1), ("top_k", 0), ("seed", 0), ("seed", 2**31 - 1), ("seed", None),
         ("temperature", 0), ("temperature", 0.0), ("temperature", 5), ("top_p", 1), ("top_p", 1e-9), ("min_p", 0),
-        ("min_p", 1.0), ("ignore_eos", True),
+        ("min_p", 1.0), ("ignore_eos", True), ("keep_stop", True), ("min_tokens", 0), ("min_tokens", 256),
+        ("repetition_penalty", 1e-3), ("repetition_penalty", 1e3), ("frequency_penalty", -2), ("frequency_penalty", 2),
+        ("presence_penalty", -2.0), ("presence_penalty", 2.0), ("logprobs", 0), ("logprobs", 2**31 - 1),
+        ("logprobs", None), ("prompt_logprobs", 0), ("prompt_logprobs", None), ("allowed_token_ids", None),
     ],
 )  # fmt: skip
 def test_the_ends_of_a_range_are_in_it(name: str, value: Any) -> None:
@@ -69,25 +101,97 @@ def test_numpy_numbers_are_numbers_and_become_pythons(kind: Callable[[float], An
     assert type(params.temperature) is float
 
 
-def test_stop_token_ids_are_taken_from_any_sequence() -> None:
+@pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids"])
+def test_sets_of_token_ids_are_taken_from_any_sequence(name: str) -> None:
     for ids in ([3, 4], (4, 3), {3, 4}, np.array([3, 4, 3]), iter([3, 4])):
-        assert SamplingParams.from_options({"stop_token_ids": ids}).stop_token_ids == {3, 4}
+        assert getattr(SamplingParams.from_options({name: ids}), name) == {3, 4}
+
+
+def test_no_stop_token_ids_are_none_but_no_allowed_token_ids_would_leave_nothing() -> None:
     assert SamplingParams.from_options({"stop_token_ids": []}).stop_token_ids == frozenset()
+    nothings: list[Any] = [[], (), set(), np.array([], int)]
+    for nothing in nothings:
+        with pytest.raises(InvalidRequest, match="allowed_token_ids is empty; give at least one token id, or None"):
+            SamplingParams.from_options({"allowed_token_ids": nothing})
+
+
+@pytest.mark.parametrize("name", ["logit_bias", "bad_words", "stop_token_ids", "stop"])
+def test_none_is_an_empty_collection(name: str) -> None:
+    assert SamplingParams.from_options({name: None}) == SamplingParams()
+
+
+def test_one_stop_string_is_a_sequence_of_one() -> None:
+    assert SamplingParams.from_options({"stop": "END"}).stop == ("END",)
+    assert SamplingParams.from_options({"stop": ["END", "\n"]}).stop == ("END", "\n")
+    assert SamplingParams.from_options({"stop": []}).stop == ()
+
+
+def test_bad_words_are_texts_and_token_ids_side_by_side() -> None:
+    words = ["a b", [1, 2], (np.int8(3),), np.array([4])]
+    assert SamplingParams.from_options({"bad_words": words}).bad_words == ("a b", (1, 2), (3,), (4,))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([3], "each of bad_words must be a sequence of integers, got 3"),
+        (["a", ["a"]], "each of bad_words must be a sequence of integers, got ['a']"),
+        ([[True]], "each of bad_words must be a sequence of integers, got [True]"),
+        ([b"a"], "each of bad_words must be a sequence of integers, got b'a'"),
+        ([""], "bad_words must have no empty word, got ['']"),
+        (["a", " \n"], "bad_words must have no empty word, got ['a', ' \\n']"),
+        ([[1], []], "bad_words must have no empty word, got [[1], []]"),
+    ],
+)
+def test_a_word_that_cannot_be_banned_is_told(words: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(message)):
+        SamplingParams.from_options({"bad_words": words})
+
+
+def test_a_bias_is_for_a_token_and_becomes_pythons() -> None:
+    given = {3: 1, np.int8(4): np.float32(-1e6), 5: -math.inf, 6: np.float32(-math.inf), 0: 1e6}
+    bias = SamplingParams.from_options({"logit_bias": given}).logit_bias
+    assert bias == ((3, 1.0), (4, -1e6), (5, -math.inf), (6, -math.inf), (0, 1e6))
+    assert {type(number) for _, number in bias} == {float}
+    assert {type(token) for token, _ in bias} == {int}
+
+
+@pytest.mark.parametrize(
+    "value", [1.1e6, -1.1e6, math.inf, math.nan, "1", None, True, np.array([1.0, 2.0]), np.array([-math.inf])]
+)
+def test_a_bias_that_is_no_number_in_its_range_is_shown(value: Any) -> None:
+    expected = f"the values of logit_bias must be a finite number at least -1e+06 and at most 1e+06, got {value!r}"
+    with pytest.raises(InvalidRequest, match=re.escape(expected)):
+        SamplingParams.from_options({"logit_bias": {3: value}})
+
+
+@pytest.mark.parametrize("key", ["1", 1.0, True, None])
+def test_a_bias_for_what_is_no_token_is_shown(key: Any) -> None:
+    expected = f"the keys of logit_bias must be a sequence of integers, got ({key!r},)"
+    with pytest.raises(InvalidRequest, match=re.escape(expected)):
+        SamplingParams.from_options({"logit_bias": {key: 1.0}})
+
+
+def test_the_fewest_tokens_are_at_most_the_most() -> None:
+    assert SamplingParams.from_options({"min_tokens": 5, "max_tokens": 5}).min_tokens == 5
+    with pytest.raises(InvalidRequest, match=r"^min_tokens 6 is above max_tokens 5$"):
+        SamplingParams.from_options({"min_tokens": 6, "max_tokens": 5})
+    with pytest.raises(InvalidRequest, match=r"^min_tokens 257 is above max_tokens 256$"):
+        SamplingParams.from_options({"min_tokens": 257})
+
+
+def test_n_is_no_parameter_of_one_draw() -> None:
+    with pytest.raises(InvalidRequest, match=r"n is for generate\(\): a stream or a handle is of one draw"):
+        SamplingParams.from_options({"n": 2})
 
 
 def test_an_unknown_keyword_is_named_with_the_one_that_was_meant() -> None:
     with pytest.raises(InvalidRequest, match=r"unknown sampling parameter 'max_token'; did you mean max_tokens\?"):
         SamplingParams.from_options({"max_token": 3})
-    with pytest.raises(InvalidRequest, match=r"unknown sampling parameter 'zzz'; known are temperature, top_k, .*"):
-        SamplingParams.from_options({"zzz": 3})
-
-
-@pytest.mark.parametrize("name", sorted(NOT_YET))
-def test_what_is_not_supported_yet_is_rejected_by_name_and_not_ignored(name: str) -> None:
     with pytest.raises(
-        InvalidRequest, match=f"^{name} is not supported yet; supported are temperature, .*stop_token_ids"
+        InvalidRequest, match=r"unknown sampling parameter 'zzz'; known are logit_bias, repetition_penalty, .*"
     ):
-        SamplingParams.from_options({name: None})
+        SamplingParams.from_options({"zzz": 3})
 
 
 def test_nothing_given_is_greedy_and_valid() -> None:

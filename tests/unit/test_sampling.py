@@ -1,64 +1,103 @@
-"""A row's draw follows the exact distribution of its own parameters, whatever else is in the batch."""
+"""A row's token follows the exact distribution of its own parameters, whatever else is in the batch."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from rekindle.sampling import SamplingRows, first_of_the_largest, sample
+from rekindle.adjustments import Adjustments, enter, entry
+from rekindle.request import Request, SamplingParams
+from rekindle.sampling import first_of_the_largest, sample
+from rekindle.sampling_rows import SamplingRows, packed_row
+from tests.unit.sampling_reference import distribution
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DRAWS = 20_000
-CASES: list[dict[str, float]] = [
-    {"temperature": 1.0},
+PROMPT, OUTPUT, END = (3, 1, 4), [1, 5, 1, 9], frozenset({2})
+HOT: dict[str, Any] = {"temperature": 1.0}
+CASES: list[dict[str, Any]] = [
+    HOT,
     {"temperature": 0.5},
     {"temperature": 1.7, "top_k": 4},
-    {"temperature": 1.0, "top_p": 0.7},
-    {"temperature": 1.0, "min_p": 0.3},
+    HOT | {"top_p": 0.7},
+    HOT | {"top_p": 0.05},
+    HOT | {"min_p": 0.3},
+    HOT | {"repetition_penalty": 1.5},
+    HOT | {"repetition_penalty": 0.7},
+    HOT | {"frequency_penalty": 1.2},
+    HOT | {"presence_penalty": -1.5},
+    HOT | {"logit_bias": {1: 2.0, 6: -1.0, 7: float("-inf")}},
+    HOT | {"allowed_token_ids": [1, 2, 5, 8, 10]},
+    HOT | {"bad_words": [[9, 6], [1, 9, 7], [8], [5, 3]]},
+    HOT | {"min_tokens": 5},
+    HOT | {"min_tokens": 4},
     {"temperature": 0.8, "top_k": 6, "top_p": 0.8, "min_p": 0.05},
+    {"temperature": 1.3, "top_k": 8, "top_p": 0.9, "repetition_penalty": 1.3, "presence_penalty": 0.5, "min_tokens": 9},
+    {
+        "temperature": 2.0,
+        "min_p": 0.1,
+        "top_p": 0.95,
+        "frequency_penalty": -0.5,
+        "logit_bias": {4: 1.5, 5: -2.0},
+        "bad_words": [[1, 9, 0]],
+        "allowed_token_ids": [0, 1, 4, 5, 6, 9],
+    },
 ]
 
 
-def rows_of(*rows: dict[str, float]) -> SamplingRows:
-    def column(name: str, default: float, dtype: Any) -> jax.Array:
-        return jnp.asarray([row.get(name, default) for row in rows], dtype)
-
-    return SamplingRows(
-        temperature=column("temperature", 0.0, jnp.float32),
-        top_k=column("top_k", 0, jnp.int32),
-        top_p=column("top_p", 1.0, jnp.float32),
-        min_p=column("min_p", 0.0, jnp.float32),
-        seed=column("seed", 0, jnp.int32),
-    )
+def request_of(options: dict[str, Any]) -> Request:
+    """As the intake makes it."""
+    params = SamplingParams.from_options(options)
+    words = tuple(word for word in params.bad_words if isinstance(word, tuple))
+    return Request(0, PROMPT, params, END, 1000, words)
 
 
-def exact(logits: Array, row: dict[str, float]) -> Array:
-    """The distribution by definition, with a sort: temperature, top-k, top-p, min-p, in this order."""
-    scaled = logits.astype(np.float64) / row["temperature"]
-    p = np.exp(scaled - scaled.max())
-    order = np.argsort(-p)
-    if top_k := int(row.get("top_k", 0)):
-        p[order[top_k:]] = 0
-    p /= p.sum()
-    ahead = np.cumsum(p[order]) - p[order]
-    p[order[ahead >= row.get("top_p", 1.0)]] = 0
-    p[p < row.get("min_p", 0.0) * p.max()] = 0
-    distribution: Array = p / p.sum()
-    return distribution
+@jax.jit
+def drawn(logits: jax.Array, packed: jax.Array, positions: jax.Array, adjustments: Adjustments) -> jax.Array:
+    """A token a row, each row in the slot of its number."""
+    rows = SamplingRows.unpack(packed)
+    return sample(logits, rows, positions, adjustments, jnp.arange(len(logits), dtype=jnp.int32))
 
 
-@pytest.mark.parametrize("row", CASES)
+def batch_of(
+    requests: Sequence[Request], outputs: Sequence[Sequence[int]], vocabulary: int
+) -> tuple[jax.Array, Adjustments]:
+    """Packed parameters, and the slots that they entered; those that adjust nothing keep what was there before."""
+    adjustments = Adjustments.empty(len(requests), vocabulary)
+    for slot, (request, output) in enumerate(zip(requests, outputs, strict=True)):
+        if request.params.adjusts:
+            adjustments = enter(adjustments, jnp.int32(slot), jnp.asarray(entry(request, output, vocabulary)))
+    return jnp.asarray(np.stack([packed_row(request) for request in requests])), adjustments
+
+
+@pytest.mark.parametrize("options", CASES, ids=[", ".join(sorted(case)) + f" {i}" for i, case in enumerate(CASES)])
 @pytest.mark.parametrize("vocabulary", [11, 300])
-def test_draws_follow_the_exact_distribution(row: dict[str, float], vocabulary: int) -> None:
+def test_draws_follow_the_exact_distribution(options: dict[str, Any], vocabulary: int) -> None:
     """Pearson's chi-square at 1e-6; the statistic is approximated as normal (Wilson and Hilferty, 1931)."""
     logits = np.random.default_rng(1).standard_normal(vocabulary).astype(np.float32) * 2 - 5
-    p = exact(logits, row)
-    batch = jnp.broadcast_to(jnp.asarray(logits), (DRAWS, vocabulary))
-    rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (DRAWS,)), rows_of(row))
-    tokens = np.asarray(jax.jit(sample)(batch, rows, jnp.arange(DRAWS, dtype=jnp.int32)))
-    counts = np.bincount(tokens, minlength=vocabulary)
+    p = distribution(logits, request_of(options), OUTPUT)
+    counts, rows = np.zeros(vocabulary), 1000
+    request = request_of(options | {"seed": 0})
+    packed, one = batch_of([request], [OUTPUT], vocabulary)
+    slots = jax.tree.map(lambda x: jnp.broadcast_to(x[0], (rows, *x.shape[1:])), one)
+    parameters = np.tile(np.asarray(packed), (rows, 1))
+    seeds = list(SamplingRows.__dataclass_fields__).index("seed")
+    position = len(PROMPT) + len(OUTPUT)
+    for turn in range(DRAWS // rows):
+        parameters[:, seeds] = np.arange(rows) + turn * rows
+        tokens = drawn(
+            jnp.broadcast_to(jnp.asarray(logits), (rows, vocabulary)),
+            jnp.asarray(parameters),
+            jnp.full(rows, position, jnp.int32),
+            slots,
+        )
+        counts += np.bincount(np.asarray(tokens), minlength=vocabulary)
     assert counts[p == 0].sum() == 0, "a token was drawn that the parameters exclude"
     kept = p * DRAWS >= 5
     statistic = ((counts - p * DRAWS)[kept] ** 2 / (p * DRAWS)[kept]).sum()
@@ -67,47 +106,118 @@ def test_draws_follow_the_exact_distribution(row: dict[str, float], vocabulary: 
     assert z < 4.9
 
 
+def test_positions_of_one_seed_draw_independently() -> None:
+    """Along the positions of one request, as a generation goes, chi-square over pairs of neighbours."""
+    logits = jnp.zeros((DRAWS, 8), jnp.float32)
+    packed, slots = batch_of([request_of(HOT | {"seed": 7})], [()], 8)
+    rows = jnp.broadcast_to(packed, (DRAWS, packed.shape[1]))
+    many = jax.tree.map(lambda x: jnp.broadcast_to(x[0], (DRAWS, *x.shape[1:])), slots)
+    tokens = np.asarray(drawn(logits, rows, jnp.arange(DRAWS, dtype=jnp.int32), many))
+    pairs = np.bincount(tokens[:-1] * 8 + tokens[1:], minlength=64)
+    expected = (DRAWS - 1) / 64
+    statistic = ((pairs - expected) ** 2 / expected).sum()
+    assert 63 - 5 * np.sqrt(126) < statistic < 63 + 5 * np.sqrt(126)
+
+
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.sampled_from([0.0, 0.3, 1.0, 3.0]),
+        "top_k": st.integers(0, 12),
+        "top_p": st.floats(0.01, 1.0),
+        "min_p": st.floats(0.0, 1.0),
+        "repetition_penalty": st.floats(0.5, 2.0),
+        "frequency_penalty": st.floats(-2, 2),
+        "presence_penalty": st.floats(-2, 2),
+        "logit_bias": st.dictionaries(st.integers(0, 39), st.floats(-5, 5), max_size=4),
+        "allowed_token_ids": st.lists(st.integers(10, 39), min_size=3, max_size=20),
+        "bad_words": st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), max_size=4),
+        "min_tokens": st.integers(0, 6),
+        "seed": st.integers(0, 2**31 - 1),
+    },
+)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(OPTIONS, st.lists(st.integers(0, 39), max_size=5)), min_size=4, max_size=4), st.integers(0, 99)
+)
+def test_any_mix_of_parameters_stays_within_each_rows_distribution(
+    rows: list[tuple[dict[str, Any], list[int]]], at: int
+) -> None:
+    """Greedy rows take the likeliest token, others one that is possible, and each is the same in a batch of one."""
+    logits = np.random.default_rng(at).standard_normal((4, 40)).astype(np.float32) * 3
+    requests, outputs = [request_of(options) for options, _ in rows], [output for _, output in rows]
+    positions = [len(PROMPT) + len(output) for output in outputs]
+    packed, slots = batch_of(requests, outputs, 40)
+    together = np.asarray(drawn(jnp.asarray(logits), packed, jnp.asarray(positions, jnp.int32), slots))
+    for row, (request, output) in enumerate(zip(requests, outputs, strict=True)):
+        params = request.params
+        # A little wider than asked, since float32 and float64 may differ about a token right at the edge.
+        wider = replace(params, top_p=min(1.0, params.top_p + 1e-5), min_p=max(0.0, params.min_p - 1e-5))
+        assert distribution(logits[row], replace(request, params=wider), output)[together[row]] > 0
+        packed_one, slot = batch_of([request], [output], 40)
+        alone = drawn(
+            jnp.asarray(logits[row : row + 1]), packed_one, jnp.asarray(positions[row : row + 1], jnp.int32), slot
+        )
+        assert int(alone[0]) == together[row]
+
+
 def test_min_p_is_relative_to_the_largest_probability_for_negative_logits() -> None:
     """PEERS.md 3: thresholding logits would sample these four uniformly."""
+    p = distribution(np.asarray([-1.0, -2.0, -3.0, -9.0]), request_of_none(min_p=0.3))
+    np.testing.assert_allclose(p, [0.731, 0.269, 0, 0], atol=0.001)
     logits = jnp.broadcast_to(jnp.asarray([-1.0, -2.0, -3.0, -9.0]), (DRAWS, 4))
-    rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (DRAWS,)), rows_of({"temperature": 1.0, "min_p": 0.3}))
-    tokens = np.asarray(sample(logits, rows, jnp.arange(DRAWS, dtype=jnp.int32)))
-    np.testing.assert_allclose(np.bincount(tokens, minlength=4) / DRAWS, [0.731, 0.269, 0, 0], atol=0.02)
+    packed, slots = batch_of([request_of_none(min_p=0.3)], [()], 4)
+    many = jax.tree.map(lambda x: jnp.broadcast_to(x[0], (DRAWS, *x.shape[1:])), (packed, slots))
+    tokens = np.asarray(drawn(logits, many[0], jnp.arange(DRAWS, dtype=jnp.int32), many[1]))
+    np.testing.assert_allclose(np.bincount(tokens, minlength=4) / DRAWS, p, atol=0.02)
 
 
-def test_a_greedy_row_beside_sampled_rows_takes_the_largest() -> None:
-    logits = jnp.asarray(np.random.default_rng(0).standard_normal((3, 50)), jnp.float32)
-    rows = rows_of({}, {"temperature": 2.0, "seed": 4}, {})
-    tokens = np.asarray(sample(logits, rows, jnp.asarray([3, 4, 5], jnp.int32)))
-    assert tokens[0] == np.argmax(logits[0])
-    assert tokens[2] == np.argmax(logits[2])
+def request_of_none(**options: Any) -> Request:
+    params = SamplingParams.from_options({"temperature": 1.0, "seed": 0, **options})
+    return Request(0, (0,), params, frozenset(), 100)
 
 
 def test_a_draw_depends_on_its_seed_and_position_alone() -> None:
     """Not on the row's index, its neighbours, or the size of the batch."""
     rng = np.random.default_rng(0)
-    logits = jnp.asarray(rng.standard_normal((1, 400)), jnp.float32)
-    row = {"temperature": 1.3, "top_p": 0.9, "seed": 77}
-    draw = jax.jit(sample)
-    alone = [int(draw(logits, rows_of(row), jnp.asarray([at], jnp.int32))[0]) for at in range(20)]
-    strangers = [{"temperature": 0.7, "top_k": 3, "seed": 5}, {}, {"temperature": 2.0, "min_p": 0.2, "seed": 77}]
+    logits = rng.standard_normal((1, 400)).astype(np.float32)
+    row = request_of({"temperature": 1.3, "top_p": 0.9, "seed": 77, "repetition_penalty": 1.2})
+    packed, slot = batch_of([row], [OUTPUT], 400)
+    alone = [int(drawn(jnp.asarray(logits), packed, jnp.asarray([at], jnp.int32), slot)[0]) for at in range(20)]
+    strangers = [request_of({"temperature": 0.7, "top_k": 3, "seed": 5}), request_of({}), request_of({"min_tokens": 2})]
     for place in range(4):
-        others = jnp.asarray(rng.standard_normal((3, 400)), jnp.float32)
-        batch = jnp.concatenate([others[:place], logits, others[place:]])
-        rows = rows_of(*strangers[:place], row, *strangers[place:])
+        others = rng.standard_normal((3, 400)).astype(np.float32)
+        batch = np.concatenate([others[:place], logits, others[place:]])
+        packed, slots = batch_of([*strangers[:place], row, *strangers[place:]], [OUTPUT] * 4, 400)
         positions = np.arange(100, 104, dtype=np.int32)
         for at in range(20):
             positions[place] = at
-            assert int(draw(batch, rows, jnp.asarray(positions))[place]) == alone[at]
+            assert int(drawn(jnp.asarray(batch), packed, jnp.asarray(positions), slots)[place]) == alone[at]
     assert len(set(alone)) > 5, "positions draw differently"
 
 
-def test_top_k_of_one_and_a_tiny_top_p_are_greedy() -> None:
-    logits = jnp.asarray(np.random.default_rng(3).standard_normal((2, 300)), jnp.float32)
-    rows = rows_of({"temperature": 5.0, "top_k": 1}, {"temperature": 5.0, "top_p": 1e-6})
-    np.testing.assert_array_equal(sample(logits, rows, jnp.zeros(2, jnp.int32)), np.argmax(logits, -1))
+@pytest.mark.parametrize(
+    "options", [{"top_k": 1}, {"top_p": 1e-6}, {"top_p": 1e-50}, {"min_p": 1.0}, {"temperature": 1e-40}], ids=str
+)
+def test_extreme_values_are_greedy(options: dict[str, Any]) -> None:
+    """Also those that float32 rounds to nothing."""
+    logits = np.random.default_rng(3).standard_normal((1, 300)).astype(np.float32)
+    packed, slot = batch_of([request_of({"temperature": 5.0} | options)], [()], 300)
+    for at in range(20):
+        token = drawn(jnp.asarray(logits), packed, jnp.asarray([at], jnp.int32), slot)
+        assert int(token[0]) == np.argmax(logits)
 
 
 def test_the_first_of_equal_maxima_is_taken() -> None:
     values = jnp.asarray([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, 1.0, 5.0]])
     np.testing.assert_array_equal(first_of_the_largest(values), [1, 0, 2])
+
+
+def test_huge_temperatures_are_uniform_and_finite() -> None:
+    logits = jnp.broadcast_to(jnp.asarray([-40.0, 0.0, 30.0, 5.0]), (DRAWS, 4))
+    packed, slots = batch_of([request_of_none(temperature=1e38)], [()], 4)
+    many = jax.tree.map(lambda x: jnp.broadcast_to(x[0], (DRAWS, *x.shape[1:])), (packed, slots))
+    tokens = np.asarray(drawn(logits, many[0], jnp.arange(DRAWS, dtype=jnp.int32), many[1]))
+    np.testing.assert_allclose(np.bincount(tokens, minlength=4) / DRAWS, [0.25] * 4, atol=0.02)

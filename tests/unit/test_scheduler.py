@@ -22,7 +22,7 @@ def test_a_prompt_is_computed_in_chunks_and_only_the_last_one_samples() -> None:
     (first,) = engine.admit(7, PROMPT)
     (second,), (third,), (fourth,) = engine.settle(), engine.settle(), engine.settle()
     assert [chunks_of(plan) for plan in (first, second, third)] == [[(7, 0, 16)], [(7, 16, 16)], [(7, 32, 8)]]
-    assert [plan.chunks[0].params is not None for plan in (first, second, third)] == [False, False, True]
+    assert [plan.chunks[0].completes is not None for plan in (first, second, third)] == [False, False, True]
     assert [plan.chunks[0].pages for plan in (first, second, third)] == [(1,), (1,), (2,)]
     assert first.chunks[0].tokens == tuple(PROMPT[:16])
     assert fourth == Plan(4, (), (Row(7, 0, 2),))
@@ -244,5 +244,5 @@ def test_counters_mean_what_their_names_say() -> None:
 
 
 def test_another_actors_message_is_refused() -> None:
-    with pytest.raises(TypeError, match="the scheduler takes Admit, Withdraw and Settled, got Cancel"):
+    with pytest.raises(TypeError, match="the scheduler takes Admit, Withdraw, Stopped and Settled, got Cancel"):
         ByHand().say(Cancel(0))

@@ -9,7 +9,7 @@ from anyio import to_thread
 
 from rekindle.actor import Waiter
 from rekindle.errors import InvalidRequest, PromptTooLong
-from rekindle.handle import Generation
+from rekindle.results import Generation, Usage
 from rekindle.session import Session
 from rekindle.testing import VOCAB_SIZE, FakeSettler, expected_tokens, fake_session
 from rekindle.text.tokenizer import Tokenizer
@@ -30,7 +30,11 @@ def assert_all_is_free(session: Session) -> None:
 
 async def test_generate_gives_the_tokens_of_the_model(session: Session) -> None:
     generation = await session.generate(token_ids=PROMPT, max_tokens=5)
-    assert generation == Generation("", expected_tokens(PROMPT, 5), "length", 3)
+    expected = expected_tokens(PROMPT, 5)
+    timings = generation.timings
+    assert generation == Generation("", expected, "length", None, None, None, Usage(3, 5), timings, cached_tokens=0)
+    assert generation.usage.total_tokens == 8
+    assert 0 < timings.queued <= timings.first_token <= timings.total
     assert_all_is_free(session)
 
 
@@ -70,7 +74,7 @@ async def test_a_list_gives_a_list_in_its_order(session: Session, texts: Session
     generations = await session.generate(token_ids=prompts, max_tokens=7)
     assert [one.token_ids for one in generations] == [expected_tokens(prompt, 7) for prompt in prompts]
     both = texts.generate_sync(["a", "b"], max_tokens=3)
-    assert [one.prompt_tokens for one in both] == [1, 1]
+    assert [one.usage.prompt_tokens for one in both] == [1, 1]
     assert len(await texts.generate(["a"], max_tokens=3)) == 1, "a list of one is a list"
 
 
@@ -78,6 +82,7 @@ async def test_an_end_token_is_part_of_the_output_and_the_reason(session: Sessio
     expected = expected_tokens(PROMPT, 9)
     generation = await session.generate(token_ids=PROMPT, max_tokens=9, stop_token_ids=[expected[4]])
     assert (generation.token_ids, generation.finish_reason) == (expected[:5], "stop")
+    assert generation.stopped_by == expected[4]
 
 
 async def test_a_seed_repeats_the_draws(session: Session) -> None:
@@ -105,7 +110,7 @@ async def test_a_preempted_request_gives_the_same_as_alone() -> None:
         ({"token_ids": [VOCAB_SIZE]}, "token_ids must be from 0 to 250, got 251"),
         ({"token_ids": PROMPT, "max_tokens": 0}, "max_tokens must be an integer from 1"),
         ({"token_ids": PROMPT, "max_token": 3}, "did you mean max_tokens?"),
-        ({"token_ids": PROMPT, "stop": "x"}, "stop is not supported yet"),
+        ({"token_ids": PROMPT, "stop": ""}, "stop must be a text or a sequence of texts"),
         ({"token_ids": PROMPT, "stop_token_ids": [VOCAB_SIZE]}, "stop_token_ids must be from 0 to 250, got 251"),
         ({"token_ids": PROMPT, "stop_token_ids": [-1]}, "stop_token_ids must be from 0 to 250, got -1"),
         ({"prompt": ""}, "the prompt is empty"),

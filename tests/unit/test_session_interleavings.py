@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rekindle.errors import QueueFull, RequestCancelled, SessionClosed
 from rekindle.handle import Handle
 from rekindle.messages import Withdraw
+from rekindle.request import SamplingOptions
 from rekindle.session import Session
 from rekindle.testing import CheckedScheduler, FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
 
@@ -72,7 +73,7 @@ class Caller:
             self.answers.append("interrupted")
 
     async def _call(self, session: Session) -> tuple[int, ...]:
-        options: Any = {"max_tokens": self.ask.max_tokens}
+        options: SamplingOptions = {"max_tokens": self.ask.max_tokens}
         prompt = [self.ask.length] * self.ask.length
         match self.ask.how:
             case "generate":
@@ -88,7 +89,7 @@ class Caller:
             return (await self.handle).token_ids
         return (await to_thread.run_sync(self.handle.result)).token_ids
 
-    async def _streamed(self, session: Session, prompt: list[int], options: Any) -> tuple[int, ...]:
+    async def _streamed(self, session: Session, prompt: list[int], options: SamplingOptions) -> tuple[int, ...]:
         tokens: list[int] = []
         async for piece in session.stream(token_ids=prompt, **options):
             tokens += piece.token_ids

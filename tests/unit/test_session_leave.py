@@ -13,6 +13,7 @@ from rekindle.actor import Actor
 from rekindle.errors import InvalidRequest, QueueFull, RequestCancelled
 from rekindle.handle import Handle
 from rekindle.messages import Message, Submit
+from rekindle.request import SamplingParams
 from rekindle.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
 
@@ -74,7 +75,7 @@ async def test_a_cancel_from_within_the_submit_itself_is_not_lost() -> None:
         handle.cancel()
         said.append("submit")
 
-    handle = Handle(send, lambda: said.append("cancel"))
+    handle = Handle(send, lambda: said.append("cancel"), SamplingParams())
     handle.send()
     assert said == ["submit", "cancel"]
     with pytest.raises(RequestCancelled):

@@ -8,6 +8,41 @@ from rekindle.errors import InvalidRequest
 from rekindle.text.chat import render
 
 USER = {"role": "user", "content": "Hi"}
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+CALL = {
+    "role": "assistant",
+    "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"city": "Köln"}}}],
+}
+ANSWER = {"role": "tool", "content": "sunny"}
+# What Qwen's templates do, in small.
+WITH_TOOLS = """\
+{%- if tools %}
+    {{- '<|im_start|>system\n<tools>' }}
+    {%- for tool in tools %}
+        {{- '\n' + (tool | tojson) }}
+    {%- endfor %}
+    {{- '\n</tools><|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\n' }}
+    {%- if message.content is string %}
+        {{- message.content }}
+    {%- endif %}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>' + call.function.name + ' ' + (call.function.arguments | tojson) + '</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\n\n</think>\n\n' }}
+    {%- endif %}
+{%- endif %}
+"""
 
 
 def test_without_a_template_messages_are_refused() -> None:
@@ -18,7 +53,7 @@ def test_without_a_template_messages_are_refused() -> None:
 def test_the_generation_prompt_is_optional() -> None:
     template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
     assert render([USER], template) == "Hi>"
-    assert render([USER], template, add_generation_prompt=False) == "Hi"
+    assert render([USER], template, variables={"add_generation_prompt": False}) == "Hi"
 
 
 def test_blocks_take_their_own_lines_with_them() -> None:
@@ -90,3 +125,104 @@ def test_a_template_cannot_reach_out_of_its_sandbox(template: str) -> None:
 def test_malformed_messages_say_where(messages: Any, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         render(messages, "{{ messages }}")
+
+
+def test_tools_and_their_calls_and_answers_reach_the_template() -> None:
+    assert render([USER, CALL, ANSWER], WITH_TOOLS, tools=[TOOL]) == (
+        "<|im_start|>system\n<tools>\n"
+        '{"type": "function", "function": {"name": "weather", "parameters": '
+        '{"type": "object", "properties": {"city": {"type": "string"}}}}}'
+        "\n</tools><|im_end|>\n"
+        "<|im_start|>user\nHi<|im_end|>\n"
+        '<|im_start|>assistant\n<tool_call>weather {"city": "Köln"}</tool_call><|im_end|>\n'
+        "<|im_start|>tool\nsunny<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_without_tools_the_template_sees_none() -> None:
+    assert render([USER], WITH_TOOLS) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert render([USER], "{{ tools is none }} {{ documents is none }}") == "True True"
+
+
+def test_variables_reach_the_template_by_their_names() -> None:
+    thinking = render([USER], WITH_TOOLS, variables={"enable_thinking": True})
+    assert thinking == render([USER], WITH_TOOLS)
+    assert render([USER], WITH_TOOLS, variables={"enable_thinking": False}) == thinking + "<think>\n\n</think>\n\n"
+    assert render([USER], "{{ self_name }}{{ documents[0] }}", variables={"self_name": "a", "documents": ["b"]}) == "ab"
+
+
+def test_variables_overrule_the_models_tokens() -> None:
+    assert render([USER], "{{ bos_token }}{{ eos_token }}", "<s>", "</s>", variables={"bos_token": "<b>"}) == "<b></s>"
+
+
+@pytest.mark.parametrize("call", [CALL, CALL | {"content": None}, CALL | {"content": ""}])
+def test_a_message_that_calls_tools_may_have_nothing_to_say(call: Any) -> None:
+    assert render([call], WITH_TOOLS) == render([CALL], WITH_TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (CALL | {"role": "user"}, "has no 'content'"),
+        (CALL | {"tool_calls": []}, "has no 'content'"),
+        (CALL | {"tool_calls": None, "content": None}, "'content'.* must be str, got NoneType"),
+        (CALL | {"content": 3}, "'content'.* must be str, got int"),
+        ({"tool_calls": CALL["tool_calls"]}, "has no 'role'"),
+        ({"role": "tool", "content": None}, "'content'.* must be str, got NoneType"),
+    ],
+)
+def test_every_other_message_needs_its_content(message: Any, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        render([message], WITH_TOOLS)
+
+
+def circular() -> dict[str, Any]:
+    tool: dict[str, Any] = {}
+    tool["itself"] = tool
+    return tool
+
+
+def deep() -> dict[str, Any]:
+    tool: dict[str, Any] = {}
+    for _ in range(100_000):
+        tool = {"within": tool}
+    return tool
+
+
+def a_function() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        ([], "at least one tool, got an empty list; leave tools out"),
+        ("weather", "tools must be a list of JSON schemas, got str"),
+        (TOOL, "tools must be a list of JSON schemas, got one dict; put it in a list"),
+        (a_function, "tools must be a list .*Python object 'a_function'; give the JSON schema"),
+        ([a_function], r"tools\[0\] must be .*, got the Python object 'a_function'; give the JSON schema"),
+        ([TOOL, "weather"], r"tools\[1\] must be the JSON schema of a function, got str"),
+        ([TOOL, {"call": a_function}], r"tools\[1\] cannot be written as JSON"),
+        ([{"limit": float("nan")}], r"tools\[0\] cannot be written as JSON"),
+        ([circular()], r"tools\[0\] cannot be written as JSON"),
+        ([deep()], r"tools\[0\] cannot be written as JSON"),
+    ],
+)
+def test_malformed_tools_say_where_and_what_to_give(tools: Any, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        render([USER], WITH_TOOLS, tools=tools)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        (["enable_thinking"], "must be a mapping of variables .*got list"),
+        ({1: 2}, "must have names of variables as its keys, got 1"),
+        ({"enable-thinking": False}, "must have names of variables as its keys, got 'enable-thinking'"),
+        ({"messages": []}, "cannot set 'messages': the messages are the prompt"),
+        ({"tools": [TOOL]}, "cannot set 'tools': give them by .*tools="),
+    ],
+)
+def test_malformed_variables_say_what_was_expected(variables: Any, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"chat_template_kwargs {said}"):
+        render([USER], WITH_TOOLS, variables=variables)

@@ -20,8 +20,9 @@ from rekindle.errors import (
     StorageError,
     UnsupportedModel,
 )
-from rekindle.handle import Generation, Handle, Piece, Stream
+from rekindle.handle import Handle, Stream
 from rekindle.metrics import Stats
+from rekindle.results import Generation, Piece, Timings, TokenLogprob, Usage
 from rekindle.session import Session, open, open_sync
 
 __version__ = "0.1.0"
@@ -46,7 +47,10 @@ __all__ = [
     "Stats",
     "StorageError",
     "Stream",
+    "Timings",
+    "TokenLogprob",
     "UnsupportedModel",
+    "Usage",
     "open",
     "open_sync",
 ]

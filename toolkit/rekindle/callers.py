@@ -57,7 +57,7 @@ class Callers:
                 self._handles.pop(request_id, None)
             return wanted
 
-        handle = self._handles[request_id] = Handle(send, partial(say, Cancel(request_id)))
+        handle = self._handles[request_id] = Handle(send, partial(say, Cancel(request_id)), params)
         if not self._room.enter(enter, wait=wait):
             self._handles.pop(request_id, None)
             raise QueueFull(

@@ -10,6 +10,7 @@ from rekindle.model_config import ModelConfig
 
 Ticks = Literal["prefill-first", "combined"]
 Precompile = Literal["all", "lazy"]
+SamplingDefaults = Literal["model", "neutral"]
 DEFAULT_POOL_BYTES = 1 << 30
 
 
@@ -32,6 +33,9 @@ class Settings:
         prefill_buckets: padded prompt tokens of a tick, ascending multiples of 16 that contain `max_prefill_tokens`.
         decode_buckets: padded decode rows of a tick, ascending, that contain `max_running`.
         max_executables: compiled programs kept, the least recently used given up first.
+        max_logprobs: the most alternatives that `logprobs` and `prompt_logprobs` of a request may ask for.
+        sampling_defaults: "model" takes what the model's generation_config.json recommends for parameters that a call
+            does not give; "neutral" takes the defaults of `SamplingParams`.
     """
 
     dtype: Literal["float32", "bfloat16"] | None = None
@@ -48,6 +52,8 @@ class Settings:
     prefill_buckets: Sequence[int] | None = None
     decode_buckets: Sequence[int] | None = None
     max_executables: int = 64
+    max_logprobs: int = 20
+    sampling_defaults: SamplingDefaults = "model"
 
     def __post_init__(self) -> None:
         for name in ("page_size", "max_prefill_tokens", "prefill_chunk"):
@@ -61,6 +67,8 @@ class Settings:
         _one_of("ticks", self.ticks, ("prefill-first", "combined"))
         _one_of("overlap", self.overlap, (True, False))
         _one_of("precompile", self.precompile, ("all", "lazy"))
+        _integer("max_logprobs", self.max_logprobs, 0)
+        _one_of("sampling_defaults", self.sampling_defaults, ("model", "neutral"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ class Limits:
     depth: int
     prefill_buckets: tuple[int, ...]
     decode_buckets: tuple[int, ...]
+    max_logprobs: int
 
     @classmethod
     def of(cls, settings: Settings, model: ModelConfig, itemsize: int) -> "Limits":
@@ -120,8 +129,9 @@ class Limits:
             decode_buckets=buckets.default_decode_buckets(running)
             if decode is None
             else buckets.checked("decode_buckets", decode, running),
+            max_logprobs=min(settings.max_logprobs, model.vocab_size),
         )
-        needed = len(limits.all_buckets())
+        needed = len(limits.all_buckets()) + 1  # the one that enters a slot
         if settings.precompile == "all" and needed > settings.max_executables:
             raise ConfigError(
                 f"these settings need {needed} programs, and max_executables keeps {settings.max_executables}; "

@@ -1,10 +1,32 @@
-"""The detokenizer actor: token ids become text, piece by piece, never splitting a character."""
+"""The detokenizer actor: token ids become text, piece by piece, with no character split and no stop string passed."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from rekindle.messages import Message, Output, Text
+from rekindle.messages import Message, Output, Stopped, Text
+from rekindle.results import TokenLogprob
 from rekindle.text.incremental import IncrementalDecoder
+from rekindle.text.stops import StopMatcher
 from rekindle.text.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class _Follower:
+    """The text of one request as it grows; `stopped` once its stop string was found and the scheduler was told."""
+
+    decoder: IncrementalDecoder
+    matcher: StopMatcher
+    tokens: int = 0
+    stopped: bool = False
+
+    def push(self, token: int, min_tokens: int) -> tuple[str, str | None]:
+        self.tokens += 1
+        return self.matcher.push(self.decoder.push(token), self.tokens >= min_tokens)
+
+    def finish(self, min_tokens: int, cancelled: bool) -> tuple[str, str | None]:
+        # What a cancel cuts in two is not text of the request's own, so it stops nothing.
+        return self.matcher.finish(self.decoder.finish(), not cancelled and self.tokens >= min_tokens)
 
 
 class Detokenizer:
@@ -16,22 +38,63 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer | None):
         self._tokenizer = tokenizer
-        self._decoders: dict[int, IncrementalDecoder] = {}
+        self._followers: dict[int, _Follower] = {}
+        self._text_of = lru_cache(maxsize=65536)(lambda token: _text_of(token, tokenizer))
 
     def handle(self, message: Message) -> Iterator[Message]:
-        """Output becomes Text."""
+        """Output becomes Text, and Stopped where a stop string is complete; what comes after that is dropped."""
         if not isinstance(message, Output):
             raise TypeError(f"the detokenizer takes Output, got {message!r}")
-        yield Text(message.request_id, self._text(message), message.token_ids, message.end)
-
-    def _text(self, output: Output) -> str:
         if self._tokenizer is None:
-            return ""
-        decoder = self._decoders.get(output.request_id)
-        if decoder is None:
-            decoder = self._decoders[output.request_id] = IncrementalDecoder(self._tokenizer)
-        text = "".join(decoder.push(token) for token in output.token_ids)
-        if output.end is not None:
-            text += decoder.finish()
-            del self._decoders[output.request_id]
-        return text
+            yield self._said(message, "", len(message.token_ids), None)
+            return
+        request_id, params = message.request.id, message.request.params
+        follower = self._followers.get(request_id)
+        if follower is None:
+            matcher = StopMatcher(params.stop, params.keep_stop)
+            follower = self._followers[request_id] = _Follower(IncrementalDecoder(self._tokenizer), matcher)
+        if not follower.stopped:
+            said = self._follow(message, follower)
+            yield said
+            if follower.stopped:
+                yield Stopped(request_id, follower.tokens)
+        if message.end is not None:
+            del self._followers[request_id]
+
+    def _follow(self, output: Output, follower: _Follower) -> Text:
+        text, stop, taken, earliest = "", None, 0, output.request.params.min_tokens
+        for token in output.token_ids:
+            shown, stop = follower.push(token, earliest)
+            text, taken = text + shown, taken + 1
+            if stop is not None:
+                break
+        if stop is None and output.end is not None:
+            shown, stop = follower.finish(earliest, output.end == "cancelled")
+            text += shown
+        follower.stopped = stop is not None
+        return self._said(output, text, taken, stop)
+
+    def _said(self, output: Output, text: str, taken: int, stop: str | None) -> Text:
+        token_ids, end = output.token_ids[:taken], output.end
+        by: str | int | None = stop
+        if stop is not None:
+            end = "stop"
+        elif end == "stop":
+            by = token_ids[-1]
+        return Text(
+            output.request.id,
+            text,
+            token_ids,
+            end,
+            by,
+            tuple(map(self._with_text, output.logprobs[:taken])),
+            tuple(map(self._with_text, output.prompt_logprobs)),
+        )
+
+    def _with_text(self, logprob: TokenLogprob) -> TokenLogprob:
+        top = tuple(replace(other, text=self._text_of(other.token_id)) for other in logprob.top)
+        return replace(logprob, text=self._text_of(logprob.token_id), top=top)
+
+
+def _text_of(token: int, tokenizer: Tokenizer | None) -> str:
+    return "" if tokenizer is None else tokenizer.decode([token], skip_special_tokens=False)

@@ -1,60 +1,15 @@
 """One submitted request as its caller sees it: pieces as they come, the whole at the end, and a way to stop it."""
 
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from time import perf_counter
 from typing import Any
 
 from rekindle.errors import RequestCancelled
 from rekindle.feed import TO_THE_END, Feed
-from rekindle.messages import EndReason, Message, Rejected, Started, Text
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a generation, as soon as it is settled.
-
-    Attributes:
-        text: the text that these tokens complete; empty while a character is incomplete.
-        token_ids: one token, as a rule.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """A finished request.
-
-    Attributes:
-        text: the generated text without special tokens; empty for a model without a tokenizer.
-        token_ids: every generated token, the one that ended it included.
-        finish_reason: "stop" for an end token, "length" for `max_tokens` or the context.
-        prompt_tokens: tokens in the prompt.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: EndReason
-    prompt_tokens: int
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return f"<rekindle.Generation {self._ending()}: {(self.text or self.token_ids)!r}>"
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """As the result of a cell, the text as it is; in a list, one line each."""
-        alone = self.text and not printer.indentation
-        printer.text(f"{self.text}\n[{self._ending()}]" if alone else repr(self))
-
-    def _ending(self) -> str:
-        return f"ended: {self.finish_reason}, {_counted(self.token_ids)}"
+from rekindle.messages import Message, Rejected, Started, Text
+from rekindle.request import SamplingParams
+from rekindle.results import Generation, Piece, Timings, TokenLogprob, Usage, counted
 
 
 class Handle:
@@ -65,16 +20,21 @@ class Handle:
     Args:
         send: puts the request on its way; called once.
         withdraw: asks the engine to end it; called at most once, after `send`.
+        params: its sampling parameters.
     """
 
-    def __init__(self, send: Callable[[], None], withdraw: Callable[[], None]):
+    def __init__(self, send: Callable[[], None], withdraw: Callable[[], None], params: SamplingParams):
         self._send = send
         self._withdraw = withdraw
+        self._params = params
+        self._submitted = perf_counter()
+        self._started: tuple[Started, float] | None = None
+        self._first_token: float | None = None
+        self._prompt_logprobs: list[TokenLogprob | None] = [None]
         self._feed: Feed[Piece] = Feed()
         self._lock = threading.RLock()  # the garbage collector may drop a stream, and so cancel, at any instruction
         self._sent = False
         self._cancelled = False
-        self._prompt_tokens = 0
         self._outcome: Generation | Exception | None = None
 
     def __await__(self) -> Generator[Any, None, Generation]:
@@ -84,14 +44,14 @@ class Handle:
         tokens = [token for piece in self._feed.items for token in piece.token_ids]
         match self._outcome:
             case None:
-                state = "cancelling" if self._cancelled else "running" if self._prompt_tokens else "waiting"
+                state = "cancelling" if self._cancelled else "running" if self._started else "waiting"
             case Generation(finish_reason=reason):
                 state = f"ended: {reason}"
             case RequestCancelled():
                 state = "cancelled"
             case error:
                 state = f"failed: {error}"
-        return f"<rekindle.Handle {state}, {_counted(tokens)}>"
+        return f"<rekindle.Handle {state}, {counted(tokens)}>"
 
     @property
     def done(self) -> bool:
@@ -165,17 +125,20 @@ class Handle:
     def deliver(self, message: Message) -> None:
         """Take in what the engine says of this request."""
         match message:
-            case Started(_, prompt_tokens):
-                self._prompt_tokens = prompt_tokens
+            case Started():
+                self._started = (message, self._elapsed())
             case Rejected(_, error):
                 self.fail(error)
-            case Text(_, text, token_ids, end):
-                if token_ids or text:
-                    self._feed.put(Piece(text, token_ids))
-                if end == "cancelled":
+            case Text():
+                self._prompt_logprobs += message.prompt_logprobs
+                if message.token_ids or message.text:
+                    self._first_token = self._first_token or self._elapsed()
+                    scored = self._params.logprobs is not None
+                    self._feed.put(Piece(message.text, message.token_ids, message.logprobs if scored else None))
+                if message.end == "cancelled":
                     self.fail(RequestCancelled("the request was cancelled"))
-                elif end is not None:
-                    self._finish(end)
+                elif message.end is not None:
+                    self._finish(message)
 
     def fail(self, error: Exception) -> None:
         """End it with an error, if it has not ended."""
@@ -183,15 +146,27 @@ class Handle:
             self._outcome = error
             self._feed.close()
 
-    def _finish(self, end: EndReason) -> None:
-        pieces = self._feed.items
+    def _finish(self, last: Text) -> None:
+        assert self._started is not None, "a request that ended well has started"
+        assert last.end is not None
+        pieces, (started, queued), total = self._feed.items, self._started, self._elapsed()
+        token_ids = tuple(token for piece in pieces for token in piece.token_ids)
+        logprobs = tuple(logprob for piece in pieces for logprob in piece.logprobs or ())
         self._outcome = Generation(
             text="".join(piece.text for piece in pieces),
-            token_ids=tuple(token for piece in pieces for token in piece.token_ids),
-            finish_reason=end,
-            prompt_tokens=self._prompt_tokens,
+            token_ids=token_ids,
+            finish_reason=last.end,
+            stopped_by=last.stopped_by,
+            logprobs=None if self._params.logprobs is None else logprobs,
+            prompt_logprobs=None if self._params.prompt_logprobs is None else tuple(self._prompt_logprobs),
+            usage=Usage(started.prompt_tokens, len(token_ids)),
+            timings=Timings(queued, self._first_token or total, total),
+            cached_tokens=started.cached_tokens,
         )
         self._feed.close()
+
+    def _elapsed(self) -> float:
+        return perf_counter() - self._submitted
 
 
 class Stream(AsyncIterator[Piece], Iterator[Piece]):
@@ -230,7 +205,3 @@ class Stream(AsyncIterator[Piece], Iterator[Piece]):
             return pieces[self._seen - 1]
         self._handle._finished()
         raise stop
-
-
-def _counted(tokens: Sequence[int]) -> str:
-    return f"{len(tokens)} token{'s' * (len(tokens) != 1)}"

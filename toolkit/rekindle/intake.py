@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Admit, Cancel, Message, Prompt, Rejected, Submit, Withdraw
-from rekindle.request import Request, SamplingParams, check_length, check_token_ids
+from rekindle.request import Request, SamplingParams, check_bans, check_length, check_token_ids
 from rekindle.text.chat import render
 from rekindle.text.tokenizer import Tokenizer
 
@@ -46,7 +46,25 @@ class Intake:
         end_ids = params.stop_token_ids if params.ignore_eos else params.stop_token_ids | self._eos_ids
         if params.seed is None:
             params = replace(params, seed=secrets.randbits(31))
-        return Request(request_id, ids, params, end_ids, self._capacity)
+        if params.stop and self._tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so stop strings cannot be found; use stop_token_ids")
+        request = Request(request_id, ids, params, end_ids, self._capacity, self._bad_words(params))
+        check_bans(request, self._vocab_size)
+        return request
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Each text as it is written at the start of a text and after a space."""
+        words: dict[tuple[int, ...], None] = {}
+        for word in params.bad_words:
+            if not isinstance(word, str):
+                words[word] = None
+            elif self._tokenizer is None:
+                raise InvalidRequest("the model has no tokenizer, so bad_words must be sequences of token ids")
+            else:
+                stripped = word.lstrip()
+                spellings = (stripped, " " + stripped) if word == stripped else (" " + stripped,)
+                words.update((tuple(self._tokenizer.encode_chat(spelling)), None) for spelling in spellings)
+        return tuple(filter(None, words))  # a text of nothing that the tokenizer knows bans nothing
 
     def _token_ids(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, tuple):
@@ -56,5 +74,12 @@ class Intake:
         if isinstance(prompt, str):
             return check_token_ids("prompt", self._tokenizer.encode(prompt), self._vocab_size)
         tokenizer = self._tokenizer
-        rendered = render(prompt, tokenizer.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+        rendered = render(
+            prompt.messages,
+            tokenizer.chat_template,
+            tokenizer.bos_token,
+            tokenizer.eos_token,
+            prompt.tools,
+            prompt.variables,
+        )
         return check_token_ids("messages", tokenizer.encode_chat(rendered), self._vocab_size)

@@ -1,8 +1,9 @@
 """All the parts of an engine for one model: loaded, allocated, compiled, and not yet running."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +12,22 @@ from rekindle.checkpoint.checkpoint import Checkpoint
 from rekindle.checkpoint.layout import expected_shapes
 from rekindle.checkpoint.open import open_checkpoint
 from rekindle.config import Limits, Settings
+from rekindle.defaults import sampling_defaults
 from rekindle.detokenizer import Detokenizer
 from rekindle.engine import Actors
-from rekindle.executables import Executables
+from rekindle.errors import CheckpointError, InvalidRequest
+from rekindle.executables import ENTER, Executables
 from rekindle.intake import Intake
 from rekindle.metrics import Stats
 from rekindle.model_config import ModelConfig
 from rekindle.models.decoder import Decoder
 from rekindle.models.load import load_decoder
 from rekindle.progress import Progress, Report
+from rekindle.request import SamplingParams
 from rekindle.scheduler import Scheduler
+from rekindle.settler import Settler
 from rekindle.step import empty_pages, empty_slots
-from rekindle.stepper import Settler, Stepper
+from rekindle.stepper import Stepper
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class Machine:
     Attributes:
         source: where the model was opened.
         actors: wired by an `Engine`.
+        defaults: sampling options of calls that do not give them.
+        unserved: what the model's generation_config asks for and Rekindle has not.
         free: deletes everything that it holds on the device.
         stats: a snapshot from any thread.
     """
@@ -41,6 +48,8 @@ class Machine:
     limits: Limits
     dtype: str
     actors: Actors
+    defaults: Mapping[str, Any]
+    unserved: tuple[str, ...]
     free: Callable[[], None]
     stats: Callable[[], Stats]
 
@@ -58,12 +67,13 @@ def build(model: str | PathLike[str], settings: Settings, report: Report) -> Mac
     config = checkpoint.config
     dtype = jnp.dtype(settings.dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16"))
     limits = Limits.of(settings, config, dtype.itemsize)
+    defaults, unserved = _defaults(checkpoint, settings, limits)
     decoder = _load(checkpoint, dtype, report)
     pages = empty_pages(config, limits.num_pages, limits.page_size, dtype)
-    slots = empty_slots(limits.max_running, limits.pages_per_request)
-    executables = Executables(decoder, pages, slots, settings.max_executables)
+    slots = empty_slots(limits.max_running, limits.pages_per_request, config.vocab_size)
+    executables = Executables(decoder, pages, slots, settings.max_executables, limits.max_logprobs)
     if settings.precompile == "all":
-        executables.compile_all(limits.all_buckets(), report)
+        executables.compile_all([ENTER, *limits.all_buckets()], report)
     compiled = executables.compilations
     scheduler, stepper = Scheduler(limits), Stepper(executables, pages, slots, limits)
 
@@ -78,7 +88,20 @@ def build(model: str | PathLike[str], settings: Settings, report: Report) -> Mac
         settler=Settler(),
         detokenizer=Detokenizer(checkpoint.tokenizer),
     )
-    return Machine(checkpoint.source, config, limits, dtype.name, actors, stepper.free, stats)
+    return Machine(checkpoint.source, config, limits, dtype.name, actors, defaults, unserved, stepper.free, stats)
+
+
+def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tuple[dict[str, Any], tuple[str, ...]]:
+    if settings.sampling_defaults == "neutral":
+        return {}, ()
+    defaults, unserved = sampling_defaults(checkpoint.generation_config)
+    try:
+        SamplingParams.from_options(defaults).check_against(checkpoint.config.vocab_size, limits.max_logprobs)
+    except InvalidRequest as error:
+        raise CheckpointError(
+            f'{checkpoint.source}: generation_config.json: {error}. Correct it, or give sampling_defaults="neutral"'
+        ) from error
+    return defaults, unserved
 
 
 def _load(checkpoint: Checkpoint, dtype: jnp.dtype, report: Report) -> Decoder:

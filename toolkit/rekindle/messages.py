@@ -1,22 +1,37 @@
 """Everything that actors say to each other. A message is frozen; a request id is the only identity in it.
 
 Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan ─▶ Stepper ─▶ Dispatched ─▶ Settler
-                    │                            ▲   │                                        │
-                    └─ Rejected ─▶ caller        │   └─▶ Output ─▶ Detokenizer ─▶ Text ─▶ caller
-                                                 └────────────────── Settled ◀────────────────┘
+                    │                            ▲  ▲  │                                        │
+                    └─ Rejected ─▶ caller        │  │  └─▶ Output ─▶ Detokenizer ─▶ Text ─▶ caller
+                                                 │  └─── Stopped ◀──────┘                       │
+                                                 └───────────────────── Settled ◀───────────────┘
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 from rekindle.request import Request, SamplingParams
+from rekindle.results import EndReason, TokenLogprob
 
-EndReason = Literal["stop", "length", "cancelled"]
-"""Why a request ended: an end token; `max_tokens` or the context; or its caller."""
 
-Prompt = str | Sequence[Mapping[str, Any]] | tuple[int, ...]
-"""Text, chat messages, or token ids."""
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation, and what else the model's chat template reads.
+
+    Attributes:
+        messages: mappings with a role and a content, oldest first.
+        tools: JSON schemas of the functions that the model may call; None for none.
+        variables: further variables of the template, by name.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None
+    variables: Mapping[str, Any]
+
+
+Prompt = str | Chat | tuple[int, ...]
+"""Text, a conversation, or token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +73,30 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Scoring:
+    """Known tokens of a prompt whose log-probabilities are wanted.
+
+    Attributes:
+        first: the index, in the chunk, of the token before the first of them.
+        tokens: the tokens to score, one after the other.
+        alternatives: how many likeliest tokens to give with each.
+    """
+
+    first: int
+    tokens: tuple[int, ...]
+    alternatives: int
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A slice of one request's tokens to compute, aligned to query blocks.
 
     Attributes:
         start: the position of its first token, a multiple of `QUERY_BLOCK`.
         pages: the page of each of its query blocks.
-        params: given with the last chunk, after which the first token is sampled.
+        completes: the request, given with the last chunk, after which the first token is sampled.
+        generated: the tokens among the known ones that it generated before it lost its pages.
+        scoring: what to score of the prompt.
     """
 
     request_id: int
@@ -72,16 +104,27 @@ class Chunk:
     start: int
     tokens: tuple[int, ...]
     pages: tuple[int, ...]
-    params: SamplingParams | None
+    completes: Request | None
+    generated: tuple[int, ...] = ()
+    scoring: Scoring | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One more token for one request, and the page that its newest token goes to."""
+    """One more token for one request, the page that its newest token goes to, and how many alternatives to score."""
 
     request_id: int
     slot: int
     page: int
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Onload:
+    """Pages from the host tier, staged on the device, and where in the pool they go before the tick is run."""
+
+    staged: Any
+    pages: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +134,79 @@ class Plan:
     tick: int
     chunks: tuple[Chunk, ...]
     rows: tuple[Row, ...]
+    onloads: tuple[Onload, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Copy pages to the host tier, as they are between the plans said before and after this."""
+
+    save_id: int
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Device arrays with the content of the pages of a `Save`."""
+
+    save_id: int
+    pages: int
+    arrays: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The entries of the host tier that hold the pages of a `Save`, in its order; none if they could not be kept."""
+
+    save_id: int
+    entries: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """These entries of the host tier are no longer needed."""
+
+    entries: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A request is going to use these entries of the host tier: stage them on the device."""
+
+    request_id: int
+    entries: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What was fetched for a request.
+
+    Attributes:
+        staged: for an `Onload`; None if an entry could not be read.
+        bad: the entries that could not be read.
+    """
+
+    request_id: int
+    staged: Any
+    bad: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Where in a tick's outputs a request's new token is, and how many alternatives are wanted with it."""
+
+    request_id: int
+    row: int
+    logprobs: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Where in a tick's outputs the scores of a slice of a prompt begin."""
+
+    request_id: int
+    row: int
+    scoring: Scoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,49 +214,85 @@ class Dispatched:
     """A plan that the device works on.
 
     Attributes:
-        sampled: (request id, index into `tokens`) of each request that gets a token from this tick.
-        tokens: the device array of the tick's tokens.
+        sampled: the requests that get a token from this tick.
+        scored: the requests that get log-probabilities of their prompt from it.
+        outputs: the device arrays of the tick.
     """
 
     tick: int
-    sampled: tuple[tuple[int, int], ...]
-    tokens: Any
+    sampled: tuple[Sampled, ...]
+    scored: tuple[Scored, ...]
+    outputs: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The tokens of one tick, by request id."""
+    """What one tick gave.
+
+    Attributes:
+        tokens: (request id, token) of each new token.
+        logprobs: by request id, of its new token.
+        prompt_logprobs: by request id, of a slice of its prompt.
+    """
 
     tick: int
     tokens: tuple[tuple[int, int], ...]
+    logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
+    prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request left the waiting queue for the first time; its prompt has this many tokens."""
+    """The request left the waiting queue for the first time.
+
+    Attributes:
+        prompt_tokens: tokens in its prompt.
+        cached_tokens: those of them that need not be computed.
+    """
 
     request_id: int
     prompt_tokens: int
+    cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """New tokens of one request, surplus already dropped; its last one has an end reason."""
+    """What is new of one request, surplus already dropped. Its last one has an end reason.
 
-    request_id: int
+    Attributes:
+        logprobs: of each token, if wanted.
+        prompt_logprobs: of the next tokens of its prompt, if wanted.
+    """
+
+    request: Request
     token_ids: tuple[int, ...]
     end: EndReason | None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A stop string is complete in the text of a request; its output ends after this many tokens."""
+
+    request_id: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An `Output` with the text that it completes."""
+    """An `Output` with the text that it completes, and with its last one, the string or token that ended it."""
 
     request_id: int
     text: str
     token_ids: tuple[int, ...]
     end: EndReason | None
+    stopped_by: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
-Message = Submit | Cancel | Admit | Withdraw | Rejected | Plan | Dispatched | Settled | Started | Output | Text
+Message = (
+    Submit | Cancel | Admit | Withdraw | Rejected | Plan | Dispatched | Settled | Started | Output | Stopped | Text
+)
 """Any message."""

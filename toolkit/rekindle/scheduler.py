@@ -18,18 +18,20 @@ from rekindle.config import Limits
 from rekindle.messages import (
     Admit,
     Chunk,
-    EndReason,
     Message,
     Output,
     Plan,
     Row,
+    Scoring,
     Settled,
     Started,
+    Stopped,
     Withdraw,
 )
 from rekindle.metrics import SchedulerStats
 from rekindle.pages import PagePool
 from rekindle.request import Request
+from rekindle.results import EndReason
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +45,8 @@ class Tracked:
         pending: sampled tokens that are dispatched and not settled.
         slot: its row of the decode batch while it runs.
         pages: its pages, in order of position.
+        started: whether it ever left the waiting queue.
+        scored: tokens of the prompt whose log-probabilities, if wanted, are settled or dispatched; the first has none.
     """
 
     request: Request
@@ -53,6 +57,7 @@ class Tracked:
     slot: int | None = None
     pages: list[int] = field(default_factory=list)
     started: bool = False
+    scored: int = 1
 
     @property
     def final_length(self) -> int:
@@ -87,6 +92,7 @@ class Scheduler:
         self._in_flight = 0
         self._tick = 0
         self._preemptions = 0
+        self._surplus = 0
         self.stats = SchedulerStats(pages=limits.num_pages - 1, free_pages=limits.num_pages - 1)
 
     def handle(self, message: Message) -> list[Message]:
@@ -99,12 +105,15 @@ class Scheduler:
                 self._waiting.append(tracked)
             case Withdraw(request_id):
                 if request_id in self._tracked:
-                    outputs.append(self._end(self._tracked[request_id], (), "cancelled"))
+                    outputs.append(self._end(self._tracked[request_id], "cancelled"))
+            case Stopped(request_id, kept):
+                if request_id in self._tracked:
+                    outputs.append(self._stop(self._tracked[request_id], kept))
             case Settled():
                 self._in_flight -= 1
                 outputs.extend(self._settle(message))
             case _:
-                raise TypeError(f"the scheduler takes Admit, Withdraw and Settled, got {message!r}")
+                raise TypeError(f"the scheduler takes Admit, Withdraw, Stopped and Settled, got {message!r}")
         plans = list(self._plans())
         self._count(plans + outputs)
         return plans + outputs
@@ -150,7 +159,7 @@ class Scheduler:
         for tracked in sorted(planned, key=lambda t: t.computed):
             assert tracked.slot is not None, "only those behind it in the running set were preempted since"
             page = tracked.pages[tracked.computed // self._limits.page_size]
-            rows.append(Row(tracked.request.id, tracked.slot, page))
+            rows.append(Row(tracked.request.id, tracked.slot, page, tracked.request.params.logprobs))
             tracked.computed += 1
             tracked.pending += 1
         return tuple(rows)
@@ -183,7 +192,7 @@ class Scheduler:
             self._running.append(tracked)
             if not tracked.started:
                 tracked.started = True
-                started.append(Started(tracked.request.id, len(tracked.request.prompt)))
+                started.append(Started(tracked.request.id, len(tracked.request.prompt), tracked.computed))
             chunks.append(self._chunk(tracked, budget))
             budget -= _padded(len(chunks[-1].tokens))
         return tuple(chunks)
@@ -197,45 +206,61 @@ class Scheduler:
         return -(-tokens // self._limits.page_size)
 
     def _chunk(self, tracked: Tracked, budget: int) -> Chunk:
-        start, left = tracked.computed, tracked.prefill_end - tracked.computed
+        request, start, left = tracked.request, tracked.computed, tracked.prefill_end - tracked.computed
         size = min(left, self._limits.prefill_chunk, budget)
         last = size == left
         assert tracked.slot is not None
         tracked.computed += size
         tracked.pending += last
         return Chunk(
-            request_id=tracked.request.id,
+            request_id=request.id,
             slot=tracked.slot,
             start=start,
             tokens=tuple(tracked.tokens[start : start + size]),
             pages=tuple(tracked.pages[at // self._limits.page_size] for at in range(start, start + size, QUERY_BLOCK)),
-            params=tracked.request.params if last else None,
+            completes=request if last else None,
+            generated=tuple(tracked.tokens[len(request.prompt) :]) if last else (),
+            scoring=_scoring(tracked, start, start + size),
         )
 
     # Ends
 
     def _settle(self, settled: Settled) -> Iterator[Output]:
-        """Take in the tokens of one tick; those of requests that ended meanwhile are surplus and dropped."""
+        """Take in what one tick gave; what is of requests that ended meanwhile is surplus and dropped."""
+        for request_id, scores in settled.prompt_logprobs.items():
+            if request_id in self._tracked:
+                yield Output(self._tracked[request_id].request, (), None, prompt_logprobs=scores)
         for request_id, token in settled.tokens:
             tracked = self._tracked.get(request_id)
             if tracked is None:
                 continue
             tracked.pending -= 1
             tracked.tokens.append(token)
+            end: EndReason | None = None
             if token in tracked.request.end_ids:
-                yield self._end(tracked, (token,), "stop")
+                end = "stop"
             elif len(tracked.tokens) >= tracked.final_length:
-                yield self._end(tracked, (token,), "length")
-            else:
-                yield Output(request_id, (token,), None)
+                end = "length"
+            logprob = settled.logprobs.get(request_id)
+            if end is not None:
+                self._leave(tracked)
+            yield Output(tracked.request, (token,), end, (logprob,) if logprob else ())
 
-    def _end(self, tracked: Tracked, token_ids: tuple[int, ...], end: EndReason) -> Output:
+    def _end(self, tracked: Tracked, end: EndReason) -> Output:
+        self._leave(tracked)
+        return Output(tracked.request, (), end)
+
+    def _stop(self, tracked: Tracked, kept: int) -> Output:
+        """A stop string was found in the text; tokens settled since it was complete are surplus."""
+        self._surplus += len(tracked.tokens) - len(tracked.request.prompt) - kept
+        return self._end(tracked, "stop")
+
+    def _leave(self, tracked: Tracked) -> None:
         del self._tracked[tracked.request.id]
         if tracked.slot is None:
             self._waiting.remove(tracked)
         else:
             self._give_back(tracked)
-        return Output(tracked.request.id, token_ids, end)
 
     def _preempt(self, tracked: Tracked) -> None:
         self._give_back(tracked)
@@ -254,6 +279,7 @@ class Scheduler:
     def _count(self, said: Sequence[Message]) -> None:
         plans = [message for message in said if isinstance(message, Plan)]
         outputs = [message for message in said if isinstance(message, Output)]
+        generated = sum(len(output.token_ids) for output in outputs)
         computed = sum(len(chunk.tokens) for plan in plans for chunk in plan.chunks)
         self.stats = SchedulerStats(
             waiting=len(self._waiting),
@@ -263,10 +289,22 @@ class Scheduler:
             ended=self.stats.ended + sum(output.end is not None for output in outputs),
             ticks=self._tick,
             computed_tokens=self.stats.computed_tokens + computed,
-            generated_tokens=self.stats.generated_tokens + sum(len(output.token_ids) for output in outputs),
+            generated_tokens=self.stats.generated_tokens + generated - self._surplus,
             preemptions=self._preemptions,
         )
+        self._surplus = 0
 
 
 def _padded(tokens: int) -> int:
     return -(-tokens // QUERY_BLOCK) * QUERY_BLOCK
+
+
+def _scoring(tracked: Tracked, start: int, end: int) -> Scoring | None:
+    """What to score when the positions from `start` to `end` are computed; each tells of the token after it."""
+    prompt, alternatives = tracked.request.prompt, tracked.request.params.prompt_logprobs
+    tokens = prompt[tracked.scored : end + 1]
+    if alternatives is None or not tokens:
+        return None
+    first = tracked.scored - 1 - start
+    tracked.scored += len(tokens)
+    return Scoring(first, tokens, alternatives)

@@ -1,24 +1,27 @@
 """The face: `open` a model, and a session that generates."""
 
 import difflib
+import warnings
 import weakref
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 from rekindle.callers import Callers
-from rekindle.config import Precompile, Settings, Ticks, known_settings
-from rekindle.errors import ConfigError, InvalidRequest
-from rekindle.handle import Generation, Handle, Stream
+from rekindle.config import Precompile, SamplingDefaults, Settings, Ticks, known_settings
+from rekindle.errors import ConfigError
+from rekindle.handle import Handle, Stream
 from rekindle.host import Host
 from rekindle.machine import Machine, build
 from rekindle.messages import Prompt
 from rekindle.metrics import Stats
 from rekindle.progress_bars import ProgressBars
-from rekindle.prompts import Messages, TokenIds, all_prompts, one_prompt
-from rekindle.request import SamplingOptions, SamplingParams, check_length
+from rekindle.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
+from rekindle.request import SamplingOptions, SamplingParams, check_length, draws
+from rekindle.results import Generation
 
 OnePrompt = str | Messages | None
 ManyPrompts = list[str] | list[Messages] | None
@@ -42,6 +45,8 @@ class SettingsOptions(TypedDict, total=False):
     prefill_buckets: Sequence[int] | None
     decode_buckets: Sequence[int] | None
     max_executables: int
+    max_logprobs: int
+    sampling_defaults: SamplingDefaults
 
 
 def open(model: str | PathLike[str], *, progress: bool = True, **settings: Unpack[SettingsOptions]) -> "Opening":
@@ -140,6 +145,12 @@ def _session(host: Host, callers: Callers, name: str) -> "Session":
     if host.machine is None or host.error is not None:
         assert host.error is not None, "an engine without a machine has an error"
         raise host.error
+    if host.machine.unserved:
+        warnings.warn(
+            f"{name}: generation_config.json asks for {', '.join(host.machine.unserved)}, which Rekindle has not; its "
+            "other recommendations are followed",
+            stacklevel=2,
+        )
     return Session(host, host.machine, callers, name)
 
 
@@ -162,70 +173,182 @@ class Session:
 
     @overload
     async def generate(
-        self, prompt: OnePrompt = None, *, token_ids: TokenIds | None = None, **sampling: Unpack[SamplingOptions]
+        self,
+        prompt: OnePrompt = None,
+        *,
+        token_ids: TokenIds | None = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        n: None = None,
+        **sampling: Unpack[SamplingOptions],
     ) -> Generation: ...
     @overload
     async def generate(
-        self, prompt: ManyPrompts = None, *, token_ids: ManyTokenIds = None, **sampling: Unpack[SamplingOptions]
+        self,
+        prompt: ManyPrompts = None,
+        *,
+        token_ids: ManyTokenIds = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        n: None = None,
+        **sampling: Unpack[SamplingOptions],
     ) -> list[Generation]: ...
+    @overload
     async def generate(
-        self, prompt: Any = None, *, token_ids: Any = None, **sampling: Unpack[SamplingOptions]
-    ) -> Generation | list[Generation]:
+        self,
+        prompt: OnePrompt = None,
+        *,
+        token_ids: TokenIds | None = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        n: int,
+        **sampling: Unpack[SamplingOptions],
+    ) -> list[Generation]: ...
+    @overload
+    async def generate(
+        self,
+        prompt: ManyPrompts = None,
+        *,
+        token_ids: ManyTokenIds = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        n: int,
+        **sampling: Unpack[SamplingOptions],
+    ) -> list[list[Generation]]: ...
+    async def generate(
+        self,
+        prompt: Any = None,
+        *,
+        token_ids: Any = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        n: int | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Any:
         """Generate to the end. Leaving the await early, by an interrupt or a timeout, cancels the request.
 
         Args:
             prompt: text as it is, a list of {role, content} messages for the model's chat template, or a list of
                 either, which gives a list.
             token_ids: a prompt of token ids instead, or a list of such.
+            tools: JSON schemas of functions, for the chat template.
+            chat_template_kwargs: further variables of the chat template, by name.
+            n: this many independent draws for each prompt, as a list; the first is that of the seed, if there is one.
             **sampling: see `rekindle.request.SamplingParams`.
 
         Raises:
             InvalidRequest: a prompt or parameter that cannot be served; PromptTooLong is one of them.
             SessionError: the session is closed or its engine failed.
         """
-        handles, batch = self._submit_all(prompt, token_ids, sampling)
+        asked = self._submit_all(
+            all_prompts(prompt, token_ids, self._vocab_size, tools, chat_template_kwargs), n, sampling
+        )
         try:
-            generations = [await handle for handle in handles]
+            return asked.shaped([await handle for handle in asked.handles])
         finally:
-            _cancel(handles)
-        return generations if batch else generations[0]
+            _cancel(asked.handles)
 
     @overload
     def generate_sync(
-        self, prompt: OnePrompt = None, *, token_ids: TokenIds | None = None, **sampling: Unpack[SamplingOptions]
+        self,
+        prompt: OnePrompt = None,
+        *,
+        token_ids: TokenIds | None = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        n: None = None,
+        **sampling: Unpack[SamplingOptions],
     ) -> Generation: ...
     @overload
     def generate_sync(
-        self, prompt: ManyPrompts = None, *, token_ids: ManyTokenIds = None, **sampling: Unpack[SamplingOptions]
+        self,
+        prompt: ManyPrompts = None,
+        *,
+        token_ids: ManyTokenIds = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        n: None = None,
+        **sampling: Unpack[SamplingOptions],
     ) -> list[Generation]: ...
+    @overload
     def generate_sync(
-        self, prompt: Any = None, *, token_ids: Any = None, **sampling: Unpack[SamplingOptions]
-    ) -> Generation | list[Generation]:
+        self,
+        prompt: OnePrompt = None,
+        *,
+        token_ids: TokenIds | None = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        n: int,
+        **sampling: Unpack[SamplingOptions],
+    ) -> list[Generation]: ...
+    @overload
+    def generate_sync(
+        self,
+        prompt: ManyPrompts = None,
+        *,
+        token_ids: ManyTokenIds = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        n: int,
+        **sampling: Unpack[SamplingOptions],
+    ) -> list[list[Generation]]: ...
+    def generate_sync(
+        self,
+        prompt: Any = None,
+        *,
+        token_ids: Any = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        n: int | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Any:
         """The blocking twin of `generate`."""
-        handles, batch = self._submit_all(prompt, token_ids, sampling)
+        asked = self._submit_all(
+            all_prompts(prompt, token_ids, self._vocab_size, tools, chat_template_kwargs), n, sampling
+        )
         try:
-            generations = [handle.result() for handle in handles]
+            return asked.shaped([handle.result() for handle in asked.handles])
         finally:
-            _cancel(handles)
-        return generations if batch else generations[0]
+            _cancel(asked.handles)
 
     def stream(
-        self, prompt: OnePrompt = None, *, token_ids: TokenIds | None = None, **sampling: Unpack[SamplingOptions]
+        self,
+        prompt: OnePrompt = None,
+        *,
+        token_ids: TokenIds | None = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        **sampling: Unpack[SamplingOptions],
     ) -> Stream:
         """The pieces of one generation as they come: `async for piece in session.stream(...)`.
 
         Leaving the loop early cancels the request. Arguments and errors are those of `generate`.
         """
-        return Stream(self._submit(one_prompt(prompt, token_ids, self._vocab_size), sampling, wait=True))
+        checked = one_prompt(prompt, token_ids, self._vocab_size, tools, chat_template_kwargs)
+        return Stream(self._submit(checked, self._params(sampling), wait=True))
 
     def stream_sync(
-        self, prompt: OnePrompt = None, *, token_ids: TokenIds | None = None, **sampling: Unpack[SamplingOptions]
+        self,
+        prompt: OnePrompt = None,
+        *,
+        token_ids: TokenIds | None = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        **sampling: Unpack[SamplingOptions],
     ) -> Stream:
         """The blocking twin of `stream`: `for piece in session.stream_sync(...)`."""
-        return self.stream(prompt, token_ids=token_ids, **sampling)
+        return self.stream(
+            prompt, token_ids=token_ids, tools=tools, chat_template_kwargs=chat_template_kwargs, **sampling
+        )
 
     def submit(
-        self, prompt: OnePrompt = None, *, token_ids: TokenIds | None = None, **sampling: Unpack[SamplingOptions]
+        self,
+        prompt: OnePrompt = None,
+        *,
+        token_ids: TokenIds | None = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        **sampling: Unpack[SamplingOptions],
     ) -> Handle:
         """Put a request on its way and return at once, with a handle to await, to stream, or to cancel.
 
@@ -233,7 +356,13 @@ class Session:
             QueueFull: `max_waiting` requests are waiting already.
             Others as `generate`.
         """
-        return self._submit(one_prompt(prompt, token_ids, self._vocab_size), sampling, wait=False)
+        checked = one_prompt(prompt, token_ids, self._vocab_size, tools, chat_template_kwargs)
+        return self._submit(checked, self._params(sampling), wait=False)
+
+    @property
+    def sampling_defaults(self) -> SamplingParams:
+        """The sampling parameters of a call that gives none: ours, or what the model's authors recommend."""
+        return SamplingParams.from_options(self._machine.defaults)
 
     @property
     def stats(self) -> Stats:
@@ -278,26 +407,43 @@ class Session:
     def _vocab_size(self) -> int:
         return self._machine.model.vocab_size
 
-    def _submit(self, prompt: Prompt, options: SamplingOptions, *, wait: bool) -> Handle:
+    def _params(self, options: SamplingOptions) -> SamplingParams:
+        params = SamplingParams.from_options({**self._machine.defaults, **options})
+        params.check_against(self._vocab_size, self._machine.limits.max_logprobs)
+        return params
+
+    def _submit(self, prompt: Prompt, params: SamplingParams, *, wait: bool) -> Handle:
         if self._host.error is not None:
             raise self._host.error
-        params = SamplingParams.from_options(options)
         if isinstance(prompt, tuple):  # text has to be tokenized first, which the intake does
             check_length(prompt, self._machine.limits.max_context)
-        outside = [token for token in params.stop_token_ids if not 0 <= token < self._vocab_size]
-        if outside:
-            raise InvalidRequest(f"stop_token_ids must be from 0 to {self._vocab_size - 1}, got {outside[0]}")
         return self._callers.submit(prompt, params, self._host.post, wait=wait)
 
-    def _submit_all(self, prompt: Any, token_ids: Any, options: SamplingOptions) -> tuple[list[Handle], bool]:
-        prompts, batch = all_prompts(prompt, token_ids, self._vocab_size)
+    def _submit_all(self, prompts: tuple[list[Prompt], bool], n: int | None, options: SamplingOptions) -> "_Asked":
+        params, (all_of_them, batch) = self._params(options), prompts
+        variants = [params] if n is None else draws(params, n)
         handles: list[Handle] = []
         try:
-            handles.extend(self._submit(one, options, wait=True) for one in prompts)
+            handles.extend(self._submit(prompt, one, wait=True) for prompt in all_of_them for one in variants)
         except BaseException:
             _cancel(handles)
             raise
-        return handles, batch
+        return _Asked(handles, batch, n)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The handles of one `generate`, prompt by prompt, and the shape of what it returns."""
+
+    handles: list[Handle]
+    batch: bool
+    n: int | None
+
+    def shaped(self, generations: list[Generation]) -> Any:
+        if self.n is None:
+            return generations if self.batch else generations[0]
+        groups = [generations[at : at + self.n] for at in range(0, len(generations), self.n)]
+        return groups if self.batch else groups[0]
 
 
 def _cancel(handles: Sequence[Handle]) -> None:

@@ -1,5 +1,6 @@
 """One tick on the device: a pure function from pages, slots and a packed plan to the same and the next tokens."""
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Generic, TypeVar
 
@@ -7,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle.adjustments import Adjustments, record
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.model_config import ModelConfig
 from rekindle.models.decoder import Decoder
-from rekindle.sampling import SamplingRows, sample
+from rekindle.sampling import sample
+from rekindle.sampling_rows import COLUMNS, SamplingRows
+from rekindle.scores import score_if, score_prompt
 from rekindle_kernels import api as kernels
 
 Pages = tuple[jax.Array, ...]
@@ -26,13 +30,31 @@ class Slots:
         token: (slots,) int32, the newest token, not yet in the pages.
         length: (slots,) int32, positions in the pages, which is also the newest token's position.
         page_table: (slots, pages_per_request) int32.
-        sampling: the parameters of each slot.
+        sampling: (slots, COLUMNS) int32, packed `SamplingRows`.
+        adjustments: what else changes the logits of each slot.
     """
 
     token: jax.Array
     length: jax.Array
     page_table: jax.Array
-    sampling: SamplingRows
+    sampling: jax.Array
+    adjustments: Adjustments
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class TickOutputs:
+    """What the host reads of a tick. Scores are as `scores.score` gives them, zeros where none are wanted.
+
+    Attributes:
+        tokens: (samples + decode_rows,) int32, first of the completed prompts, then of the decode rows.
+        scores: (samples + decode_rows, columns) int32, of these tokens.
+        prompt_scores: (prefill_tokens, columns) int32, of the known next token of each prompt token.
+    """
+
+    tokens: jax.Array
+    scores: jax.Array
+    prompt_scores: jax.Array
 
 
 A = TypeVar("A", np.ndarray, jax.Array)
@@ -44,30 +66,25 @@ class TickInputs(Generic[A]):
 
     Attributes:
         tokens: (prefill_tokens,) prompt tokens in blocks of `QUERY_BLOCK`.
+        targets: (prefill_tokens,) the next token of each if it is to be scored, else -1.
         block_slot, block_start, block_page: (blocks,) whose block it is, its first position, the page it goes to.
         sample_index: (samples,) index into `tokens` of each completed prompt's last token.
         sample_slot, sample_length: (samples,) its slot, and how many tokens the prompt has.
-        top_k, seed, temperature, top_p, min_p: (samples,) its sampling parameters, the last three float32.
+        sample_params: (samples, COLUMNS) its packed `SamplingRows`.
         row_slot, row_page: (decode_rows,) the slots that decode, and the page that each one's token goes to.
     """
 
     tokens: A
+    targets: A
     block_slot: A
     block_start: A
     block_page: A
     sample_index: A
     sample_slot: A
     sample_length: A
-    top_k: A
-    seed: A
-    temperature: A
-    top_p: A
-    min_p: A
+    sample_params: A
     row_slot: A
     row_page: A
-
-
-FLOAT_FIELDS = ("temperature", "top_p", "min_p")
 
 
 def samples_of(bucket: Bucket, max_running: int) -> int:
@@ -75,47 +92,49 @@ def samples_of(bucket: Bucket, max_running: int) -> int:
     return min(bucket.blocks, max_running)
 
 
+def shapes_of(bucket: Bucket, max_running: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each field of `TickInputs`."""
+    samples, tokens, rows = (samples_of(bucket, max_running),), (bucket.prefill_tokens,), (bucket.decode_rows,)
+    shapes = {
+        "tokens": tokens,
+        "targets": tokens,
+        "row_slot": rows,
+        "row_page": rows,
+        "sample_params": (*samples, COLUMNS),
+    }
+    blocks = dict.fromkeys(("block_slot", "block_start", "block_page"), (bucket.blocks,))
+    return {field.name: (blocks | shapes).get(field.name, samples) for field in fields(TickInputs)}
+
+
 def split_inputs(packed: A, bucket: Bucket, max_running: int) -> TickInputs[A]:
     """Views of the fields inside one packed int32 array, of numpy on the host and of jax inside the program."""
-    samples = samples_of(bucket, max_running)
-    sizes = {"tokens": bucket.prefill_tokens, "row_slot": bucket.decode_rows, "row_page": bucket.decode_rows}
     views, at = {}, 0
-    for field in fields(TickInputs):
-        size = sizes.get(field.name, bucket.blocks if field.name.startswith("block") else samples)
-        view = packed[at : at + size]
-        views[field.name] = view.view(np.float32) if field.name in FLOAT_FIELDS else view
+    for name, shape in shapes_of(bucket, max_running).items():
+        size = math.prod(shape)
+        views[name] = packed[at : at + size].reshape(shape)
         at += size
     return TickInputs(**views)
 
 
 def blank_inputs(bucket: Bucket, max_running: int) -> np.ndarray:
     """A packed array for one tick in which every row is padding: it belongs to the null slot and the null page."""
-    blocks, samples = bucket.blocks, samples_of(bucket, max_running)
-    packed = np.zeros(bucket.prefill_tokens + 3 * blocks + 8 * samples + 2 * bucket.decode_rows, np.int32)
+    packed = np.zeros(sum(map(math.prod, shapes_of(bucket, max_running).values())), np.int32)
     views = split_inputs(packed, bucket, max_running)
     for slot in (views.block_slot, views.sample_slot, views.row_slot):
         slot[:] = max_running
+    views.targets[:] = -1
     return packed
 
 
-def empty_slots(max_running: int, pages_per_request: int) -> Slots:
+def empty_slots(max_running: int, pages_per_request: int, vocab_size: int) -> Slots:
     """Slots of an idle engine, and the null slot."""
     rows = max_running + 1
-
-    def zeros(dtype: type) -> jax.Array:
-        return jnp.zeros(rows, dtype)
-
     return Slots(
-        token=zeros(jnp.int32),
-        length=zeros(jnp.int32),
+        token=jnp.zeros(rows, jnp.int32),
+        length=jnp.zeros(rows, jnp.int32),
         page_table=jnp.zeros((rows, pages_per_request), jnp.int32),
-        sampling=SamplingRows(
-            temperature=zeros(jnp.float32),
-            top_k=zeros(jnp.int32),
-            top_p=zeros(jnp.float32),
-            min_p=zeros(jnp.float32),
-            seed=zeros(jnp.int32),
-        ),
+        sampling=jnp.zeros((rows, COLUMNS), jnp.int32),
+        adjustments=Adjustments.empty(rows, vocab_size),
     )
 
 
@@ -126,8 +145,8 @@ def empty_pages(config: ModelConfig, num_pages: int, page_size: int, dtype: jnp.
 
 
 def step(
-    decoder: Decoder, pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket
-) -> tuple[Pages, Slots, jax.Array]:
+    decoder: Decoder, pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket, max_logprobs: int
+) -> tuple[Pages, Slots, TickOutputs]:
     """Run one tick: prefill blocks and decode rows through the decoder, then sample.
 
     Args:
@@ -135,10 +154,10 @@ def step(
         pages, slots: the device state, donated by the caller.
         packed: one int32 array, `split_inputs` says what is where.
         bucket: the padded shape, static.
+        max_logprobs: room for this many of the likeliest tokens in scores, static.
 
     Returns:
-        Pages and slots after the tick, and (samples + decode_rows,) int32 tokens: first of the completed prompts,
-        then of the decode rows.
+        Pages and slots after the tick, and what the host reads.
     """
     null_slot = len(slots.token) - 1
     inputs = split_inputs(packed, bucket, null_slot)
@@ -146,7 +165,8 @@ def step(
     row_length = slots.length[inputs.row_slot]
     page_table = slots.page_table.at[inputs.block_slot, inputs.block_start // page_size].set(inputs.block_page)
     page_table = page_table.at[inputs.row_slot, row_length // page_size].set(inputs.row_page)
-    slots = replace(slots, page_table=page_table, sampling=_admitted(slots.sampling, inputs))
+    parameters = slots.sampling.at[inputs.sample_slot].set(inputs.sample_params)
+    slots = replace(slots, page_table=page_table, sampling=parameters)
 
     block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)[None]
     tokens = jnp.concatenate([inputs.tokens, slots.token[inputs.row_slot]])
@@ -156,23 +176,20 @@ def step(
     sampled = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
     owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
     lengths = jnp.concatenate([inputs.sample_length, row_length + 1])
-    rows = jax.tree.map(lambda parameter: parameter[owners], slots.sampling)
-    new_tokens = sample(decoder.logits(sampled), rows, lengths)
+    rows, logits = SamplingRows.unpack(parameters[owners]), decoder.logits(sampled)
+    new_tokens = sample(logits, rows, lengths, slots.adjustments, owners)
     slots = replace(
         slots,
         token=slots.token.at[owners].set(new_tokens),
         length=slots.length.at[owners].set(lengths).at[null_slot].set(0),
+        adjustments=record(slots.adjustments, owners, new_tokens),
     )
-    return pages, slots, new_tokens
-
-
-def _admitted(sampling: SamplingRows, inputs: TickInputs[jax.Array]) -> SamplingRows:
-    """The parameters of requests whose prompt is completed in this tick enter their slots."""
-    names = [field.name for field in fields(SamplingRows)]
-    return replace(
-        sampling,
-        **{name: getattr(sampling, name).at[inputs.sample_slot].set(getattr(inputs, name)) for name in names},
+    outputs = TickOutputs(
+        tokens=new_tokens,
+        scores=score_if(rows.scored > 0, logits, new_tokens, max_logprobs),
+        prompt_scores=score_prompt(hidden[: bucket.prefill_tokens], inputs.targets, decoder.logits, max_logprobs),
     )
+    return pages, slots, outputs
 
 
 @dataclass(frozen=True, slots=True)

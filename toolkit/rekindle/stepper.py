@@ -1,5 +1,6 @@
-"""The two actors at the device: the stepper dispatches plans, the settler reads their tokens back."""
+"""The stepper actor: puts plans to the device."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -7,11 +8,13 @@ import numpy as np
 from anyio import to_thread
 
 from rekindle import buckets
+from rekindle.adjustments import entry
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.config import Limits
-from rekindle.executables import Executables
-from rekindle.messages import Dispatched, Message, Plan, Settled
-from rekindle.step import Pages, Slots, blank_inputs, samples_of, split_inputs
+from rekindle.executables import ENTER, Executables, Key, Program
+from rekindle.messages import Chunk, Dispatched, Message, Plan, Sampled, Scored
+from rekindle.sampling_rows import packed_row
+from rekindle.step import Pages, Slots, TickOutputs, blank_inputs, samples_of, split_inputs
 
 
 class Stepper:
@@ -24,20 +27,31 @@ class Stepper:
         self._limits = limits
 
     async def handle(self, message: Message) -> list[Message]:
-        """Plan becomes Dispatched. A bucket that is not compiled yet is compiled in a worker thread."""
+        """Plan becomes Dispatched. A program that is not compiled yet is compiled in a worker thread."""
         if not isinstance(message, Plan):
             raise TypeError(f"the stepper takes Plan, got {message!r}")
+        for chunk in message.chunks:
+            if chunk.completes is not None and chunk.completes.params.adjusts:
+                await self._enter(chunk)
         bucket = self._bucket(message)
-        program = self._executables.find(bucket)
-        if program is None:
-            program = await to_thread.run_sync(self._executables.compile, bucket, abandon_on_cancel=True)
+        program = await self._program(bucket)
         packed = pack(message, bucket, self._limits.max_running)
-        self._pages, self._slots, tokens = program(self._executables.weights, self._pages, self._slots, packed)
-        tokens.copy_to_host_async()
-        completed = [chunk.request_id for chunk in message.chunks if chunk.params is not None]
-        first_row = samples_of(bucket, self._limits.max_running)
-        sampled = [*enumerate(completed), *enumerate((row.request_id for row in message.rows), first_row)]
-        return [Dispatched(message.tick, tuple((request_id, at) for at, request_id in sampled), tokens)]
+        self._pages, self._slots, outputs = program(self._executables.weights, self._pages, self._slots, packed)
+        outputs.tokens.copy_to_host_async()
+        return [_dispatched(message, bucket, self._limits.max_running, outputs)]
+
+    async def _enter(self, chunk: Chunk) -> None:
+        assert chunk.completes is not None
+        program = await self._program(ENTER)
+        adjustments = self._slots.adjustments
+        packed = entry(chunk.completes, chunk.generated, adjustments.bias.shape[1])
+        self._slots = replace(self._slots, adjustments=program(adjustments, np.int32(chunk.slot), packed))
+
+    async def _program(self, key: Key) -> Program:
+        program = self._executables.find(key)
+        if program is None:
+            program = await to_thread.run_sync(self._executables.compile, key, abandon_on_cancel=True)
+        return program
 
     def free(self) -> None:
         """Delete the device state and the weights."""
@@ -52,15 +66,19 @@ class Stepper:
         )
 
 
-class Settler:
-    """Waits for each tick's tokens, in order, in a worker thread."""
-
-    async def handle(self, message: Message) -> list[Message]:
-        """Dispatched becomes Settled."""
-        if not isinstance(message, Dispatched):
-            raise TypeError(f"the settler takes Dispatched, got {message!r}")
-        tokens = (await to_thread.run_sync(np.asarray, message.tokens, abandon_on_cancel=True)).tolist()
-        return [Settled(message.tick, tuple((request_id, tokens[at]) for request_id, at in message.sampled))]
+def _dispatched(plan: Plan, bucket: Bucket, max_running: int, outputs: TickOutputs) -> Dispatched:
+    sampled: list[Sampled] = []
+    scored: list[Scored] = []
+    first_token = 0
+    for chunk in plan.chunks:
+        if (request := chunk.completes) is not None:
+            sampled.append(Sampled(chunk.request_id, len(sampled), request.params.logprobs))
+        if chunk.scoring is not None:
+            scored.append(Scored(chunk.request_id, first_token + chunk.scoring.first, chunk.scoring))
+        first_token += len(chunk.pages) * QUERY_BLOCK
+    first_row = samples_of(bucket, max_running)
+    sampled += [Sampled(row.request_id, at, row.logprobs) for at, row in enumerate(plan.rows, first_row)]
+    return Dispatched(plan.tick, tuple(sampled), tuple(scored), outputs)
 
 
 def pack(plan: Plan, bucket: Bucket, max_running: int) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -74,13 +92,14 @@ def pack(plan: Plan, bucket: Bucket, max_running: int) -> np.ndarray[Any, np.dty
         inputs.block_slot[block:end] = chunk.slot
         inputs.block_start[block:end] = range(chunk.start, chunk.start + len(chunk.tokens), QUERY_BLOCK)
         inputs.block_page[block:end] = chunk.pages
-        if (params := chunk.params) is not None:
+        if chunk.scoring is not None:
+            targets = first + chunk.scoring.first
+            inputs.targets[targets : targets + len(chunk.scoring.tokens)] = chunk.scoring.tokens
+        if chunk.completes is not None:
             inputs.sample_index[sample] = first + len(chunk.tokens) - 1
             inputs.sample_slot[sample] = chunk.slot
             inputs.sample_length[sample] = chunk.start + len(chunk.tokens)
-            inputs.top_k[sample], inputs.seed[sample] = params.top_k, params.seed or 0
-            inputs.temperature[sample] = params.temperature
-            inputs.top_p[sample], inputs.min_p[sample] = params.top_p, params.min_p
+            inputs.sample_params[sample] = packed_row(chunk.completes)
             sample += 1
         block = end
     if plan.rows:

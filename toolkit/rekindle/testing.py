@@ -9,7 +9,7 @@ it finds in the pages. So a plan with a wrong page, slot, position or order show
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Unpack
 
@@ -22,11 +22,12 @@ from rekindle.engine import Actors
 from rekindle.host import Host
 from rekindle.intake import Intake
 from rekindle.machine import Machine
-from rekindle.messages import Admit, Chunk, Dispatched, EndReason, Message, Output, Plan, Row, Settled, Started
+from rekindle.messages import Admit, Chunk, Dispatched, Message, Output, Plan, Row, Sampled, Scored, Settled, Started
 from rekindle.metrics import Stats
 from rekindle.model_config import ModelConfig, Rope
 from rekindle.pages import NULL_PAGE
 from rekindle.request import Request, SamplingParams
+from rekindle.results import EndReason, TokenLogprob
 from rekindle.scheduler import Scheduler
 from rekindle.session import Session, SettingsOptions
 from rekindle.text.tokenizer import Tokenizer
@@ -40,14 +41,17 @@ FAKE_MODEL = ModelConfig(
 )  # fmt: skip
 
 
-def next_token(tokens: Iterable[int], draw: int = 0) -> int:
-    """The fake model: `draw` and the sum of (position + 1) * (token + 1), modulo `VOCAB_SIZE`.
+def next_token(tokens: Sequence[int], draw: int = 0, banned: Collection[int] = ()) -> int:
+    """The fake model: `draw` and the sum of (position + 1) * (token + 1), modulo `VOCAB_SIZE`; if that token is banned,
+    the next one that is not.
 
     Args:
         tokens: every token of the request so far.
         draw: see `draw_of`.
+        banned: see `banned_tokens`.
     """
-    return (draw + sum((position + 1) * (token + 1) for position, token in enumerate(tokens))) % VOCAB_SIZE
+    first = draw + sum((position + 1) * (token + 1) for position, token in enumerate(tokens))
+    return next(token for step in range(VOCAB_SIZE) if (token := (first + step) % VOCAB_SIZE) not in banned)
 
 
 def draw_of(params: SamplingParams) -> int:
@@ -55,23 +59,55 @@ def draw_of(params: SamplingParams) -> int:
     return (params.seed or 0) if params.temperature > 0 else 0
 
 
+def banned_tokens(request: Request, tokens: Sequence[int]) -> set[int]:
+    """The tokens that a request may not take next. The fake knows no logits: any penalty is a ban to it.
+
+    Args:
+        tokens: every token of the request so far.
+    """
+    params, output = request.params, tokens[len(request.prompt) :]
+    allowed = params.allowed_token_ids
+    banned = set() if allowed is None else set(range(VOCAB_SIZE)) - allowed
+    banned |= {token for token, bias in params.logit_bias if bias < 0}
+    banned |= {word[-1] for word in request.bad_words if tuple(tokens[len(tokens) - len(word) + 1 :]) == word[:-1]}
+    if len(output) < params.min_tokens:
+        banned |= request.end_ids
+    penalized = set(tokens) if params.repetition_penalty > 1 else set()
+    if params.frequency_penalty > 0 or params.presence_penalty > 0:
+        penalized |= set(output)
+    return banned if len(banned | penalized) == VOCAB_SIZE else banned | penalized
+
+
+def score_of(token: int, alternatives: int) -> TokenLogprob:
+    """What the fake model gives for log-probabilities: the token's negative, and the tokens after it."""
+    top = [(token + step) % VOCAB_SIZE for step in range(alternatives)]
+    others = tuple(TokenLogprob(other, "", -float(other), rank) for rank, other in enumerate(top, 1))
+    return TokenLogprob(token, "", -float(token), 1, others)
+
+
 def expected_tokens(
     prompt: Sequence[int], max_tokens: int, *, draw: int = 0, end_ids: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """What the fake model generates, up to and with the first of `end_ids`."""
-    tokens = list(prompt)
-    while len(tokens) < len(prompt) + max_tokens:
-        tokens.append(next_token(tokens, draw))
-        if tokens[-1] in end_ids:
+    """What the fake model generates without parameters that ban, up to and with the first of `end_ids`."""
+    params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw)
+    return expected_of(Request(0, tuple(prompt), params, frozenset(end_ids), len(prompt) + max_tokens))
+
+
+def expected_of(request: Request) -> tuple[int, ...]:
+    """What the fake model generates for a request, stop strings aside."""
+    tokens = list(request.prompt)
+    while len(tokens) < min(len(request.prompt) + request.params.max_tokens, request.capacity):
+        tokens.append(next_token(tokens, draw_of(request.params), banned_tokens(request, tokens)))
+        if tokens[-1] in request.end_ids:
             break
-    return tuple(tokens[len(prompt) :])
+    return tuple(tokens[len(request.prompt) :])
 
 
 @dataclass(slots=True)
 class _Slot:
     token: int = 0
     length: int = 0
-    draw: int = 0
+    request: Request | None = None
     page_table: dict[int, int] = field(default_factory=dict)
 
 
@@ -87,17 +123,26 @@ class FakeStepper:
         """Plan becomes Dispatched. All of a tick is written before any of it is read, as on the device."""
         assert isinstance(message, Plan), f"the stepper takes Plan, got {message!r}"
         self._check(message)
-        sampled: list[tuple[int, _Slot]] = []
+        sampled: list[_Slot] = []
         for chunk in message.chunks:
             slot = self._write_chunk(chunk)
-            if chunk.params is not None:
-                slot.length, slot.draw = chunk.start + len(chunk.tokens), draw_of(chunk.params)
-                sampled.append((chunk.request_id, slot))
-        sampled += [(row.request_id, self._write_row(row)) for row in message.rows]
-        for _, slot in sampled:
-            slot.token = next_token(self._context(slot), slot.draw)
-        indices = tuple((request_id, index) for index, (request_id, _) in enumerate(sampled))
-        return [Dispatched(message.tick, indices, [slot.token for _, slot in sampled])]
+            if chunk.completes is not None:
+                slot.length, slot.request = chunk.start + len(chunk.tokens), chunk.completes
+                known = self._context(slot)
+                assert (*chunk.completes.prompt, *chunk.generated) == tuple(known), "the tokens are not the request's"
+                sampled.append(slot)
+        sampled += [self._write_row(row) for row in message.rows]
+        for slot in sampled:
+            assert slot.request is not None, "a row of a slot that no prompt completed"
+            context = self._context(slot)
+            slot.token = next_token(context, draw_of(slot.request.params), banned_tokens(slot.request, context))
+        places = tuple(
+            Sampled(slot.request.id, row, slot.request.params.logprobs)
+            for row, slot in enumerate(sampled)
+            if slot.request is not None
+        )
+        scored = tuple(Scored(c.request_id, 0, c.scoring) for c in message.chunks if c.scoring is not None)
+        return [Dispatched(message.tick, places, scored, [slot.token for slot in sampled])]
 
     def _check(self, plan: Plan) -> None:
         blocks = sum(len(chunk.pages) for chunk in plan.chunks)
@@ -108,7 +153,7 @@ class FakeStepper:
             smallest(self._limits.decode_buckets, len(plan.rows)),
         )
         assert bucket in self._limits.all_buckets(), f"no program is compiled for {bucket}"
-        completed = sum(chunk.params is not None for chunk in plan.chunks)
+        completed = sum(chunk.completes is not None for chunk in plan.chunks)
         assert completed <= min(bucket.blocks, self._limits.max_running), "more completed prompts than samples"
         slots = [chunk.slot for chunk in plan.chunks] + [row.slot for row in plan.rows]
         assert slots, "a plan for nothing"
@@ -120,6 +165,11 @@ class FakeStepper:
         assert chunk.start % QUERY_BLOCK == 0, "a chunk that is not aligned to query blocks"
         assert len(chunk.pages) == -(-len(chunk.tokens) // QUERY_BLOCK), "not one page for each query block"
         slot = self._slots[chunk.slot]
+        if chunk.scoring is not None:
+            first = chunk.scoring.first + 1
+            known = chunk.tokens[first : first + len(chunk.scoring.tokens)]
+            assert 0 < first <= len(chunk.tokens), "scored by a token of another chunk"
+            assert chunk.scoring.tokens[: len(known)] == known, "scored against the wrong tokens"
         for block, page in enumerate(chunk.pages):
             tokens = list(chunk.tokens[block * QUERY_BLOCK : (block + 1) * QUERY_BLOCK])
             position = chunk.start + block * QUERY_BLOCK
@@ -129,6 +179,9 @@ class FakeStepper:
 
     def _write_row(self, row: Row) -> _Slot:
         slot = self._slots[row.slot]
+        assert slot.request is not None, "a row of a slot that no prompt completed"
+        assert slot.request.id == row.request_id, "a row of a slot that another request holds"
+        assert slot.request.params.logprobs == row.logprobs, "a row that scores what its request does not ask for"
         self._write(slot, row.page, slot.length, [slot.token])
         slot.length += 1
         return slot
@@ -178,7 +231,11 @@ class FakeSettler:
 
 
 def _settled(tick: Dispatched) -> Settled:
-    return Settled(tick.tick, tuple((request_id, tick.tokens[at]) for request_id, at in tick.sampled))
+    tokens = tuple((sample.request_id, tick.outputs[sample.row]) for sample in tick.sampled)
+    wanted = {sample.request_id: sample.logprobs for sample in tick.sampled}
+    logprobs = {i: score_of(token, k) for i, token in tokens if (k := wanted[i]) is not None}
+    prompts = {s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.scored}
+    return Settled(tick.tick, tokens, logprobs, prompts)
 
 
 class CheckedScheduler(Scheduler):
@@ -218,9 +275,10 @@ class ByHand:
                 case Plan():
                     plans.append(answer)
                     self.in_flight += self._stepper.handle(answer)
-                case Started(request_id, _):
+                case Started(request_id):
                     self.started.append(request_id)
-                case Output(request_id, token_ids, end):
+                case Output(request, token_ids, end):
+                    request_id = request.id
                     assert request_id not in self.ends, "something is said of a request that ended"
                     self.tokens[request_id] += token_ids
                     if end is not None:
@@ -283,6 +341,8 @@ def fake_machine(
         limits=limits,
         dtype="int",
         actors=actors,
+        defaults={},
+        unserved=(),
         free=free,
         stats=lambda: Stats(scheduler.stats, programs=0, compilations=0, compilations_after_open=0),
     )

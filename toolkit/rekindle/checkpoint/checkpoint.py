@@ -45,6 +45,7 @@ class Checkpoint:
             views of the file; quantized ones come as float32.
         eos_ids: the tokens that end an answer; empty when the model names none.
         tokenizer: None when the model came without one and is served by token ids alone.
+        generation_config: what its generation_config.json says, as it is; empty when there is none.
     """
 
     source: str
@@ -52,3 +53,4 @@ class Checkpoint:
     tensors: Mapping[str, Array]
     eos_ids: frozenset[int]
     tokenizer: Tokenizer | None
+    generation_config: Mapping[str, Any]

@@ -35,7 +35,9 @@ def open_directory(directory: Path) -> Checkpoint:
     owners = {name: file for file in files for name in file.shapes}
     check_layout({name: file.shapes[name] for name, file in owners.items()}, config, source)
     tensors = LazyTensors({name: owners[name].loader(name) for name in expected_shapes(config)})
-    return Checkpoint(source, config, tensors, _eos_ids(directory, settings), load_tokenizer(directory))
+    generation = _generation_config(directory)
+    eos_ids = _eos_ids(generation, settings, source)
+    return Checkpoint(source, config, tensors, eos_ids, load_tokenizer(directory), generation)
 
 
 def _weight_files(directory: Path) -> list[SafetensorsFile]:
@@ -66,15 +68,20 @@ def _shards(directory: Path) -> list[SafetensorsFile]:
     return list(files.values())
 
 
-def _eos_ids(directory: Path, settings: Mapping[str, Any]) -> frozenset[int]:
-    """generation_config.json knows all the ids that end an answer; config.json often names only one of them."""
+def _generation_config(directory: Path) -> dict[str, Any]:
+    """Older models keep some of its keys in config.json, where they are not looked for."""
     path = directory / "generation_config.json"
-    eos = _read_json(path).get("eos_token_id") if path.is_file() else None
+    return _read_json(path) if path.is_file() else {}
+
+
+def _eos_ids(generation: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> frozenset[int]:
+    """generation_config.json knows all the ids that end an answer; config.json often names only one of them."""
+    eos = generation.get("eos_token_id")
     if eos is None:
         eos = settings.get("eos_token_id")
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
     if not all(isinstance(token, int) for token in ids):
-        raise CheckpointError(f"{directory}: eos_token_id must be a token id or a list of them, got {eos!r}")
+        raise CheckpointError(f"{source}: eos_token_id must be a token id or a list of them, got {eos!r}")
     return frozenset(ids)
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Unpack
 
-from rekindle.handle import Generation
 from rekindle.prompts import Messages
 from rekindle.request import SamplingOptions
+from rekindle.results import Generation
 from rekindle.session import Session
 
 

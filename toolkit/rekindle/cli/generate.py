@@ -20,7 +20,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("prompt", metavar="PROMPT", help='the text, or "-" to read it from stdin')
     parser.add_argument("--chat", action="store_true", help="the prompt is a message for the model's chat template")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens to generate (256)")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0, the default, takes the likeliest token")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="0 takes the likeliest token, which is the default where the model names none",
+    )
     parser.add_argument("--top-k", type=int, metavar="K", help="sample among the K likeliest tokens")
     parser.add_argument(
         "--top-p", type=float, metavar="P", help="sample among the fewest likeliest tokens of this total probability"
@@ -28,7 +33,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--min-p", type=float, metavar="P", help="drop tokens less than P times as likely as the likeliest"
     )
+    for name, what in (
+        ("repetition", "divide the logits of tokens in prompt or output by P"),
+        ("frequency", "subtract P from a token's logit each time that the output has it"),
+        ("presence", "subtract P from the logits of tokens that the output has"),
+    ):
+        parser.add_argument(f"--{name}-penalty", type=float, metavar="P", help=what)
     parser.add_argument("--seed", type=int, metavar="N", help="makes the draws repeatable")
+    parser.add_argument("--min-tokens", type=int, metavar="N", help="do not stop before there are N tokens")
+    parser.add_argument("--stop", metavar="TEXT", action="append", help="stop before this text; may be repeated")
     parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's own end tokens")
     parser.add_argument(
         "--stop-token-id", type=int, metavar="N", action="append", help="stop at this token too; may be repeated"
@@ -67,7 +80,10 @@ def generate(arguments: Namespace) -> int:
 
 
 def _sampling(arguments: Namespace) -> SamplingOptions:
-    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
+    names = (
+        *("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "min_tokens", "stop"),
+        *("repetition_penalty", "frequency_penalty", "presence_penalty"),
+    )
     options: Any = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     options["ignore_eos"], options["stop_token_ids"] = arguments.ignore_eos, arguments.stop_token_id or ()
     chosen: SamplingOptions = options
@@ -89,7 +105,7 @@ def _report(model: str, given: Answer) -> dict[str, Any]:
         "text": given.generation.text,
         "token_ids": given.generation.token_ids,
         "finish_reason": given.generation.finish_reason,
-        "prompt_tokens": given.generation.prompt_tokens,
+        "prompt_tokens": given.generation.usage.prompt_tokens,
         "seconds_to_first_token": round(given.first, 4),
         "seconds": round(given.seconds, 4),
     }
@@ -98,7 +114,7 @@ def _report(model: str, given: Answer) -> dict[str, Any]:
 def _figures(given: Answer) -> str:
     made = given.generation
     return (
-        f"{made.prompt_tokens} prompt tokens, {given.tokens} generated in {given.seconds:.2f} s "
+        f"{made.usage.prompt_tokens} prompt tokens, {given.tokens} generated in {given.seconds:.2f} s "
         f"({given.tokens / given.seconds:.1f} tokens/s, the first after {given.first:.2f} s), "
         f"ended by {made.finish_reason}"
     )

@@ -19,37 +19,44 @@ def render(
     template: str | None,
     bos_token: str | None = None,
     eos_token: str | None = None,
-    add_generation_prompt: bool = True,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> str:
     """Write a conversation as the model was trained to read it, exactly as transformers would.
 
     Args:
         messages: mappings with a "role" and a "content", both str, oldest first; other keys reach the template too.
+            A message of the role "assistant" that has "tool_calls" may have no content.
         template: Jinja source; it runs in a sandbox, since it came with the model.
-        add_generation_prompt: end with the start of the assistant's answer.
+        tools: JSON schemas of the functions that the model may call; the template reads them as `tools`.
+        variables: what else the template reads, by name. They overrule `add_generation_prompt` (True: end with the
+            start of the assistant's answer), `documents` (None), and the two tokens.
 
     Raises:
-        InvalidRequest: there is no template, the messages are malformed, or the template rejects them.
+        InvalidRequest: there is no template, an argument is malformed, or the template rejects them.
     """
     if template is None:
         raise InvalidRequest(
             "the model has no chat template, so messages cannot be turned into a prompt: pass the prompt as str"
         )
     check_messages(messages)
+    if tools is not None:
+        check_tools(tools)
+    if variables is not None:
+        check_variables(variables)
     from jinja2 import TemplateError
 
     # A token that the model lacks stays undefined, so that a template can test for it.
     tokens = {name: text for name, text in (("bos_token", bos_token), ("eos_token", eos_token)) if text is not None}
+    defaults = {"add_generation_prompt": True, "documents": None, **tokens}
     try:
-        return _compile(template).render(
-            messages=messages, tools=None, documents=None, add_generation_prompt=add_generation_prompt, **tokens
-        )
+        return _compile(template).render({**defaults, **(variables or {}), "messages": messages, "tools": tools})
     except TemplateError as error:
         raise InvalidRequest(f"the model's chat template rejects the messages: {error}") from error
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise InvalidRequest(
             f"the model's chat template cannot take the messages ({type(error).__name__}: {error}): "
-            "check that it supports their roles and keys"
+            "check that it supports their roles and keys, the tools and the variables"
         ) from error
 
 
@@ -69,10 +76,64 @@ def check_messages(messages: object) -> None:
                 f"messages[{place}] must be a mapping with role and content, got {type(message).__name__}"
             )
         for key in ("role", "content"):
+            if key == "content" and message.get(key) is None and _calls_tools(message):
+                continue
             if key not in message:
                 raise InvalidRequest(f"messages[{place}] has no {key!r}; it has {sorted(map(str, message))}")
             if not isinstance(message[key], str):
                 raise InvalidRequest(f"messages[{place}][{key!r}] must be str, got {type(message[key]).__name__}")
+
+
+def check_tools(tools: object) -> None:
+    """Check that `tools` is a list of JSON schemas.
+
+    Raises:
+        InvalidRequest: it is not; the message says where.
+    """
+    if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
+        raise InvalidRequest(f"tools must be a list of JSON schemas, got {_described(tools)}")
+    if not tools:
+        raise InvalidRequest("tools must have at least one tool, got an empty list; leave tools out for none")
+    for place, tool in enumerate(tools):
+        if not isinstance(tool, Mapping):
+            raise InvalidRequest(f"tools[{place}] must be the JSON schema of a function, got {_described(tool)}")
+        try:
+            json.dumps(tool, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequest(f"tools[{place}] cannot be written as JSON: {error}") from error
+
+
+def check_variables(variables: object) -> None:
+    """Check that `variables` is a mapping of names to values for a chat template.
+
+    Raises:
+        InvalidRequest: it is not, or a name is that of the messages or the tools.
+    """
+    if not isinstance(variables, Mapping):
+        raise InvalidRequest(
+            f"chat_template_kwargs must be a mapping of variables for the chat template, got {type(variables).__name__}"
+        )
+    for name in variables:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InvalidRequest(f"chat_template_kwargs must have names of variables as its keys, got {name!r:.80}")
+        if name in _ARGUMENTS:
+            raise InvalidRequest(f"chat_template_kwargs cannot set {name!r}: {_ARGUMENTS[name]}")
+
+
+_ARGUMENTS = {"messages": "the messages are the prompt", "tools": "give them by the argument of their own, tools="}
+
+
+def _calls_tools(message: Mapping[str, Any]) -> bool:
+    """Such a message may have nothing to say."""
+    return message.get("role") == "assistant" and bool(message.get("tool_calls"))
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"one {type(value).__name__}; put it in a list"
+    if callable(value):
+        return f"the Python object {getattr(value, '__name__', value)!r:.80}; give the JSON schema that describes it"
+    return type(value).__name__
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,104 @@
+"""Any mix of sampling parameters, on a real model: the same alone, in a batch, cut up otherwise, and started again."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rekindle
+
+TOKEN = st.integers(0, 511)
+OPTIONS = st.fixed_dictionaries(
+    {"seed": st.integers(0, 2**31 - 1), "max_tokens": st.sampled_from([1, 7, 20])},
+    optional={
+        "temperature": st.sampled_from([0.0, 0.7, 1.5]),
+        "top_k": st.sampled_from([0, 1, 40]),
+        "top_p": st.sampled_from([0.1, 0.9, 1.0]),
+        "min_p": st.sampled_from([0.0, 0.05]),
+        "repetition_penalty": st.sampled_from([0.8, 1.3]),
+        "frequency_penalty": st.sampled_from([-0.5, 1.0]),
+        "presence_penalty": st.sampled_from([-0.5, 1.0]),
+        "logit_bias": st.dictionaries(TOKEN, st.sampled_from([-2.0, 3.0, float("-inf")]), max_size=5),
+        "allowed_token_ids": st.lists(TOKEN, min_size=60, max_size=200, unique=True),
+        "bad_words": st.lists(st.lists(TOKEN, min_size=1, max_size=3), max_size=4),
+        "min_tokens": st.just(1),
+        "stop_token_ids": st.lists(TOKEN, max_size=30),
+        "ignore_eos": st.booleans(),
+        "logprobs": st.integers(0, 5),
+        "prompt_logprobs": st.integers(0, 5),
+    },
+)
+ASK = st.tuples(st.lists(TOKEN, min_size=1, max_size=70), OPTIONS)
+SMALL: dict[str, Any] = {"page_size": 16, "max_running": 4, "max_prefill_tokens": 64, "max_context": 128}
+
+
+@pytest.fixture(scope="module")
+def roomy(families: Path) -> Iterator[rekindle.Session]:
+    with rekindle.open_sync(families / "qwen2", progress=False, max_running=4, max_prefill_tokens=128) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def crowded(families: Path) -> Iterator[rekindle.Session]:
+    """Chunks of 16, prompts and decode rows in one tick, and pages for one request and a half."""
+    ways: dict[str, Any] = {"prefill_chunk": 16, "ticks": "combined", "num_pages": 10, "prefill_buckets": (64,)}
+    with rekindle.open_sync(families / "qwen2", progress=False, decode_buckets=(4,), **ways, **SMALL) as session:
+        yield session
+
+
+def _check(roomy: rekindle.Session, crowded: rekindle.Session, asks: list[tuple[list[int], dict[str, Any]]]) -> None:
+    alone = [roomy.generate_sync(token_ids=prompt, **options) for prompt, options in asks]
+    for session in (roomy, crowded):
+        handles = [session.submit(token_ids=prompt, **options) for prompt, options in asks]
+        for handle, expected, (prompt, options) in zip(handles, alone, asks, strict=True):
+            generation = handle.result(timeout=60)
+            assert generation.token_ids == expected.token_ids
+            assert generation.stopped_by == expected.stopped_by
+            _same_scores(generation.logprobs, expected.logprobs)
+            _same_scores(generation.prompt_logprobs, expected.prompt_logprobs)
+            assert generation.prompt_logprobs is None or len(generation.prompt_logprobs) == len(prompt)
+            assert generation.logprobs is None or len(generation.logprobs) == len(generation.token_ids)
+            banned = {t for t, bias in options.get("logit_bias", {}).items() if bias == float("-inf")}
+            assert not banned & set(generation.token_ids)
+            assert set(generation.token_ids) <= set(options.get("allowed_token_ids", range(512)))
+        assert session.stats.compilations_after_open == 0
+        assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
+
+
+Scores = Sequence[rekindle.TokenLogprob | None] | None
+
+
+def _same_scores(mine: Scores, theirs: Scores) -> None:
+    assert (mine is None) == (theirs is None)
+    for one, other in zip(mine or (), theirs or (), strict=True):
+        assert (one is None) == (other is None)
+        if one and other:
+            assert (one.token_id, len(one.top)) == (other.token_id, len(other.top))
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+@settings(max_examples=60)
+@given(st.lists(ASK, min_size=2, max_size=6))
+def test_any_mix_is_the_same_everywhere(
+    roomy: rekindle.Session, crowded: rekindle.Session, asks: list[tuple[list[int], dict[str, Any]]]
+) -> None:
+    _check(roomy, crowded, asks)
+
+
+@pytest.mark.deep
+@settings(max_examples=300)
+@given(st.lists(ASK, min_size=2, max_size=6))
+def test_any_of_many_mixes_is_the_same_everywhere(
+    roomy: rekindle.Session, crowded: rekindle.Session, asks: list[tuple[list[int], dict[str, Any]]]
+) -> None:
+    _check(roomy, crowded, asks)
+
+
+def test_the_crowded_session_did_start_requests_again(crowded: rekindle.Session) -> None:
+    """Or the tests above would say less than they seem to."""
+    prompts = [[i + 1] * 60 for i in range(4)]
+    crowded.generate_sync(token_ids=prompts, max_tokens=60, ignore_eos=True)
+    assert crowded.stats.scheduler.preemptions > 0

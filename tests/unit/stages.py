@@ -1,0 +1,101 @@
+"""An engine without its loop: its stages take one message at a time, in whatever order a test chooses."""
+
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Unpack
+
+from rekindle.actor import Actor
+from rekindle.callers import Callers
+from rekindle.handle import Handle
+from rekindle.messages import Message, Prompt
+from rekindle.metrics import SchedulerStats
+from rekindle.request import Request, SamplingOptions, SamplingParams
+from rekindle.session import SettingsOptions
+from rekindle.testing import fake_limits, fake_machine
+from rekindle.text.tokenizer import Tokenizer
+
+Choose = Callable[[int], int]
+"""Which of this many stages that have mail goes next."""
+
+
+def shuffled(seed: int) -> Choose:
+    """Any order, and for some seeds one where some stages hardly get a turn."""
+    order = random.Random(seed)
+    haste = order.choice([0.5, 1.0, 4.0])
+    return lambda ready: int(ready * order.random() ** haste)
+
+
+class Stages:
+    """The stages of a fake machine, their mailboxes, and those who ask.
+
+    Args:
+        tokenizer, eos_ids: see `fake_machine`.
+        **settings: see `fake_limits`.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer | None = None, eos_ids: Collection[int] = (), **settings: Unpack[SettingsOptions]
+    ):
+        self.limits = fake_limits(**settings)
+        self._machine = fake_machine(self.limits, tokenizer=tokenizer, eos_ids=eos_ids)
+        self._callers = Callers(max_waiting=1000)
+        self._routes = self._machine.actors.by_message()
+        self._mail: dict[Actor, deque[Message]] = {stage: deque() for stage in self._routes.values()}
+
+    def ask(self, prompt: Prompt, **options: Unpack[SamplingOptions]) -> Handle:
+        """Submit a request; nothing happens to it yet."""
+        return self._callers.submit(prompt, SamplingParams.from_options(options), self.post, wait=False)
+
+    def post(self, message: Message) -> None:
+        """Put a message into the mailbox of who takes it."""
+        stage = self._routes.get(type(message))
+        if stage is None:
+            self._callers.deliver(message)
+        else:
+            self._mail[stage].append(message)
+
+    def step(self, choose: Choose) -> bool:
+        """Let one stage that has mail handle one message; False if none has."""
+        ready = [stage for stage, mail in self._mail.items() if mail]
+        if ready:
+            stage = ready[choose(len(ready))]
+            for said in _said_by(stage, self._mail[stage].popleft()):
+                self.post(said)
+        return bool(ready)
+
+    def run(self, choose: Choose = lambda ready: 0) -> None:
+        """Handle all there is."""
+        while self.step(choose):
+            pass
+
+    def assert_nothing_is_left(self) -> SchedulerStats:
+        """Every page, slot, follower and handle is free."""
+        stats = self._machine.stats().scheduler
+        assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
+        assert not vars(self._machine.actors.detokenizer)["_followers"]
+        assert not self._callers._handles
+        assert not self._callers._queued
+        return stats
+
+
+def request_of(
+    prompt: Sequence[int], options: SamplingOptions, capacity: int, end_ids: Collection[int] = ()
+) -> Request:
+    """What the intake makes of it, for `expected_of`; bad words are token ids here."""
+    params = SamplingParams.from_options(options)
+    words = tuple(word for word in params.bad_words if not isinstance(word, str))
+    assert len(words) == len(params.bad_words), "texts take a tokenizer"
+    return Request(0, tuple(prompt), params, params.stop_token_ids | frozenset(end_ids), capacity, words)
+
+
+def _said_by(stage: Actor, message: Message) -> Iterable[Message]:
+    outcome = stage.handle(message)
+    if not isinstance(outcome, Awaitable):
+        return outcome
+    try:
+        next(iter(outcome.__await__()))
+    except StopIteration as done:
+        said: list[Message] = done.value
+        return said
+    raise AssertionError(f"{stage} waits for something outside of the stages")

@@ -1,0 +1,136 @@
+"""What a request gives depends on the request alone: any mix of parameters, alone and in any batch."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rekindle.handle import Handle
+from rekindle.request import SamplingOptions
+from rekindle.testing import VOCAB_SIZE, expected_of, score_of
+from tests.unit.stages import Stages, request_of, shuffled
+
+EOS = frozenset({7, 77, 177})
+TOKEN = st.integers(0, VOCAB_SIZE - 1)
+PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
+    "logit_bias": st.dictionaries(TOKEN, st.sampled_from([-math.inf, -1e6, -0.5, 0.0, 3.0]), max_size=30),
+    "repetition_penalty": st.sampled_from([0.5, 1.0, 1.2]),
+    "frequency_penalty": st.sampled_from([-2.0, 0.0, 2.0]),
+    "presence_penalty": st.sampled_from([-2.0, 0.0, 2.0]),
+    "bad_words": st.lists(st.lists(TOKEN, min_size=1, max_size=4), max_size=10),
+    "min_tokens": st.integers(0, 60),
+    "allowed_token_ids": st.none() | st.sets(TOKEN, min_size=70, max_size=100).map(sorted),
+    "temperature": st.sampled_from([0.0, 0.7, 1.0]),
+    "top_k": st.sampled_from([0, 1, 40]),
+    "top_p": st.sampled_from([0.1, 0.9, 1.0]),
+    "min_p": st.sampled_from([0.0, 0.05, 1.0]),
+    "ignore_eos": st.booleans(),
+    "stop_token_ids": st.lists(TOKEN, max_size=20),
+    "logprobs": st.none() | st.integers(0, 20),
+    "prompt_logprobs": st.none() | st.integers(0, 20),
+}
+OPTIONS = st.fixed_dictionaries(
+    {"max_tokens": st.sampled_from([60, 20, 5, 1]), "seed": st.integers(0, 2**31 - 1)}, optional=PARAMETERS
+)
+ROOMY = st.fixed_dictionaries(
+    {
+        "ticks": st.sampled_from(["prefill-first", "combined"]),
+        "overlap": st.booleans(),
+        "page_size": st.sampled_from([16, 64]),
+        "max_running": st.sampled_from([8, 3, 1]),
+        "max_prefill_tokens": st.sampled_from([512, 48]),
+        "prefill_chunk": st.sampled_from([512, 16]),
+        "max_context": st.sampled_from([None, 50]),
+    }
+)
+CROWDED = st.fixed_dictionaries(
+    {
+        "ticks": st.sampled_from(["prefill-first", "combined"]),
+        "overlap": st.booleans(),
+        "page_size": st.just(16),
+        "num_pages": st.integers(6, 10),
+        "max_running": st.integers(2, 5),
+        "prefill_chunk": st.sampled_from([512, 16]),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request; its parameters leave a token to choose at every step."""
+
+    prompt: tuple[int, ...]
+    options: SamplingOptions
+
+
+def make_ask(prompt: list[int], options: SamplingOptions) -> Ask:
+    return Ask(tuple(prompt), {**options, "min_tokens": min(options.get("min_tokens", 0), options["max_tokens"])})
+
+
+# At most 30 biases, 10 bad words and 23 end tokens can be banned at once, and at least 70 tokens are allowed.
+ASK = st.builds(make_ask, prompt=st.lists(TOKEN, min_size=1, max_size=40), options=OPTIONS)
+
+
+def assert_as_if_alone(ask: Ask, handle: Handle, capacity: int) -> None:
+    """By what the fake model says of the request, and of nothing else."""
+    options, generation = ask.options, handle.result(timeout=0)
+    ends = frozenset[int]() if options.get("ignore_eos") else EOS
+    request = request_of(ask.prompt, options, capacity, ends)
+    expected = expected_of(request)
+    assert generation.token_ids == expected
+    stopped = expected[-1] if expected[-1] in request.end_ids else None
+    assert (generation.finish_reason, generation.stopped_by) == ("length" if stopped is None else "stop", stopped)
+    assert (generation.usage.prompt_tokens, generation.usage.completion_tokens) == (len(ask.prompt), len(expected))
+    k = options.get("logprobs")
+    assert generation.logprobs == (None if k is None else tuple(score_of(token, k) for token in expected))
+    k = options.get("prompt_logprobs")
+    scores = None if k is None else (None, *(score_of(token, k) for token in ask.prompt[1:]))
+    assert generation.prompt_logprobs == scores
+
+
+def check(asks: list[Ask], limits: dict[str, Any], order: int) -> None:
+    together, choose = Stages(eos_ids=EOS, **limits), shuffled(order)
+    handles = []
+    for ask in asks:
+        handles.append(together.ask(ask.prompt, **ask.options))
+        for _ in range(len(ask.prompt)):
+            together.step(choose)
+    together.run(choose)
+    for ask, handle in zip(asks, handles, strict=True):
+        assert_as_if_alone(ask, handle, together.limits.max_context)
+    stats = together.assert_nothing_is_left()
+    assert stats.generated_tokens == sum(len(handle.result().token_ids) for handle in handles)
+    alone = Stages(eos_ids=EOS, **limits)
+    handle = alone.ask(asks[0].prompt, **asks[0].options)
+    alone.run()
+    assert handle.result(timeout=0).token_ids == handles[0].result().token_ids
+
+
+STORY = {"asks": st.lists(ASK, min_size=1, max_size=6), "limits": ROOMY | CROWDED, "order": st.integers(0, 2**32)}
+CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+@settings(CALM, max_examples=100)
+@given(**STORY)
+def test_any_mix_of_parameters_gives_the_same_alone_and_in_any_batch(
+    asks: list[Ask], limits: dict[str, Any], order: int
+) -> None:
+    check(asks, limits, order)
+
+
+@pytest.mark.deep
+@settings(CALM, max_examples=2000, derandomize=False)
+@given(**STORY)
+def test_very_many_mixes_of_parameters_give_the_same_alone_and_in_any_batch(
+    asks: list[Ask], limits: dict[str, Any], order: int
+) -> None:
+    check(asks, limits, order)
+
+
+def test_the_mixes_are_of_all_parameters() -> None:
+    """Those of stop strings, which take text, are in test_stop_strings_property.py."""
+    texts = {"stop", "keep_stop"}
+    assert {*PARAMETERS, "max_tokens", "seed"} | texts == set(SamplingOptions.__annotations__)

@@ -1,0 +1,71 @@
+"""Log-probabilities are those of the raw logits, with exact ranks, and cost nothing where nobody asks."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rekindle.scores import columns_of, score, score_if, score_prompt, unpack_score
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def expected(logits: Array) -> Array:
+    x = logits.astype(np.float64)
+    p: Array = x - np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)) - x.max(-1, keepdims=True)
+    return p
+
+
+@pytest.mark.parametrize("vocabulary", [20, 128, 129, 1000])
+def test_a_score_has_the_log_probability_the_rank_and_the_likeliest(vocabulary: int) -> None:
+    rng = np.random.default_rng(vocabulary)
+    logits = (rng.standard_normal((5, vocabulary)) * 4 - 30).astype(np.float32)
+    tokens = rng.integers(0, vocabulary, 5).astype(np.int32)
+    rows = np.asarray(jax.jit(score, static_argnums=2)(jnp.asarray(logits), jnp.asarray(tokens), 20))
+    for row, token, p in zip(rows, tokens.tolist(), expected(logits), strict=True):
+        order = np.argsort(-p)
+        scored = unpack_score(row, token, 7)
+        assert scored.logprob == pytest.approx(p[token], rel=1e-5, abs=2e-6)
+        assert scored.rank == 1 + int(np.flatnonzero(order == token)[0])
+        assert [other.token_id for other in scored.top] == order[:7].tolist()
+        assert [other.rank for other in scored.top] == [1, 2, 3, 4, 5, 6, 7]
+        np.testing.assert_allclose([other.logprob for other in scored.top], p[order[:7]], rtol=1e-5, atol=2e-6)
+
+
+def test_of_equal_logits_the_first_ids_come_first_and_share_the_best_rank() -> None:
+    logits = jnp.zeros((1, 300), jnp.float32)
+    scored = unpack_score(np.asarray(score(logits, jnp.asarray([250], jnp.int32), 5))[0], 250, 5)
+    assert [other.token_id for other in scored.top] == [0, 1, 2, 3, 4]
+    assert scored.rank == 1
+
+
+def test_scores_are_zeros_where_nobody_wants_them() -> None:
+    logits, tokens = jnp.ones((3, 40), jnp.float32), jnp.zeros(3, jnp.int32)
+    assert not np.asarray(score_if(jnp.zeros(3, bool), logits, tokens, 4)).any()
+    np.testing.assert_array_equal(
+        score_if(jnp.asarray([False, True, False]), logits, tokens, 4), score(logits, tokens, 4)
+    )
+
+
+@pytest.mark.parametrize("tokens", [16, 64, 80, 200])
+def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
+    """Also where the last group is not full, and where a whole group is not asked for."""
+    rng = np.random.default_rng(tokens)
+    hidden = rng.standard_normal((tokens, 8)).astype(np.float32)
+    weight = jnp.asarray(rng.standard_normal((8, 50)).astype(np.float32))
+    targets = rng.integers(0, 50, tokens).astype(np.int32)
+    targets[:70] = np.where(np.arange(len(targets[:70])) == 3, targets[:70], -1)
+    scores = score_prompt(jnp.asarray(hidden), jnp.asarray(targets), lambda rows: rows @ weight, 3)
+    assert scores.shape == (tokens, columns_of(3))
+    p = expected(np.asarray(jnp.asarray(hidden) @ weight))
+    for row in np.flatnonzero(targets >= 0):
+        scored = unpack_score(np.asarray(scores)[row], int(targets[row]), 3)
+        assert scored.logprob == pytest.approx(p[row, targets[row]], rel=1e-4, abs=1e-5)
+        assert scored.top[0].token_id == np.argmax(p[row])
+
+
+def test_without_prompt_tokens_there_is_nothing_to_score() -> None:
+    scores = score_prompt(jnp.zeros((0, 8)), jnp.zeros(0, jnp.int32), lambda rows: rows, 2)
+    assert scores.shape == (0, columns_of(2))

@@ -1,0 +1,237 @@
+"""Stop strings, case by case: where the text and the tokens end, and what the scheduler does about it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rekindle.actor import Actor
+from rekindle.handle import Handle
+from rekindle.messages import Message, Output, Stopped, Text
+from rekindle.results import EndReason, TokenLogprob
+from rekindle.session import Session
+from rekindle.testing import ByHand, expected_of, expected_tokens, fake_limits, fake_machine
+from rekindle.text.tokenizer import Tokenizer
+from tests.unit.stages import Stages, request_of
+
+PROMPT = (3, 1, 4)
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture(scope="module")
+def letters(byte_tokenizer: Tokenizer) -> dict[str, Any]:
+    """Options that let the fake model write letters alone, so that each token is one character, and none twice."""
+    return {"allowed_token_ids": byte_tokenizer.encode(LETTERS), "repetition_penalty": 2.0, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def tokens(letters: dict[str, Any]) -> tuple[int, ...]:
+    """The tokens that follow `PROMPT` when nothing stops them."""
+    options: Any = letters
+    return expected_of(request_of(PROMPT, options, capacity=100))
+
+
+@pytest.fixture(scope="module")
+def text(tokens: tuple[int, ...], byte_tokenizer: Tokenizer) -> str:
+    text = byte_tokenizer.decode(tokens)
+    assert len(set(text) & set(LETTERS)) == len(text) == 12
+    return text
+
+
+def test_the_text_ends_before_the_stop_and_the_tokens_after_it(
+    texts: Session, letters: dict[str, Any], tokens: tuple[int, ...], text: str
+) -> None:
+    generation = texts.generate_sync(token_ids=PROMPT, **letters, stop=text[3:6])
+    assert (generation.text, generation.token_ids) == (text[:3], tokens[:6])
+    assert (generation.finish_reason, generation.stopped_by) == ("stop", text[3:6])
+    assert generation.usage.completion_tokens == 6
+    kept = texts.generate_sync(token_ids=PROMPT, **letters, stop=text[3:6], keep_stop=True)
+    assert (kept.text, kept.token_ids) == (text[:6], tokens[:6])
+    assert (kept.finish_reason, kept.stopped_by) == ("stop", text[3:6])
+
+
+def test_a_stream_holds_back_what_may_begin_a_stop(texts: Session, letters: dict[str, Any], text: str) -> None:
+    """And goes on with it when it does not become one."""
+    stop = text[3:5] + "!"
+    pieces = [piece.text for piece in texts.stream_sync(token_ids=PROMPT, **letters, stop=stop)]
+    assert "".join(pieces) == text
+    assert pieces[3:6] == ["", "", text[3:6]]
+    pieces = [piece.text for piece in texts.stream_sync(token_ids=PROMPT, **letters, stop=text[3:6])]
+    assert pieces == [*text[:3], "", "", ""]
+
+
+def test_a_stop_that_the_last_token_completes_is_a_stop(texts: Session, letters: dict[str, Any], text: str) -> None:
+    generation = texts.generate_sync(token_ids=PROMPT, **{**letters, "max_tokens": 6}, stop=text[3:6])
+    assert (generation.text, generation.finish_reason, generation.stopped_by) == (text[:3], "stop", text[3:6])
+    generation = texts.generate_sync(token_ids=PROMPT, **{**letters, "max_tokens": 5}, stop=text[3:6])
+    assert (generation.text, generation.finish_reason, generation.stopped_by) == (text[:5], "length", None)
+
+
+def test_a_stop_that_an_end_token_completes_is_a_stop(
+    texts: Session, letters: dict[str, Any], tokens: tuple[int, ...], text: str
+) -> None:
+    generation = texts.generate_sync(token_ids=PROMPT, **letters, stop=text[3:6], stop_token_ids=[tokens[5]])
+    assert (generation.text, generation.token_ids, generation.stopped_by) == (text[:3], tokens[:6], text[3:6])
+    generation = texts.generate_sync(token_ids=PROMPT, **letters, stop=text[3:7], stop_token_ids=[tokens[5]])
+    assert (generation.text, generation.token_ids, generation.stopped_by) == (text[:6], tokens[:6], tokens[5])
+
+
+def test_a_stop_is_found_however_it_is_tokenized_and_not_in_the_prompt(
+    texts: Session, byte_tokenizer: Tokenizer
+) -> None:
+    """PEERS.md 4."""
+    newline: dict[str, Any] = {"allowed_token_ids": byte_tokenizer.encode("\n"), "max_tokens": 9}
+    generation = texts.generate_sync("\n\n\n", **newline, stop=["\n\n\n", "never"])
+    assert (generation.text, len(generation.token_ids), generation.stopped_by) == ("", 3, "\n\n\n")
+    generation = texts.generate_sync("\n\n\n", **newline, stop="\n\n", min_tokens=5)
+    assert (generation.text, len(generation.token_ids), generation.stopped_by) == ("\n\n\n", 5, "\n\n")
+
+
+def test_one_is_stopped_while_the_other_goes_on(texts: Session, letters: dict[str, Any], text: str) -> None:
+    handles = [texts.submit(token_ids=PROMPT, **letters, stop=stop) for stop in (text[1:3], "!", text[5:6])]
+    assert [handle.result().text for handle in handles] == [text[:1], text, text[:5]]
+
+
+# Between the stages
+
+
+def said_by(actor: Actor, message: Message) -> list[Message]:
+    said = actor.handle(message)
+    assert isinstance(said, Iterable)
+    return [*said]
+
+
+@pytest.fixture
+def detokenizer(byte_tokenizer: Tokenizer) -> Actor:
+    return fake_machine(fake_limits(), tokenizer=byte_tokenizer).actors.detokenizer
+
+
+def output_of(ids: tuple[int, ...], end: EndReason | None, stop: str, tokenizer: Tokenizer) -> Output:
+    """Several tokens at once, each with its log-probability."""
+    scores = tuple(TokenLogprob(token, tokenizer.decode([token]), -1.0, 1) for token in ids)
+    return Output(request_of(PROMPT, {"stop": stop}, capacity=100), ids, end, scores)
+
+
+@pytest.mark.parametrize("end", [None, "length", "stop"])
+@pytest.mark.parametrize("stop", ["b", "bc"])
+def test_an_output_of_several_tokens_is_cut_at_the_one_that_completes_a_stop(
+    byte_tokenizer: Tokenizer, detokenizer: Actor, stop: str, end: EndReason | None
+) -> None:
+    ids, taken = tuple(byte_tokenizer.encode("abcd")), 1 + len(stop)
+    output = output_of(ids, end, stop, byte_tokenizer)
+    text = Text(0, "a", ids[:taken], "stop", stop, output.logprobs[:taken])
+    assert said_by(detokenizer, output) == [text, Stopped(0, taken)]
+    if end is None:
+        assert said_by(detokenizer, replace(output, token_ids=(1,), logprobs=())) == []
+        assert said_by(detokenizer, Output(output.request, (), "stop")) == []
+    assert not vars(detokenizer)["_followers"]
+
+
+@pytest.mark.parametrize(("end", "by"), [("length", None), ("stop", 67)])
+def test_an_output_of_several_tokens_without_a_stop_is_whole(
+    byte_tokenizer: Tokenizer, detokenizer: Actor, end: EndReason, by: int | None
+) -> None:
+    ids = tuple(byte_tokenizer.encode("abcd"))
+    output = output_of(ids, end, "de", byte_tokenizer)
+    assert ids[-1] == 67
+    assert said_by(detokenizer, output) == [Text(0, "abcd", ids, end, by, output.logprobs)]
+    assert not vars(detokenizer)["_followers"]
+
+
+def test_nothing_more_is_computed_for_a_request_that_a_stop_ended(
+    byte_tokenizer: Tokenizer, letters: dict[str, Any], text: str
+) -> None:
+    """But for the ticks that were in flight; their tokens are surplus."""
+    stages = Stages(byte_tokenizer)
+    handle = stages.ask(PROMPT, **{**letters, "max_tokens": 4000}, stop=text[3:6])
+    stages.run(lambda ready: ready - 1)
+    assert len(handle.result().token_ids) == 6
+    stats = stages.assert_nothing_is_left()
+    assert (stats.generated_tokens, stats.ended) == (6, 1)
+    assert stats.ticks <= 6 + 2 * stages.limits.depth
+
+
+def told(handle: Handle) -> str:
+    return repr(handle).removeprefix("<rekindle.Handle ").removesuffix(">")
+
+
+def test_a_cancel_that_comes_after_the_stop_changes_nothing(
+    byte_tokenizer: Tokenizer, letters: dict[str, Any], text: str
+) -> None:
+    """The scheduler has not heard of either when the caller has the whole text."""
+    stages = Stages(byte_tokenizer)
+    handle = stages.ask(PROMPT, **letters, stop=text[3:6])
+    while not handle.done:
+        stages.step(lambda ready: ready - 1)
+    handle.cancel()
+    stages.run()
+    assert (told(handle), handle.result().text) == ("ended: stop, 6 tokens", text[:3])
+    stages.assert_nothing_is_left()
+
+
+def test_half_a_character_that_a_cancel_leaves_is_no_stop(byte_tokenizer: Tokenizer) -> None:
+    """At the end of a request's own text it is."""
+    begin, _ = byte_tokenizer.encode("é")
+    stages = Stages(byte_tokenizer, overlap=False)
+    whole = stages.ask(PROMPT, allowed_token_ids=[begin], max_tokens=1, stop="\ufffd")
+    stages.run()
+    assert (told(whole), whole.result().stopped_by) == ("ended: stop, 1 token", "\ufffd")
+    handle = stages.ask(PROMPT, allowed_token_ids=[begin], max_tokens=9, stop="\ufffd")
+    while told(handle) != "running, 1 token":
+        stages.step(lambda ready: ready - 1)
+    handle.cancel()
+    stages.run()
+    assert told(handle) == "cancelled, 1 token"
+
+
+@pytest.mark.parametrize("cancelled_first", [True, False])
+def test_whichever_comes_first_of_a_cancel_and_a_stop_ends_the_request(
+    byte_tokenizer: Tokenizer, letters: dict[str, Any], text: str, cancelled_first: bool
+) -> None:
+    stages = Stages(byte_tokenizer, overlap=False)
+    handle = stages.ask(PROMPT, **letters, stop=text[3:6])
+    while told(handle) != "running, 5 tokens":
+        stages.step(lambda ready: ready - 1)
+    handle.cancel()
+    stages.run((lambda ready: 0) if cancelled_first else (lambda ready: ready - 1))
+    assert told(handle) == ("cancelled, 5 tokens" if cancelled_first else "ended: stop, 6 tokens")
+    stages.assert_nothing_is_left()
+
+
+def test_a_stop_ends_its_request_alone_and_what_came_after_it_is_not_counted() -> None:
+    engine = ByHand()
+    for request_id in (0, 1):
+        engine.admit(request_id, PROMPT, max_tokens=9)
+    while len(engine.tokens[0]) < 4:
+        engine.settle()
+    engine.say(Stopped(0, 3))
+    assert engine.ends == {0: "stop"}
+    engine.drain()
+    assert engine.tokens[1] == list(expected_tokens(PROMPT, 9))
+    stats = engine.scheduler.stats
+    assert (stats.generated_tokens, stats.ended, stats.free_pages) == (3 + 9, 2, stats.pages)
+
+
+def test_a_stop_for_a_request_that_ended_or_never_was_is_nothing() -> None:
+    engine = ByHand()
+    engine.admit(0, PROMPT, max_tokens=2)
+    engine.drain()
+    before = engine.scheduler.stats
+    for request_id in (0, 7):
+        assert engine.say(Stopped(request_id, 1)) == []
+    assert engine.scheduler.stats == before
+    assert engine.ends == {0: "length"}
+
+
+def test_a_stop_reaches_a_request_that_waits_for_pages_again() -> None:
+    engine = ByHand(page_size=16, num_pages=4, max_running=2)
+    for request_id in (0, 1):
+        engine.admit(request_id, [5] * 15, max_tokens=30)
+    while not engine.scheduler.stats.preemptions:
+        engine.settle()
+    engine.say(Stopped(1, 1))
+    assert engine.ends == {1: "stop"}
+    engine.drain()
+    stats = engine.scheduler.stats
+    assert (stats.waiting, stats.generated_tokens, stats.free_pages) == (0, 1 + 30, stats.pages)

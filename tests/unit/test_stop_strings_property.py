@@ -1,0 +1,174 @@
+"""A stop string ends its request where a reader of the text would, whatever the stages do in which order."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rekindle.errors import RequestCancelled
+from rekindle.handle import Handle
+from rekindle.request import SamplingOptions
+from rekindle.testing import expected_of
+from rekindle.text.incremental import IncrementalDecoder
+from rekindle.text.tokenizer import Tokenizer
+from tests.unit.stages import Stages, request_of, shuffled
+
+LETTERS = "aé\n"
+"""What the fake model may write, for the most part: so few letters that stop strings come up often."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request; `cuts` are (place, length) of stop strings in the text that it would have without them."""
+
+    prompt: tuple[int, ...]
+    options: SamplingOptions
+    few_letters: bool
+    cuts: list[tuple[int, int]]
+    strays: list[str]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How one request must end."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    stopped_by: str | int | None
+
+
+ASK = st.builds(
+    Ask,
+    prompt=st.lists(st.integers(0, 250), min_size=1, max_size=20).map(tuple),
+    options=st.fixed_dictionaries(
+        {
+            "max_tokens": st.sampled_from([30, 12, 2, 1]),
+            "keep_stop": st.booleans(),
+            "temperature": st.sampled_from([0.0, 1.0]),
+            "seed": st.integers(0, 250),
+        },
+        optional={"min_tokens": st.integers(0, 12)},
+    ),
+    few_letters=st.sampled_from([True, True, False]),
+    cuts=st.lists(st.tuples(st.integers(0, 29), st.integers(1, 5)), max_size=3),
+    strays=st.lists(st.text(LETTERS + "\ufffd", min_size=1, max_size=4), max_size=2),
+)
+LIMITS = st.fixed_dictionaries(
+    {
+        "ticks": st.sampled_from(["prefill-first", "combined"]),
+        "overlap": st.booleans(),
+        "page_size": st.just(16),
+        "num_pages": st.integers(4, 9),
+        "max_running": st.integers(1, 3),
+    }
+)
+
+
+def pieces_of(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> list[str]:
+    """The text that each token completes; the last has what is left."""
+    decoder = IncrementalDecoder(tokenizer)
+    pieces = [decoder.push(token) for token in token_ids]
+    pieces[-1] += decoder.finish()
+    assert "".join(pieces) == tokenizer.decode(token_ids)
+    return pieces
+
+
+def read(pieces: list[str], stops: list[str], min_tokens: int) -> tuple[str, int, str | None]:
+    """By definition: the text up to and with the first complete stop, how many tokens that takes, and the stop."""
+    text = ""
+    for count, piece in enumerate(pieces, 1):
+        for character in piece:
+            text += character
+            complete = [stop for stop in stops if text.endswith(stop)]
+            if complete and count >= min_tokens:
+                return text, count, max(complete, key=len)
+    return text, len(pieces), None
+
+
+def resolved(ask: Ask, capacity: int, tokenizer: Tokenizer) -> tuple[SamplingOptions, Expected]:
+    """The options of a request, and how it must end; its end token is one that it would take early or late."""
+    options: SamplingOptions = {**ask.options}
+    options["min_tokens"] = min(options.get("min_tokens", 0), options["max_tokens"])
+    if ask.few_letters:
+        options["allowed_token_ids"] = sorted({*tokenizer.encode(LETTERS), 250})
+        options["stop_token_ids"] = [250]
+    token_ids = expected_of(request_of(ask.prompt, options, capacity))
+    pieces = pieces_of(token_ids, tokenizer)
+    full = "".join(pieces)
+    stops = [full[place : place + length] for place, length in ask.cuts] + ask.strays
+    options["stop"] = [stop for stop in stops if stop]
+    text, count, stop = read(pieces, list(options["stop"] or ()), options["min_tokens"])
+    if stop is not None:
+        text = text if options.get("keep_stop") else text[: -len(stop)]
+        return options, Expected(text, token_ids[:count], "stop", stop)
+    if token_ids[-1] in (options.get("stop_token_ids") or ()):
+        return options, Expected(text, token_ids, "stop", token_ids[-1])
+    return options, Expected(text, token_ids, "length", None)
+
+
+def assert_ended_as(handle: Handle, expected: Expected) -> None:
+    got = handle.result(timeout=0)
+    assert Expected(got.text, got.token_ids, got.finish_reason, got.stopped_by) == expected
+    assert got.usage.completion_tokens == len(expected.token_ids)
+    pieces = [*handle]
+    assert "".join(piece.text for piece in pieces) == expected.text
+    assert tuple(token for piece in pieces for token in piece.token_ids) == expected.token_ids
+
+
+def assert_cut_short(handle: Handle, expected: Expected) -> None:
+    """What a request showed before it was cancelled is the beginning of what it would have shown."""
+    shown, tokens = "", tuple[int, ...]()
+    with pytest.raises(RequestCancelled):  # noqa: PT012 - what comes before the error counts
+        for piece in handle:
+            shown, tokens = shown + piece.text, tokens + piece.token_ids
+    assert tokens == expected.token_ids[: len(tokens)]
+    whole = expected.text + (expected.stopped_by if isinstance(expected.stopped_by, str) else "")
+    assert whole.startswith(shown.removesuffix("\ufffd"))
+
+
+def check(asks: list[Ask], limits: dict[str, Any], order: int, cancels: list[int], tokenizer: Tokenizer) -> None:
+    stages, choose = Stages(tokenizer, **limits), shuffled(order)
+    wanted = [resolved(ask, stages.limits.max_context, tokenizer) for ask in asks]
+    handles = [stages.ask(ask.prompt, **options) for ask, (options, _) in zip(asks, wanted, strict=True)]
+    for steps in cancels:
+        for _ in range(steps):
+            stages.step(choose)
+        handles[steps % len(handles)].cancel()
+    stages.run(choose)
+    cancelled = {steps % len(handles) for steps in cancels}
+    for place, (handle, (_, expected)) in enumerate(zip(handles, wanted, strict=True)):
+        if place in cancelled and "cancelled" in repr(handle):
+            assert_cut_short(handle, expected)
+        else:
+            assert_ended_as(handle, expected)
+    stats = stages.assert_nothing_is_left()
+    assert stats.ended == len(asks)
+    assert cancels or stats.generated_tokens >= sum(len(expected.token_ids) for _, expected in wanted)
+
+
+STORY = {
+    "asks": st.lists(ASK, min_size=1, max_size=4),
+    "limits": LIMITS,
+    "order": st.integers(0, 2**32),
+    "cancels": st.just([]) | st.lists(st.integers(0, 60), max_size=3),
+}
+
+
+@settings(max_examples=150)
+@given(**STORY)
+def test_a_text_is_cut_as_its_definition_says_in_any_order_of_the_stages(
+    byte_tokenizer: Tokenizer, asks: list[Ask], limits: dict[str, Any], order: int, cancels: list[int]
+) -> None:
+    check(asks, limits, order, cancels, byte_tokenizer)
+
+
+@pytest.mark.deep
+@settings(max_examples=5000, derandomize=False)
+@given(**STORY)
+def test_a_text_is_cut_as_its_definition_says_in_very_many_orders(
+    byte_tokenizer: Tokenizer, asks: list[Ask], limits: dict[str, Any], order: int, cancels: list[int]
+) -> None:
+    check(asks, limits, order, cancels, byte_tokenizer)

@@ -1,0 +1,67 @@
+"""What a model's authors recommend for sampling: generation_config.json, put into our own names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_OURS = {
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "stop_strings": "stop",
+    "bad_words_ids": "bad_words",
+}
+# What would change the output and cannot be honoured, by the value that changes nothing.
+_NEUTRAL: Mapping[str, float | None] = {
+    "begin_suppress_tokens": None,
+    "constraints": None,
+    "dola_layers": None,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "exponential_decay_length_penalty": None,
+    "force_words_ids": None,
+    "forced_bos_token_id": None,
+    "forced_decoder_ids": None,
+    "forced_eos_token_id": None,
+    "guidance_scale": 1.0,
+    "max_time": None,
+    "min_length": 0,
+    "no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "penalty_alpha": 0.0,
+    "sequence_bias": None,
+    "suppress_tokens": None,
+    "token_healing": False,
+    "top_h": None,
+    "typical_p": 1.0,
+    "watermarking_config": None,
+}
+
+
+def sampling_defaults(generation_config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The sampling options that a model recommends.
+
+    Nothing is recommended where the file is silent, except for the temperature, which is 1 if the file has
+    `do_sample`, and 0 if not: then the likeliest token is always taken, whatever temperature the file names.
+
+    Args:
+        generation_config: as in the file, with transformers' names; null stands for an absent entry.
+
+    Returns:
+        (options of `SamplingParams`, with values that are not yet checked, the names of entries that change what is
+        generated and cannot be honoured, sorted).
+    """
+    given = {name: value for name, value in generation_config.items() if value is not None}
+    options = {ours: given[name] for name, ours in _OURS.items() if name in given}
+    options["temperature"] = given.get("temperature", 1.0) if given.get("do_sample") else 0.0
+    return options, tuple(name for name in sorted(_NEUTRAL) if name in given and not _is_neutral(name, given[name]))
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    """Empty lists change nothing either: a list of tokens to suppress, for one."""
+    return bool(value == _NEUTRAL[name]) or value in ([], {})

@@ -1,0 +1,116 @@
+"""Log-probabilities inside the step: of the model's own distribution, before any sampling parameter."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rekindle.results import TokenLogprob
+from rekindle.sampling import in_blocks
+
+GROUP = 64
+"""Prompt tokens scored at a time: the logits of a whole chunk would not fit beside a model."""
+
+
+def columns_of(most: int) -> int:
+    """The width of a packed score with room for `most` alternatives."""
+    return 2 + 2 * most
+
+
+def score(logits: jax.Array, tokens: jax.Array, most: int) -> jax.Array:
+    """How likely each row's token is, and which tokens are likeliest.
+
+    Args:
+        logits: (rows, vocabulary) float32.
+        tokens: (rows,) int32.
+        most: how many of the likeliest tokens to give.
+
+    Returns:
+        (rows, columns_of(most)) int32: the bits of the token's log-probability, its rank (1 is the likeliest), the
+        likeliest ids, and the bits of their log-probabilities.
+    """
+    largest = logits.max(-1, keepdims=True)
+    total = jnp.log(jnp.exp(logits - largest).sum(-1, keepdims=True))
+    own = jnp.take_along_axis(logits, tokens[:, None], axis=1)
+    rank = 1 + (logits > own).sum(-1, dtype=jnp.int32)
+    values, ids = _largest(logits, most)
+    own, values = own - largest, values - largest  # before the sum, which is small, so that nothing is rounded away
+    packed = [_bits(own - total), rank[:, None], ids, _bits(values - total)]
+    return jnp.concatenate(packed, axis=1)
+
+
+def score_if(wanted: jax.Array, logits: jax.Array, tokens: jax.Array, most: int) -> jax.Array:
+    """`score` if any of `wanted` (rows,) bool is true, else zeros."""
+    scores: jax.Array = lax.cond(
+        wanted.any(),
+        lambda: score(logits, tokens, most),
+        lambda: jnp.zeros((len(logits), columns_of(most)), jnp.int32),
+    )
+    return scores
+
+
+def score_prompt(
+    hidden: jax.Array, targets: jax.Array, logits_of: Callable[[jax.Array], jax.Array], most: int
+) -> jax.Array:
+    """How likely the known next token is at each position of a prompt.
+
+    Args:
+        hidden: (tokens, hidden) float32.
+        targets: (tokens,) int32, the next token of each; -1 where it is not asked for.
+        logits_of: hidden states to logits.
+        most: as in `score`.
+
+    Returns:
+        (tokens, columns_of(most)) int32, as `score` gives them; zeros in groups where nothing is asked for.
+    """
+    if not len(hidden):
+        return jnp.zeros((0, columns_of(most)), jnp.int32)
+    padding = -len(hidden) % GROUP
+    groups = (
+        jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, GROUP, hidden.shape[1]),
+        jnp.pad(targets, (0, padding), constant_values=-1).reshape(-1, GROUP),
+    )
+
+    def one(group: tuple[jax.Array, jax.Array]) -> jax.Array:
+        group_hidden, group_targets = group
+        group_scores: jax.Array = lax.cond(
+            (group_targets >= 0).any(),
+            lambda: score(logits_of(group_hidden), jnp.maximum(group_targets, 0), most),
+            lambda: jnp.zeros((GROUP, columns_of(most)), jnp.int32),
+        )
+        return group_scores
+
+    scores: jax.Array = lax.map(one, groups)
+    return scores.reshape(-1, columns_of(most))[: len(hidden)]
+
+
+def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternatives: int) -> TokenLogprob:
+    """A row of `score` as its reader sees it, still without texts.
+
+    Args:
+        row: (columns,) int32.
+        token: the token that was scored.
+        alternatives: how many of the likeliest tokens to give.
+    """
+    most = (len(row) - 2) // 2
+    ids, values = row[2 : 2 + alternatives].tolist(), row[2 + most :].view(np.float32)[:alternatives].tolist()
+    top = tuple(TokenLogprob(i, "", value, rank) for rank, (i, value) in enumerate(zip(ids, values, strict=True), 1))
+    return TokenLogprob(token, "", row[:1].view(np.float32).item(), int(row[1]), top)
+
+
+def _largest(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """`lax.top_k` by way of blocks: the best `count` values lie in the `count` blocks with the best maxima."""
+    blocks = in_blocks(values, -jnp.inf)
+    _, block = lax.top_k(blocks.max(-1), min(count, blocks.shape[1]))
+    block = jnp.sort(block, axis=-1)  # so that of equal values the first comes first
+    candidates = jnp.take_along_axis(blocks, block[:, :, None], axis=1)
+    best, place = lax.top_k(candidates.reshape(len(values), -1), count)
+    ids = jnp.take_along_axis(block, place // blocks.shape[2], axis=1) * blocks.shape[2] + place % blocks.shape[2]
+    return best, ids
+
+
+def _bits(values: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(values, jnp.int32)

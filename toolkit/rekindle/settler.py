@@ -1,0 +1,41 @@
+"""The settler actor: reads the outputs of dispatched ticks back."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from anyio import to_thread
+
+from rekindle.messages import Dispatched, Message, Settled
+from rekindle.results import TokenLogprob
+from rekindle.scores import unpack_score
+
+
+class Settler:
+    """Waits for each tick's outputs, in order, in a worker thread."""
+
+    async def handle(self, message: Message) -> list[Message]:
+        """Dispatched becomes Settled."""
+        if not isinstance(message, Dispatched):
+            raise TypeError(f"the settler takes Dispatched, got {message!r}")
+        return [await to_thread.run_sync(_read, message, abandon_on_cancel=True)]
+
+
+def _read(tick: Dispatched) -> Settled:
+    tokens = np.asarray(tick.outputs.tokens).tolist()
+    sampled = tuple((sample.request_id, tokens[sample.row]) for sample in tick.sampled)
+    return Settled(tick.tick, sampled, dict(_logprobs(tick, tokens)), dict(_prompt_logprobs(tick)))
+
+
+def _logprobs(tick: Dispatched, tokens: list[int]) -> Iterator[tuple[int, TokenLogprob]]:
+    for sample in tick.sampled:
+        if sample.logprobs is not None:
+            row = np.asarray(tick.outputs.scores)[sample.row]
+            yield sample.request_id, unpack_score(row, tokens[sample.row], sample.logprobs)
+
+
+def _prompt_logprobs(tick: Dispatched) -> Iterator[tuple[int, tuple[TokenLogprob, ...]]]:
+    for scored in tick.scored:
+        scoring = scored.scoring
+        rows = np.asarray(tick.outputs.prompt_scores)[scored.row : scored.row + len(scoring.tokens)]
+        pairs = zip(rows, scoring.tokens, strict=True)
+        yield scored.request_id, tuple(unpack_score(row, token, scoring.alternatives) for row, token in pairs)
