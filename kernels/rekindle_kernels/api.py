@@ -1,4 +1,4 @@
-"""The attention operations that the step calls: arguments checked, implementation chosen by name."""
+"""The operations on a page pool, attention among them: arguments checked, implementation chosen by name."""
 
 from typing import Literal
 
@@ -92,6 +92,57 @@ def write(
     if _is_xla(implementation):
         return xla_pages.write(pages, kv, page_ids, offsets)
     return reference.write(pages, kv, page_ids, offsets)
+
+
+def read_page(pages: jax.Array, page_id: jax.Array, *, implementation: Implementation = "xla") -> jax.Array:
+    """A copy of one page, in the pool's stored form.
+
+    Args:
+        pages: (pages, 2, kv_heads, page_size, head_dim) from `empty`.
+        page_id: () int32, in the pool.
+        implementation: "xla" or "reference".
+
+    Returns:
+        (2, kv_heads, page_size, head_dim) of the dtype of `pages`.
+
+    Raises:
+        ValueError: shapes that do not fit together, or an unknown implementation.
+    """
+    _check_page(pages, page_id, pages.shape[1:], pages.dtype)
+    if _is_xla(implementation):
+        return xla_pages.read_page(pages, page_id)
+    return reference.read_page(pages, page_id)
+
+
+def write_page(
+    pages: jax.Array, page_id: jax.Array, content: jax.Array, *, implementation: Implementation = "xla"
+) -> jax.Array:
+    """Put back what `read_page` gave, into the same page or another one.
+
+    Args:
+        pages: (pages, 2, kv_heads, page_size, head_dim) from `empty`; donate it to have it updated in place.
+        page_id: () int32, in the pool.
+        content: (2, kv_heads, page_size, head_dim) of the dtype of `pages`.
+        implementation: "xla" or "reference".
+
+    Returns:
+        The pages with the content in one of them.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit together, or an unknown implementation.
+    """
+    _check_page(pages, page_id, content.shape, content.dtype)
+    if _is_xla(implementation):
+        return xla_pages.write_page(pages, page_id, content)
+    return reference.write_page(pages, page_id, content)
+
+
+def _check_page(pages: jax.Array, page_id: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> None:
+    _check_pages(pages, pages.shape[-1])
+    if page_id.shape != ():
+        raise ValueError(f"page_id must be a scalar, got {page_id.shape}")
+    if (shape, dtype) != (pages.shape[1:], pages.dtype):
+        raise ValueError(f"a page of these pages is {pages.shape[1:]} {pages.dtype}, got {shape} {dtype}")
 
 
 def _check_pages(pages: jax.Array, head_dim: int) -> None:

@@ -26,3 +26,13 @@ def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Arr
         rows = offset + jnp.arange(block.shape[2])
         pages = pages.at[page, :, :, rows].set(jnp.moveaxis(block, 2, 0).astype(pages.dtype))
     return pages
+
+
+def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
+    """See `api.read_page`."""
+    return pages[page_id]
+
+
+def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.Array:
+    """See `api.write_page`."""
+    return pages.at[page_id].set(content)

@@ -14,7 +14,7 @@ from rekindle.config import Settings
 from rekindle.executables import Executables
 from rekindle.models.load import load_decoder
 from rekindle.sampling_rows import COLUMNS
-from rekindle.step import blank_inputs, empty_pages, empty_slots, split_inputs
+from rekindle.step import Layout, empty_pages, empty_slots
 from tests.bench import costs
 from tests.bench.workload import MODEL
 
@@ -92,12 +92,14 @@ def step_seconds(dtype: str, prefill_tokens: int, decode_rows: int, context: int
 
 def _inputs(bucket: Bucket, rows: int, tables: Table, context: int) -> Table:
     """All rows of the bucket busy: one prompt that fills the prefill part, and every decode row."""
-    packed = blank_inputs(bucket, rows)
-    inputs = split_inputs(packed, bucket, rows)
+    layout = Layout(bucket, rows, tables.shape[1])
+    packed = layout.blank()
+    inputs = layout.split(packed)
     if bucket.prefill_tokens:
         inputs.block_slot[:] = 0
         inputs.block_start[:] = np.arange(bucket.blocks) * QUERY_BLOCK
         inputs.block_page[:] = tables[0, inputs.block_start // PAGE_SIZE]
+        inputs.chunk_slot[0], inputs.chunk_table[0] = 0, tables[0]
         inputs.sample_index[0] = bucket.prefill_tokens - 1
         inputs.sample_slot[0], inputs.sample_length[0] = 0, bucket.prefill_tokens
     if bucket.decode_rows:

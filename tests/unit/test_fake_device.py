@@ -1,14 +1,35 @@
 """The fake device tells a wrong plan from a right one: that is what it is for."""
 
+import copy
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from rekindle.messages import Chunk, Dispatched, Message, Plan, Row, Scoring
+from rekindle.config import Limits
+from rekindle.messages import (
+    Chunk,
+    Dispatched,
+    Drop,
+    Fetch,
+    Fetched,
+    Gathered,
+    Message,
+    Onload,
+    Plan,
+    Row,
+    Save,
+    Saved,
+    Scoring,
+    Withdraw,
+)
 from rekindle.request import Request, SamplingOptions, SamplingParams
 from rekindle.testing import (
     VOCAB_SIZE,
+    ByHand,
+    CheckedScheduler,
+    FakeHostTier,
     FakeStepper,
     banned_tokens,
     draw_of,
@@ -28,7 +49,7 @@ def whole(
     request_id: int, slot: int, prompt: tuple[int, ...], pages: tuple[int, ...], params: SamplingParams | None = None
 ) -> Chunk:
     """A prompt in one chunk."""
-    return Chunk(request_id, slot, 0, prompt, pages, request(request_id, prompt, params))
+    return Chunk(request_id, slot, 0, prompt, pages, pages, request(request_id, prompt, params))
 
 
 def tokens_of(plans: list[Plan]) -> list[int] | None:
@@ -48,10 +69,10 @@ def plans(page: int = 2, start: int = 16, slot: int = 0, row_page: int = 2) -> l
     """Two prompts in chunks, then one more token for the longer one; the defaults are right."""
     longer, shorter = request(0, LONG), request(1, SHORT)
     return [
-        Plan(1, (Chunk(1, 1, 0, SHORT[:16], (4,), None),), ()),
-        Plan(2, (Chunk(0, 0, 0, LONG[:16], (1,), None),), ()),
-        Plan(3, (Chunk(0, 0, 16, LONG[16:], (page,), longer),), ()),
-        Plan(4, (Chunk(1, 1, start, SHORT[16:], (3,), shorter),), ()),
+        Plan(1, (Chunk(1, 1, 0, SHORT[:16], (4,), (4,), None),), ()),
+        Plan(2, (Chunk(0, 0, 0, LONG[:16], (1,), (1, page), None),), ()),
+        Plan(3, (Chunk(0, 0, 16, LONG[16:], (page,), (1, page), longer),), ()),
+        Plan(4, (Chunk(1, 1, start, SHORT[16:], (3,), (4, 3), shorter),), ()),
         Plan(5, (), (Row(0, slot, row_page),)),
     ]
 
@@ -154,7 +175,114 @@ def test_the_seed_counts_only_where_something_is_drawn() -> None:
     assert tokens_of([plan]) == list(expected_tokens([1, 2], 1, draw=5)) != list(expected_tokens([1, 2], 1))
 
 
+@pytest.fixture
+def filled() -> FakeStepper:
+    """A device with the first 16 tokens of LONG in page 1, and the rest of it in page 2, which is not full."""
+    device = FakeStepper(fake_limits(page_size=16, max_running=2))
+    device.handle(Plan(1, (whole(0, 0, LONG, (1, 2)),), ()))
+    return device
+
+
+def onloaded(staged: tuple[Any, ...], pages: tuple[int, ...] = (5,)) -> Plan:
+    """The rest of LONG on a page that is onloaded."""
+    chunk = Chunk(7, 1, 16, LONG[16:], (6,), (5, 6), request(7, LONG))
+    return Plan(9, (chunk,), (), (Onload(staged, pages),))
+
+
+def test_a_page_that_was_saved_and_overwritten_comes_back_wherever_it_is_onloaded(filled: FakeStepper) -> None:
+    (gathered,) = filled.handle(Save(3, (1,), (40,)))
+    filled.handle(Plan(2, (whole(0, 0, SHORT, (1, 2)),), ()))
+    tier = FakeHostTier(capacity=9)
+    assert tier.handle(gathered) == [Saved(3, kept=True)]
+    (fetched,) = tier.handle(Fetch(7, (40,)))
+    assert isinstance(fetched, Fetched)
+    assert fetched.staged is not None
+    assert tier.handle(Drop((40,))) == []
+    (dispatched,) = filled.handle(onloaded(fetched.staged))
+    assert isinstance(dispatched, Dispatched)
+    assert dispatched.outputs == list(expected_tokens(LONG, 1))
+
+
+def test_what_is_onloaded_is_read(filled: FakeStepper) -> None:
+    with pytest.raises(AssertionError, match="the tokens are not the request's"):
+        filled.handle(onloaded((LONG[1:17],)))
+
+
+@pytest.mark.parametrize("plan", [onloaded((LONG[:16],), (0,)), onloaded((LONG[:16],) * 2, (5, 5)), onloaded(())])
+def test_pages_that_cannot_be_onloaded_are_refused(filled: FakeStepper, plan: Plan) -> None:
+    with pytest.raises((AssertionError, ValueError), match=r"not in the pool|onloaded twice|zip\(\)"):
+        filled.handle(plan)
+
+
+@pytest.mark.parametrize("page", [2, 3])
+def test_a_page_is_not_saved_before_it_is_full(filled: FakeStepper, page: int) -> None:
+    with pytest.raises(AssertionError, match=f"page {page} is saved before it is full"):
+        filled.handle(Save(0, (1, page), (4, 5)))
+
+
+def test_the_fake_host_tier_refuses_what_the_scheduler_must_not_ask() -> None:
+    tier, content = FakeHostTier(capacity=2), LONG[:16]
+    assert tier.handle(Gathered(0, (3, 4), (SHORT[:16], content))) == [Saved(0, kept=True)]
+    tier.handle(Drop((9,)))
+    for message in (
+        Gathered(1, (5,), (content,)),
+        Gathered(1, (2,), (content,)),
+        Fetch(0, (3, 5)),
+        Drop((2,)),
+        Drop((9,)),
+        Drop((3, 3)),
+    ):
+        with pytest.raises(AssertionError):
+            copy.deepcopy(tier).handle(message)
+    tier.handle(Gathered(1, (9,), (content,)))  # dropped ahead, so that it takes no room
+    assert tier.entries.keys() == {3, 4}
+    tier.lose([3])
+    assert tier.handle(Fetch(0, (3, 4))) == [Fetched(0, None, (3,))]
+    tier.handle(Drop((3, 4)))
+    assert not tier.entries
+
+
+class Scripted(CheckedScheduler):
+    """Says what it is told to say next, and notes what it hears."""
+
+    def __init__(self, limits: Limits, said: list[list[Message]]):
+        super().__init__(limits)
+        self.heard: list[Message] = []
+        self.said = iter(said)
+
+    def handle(self, message: Message) -> list[Message]:
+        self.heard.append(message)
+        return next(self.said, [])
+
+
+def test_saves_and_fetches_by_hand_stay_in_flight_until_they_are_settled() -> None:
+    engine = ByHand(page_size=16)
+    plan = Plan(1, (whole(0, 0, LONG, (1, 2)),), ())
+    said: list[list[Message]] = [
+        [plan, Save(0, (1,), (5,)), Save(1, (1,), (6,)), Save(2, (1,), (7,))],
+        [],
+        [],
+        [],
+        [Fetch(7, (5,)), Drop((5,))],
+        [Fetch(8, (6,))],
+    ]
+    scheduler = engine.scheduler = Scripted(engine.limits, said)
+    assert engine.say(Withdraw(0)) == [plan]
+    assert (len(engine.in_flight), len(engine.saving), engine.host_tier.entries) == (1, 3, {})
+    engine.settle_save()
+    engine.settle_save()
+    engine.settle_save(ok=False)
+    assert engine.host_tier.entries == {5: LONG[:16], 6: LONG[:16]}
+    assert scheduler.heard[1:] == [Saved(0, kept=True), Saved(1, kept=True), Saved(2, kept=False)]
+    engine.settle()
+    assert engine.host_tier.entries == {6: LONG[:16]}, "dropped after it was fetched"
+    engine.settle_fetch()
+    engine.settle_fetch(ok=False)
+    assert engine.host_tier.entries == {}
+    assert scheduler.heard[5:] == [Fetched(7, (LONG[:16],)), Fetched(8, None, (6,))]
+
+
 def test_another_actors_message_is_refused() -> None:
     message: Message = Dispatched(1, (), (), [])
-    with pytest.raises(AssertionError, match="the stepper takes Plan"):
+    with pytest.raises(AssertionError, match="the stepper takes Plan and Save"):
         FakeStepper(fake_limits()).handle(message)

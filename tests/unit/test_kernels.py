@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from rekindle_kernels import api
+from rekindle_kernels.api import Implementation
 
 RTOL = {"float32": 1e-5, "bfloat16": 1e-2}
 
@@ -73,6 +74,25 @@ def test_writing_changes_the_named_places_and_nothing_else(dtype: str, tokens: i
     np.testing.assert_array_equal(np.asarray(as_numbers, np.float32), np.asarray(expected, np.float32))
 
 
+@pytest.mark.parametrize("implementation", ["xla", "reference"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_page_that_was_read_is_written_into_one_page_and_no_other(dtype: str, implementation: Implementation) -> None:
+    rng = np.random.default_rng(0)
+    numbers = rng.standard_normal((9, 2, 3, 32, 16), dtype=np.float32)
+    pages = api.empty(numbers.shape, jnp.dtype(dtype), implementation=implementation)
+    places = jnp.arange(9, dtype=jnp.int32)
+    pages = api.write(pages, jnp.asarray(numbers), places, jnp.zeros_like(places), implementation=implementation)
+    expected = np.array(pages)
+
+    content = api.read_page(pages, jnp.int32(5), implementation=implementation)
+    np.testing.assert_array_equal(np.asarray(content), expected[5])
+    assert content.dtype == pages.dtype
+    for page_id in (0, 8):
+        pages = api.write_page(pages, jnp.int32(page_id), content, implementation=implementation)
+        expected[page_id] = expected[5]
+    np.testing.assert_array_equal(np.asarray(pages), expected)
+
+
 def test_arguments_that_do_not_fit_are_named() -> None:
     pages = api.empty((4, 2, 2, 16, 8), jnp.dtype("float32"))
     q, table, visible = jnp.zeros((3, 1, 4, 8)), jnp.zeros((3, 2), jnp.int32), jnp.zeros((3, 1), jnp.int32)
@@ -86,3 +106,9 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         api.attend(q, pages, table, visible, scale=1.0, implementation="cuda")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="do not fit pages"):
         api.write(pages, jnp.zeros((1, 2, 3, 1, 8)), jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32))
+    with pytest.raises(ValueError, match="page_id must be a scalar"):
+        api.read_page(pages, jnp.zeros(1, jnp.int32))
+    with pytest.raises(ValueError, match=r"a page of these pages is \(2, 2, 16, 8\) float32, got .* int32"):
+        api.write_page(pages, jnp.int32(1), jnp.zeros((2, 2, 16, 8), jnp.int32))
+    with pytest.raises(ValueError, match=r"a page of these pages is .*, got \(2, 16, 8\)"):
+        api.write_page(pages, jnp.int32(1), jnp.zeros((2, 16, 8)))

@@ -27,8 +27,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def paged_logits(decoder: Decoder, ids: Array, page_size: int = 16) -> Array:
     """Logits of every position of one prompt, (token, vocabulary), computed as one prefill chunk."""
     bucket = Bucket(-(-len(ids) // QUERY_BLOCK) * QUERY_BLOCK, 0)
-    packed = step.blank_inputs(bucket, 1)
-    inputs = step.split_inputs(packed, bucket, 1)
+    layout = step.Layout(bucket, 1, -(-len(ids) // page_size))
+    packed = layout.blank()
+    inputs = layout.split(packed)
     inputs.tokens[: len(ids)] = ids
     inputs.block_slot[:] = 0
     inputs.block_start[:] = np.arange(bucket.blocks) * QUERY_BLOCK
@@ -37,7 +38,7 @@ def paged_logits(decoder: Decoder, ids: Array, page_size: int = 16) -> Array:
     pages = step.empty_pages(decoder.config, num_pages, page_size, decoder.embedding[...].dtype)
     slots = step.empty_slots(1, num_pages - 1, decoder.config.vocab_size)
     slots = replace(slots, page_table=slots.page_table.at[0].set(jnp.arange(1, num_pages)))
-    on_device = step.split_inputs(jnp.asarray(packed), bucket, 1)
+    on_device = layout.split(jnp.asarray(packed))
     positions = jnp.arange(bucket.prefill_tokens, dtype=jnp.int32).reshape(-1, QUERY_BLOCK)
     attend = step.TickAttention(on_device, slots, bucket, page_size, positions)
     graph, state = nnx.split(decoder)

@@ -31,6 +31,7 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "stop_token_ids": st.lists(TOKEN, max_size=20),
     "logprobs": st.none() | st.integers(0, 20),
     "prompt_logprobs": st.none() | st.integers(0, 20),
+    "cache_salt": st.sampled_from(["", "a"]),
 }
 OPTIONS = st.fixed_dictionaries(
     {"max_tokens": st.sampled_from([60, 20, 5, 1]), "seed": st.integers(0, 2**31 - 1)}, optional=PARAMETERS

@@ -42,10 +42,10 @@ def test_a_generation_shows_the_string_or_the_token_that_stopped_it(by: str | in
 
 def test_stats_are_a_table() -> None:
     lines = pretty(STATS).splitlines()
-    assert lines[1:3] == ["scheduler.running           2", "scheduler.pages             364"]
-    assert lines[-1] == "compilations_after_open     0"
+    assert lines[1:3] == ["scheduler.running            2", "scheduler.pages              364"]
+    assert lines[-1] == "compilations_after_open      0"
     assert str(STATS) == repr(STATS)
-    assert pretty(STATS.scheduler).startswith("waiting           0\nrunning           2\n")
+    assert pretty(STATS.scheduler).startswith("waiting            0\nrunning            2\n")
 
 
 def test_what_is_not_awaited_says_so() -> None:

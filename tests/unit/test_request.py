@@ -22,6 +22,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "top_p": ([0, 0.0, -0.5, 1.01, 2, *NO_NUMBERS], "top_p must be a finite number above 0 and at most 1, got "),
     "min_p": ([-0.1, 1.1, *NO_NUMBERS], "min_p must be a finite number at least 0 and at most 1, got "),
     "ignore_eos": ([0, 1, None, "no"], "ignore_eos must be True or False, got "),
+    "cache_salt": ([0, None, b"a", ["a"]], "cache_salt must be a str, got "),
     "keep_stop": ([0, 1, None, "no"], "keep_stop must be True or False, got "),
     "min_tokens": ([-1, None, 2**31, *NO_INTEGERS], "min_tokens must be an integer from 0 to 2147483647, got "),
     "logprobs": ([-1, 2**31, *NO_INTEGERS], "logprobs must be an integer from 0 to 2147483647, got "),

@@ -28,6 +28,8 @@ ROOMY = st.fixed_dictionaries(
         "max_prefill_tokens": st.sampled_from([128, 48, 16]),
         "prefill_chunk": st.sampled_from([512, 32, 16]),
         "max_context": st.sampled_from([None, 100, 33, 20]),
+        "prefix_cache": st.booleans(),
+        "host_cache_bytes": st.just(0),
     }
 )
 CROWDED = st.fixed_dictionaries(
@@ -38,6 +40,8 @@ CROWDED = st.fixed_dictionaries(
         "num_pages": st.integers(5, 9),
         "max_running": st.integers(3, 5),
         "prefill_chunk": st.sampled_from([512, 16]),
+        "prefix_cache": st.booleans(),
+        "host_cache_bytes": st.just(0),
     }
 )
 """Requests that grow beyond the pool together."""

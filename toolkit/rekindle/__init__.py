@@ -4,6 +4,7 @@ session = await rekindle.open("smollm2-135m-instruct")
 print(await session.generate("Once upon a time"))
 """
 
+from rekindle.cache_view import CachedPath, CacheView
 from rekindle.errors import (
     CheckpointError,
     ConfigError,
@@ -22,12 +23,15 @@ from rekindle.errors import (
 )
 from rekindle.handle import Handle, Stream
 from rekindle.metrics import Stats
+from rekindle.prefix import Prefix
 from rekindle.results import Generation, Piece, Timings, TokenLogprob, Usage
 from rekindle.session import Session, open, open_sync
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CacheView",
+    "CachedPath",
     "CheckpointError",
     "ConfigError",
     "EngineFailed",
@@ -37,6 +41,7 @@ __all__ = [
     "ModelError",
     "ModelNotFound",
     "Piece",
+    "Prefix",
     "PromptTooLong",
     "QueueFull",
     "RekindleError",

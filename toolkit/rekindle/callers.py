@@ -27,7 +27,7 @@ class Callers:
         self._queued: set[int] = set()
         self._error: Exception | None = None
 
-    def submit(self, prompt: Prompt, params: SamplingParams, post: Post, *, wait: bool) -> Handle:
+    def submit(self, prompt: Prompt, params: SamplingParams, post: Post, *, wait: bool, hold: bool = False) -> Handle:
         """A handle for a new request.
 
         Args:
@@ -35,6 +35,7 @@ class Callers:
             params: as in `Submit`.
             post: sends to the engine.
             wait: whether the request waits outside while the queue is full.
+            hold: as in `Submit`.
 
         Raises:
             QueueFull: the queue is full, and `wait` is False.
@@ -49,7 +50,7 @@ class Callers:
 
         def send() -> None:
             self._queued.add(request_id)
-            say(Submit(request_id, prompt, params))
+            say(Submit(request_id, prompt, params, hold))
 
         def enter() -> bool:
             wanted = handle.send()

@@ -9,9 +9,12 @@ from rekindle.errors import ConfigError
 from rekindle.model_config import ModelConfig
 
 Ticks = Literal["prefill-first", "combined"]
+Policy = Literal["fcfs", "longest-prefix"]
 Precompile = Literal["all", "lazy"]
 SamplingDefaults = Literal["model", "neutral"]
 DEFAULT_POOL_BYTES = 1 << 30
+EXTRA_PROGRAMS = 3
+"""Programs beside the buckets' steps: to enter a slot, and to copy pages out of the pool and into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,9 @@ class Settings:
         max_prefill_tokens: prompt tokens computed in one tick, a multiple of 16.
         prefill_chunk: prompt tokens of one request computed in one tick, a multiple of 16.
         ticks: "prefill-first" computes prompts and decode rows in ticks of their own; "combined" lets them share one.
+        policy: who leaves the waiting queue next: "fcfs" who came first, "longest-prefix" who has most in the cache.
+        prefix_cache: keep the pages of prompts and outputs, and use them for requests that begin the same.
+        host_cache_bytes: host memory for pages that the device has no room for; 0 keeps none.
         overlap: plan and dispatch the next tick before the tokens of the current one are read.
         precompile: "all" compiles every bucket in `open`; "lazy" compiles each at its first use.
         prefill_buckets: padded prompt tokens of a tick, ascending multiples of 16 that contain `max_prefill_tokens`.
@@ -47,6 +53,9 @@ class Settings:
     max_prefill_tokens: int = 512
     prefill_chunk: int = 512
     ticks: Ticks = "prefill-first"
+    policy: Policy = "fcfs"
+    prefix_cache: bool = True
+    host_cache_bytes: int = 1 << 30
     overlap: bool = True
     precompile: Precompile = "all"
     prefill_buckets: Sequence[int] | None = None
@@ -65,6 +74,9 @@ class Settings:
                 _integer(name, getattr(self, name), low)
         _one_of("dtype", self.dtype, (None, "float32", "bfloat16"))
         _one_of("ticks", self.ticks, ("prefill-first", "combined"))
+        _one_of("policy", self.policy, ("fcfs", "longest-prefix"))
+        _one_of("prefix_cache", self.prefix_cache, (True, False))
+        _integer("host_cache_bytes", self.host_cache_bytes, 0)
         _one_of("overlap", self.overlap, (True, False))
         _one_of("precompile", self.precompile, ("all", "lazy"))
         _integer("max_logprobs", self.max_logprobs, 0)
@@ -78,6 +90,8 @@ class Limits:
     Attributes:
         max_context: tokens of one request, by the model and by the pool.
         pages_per_request: the length of a page table row.
+        page_bytes: of one page over all layers.
+        host_pages: pages that the host tier has room for; 0 without a prefix cache.
         depth: ticks that may be dispatched and not yet settled.
         Others as in `Settings`.
     """
@@ -90,6 +104,10 @@ class Limits:
     max_prefill_tokens: int
     prefill_chunk: int
     combined: bool
+    policy: Policy
+    prefix_cache: bool
+    page_bytes: int
+    host_pages: int
     depth: int
     prefill_buckets: tuple[int, ...]
     decode_buckets: tuple[int, ...]
@@ -106,9 +124,9 @@ class Limits:
             raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
         page_size, asked = settings.page_size, settings.max_context or model.max_context
         full_request = -(-asked // page_size)
+        page_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * page_size * itemsize
         num_pages = settings.num_pages
         if num_pages is None:
-            page_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * page_size * itemsize
             num_pages = 1 + min(max(1, DEFAULT_POOL_BYTES // page_bytes), settings.max_running * full_request)
         max_context = min(asked, (num_pages - 1) * page_size)
         prefill, decode = settings.prefill_buckets, settings.decode_buckets
@@ -122,6 +140,10 @@ class Limits:
             max_prefill_tokens=tokens,
             prefill_chunk=min(settings.prefill_chunk, tokens),
             combined=settings.ticks == "combined",
+            policy=settings.policy,
+            prefix_cache=settings.prefix_cache,
+            page_bytes=page_bytes,
+            host_pages=settings.host_cache_bytes // page_bytes if settings.prefix_cache else 0,
             depth=2 if settings.overlap else 1,
             prefill_buckets=buckets.default_prefill_buckets(tokens)
             if prefill is None
@@ -131,7 +153,7 @@ class Limits:
             else buckets.checked("decode_buckets", decode, running),
             max_logprobs=min(settings.max_logprobs, model.vocab_size),
         )
-        needed = len(limits.all_buckets()) + 1  # the one that enters a slot
+        needed = len(limits.all_buckets()) + EXTRA_PROGRAMS
         if settings.precompile == "all" and needed > settings.max_executables:
             raise ConfigError(
                 f"these settings need {needed} programs, and max_executables keeps {settings.max_executables}; "

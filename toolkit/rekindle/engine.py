@@ -1,4 +1,4 @@
-"""The engine: five actors wired by message type, on one event loop."""
+"""The engine: six actors wired by message type, on one event loop."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,10 +11,16 @@ from rekindle.messages import (
     Admit,
     Cancel,
     Dispatched,
+    Drop,
+    Fetch,
+    Fetched,
+    Gathered,
     Message,
     Output,
     Plan,
     Rejected,
+    Save,
+    Saved,
     Settled,
     Started,
     Stopped,
@@ -35,6 +41,7 @@ class Actors:
     stepper: Actor
     settler: Actor
     detokenizer: Actor
+    host_tier: Actor
 
     def by_message(self) -> Mapping[type, Actor]:
         """Who takes which message."""
@@ -45,9 +52,15 @@ class Actors:
             Withdraw: self.scheduler,
             Stopped: self.scheduler,
             Settled: self.scheduler,
+            Saved: self.scheduler,
+            Fetched: self.scheduler,
             Plan: self.stepper,
+            Save: self.stepper,
             Dispatched: self.settler,
             Output: self.detokenizer,
+            Gathered: self.host_tier,
+            Fetch: self.host_tier,
+            Drop: self.host_tier,
         }
 
 

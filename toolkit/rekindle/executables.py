@@ -1,4 +1,4 @@
-"""The compiled programs of a model, the step of each bucket and one to enter a slot, kept in a bounded LRU."""
+"""The compiled programs of a model, the step of each bucket and those beside it, kept in a bounded LRU."""
 
 import threading
 from collections import OrderedDict
@@ -13,15 +13,23 @@ from flax import nnx
 from rekindle.adjustments import blank_entry, enter
 from rekindle.buckets import Bucket
 from rekindle.models.decoder import Decoder
+from rekindle.page_copies import gather, scatter
 from rekindle.progress import Progress, Report
-from rekindle.step import Pages, Slots, blank_inputs, step
+from rekindle.step import Layout, Pages, Slots, step
 
 Program = Callable[..., Any]
-"""A compiled function. `program(weights, pages, slots, packed) -> (pages, slots, outputs)` is the step of a bucket, and
-`program(adjustments, slot, packed) -> adjustments` enters a slot; what each returns in new form is donated."""
+"""A compiled function; what it takes and returns in new form is donated.
+
+The step of a bucket: `program(weights, pages, slots, packed) -> (pages, slots, outputs)`.
+ENTER, which enters a slot: `program(adjustments, slot, packed) -> adjustments`.
+GATHER, which copies a page out of the pool: `program(pages, page_id) -> content`.
+SCATTER, which puts one back into it: `program(pages, page_id, content) -> pages`.
+"""
 
 ENTER: Final = "enter"
-Key = Bucket | Literal["enter"]
+GATHER: Final = "gather"
+SCATTER: Final = "scatter"
+Key = Bucket | Literal["enter", "gather", "scatter"]
 """What a program is for."""
 
 
@@ -53,6 +61,8 @@ class Executables:
 
         self._step = jax.jit(run, donate_argnames=("pages", "slots"), static_argnames="bucket")
         self._enter = jax.jit(enter, donate_argnames="adjustments")
+        self._gather = jax.jit(gather)
+        self._scatter = jax.jit(scatter, donate_argnames="pages")
 
     def __len__(self) -> int:
         return len(self._programs)
@@ -66,18 +76,27 @@ class Executables:
 
     def compile(self, key: Key) -> Program:
         """Compile one program, which can take seconds: not for an event loop's thread."""
-        if isinstance(key, Bucket):
-            lowered = self._step.lower(*self._shapes, blank_inputs(key, self._max_running), bucket=key)
-        else:
-            adjustments = self._shapes[2].adjustments
-            lowered = self._enter.lower(adjustments, np.int32(0), blank_entry(adjustments.bias.shape[1]))
-        program = lowered.compile()
+        program = self._lowered(key).compile()
         with self._lock:
             self.compilations += 1
             self._programs[key] = program
             while len(self._programs) > self._capacity:
                 self._programs.popitem(last=False)
         return program
+
+    def _lowered(self, key: Key) -> jax.stages.Lowered:
+        _, pages, slots = self._shapes
+        match key:
+            case "enter":
+                blank = blank_entry(slots.adjustments.bias.shape[1])
+                return self._enter.lower(slots.adjustments, np.int32(0), blank)
+            case "gather":
+                return self._gather.lower(pages, np.int32(0))
+            case "scatter":
+                content = jax.eval_shape(gather, pages, np.int32(0))
+                return self._scatter.lower(pages, np.int32(0), content)
+            case Bucket():
+                return self._step.lower(*self._shapes, Layout.of(key, self._shapes[2]).blank(), bucket=key)
 
     def compile_all(self, keys: Iterable[Key], report: Report) -> None:
         """Compile every program, two at a time: lowering holds the interpreter, and the compiler runs beside it."""

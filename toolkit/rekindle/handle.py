@@ -19,13 +19,13 @@ class Handle:
 
     Args:
         send: puts the request on its way; called once.
-        withdraw: asks the engine to end it; called at most once, after `send`.
+        withdraw: asks the engine to end it, or to let go of what it holds; called after `send`.
         params: its sampling parameters.
     """
 
     def __init__(self, send: Callable[[], None], withdraw: Callable[[], None], params: SamplingParams):
         self._send = send
-        self._withdraw = withdraw
+        self.withdraw = withdraw
         self._params = params
         self._submitted = perf_counter()
         self._started: tuple[Started, float] | None = None
@@ -65,7 +65,7 @@ class Handle:
                 return
             self._cancelled = True
             if self._sent:
-                self._withdraw()
+                self.withdraw()
                 return
         self.fail(RequestCancelled("the request was cancelled before it was submitted"))
 
@@ -119,7 +119,7 @@ class Handle:
             self._send()
             self._sent = True
             if self._cancelled:
-                self._withdraw()
+                self.withdraw()
             return True
 
     def deliver(self, message: Message) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rekindle.errors import InvalidRequest
-from rekindle.messages import Admit, Cancel, Message, Prompt, Rejected, Submit, Withdraw
+from rekindle.messages import Admit, Cancel, Continued, Message, Prompt, Rejected, Submit, Withdraw
 from rekindle.request import Request, SamplingParams, check_bans, check_length, check_token_ids
 from rekindle.text.chat import render
 from rekindle.text.tokenizer import Tokenizer
@@ -30,9 +30,9 @@ class Intake:
     def handle(self, message: Message) -> Iterator[Message]:
         """Submit becomes Admit or Rejected, Cancel becomes Withdraw: both take this way, so they stay in order."""
         match message:
-            case Submit(request_id, prompt, params):
+            case Submit(request_id):
                 try:
-                    yield Admit(self._request(request_id, prompt, params))
+                    yield Admit(self._request(message))
                 except Exception as error:  # whatever it is, it is one request's, and the others go on
                     yield Rejected(request_id, error)
             case Cancel(request_id):
@@ -40,15 +40,24 @@ class Intake:
             case _:
                 raise TypeError(f"the intake takes Submit and Cancel, got {message!r}")
 
-    def _request(self, request_id: int, prompt: Prompt, params: SamplingParams) -> Request:
-        ids = self._token_ids(prompt)
+    def _request(self, message: Submit) -> Request:
+        params, ids = message.params, self._token_ids(message.prompt)
         check_length(ids, self._capacity)
         end_ids = params.stop_token_ids if params.ignore_eos else params.stop_token_ids | self._eos_ids
         if params.seed is None:
             params = replace(params, seed=secrets.randbits(31))
         if params.stop and self._tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, so stop strings cannot be found; use stop_token_ids")
-        request = Request(request_id, ids, params, end_ids, self._capacity, self._bad_words(params))
+        request = Request(
+            message.request_id,
+            ids,
+            params,
+            end_ids,
+            self._capacity,
+            bad_words=self._bad_words(params),
+            namespace=params.cache_salt,
+            hold=message.hold,
+        )
         check_bans(request, self._vocab_size)
         return request
 
@@ -69,6 +78,8 @@ class Intake:
     def _token_ids(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, tuple):
             return check_token_ids("token_ids", prompt, self._vocab_size)
+        if isinstance(prompt, Continued):
+            return self._token_ids(prompt.prefix) + self._more(prompt.more)
         if self._tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
         if isinstance(prompt, str):
@@ -83,3 +94,9 @@ class Intake:
             prompt.variables,
         )
         return check_token_ids("messages", tokenizer.encode_chat(rendered), self._vocab_size)
+
+    def _more(self, prompt: Prompt) -> tuple[int, ...]:
+        """Tokens in the middle of a prompt, without those that the tokenizer puts around a whole one."""
+        if isinstance(prompt, str) and self._tokenizer is not None:
+            return tuple(self._tokenizer.encode_chat(prompt))
+        return self._token_ids(prompt)

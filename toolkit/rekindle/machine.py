@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rekindle.cache_view import CacheView, view
 from rekindle.checkpoint.checkpoint import Checkpoint
 from rekindle.checkpoint.layout import expected_shapes
 from rekindle.checkpoint.open import open_checkpoint
@@ -16,17 +17,19 @@ from rekindle.defaults import sampling_defaults
 from rekindle.detokenizer import Detokenizer
 from rekindle.engine import Actors
 from rekindle.errors import CheckpointError, InvalidRequest
-from rekindle.executables import ENTER, Executables
+from rekindle.executables import ENTER, GATHER, SCATTER, Executables
+from rekindle.host_tier import DeviceCopies, HostTier, host_memory
 from rekindle.intake import Intake
 from rekindle.metrics import Stats
 from rekindle.model_config import ModelConfig
 from rekindle.models.decoder import Decoder
 from rekindle.models.load import load_decoder
+from rekindle.page_copies import page_bytes
 from rekindle.progress import Progress, Report
 from rekindle.request import SamplingParams
 from rekindle.scheduler import Scheduler
 from rekindle.settler import Settler
-from rekindle.step import empty_pages, empty_slots
+from rekindle.step import Pages, empty_pages, empty_slots
 from rekindle.stepper import Stepper
 
 
@@ -39,8 +42,9 @@ class Machine:
         actors: wired by an `Engine`.
         defaults: sampling options of calls that do not give them.
         unserved: what the model's generation_config asks for and Rekindle has not.
-        free: deletes everything that it holds on the device.
+        free: deletes everything that it holds on the device, and the host tier.
         stats: a snapshot from any thread.
+        cache: what the prefix cache holds, from any thread.
     """
 
     source: str
@@ -52,6 +56,7 @@ class Machine:
     unserved: tuple[str, ...]
     free: Callable[[], None]
     stats: Callable[[], Stats]
+    cache: Callable[[], CacheView]
 
 
 def build(model: str | PathLike[str], settings: Settings, report: Report) -> Machine:
@@ -73,9 +78,10 @@ def build(model: str | PathLike[str], settings: Settings, report: Report) -> Mac
     slots = empty_slots(limits.max_running, limits.pages_per_request, config.vocab_size)
     executables = Executables(decoder, pages, slots, settings.max_executables, limits.max_logprobs)
     if settings.precompile == "all":
-        executables.compile_all([ENTER, *limits.all_buckets()], report)
+        executables.compile_all([ENTER, GATHER, SCATTER, *limits.all_buckets()], report)
     compiled = executables.compilations
     scheduler, stepper = Scheduler(limits), Stepper(executables, pages, slots, limits)
+    host_tier = _host_tier(pages, limits)
 
     def stats() -> Stats:
         compilations = executables.compilations
@@ -87,8 +93,24 @@ def build(model: str | PathLike[str], settings: Settings, report: Report) -> Mac
         stepper=stepper,
         settler=Settler(),
         detokenizer=Detokenizer(checkpoint.tokenizer),
+        host_tier=host_tier,
     )
-    return Machine(checkpoint.source, config, limits, dtype.name, actors, defaults, unserved, stepper.free, stats)
+
+    def cache() -> CacheView:
+        tokenizer = checkpoint.tokenizer
+        text_of = tokenizer.decode if tokenizer else lambda tokens: ""
+        return scheduler.look(lambda tree: view(tree, limits.page_bytes, text_of))
+
+    def free() -> None:
+        stepper.free()
+        host_tier.free()
+
+    return Machine(checkpoint.source, config, limits, dtype.name, actors, defaults, unserved, free, stats, cache)
+
+
+def _host_tier(pages: Pages, limits: Limits) -> HostTier:
+    (device,) = pages[0].devices()
+    return HostTier(limits.host_pages * limits.page_bytes, page_bytes(pages), DeviceCopies(device, host_memory(device)))
 
 
 def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -30,17 +30,26 @@ class Chat:
     variables: Mapping[str, Any]
 
 
-Prompt = str | Chat | tuple[int, ...]
-"""Text, a conversation, or token ids."""
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """Two texts, or token ids, each tokenized by itself, so that the tokens of the first begin those of the whole."""
+
+    prefix: "Prompt"
+    more: "Prompt"
+
+
+Prompt = str | Chat | tuple[int, ...] | Continued
+"""Text, a conversation, token ids, or a continued prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A caller's request, not yet tokenized."""
+    """A caller's request, not yet tokenized; `hold` asks for its prompt alone, to be held in the prefix cache."""
 
     request_id: int
     prompt: Prompt
     params: SamplingParams
+    hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,7 @@ class Chunk:
     Attributes:
         start: the position of its first token, a multiple of `QUERY_BLOCK`.
         pages: the page of each of its query blocks.
+        table: all pages of the request, in order of position.
         completes: the request, given with the last chunk, after which the first token is sampled.
         generated: the tokens among the known ones that it generated before it lost its pages.
         scoring: what to score of the prompt.
@@ -104,6 +114,7 @@ class Chunk:
     start: int
     tokens: tuple[int, ...]
     pages: tuple[int, ...]
+    table: tuple[int, ...]
     completes: Request | None
     generated: tuple[int, ...] = ()
     scoring: Scoring | None = None
@@ -121,9 +132,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Onload:
-    """Pages from the host tier, staged on the device, and where in the pool they go before the tick is run."""
+    """Pages from the host tier, staged on the device, and where in the pool each goes before the tick is run."""
 
-    staged: Any
+    staged: tuple[Any, ...]
     pages: tuple[int, ...]
 
 
@@ -139,32 +150,37 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Copy pages to the host tier, as they are between the plans said before and after this."""
+    """Copy pages to the host tier, as they are between the plans said before and after this.
+
+    Attributes:
+        entries: what the copy of each page is to be known by: higher numbers than in any `Save` before.
+    """
 
     save_id: int
     pages: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """Device arrays with the content of the pages of a `Save`."""
-
-    save_id: int
-    pages: int
-    arrays: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """The entries of the host tier that hold the pages of a `Save`, in its order; none if they could not be kept."""
-
-    save_id: int
     entries: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Gathered:
+    """The content of the pages of a `Save`, in its order, each in a device array of its own."""
+
+    save_id: int
+    entries: tuple[int, ...]
+    arrays: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The host tier has the entries of a `Save`, or could keep none of them."""
+
+    save_id: int
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
-    """These entries of the host tier are no longer needed."""
+    """These entries of the host tier are no longer needed. It may be said before their `Saved`."""
 
     entries: tuple[int, ...]
 
@@ -182,12 +198,12 @@ class Fetched:
     """What was fetched for a request.
 
     Attributes:
-        staged: for an `Onload`; None if an entry could not be read.
+        staged: for an `Onload`, one for each entry; None if there is not one for each.
         bad: the entries that could not be read.
     """
 
     request_id: int
-    staged: Any
+    staged: tuple[Any, ...] | None
     bad: tuple[int, ...] = ()
 
 
@@ -216,7 +232,7 @@ class Dispatched:
     Attributes:
         sampled: the requests that get a token from this tick.
         scored: the requests that get log-probabilities of their prompt from it.
-        outputs: the device arrays of the tick.
+        outputs: the device arrays of the tick; None of one that had nothing to compute.
     """
 
     tick: int
@@ -294,5 +310,6 @@ class Text:
 
 Message = (
     Submit | Cancel | Admit | Withdraw | Rejected | Plan | Dispatched | Settled | Started | Output | Stopped | Text
-)
+    | Save | Gathered | Saved | Drop | Fetch | Fetched
+)  # fmt: skip
 """Any message."""

@@ -21,10 +21,16 @@ class SchedulerStats(_Counters):
 
     Attributes:
         waiting, running: requests now in the queue, and now with a slot.
-        pages, free_pages: pages in the pool (without the null page), and those that nobody holds.
+        pages: pages in the pool, without the null page.
+        free_pages: those that a request could have now; cached ones that nobody uses are among them.
+        cached_pages: those that hold a cached prefix.
+        host_pages: pages with a copy in the host tier.
         ended: requests that ended, for any reason.
         ticks: plans made.
-        computed_tokens: prompt tokens computed, those computed again after a preemption included.
+        prompt_tokens: tokens in the prompts of started requests: the sum of the next three.
+        device_hit_tokens, host_hit_tokens: those of them found in the prefix cache, by tier.
+        computed_tokens: those of them that had to be computed.
+        recomputed_tokens: tokens computed once more, of requests that had lost their pages.
         generated_tokens: tokens handed to requests; surplus ones are not counted.
         preemptions: times that a request gave its pages back to start again later.
     """
@@ -33,9 +39,15 @@ class SchedulerStats(_Counters):
     running: int = 0
     pages: int = 0
     free_pages: int = 0
+    cached_pages: int = 0
+    host_pages: int = 0
     ended: int = 0
     ticks: int = 0
+    prompt_tokens: int = 0
+    device_hit_tokens: int = 0
+    host_hit_tokens: int = 0
     computed_tokens: int = 0
+    recomputed_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
 

@@ -87,6 +87,10 @@ class PrefixTree:
         """The tokens of its page."""
         return array("i", node.key).tolist()
 
+    def key_of(self, tokens: Sequence[int]) -> bytes | None:
+        """The key of one page of tokens; None if they are fewer."""
+        return next(self._keys(tokens), None)
+
     def walk(self, namespace: str | None = None) -> Iterator[Node]:
         """All nodes, or those of one namespace, parents before children; the tree must not change meanwhile."""
         if namespace is None:

@@ -38,6 +38,7 @@ class SamplingOptions(TypedDict, total=False):
     keep_stop: bool
     logprobs: int | None
     prompt_logprobs: int | None
+    cache_salt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class SamplingParams:
         stop: texts that end the request as soon as one is complete in the generated text, however it is tokenized.
         keep_stop: leave the stop string in the text; the token ids have its tokens in any case.
         logprobs: give log-probabilities of each token and of this many likeliest ones at its place; None gives none.
-        prompt_logprobs: the same for each token of the prompt but the first.
+        prompt_logprobs: the same for each token of the prompt but the first; such a prompt is computed whole.
+        cache_salt: cached prefixes are shared with requests of the same salt alone.
     """
 
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -87,6 +89,7 @@ class SamplingParams:
     keep_stop: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    cache_salt: str = ""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> "SamplingParams":
@@ -165,6 +168,8 @@ class Request:
         end_ids: the token ids that end it.
         capacity: the most tokens, prompt and output together, that the context and the page pool can hold.
         bad_words: the token sequences that it must not complete.
+        namespace: whose cached prefixes it may use, and whose it adds to.
+        hold: only compute its whole pages, and hold them in the prefix cache until it is withdrawn.
     """
 
     id: int
@@ -173,6 +178,8 @@ class Request:
     end_ids: frozenset[int]
     capacity: int
     bad_words: tuple[tuple[int, ...], ...] = ()
+    namespace: str = ""
+    hold: bool = False
 
 
 def check_token_ids(name: str, ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
@@ -279,6 +286,12 @@ def _boolean(name: str, value: Any) -> bool:
     return value
 
 
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a str, got {value!r:.80}")
+    return value
+
+
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else tuple(value) if _is_sequence(value) else (None,)
     if not all(isinstance(text, str) and text for text in texts):
@@ -346,4 +359,5 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "keep_stop": _boolean,
     "logprobs": _unless_none(partial(_integer, low=0, high=2**31 - 1)),
     "prompt_logprobs": _unless_none(partial(_integer, low=0, high=2**31 - 1)),
+    "cache_salt": _text,
 }

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-EndReason = Literal["stop", "length", "cancelled"]
-"""Why a request ended: an end token or a stop string; `max_tokens` or the context; or its caller."""
+EndReason = Literal["stop", "length", "cancelled", "held"]
+"""Why a request ended: an end token or a stop string; `max_tokens` or the context; its caller; or, of a prefix that was
+asked for, that it is computed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,23 +4,24 @@ import difflib
 import warnings
 import weakref
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, TypedDict, Unpack, overload
 
+from rekindle.asking import Asking
+from rekindle.cache_view import CacheView
 from rekindle.callers import Callers
-from rekindle.config import Precompile, SamplingDefaults, Settings, Ticks, known_settings
+from rekindle.config import Policy, Precompile, SamplingDefaults, Settings, Ticks, known_settings
 from rekindle.errors import ConfigError
 from rekindle.handle import Handle, Stream
 from rekindle.host import Host
 from rekindle.machine import Machine, build
-from rekindle.messages import Prompt
 from rekindle.metrics import Stats
+from rekindle.prefix import Holding, Prefix
 from rekindle.progress_bars import ProgressBars
 from rekindle.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
-from rekindle.request import SamplingOptions, SamplingParams, check_length, draws
+from rekindle.request import SamplingOptions, SamplingParams
 from rekindle.results import Generation
 
 OnePrompt = str | Messages | None
@@ -40,6 +41,9 @@ class SettingsOptions(TypedDict, total=False):
     max_prefill_tokens: int
     prefill_chunk: int
     ticks: Ticks
+    policy: Policy
+    prefix_cache: bool
+    host_cache_bytes: int
     overlap: bool
     precompile: Precompile
     prefill_buckets: Sequence[int] | None
@@ -168,7 +172,7 @@ class Session:
         self._host = host
         self._name = name or machine.source
         self._machine = machine
-        self._callers = callers
+        self._asking = Asking(host, machine, callers, machine.defaults)
         weakref.finalize(self, host.stop)
 
     @overload
@@ -240,13 +244,8 @@ class Session:
             InvalidRequest: a prompt or parameter that cannot be served; PromptTooLong is one of them.
             SessionError: the session is closed or its engine failed.
         """
-        asked = self._submit_all(
-            all_prompts(prompt, token_ids, self._vocab_size, tools, chat_template_kwargs), n, sampling
-        )
-        try:
-            return asked.shaped([await handle for handle in asked.handles])
-        finally:
-            _cancel(asked.handles)
+        prompts, batch = all_prompts(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
+        return await self._asking.all(prompts, batch, sampling, n).ended()
 
     @overload
     def generate_sync(
@@ -303,13 +302,8 @@ class Session:
         **sampling: Unpack[SamplingOptions],
     ) -> Any:
         """The blocking twin of `generate`."""
-        asked = self._submit_all(
-            all_prompts(prompt, token_ids, self._vocab_size, tools, chat_template_kwargs), n, sampling
-        )
-        try:
-            return asked.shaped([handle.result() for handle in asked.handles])
-        finally:
-            _cancel(asked.handles)
+        prompts, batch = all_prompts(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
+        return self._asking.all(prompts, batch, sampling, n).ended_blocking()
 
     def stream(
         self,
@@ -324,8 +318,8 @@ class Session:
 
         Leaving the loop early cancels the request. Arguments and errors are those of `generate`.
         """
-        checked = one_prompt(prompt, token_ids, self._vocab_size, tools, chat_template_kwargs)
-        return Stream(self._submit(checked, self._params(sampling), wait=True))
+        checked = one_prompt(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
+        return Stream(self._asking.one(checked, sampling, wait=True))
 
     def stream_sync(
         self,
@@ -356,8 +350,55 @@ class Session:
             QueueFull: `max_waiting` requests are waiting already.
             Others as `generate`.
         """
-        checked = one_prompt(prompt, token_ids, self._vocab_size, tools, chat_template_kwargs)
-        return self._submit(checked, self._params(sampling), wait=False)
+        checked = one_prompt(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
+        return self._asking.one(checked, sampling, wait=False)
+
+    def prefix(
+        self,
+        prompt: OnePrompt = None,
+        *,
+        token_ids: TokenIds | None = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        cache_salt: str = "",
+    ) -> Holding:
+        """Compute a prefix once and hold it: `doc = await session.prefix(text)`, or `async with` it.
+
+        `await doc.generate(...)` continues it. Requests that begin the same find cached pages without this too; held
+        ones are not evicted. Only whole pages are held.
+
+        Args:
+            cache_salt: as in `SamplingParams`, for the prefix and what continues it.
+            Others as in `generate`.
+
+        Raises:
+            InvalidRequest: as `generate` (raised by the await).
+        """
+        checked = one_prompt(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
+        return Holding(checked, self._asking.with_options({"cache_salt": cache_salt}))
+
+    def prefix_sync(
+        self,
+        prompt: OnePrompt = None,
+        *,
+        token_ids: TokenIds | None = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        cache_salt: str = "",
+    ) -> Prefix:
+        """The blocking twin of `prefix`."""
+        return self.prefix(
+            prompt,
+            token_ids=token_ids,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+            cache_salt=cache_salt,
+        ).wait()
+
+    @property
+    def cache(self) -> CacheView:
+        """What the prefix cache holds, now."""
+        return self._machine.cache()
 
     @property
     def sampling_defaults(self) -> SamplingParams:
@@ -402,51 +443,3 @@ class Session:
             f"<rekindle.Session {self._name} ({self._machine.dtype}): {counts.running} running, "
             f"{counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages free>"
         )
-
-    @property
-    def _vocab_size(self) -> int:
-        return self._machine.model.vocab_size
-
-    def _params(self, options: SamplingOptions) -> SamplingParams:
-        params = SamplingParams.from_options({**self._machine.defaults, **options})
-        params.check_against(self._vocab_size, self._machine.limits.max_logprobs)
-        return params
-
-    def _submit(self, prompt: Prompt, params: SamplingParams, *, wait: bool) -> Handle:
-        if self._host.error is not None:
-            raise self._host.error
-        if isinstance(prompt, tuple):  # text has to be tokenized first, which the intake does
-            check_length(prompt, self._machine.limits.max_context)
-        return self._callers.submit(prompt, params, self._host.post, wait=wait)
-
-    def _submit_all(self, prompts: tuple[list[Prompt], bool], n: int | None, options: SamplingOptions) -> "_Asked":
-        params, (all_of_them, batch) = self._params(options), prompts
-        variants = [params] if n is None else draws(params, n)
-        handles: list[Handle] = []
-        try:
-            handles.extend(self._submit(prompt, one, wait=True) for prompt in all_of_them for one in variants)
-        except BaseException:
-            _cancel(handles)
-            raise
-        return _Asked(handles, batch, n)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """The handles of one `generate`, prompt by prompt, and the shape of what it returns."""
-
-    handles: list[Handle]
-    batch: bool
-    n: int | None
-
-    def shaped(self, generations: list[Generation]) -> Any:
-        if self.n is None:
-            return generations if self.batch else generations[0]
-        groups = [generations[at : at + self.n] for at in range(0, len(generations), self.n)]
-        return groups if self.batch else groups[0]
-
-
-def _cancel(handles: Sequence[Handle]) -> None:
-    """Cancel those that have not ended."""
-    for handle in handles:
-        handle.cancel()

@@ -21,6 +21,8 @@ class Settler:
 
 
 def _read(tick: Dispatched) -> Settled:
+    if tick.outputs is None:
+        return Settled(tick.tick, ())
     tokens = np.asarray(tick.outputs.tokens).tolist()
     sampled = tuple((sample.request_id, tokens[sample.row]) for sample in tick.sampled)
     return Settled(tick.tick, sampled, dict(_logprobs(tick, tokens)), dict(_prompt_logprobs(tick)))

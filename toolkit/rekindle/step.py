@@ -71,6 +71,8 @@ class TickInputs(Generic[A]):
         sample_index: (samples,) index into `tokens` of each completed prompt's last token.
         sample_slot, sample_length: (samples,) its slot, and how many tokens the prompt has.
         sample_params: (samples, COLUMNS) its packed `SamplingRows`.
+        chunk_slot: (samples,) the slots of all chunks.
+        chunk_table: (samples, pages_per_request) their page tables.
         row_slot, row_page: (decode_rows,) the slots that decode, and the page that each one's token goes to.
     """
 
@@ -83,47 +85,58 @@ class TickInputs(Generic[A]):
     sample_slot: A
     sample_length: A
     sample_params: A
+    chunk_slot: A
+    chunk_table: A
     row_slot: A
     row_page: A
 
 
 def samples_of(bucket: Bucket, max_running: int) -> int:
-    """How many prompts can be completed in one tick."""
+    """How many prompts can have a chunk in one tick, and so be completed in it."""
     return min(bucket.blocks, max_running)
 
 
-def shapes_of(bucket: Bucket, max_running: int) -> dict[str, tuple[int, ...]]:
-    """The shape of each field of `TickInputs`."""
-    samples, tokens, rows = (samples_of(bucket, max_running),), (bucket.prefill_tokens,), (bucket.decode_rows,)
-    shapes = {
-        "tokens": tokens,
-        "targets": tokens,
-        "row_slot": rows,
-        "row_page": rows,
-        "sample_params": (*samples, COLUMNS),
-    }
-    blocks = dict.fromkeys(("block_slot", "block_start", "block_page"), (bucket.blocks,))
-    return {field.name: (blocks | shapes).get(field.name, samples) for field in fields(TickInputs)}
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the fields of `TickInputs` are in the packed array of one bucket."""
 
+    bucket: Bucket
+    max_running: int
+    pages_per_request: int
 
-def split_inputs(packed: A, bucket: Bucket, max_running: int) -> TickInputs[A]:
-    """Views of the fields inside one packed int32 array, of numpy on the host and of jax inside the program."""
-    views, at = {}, 0
-    for name, shape in shapes_of(bucket, max_running).items():
-        size = math.prod(shape)
-        views[name] = packed[at : at + size].reshape(shape)
-        at += size
-    return TickInputs(**views)
+    @classmethod
+    def of(cls, bucket: Bucket, slots: Slots) -> "Layout":
+        """For these slots, arrays or shapes."""
+        rows, pages_per_request = slots.page_table.shape
+        return cls(bucket, rows - 1, pages_per_request)
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each field, in order."""
+        bucket, samples = self.bucket, samples_of(self.bucket, self.max_running)
+        by_token = dict.fromkeys(("tokens", "targets"), (bucket.prefill_tokens,))
+        by_block = dict.fromkeys(("block_slot", "block_start", "block_page"), (bucket.blocks,))
+        by_row = dict.fromkeys(("row_slot", "row_page"), (bucket.decode_rows,))
+        wide = {"sample_params": (samples, COLUMNS), "chunk_table": (samples, self.pages_per_request)}
+        known = by_token | by_block | by_row | wide
+        return {field.name: known.get(field.name, (samples,)) for field in fields(TickInputs)}
 
-def blank_inputs(bucket: Bucket, max_running: int) -> np.ndarray:
-    """A packed array for one tick in which every row is padding: it belongs to the null slot and the null page."""
-    packed = np.zeros(sum(map(math.prod, shapes_of(bucket, max_running).values())), np.int32)
-    views = split_inputs(packed, bucket, max_running)
-    for slot in (views.block_slot, views.sample_slot, views.row_slot):
-        slot[:] = max_running
-    views.targets[:] = -1
-    return packed
+    def split(self, packed: A) -> TickInputs[A]:
+        """Views of the fields inside one packed int32 array, of numpy on the host and of jax inside the program."""
+        views, at = {}, 0
+        for name, shape in self.shapes().items():
+            size = math.prod(shape)
+            views[name] = packed[at : at + size].reshape(shape)
+            at += size
+        return TickInputs(**views)
+
+    def blank(self) -> np.ndarray:
+        """A packed array in which every row is padding: it belongs to the null slot and the null page."""
+        packed = np.zeros(sum(map(math.prod, self.shapes().values())), np.int32)
+        views = self.split(packed)
+        for slot in (views.block_slot, views.sample_slot, views.chunk_slot, views.row_slot):
+            slot[:] = self.max_running
+        views.targets[:] = -1
+        return packed
 
 
 def empty_slots(max_running: int, pages_per_request: int, vocab_size: int) -> Slots:
@@ -152,7 +165,7 @@ def step(
     Args:
         decoder: the model.
         pages, slots: the device state, donated by the caller.
-        packed: one int32 array, `split_inputs` says what is where.
+        packed: one int32 array, `Layout` says what is where.
         bucket: the padded shape, static.
         max_logprobs: room for this many of the likeliest tokens in scores, static.
 
@@ -160,10 +173,10 @@ def step(
         Pages and slots after the tick, and what the host reads.
     """
     null_slot = len(slots.token) - 1
-    inputs = split_inputs(packed, bucket, null_slot)
+    inputs = Layout.of(bucket, slots).split(packed)
     page_size = pages[0].shape[3]
     row_length = slots.length[inputs.row_slot]
-    page_table = slots.page_table.at[inputs.block_slot, inputs.block_start // page_size].set(inputs.block_page)
+    page_table = slots.page_table.at[inputs.chunk_slot].set(inputs.chunk_table)
     page_table = page_table.at[inputs.row_slot, row_length // page_size].set(inputs.row_page)
     parameters = slots.sampling.at[inputs.sample_slot].set(inputs.sample_params)
     slots = replace(slots, page_table=page_table, sampling=parameters)

@@ -11,10 +11,10 @@ from rekindle import buckets
 from rekindle.adjustments import entry
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.config import Limits
-from rekindle.executables import ENTER, Executables, Key, Program
-from rekindle.messages import Chunk, Dispatched, Message, Plan, Sampled, Scored
+from rekindle.executables import ENTER, GATHER, SCATTER, Executables, Key, Program
+from rekindle.messages import Chunk, Dispatched, Gathered, Message, Onload, Plan, Sampled, Save, Scored
 from rekindle.sampling_rows import packed_row
-from rekindle.step import Pages, Slots, TickOutputs, blank_inputs, samples_of, split_inputs
+from rekindle.step import Layout, Pages, Slots, TickOutputs, samples_of
 
 
 class Stepper:
@@ -27,18 +27,38 @@ class Stepper:
         self._limits = limits
 
     async def handle(self, message: Message) -> list[Message]:
-        """Plan becomes Dispatched. A program that is not compiled yet is compiled in a worker thread."""
-        if not isinstance(message, Plan):
-            raise TypeError(f"the stepper takes Plan, got {message!r}")
-        for chunk in message.chunks:
+        """Plan becomes Dispatched, Save Gathered. A program that is not compiled yet is compiled in a worker thread."""
+        match message:
+            case Plan():
+                return [await self._dispatch(message)]
+            case Save():
+                return [await self._gather(message)]
+        raise TypeError(f"the stepper takes Plan and Save, got {message!r}")
+
+    async def _dispatch(self, plan: Plan) -> Dispatched:
+        for onload in plan.onloads:
+            await self._scatter(onload)
+        for chunk in plan.chunks:
             if chunk.completes is not None and chunk.completes.params.adjusts:
                 await self._enter(chunk)
-        bucket = self._bucket(message)
+        if not plan.chunks and not plan.rows:
+            return Dispatched(plan.tick, (), (), None)
+        bucket = self._bucket(plan)
         program = await self._program(bucket)
-        packed = pack(message, bucket, self._limits.max_running)
+        packed = pack(plan, Layout.of(bucket, self._slots))
         self._pages, self._slots, outputs = program(self._executables.weights, self._pages, self._slots, packed)
         outputs.tokens.copy_to_host_async()
-        return [_dispatched(message, bucket, self._limits.max_running, outputs)]
+        return _dispatched(plan, bucket, self._limits.max_running, outputs)
+
+    async def _gather(self, save: Save) -> Gathered:
+        program = await self._program(GATHER)
+        # On CPU, a program that only copies may be run within its call.
+        contents = await to_thread.run_sync(_gathered, program, self._pages, save)
+        return Gathered(save.save_id, save.entries, contents)
+
+    async def _scatter(self, onload: Onload) -> None:
+        program = await self._program(SCATTER)
+        self._pages = await to_thread.run_sync(_scattered, program, self._pages, onload)
 
     async def _enter(self, chunk: Chunk) -> None:
         assert chunk.completes is not None
@@ -66,6 +86,16 @@ class Stepper:
         )
 
 
+def _gathered(program: Program, pages: Pages, save: Save) -> tuple[jax.Array, ...]:
+    return tuple(program(pages, np.int32(page)) for page in save.pages)
+
+
+def _scattered(program: Program, pages: Pages, onload: Onload) -> Pages:
+    for page, content in zip(onload.pages, onload.staged, strict=True):
+        pages = program(pages, np.int32(page), content)
+    return pages
+
+
 def _dispatched(plan: Plan, bucket: Bucket, max_running: int, outputs: TickOutputs) -> Dispatched:
     sampled: list[Sampled] = []
     scored: list[Scored] = []
@@ -81,17 +111,18 @@ def _dispatched(plan: Plan, bucket: Bucket, max_running: int, outputs: TickOutpu
     return Dispatched(plan.tick, tuple(sampled), tuple(scored), outputs)
 
 
-def pack(plan: Plan, bucket: Bucket, max_running: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+def pack(plan: Plan, layout: Layout) -> np.ndarray[Any, np.dtype[np.int32]]:
     """A plan as the one array that the step takes. It is new for each tick: the device may still read the last one."""
-    packed = blank_inputs(bucket, max_running)
-    inputs = split_inputs(packed, bucket, max_running)
+    packed = layout.blank()
+    inputs = layout.split(packed)
     block = sample = 0
-    for chunk in plan.chunks:
+    for place, chunk in enumerate(plan.chunks):
         end, first = block + len(chunk.pages), block * QUERY_BLOCK
         inputs.tokens[first : first + len(chunk.tokens)] = chunk.tokens
         inputs.block_slot[block:end] = chunk.slot
         inputs.block_start[block:end] = range(chunk.start, chunk.start + len(chunk.tokens), QUERY_BLOCK)
         inputs.block_page[block:end] = chunk.pages
+        inputs.chunk_slot[place], inputs.chunk_table[place, : len(chunk.table)] = chunk.slot, chunk.table
         if chunk.scoring is not None:
             targets = first + chunk.scoring.first
             inputs.targets[targets : targets + len(chunk.scoring.tokens)] = chunk.scoring.tokens

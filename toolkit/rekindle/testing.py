@@ -15,6 +15,7 @@ from typing import Unpack
 
 from rekindle.actor import Mailbox
 from rekindle.buckets import QUERY_BLOCK, Bucket, smallest
+from rekindle.cache_view import view
 from rekindle.callers import Callers
 from rekindle.config import Limits, Settings
 from rekindle.detokenizer import Detokenizer
@@ -22,7 +23,27 @@ from rekindle.engine import Actors
 from rekindle.host import Host
 from rekindle.intake import Intake
 from rekindle.machine import Machine
-from rekindle.messages import Admit, Chunk, Dispatched, Message, Output, Plan, Row, Sampled, Scored, Settled, Started
+from rekindle.messages import (
+    Admit,
+    Chunk,
+    Dispatched,
+    Drop,
+    Fetch,
+    Fetched,
+    Gathered,
+    Message,
+    Onload,
+    Output,
+    Plan,
+    Rejected,
+    Row,
+    Sampled,
+    Save,
+    Saved,
+    Scored,
+    Settled,
+    Started,
+)
 from rekindle.metrics import Stats
 from rekindle.model_config import ModelConfig, Rope
 from rekindle.pages import NULL_PAGE
@@ -112,26 +133,37 @@ class _Slot:
 
 
 class FakeStepper:
-    """Takes plans like the real stepper, and asserts that each fits a bucket and stays inside pages and slots."""
+    """Takes plans and saves like the real stepper, and asserts that each fits a bucket, its pages and its slots.
+
+    What it gathers of a page are the token ids in it.
+    """
 
     def __init__(self, limits: Limits):
         self._limits = limits
         self._pages: dict[int, list[int | None]] = {}
         self._slots = [_Slot() for _ in range(limits.max_running)]
 
-    def handle(self, message: Message) -> list[Dispatched]:
-        """Plan becomes Dispatched. All of a tick is written before any of it is read, as on the device."""
-        assert isinstance(message, Plan), f"the stepper takes Plan, got {message!r}"
-        self._check(message)
+    def handle(self, message: Message) -> list[Dispatched | Gathered]:
+        """Plan becomes Dispatched, and Save becomes Gathered."""
+        if isinstance(message, Save):
+            return [Gathered(message.save_id, message.entries, tuple(map(self._gather, message.pages)))]
+        assert isinstance(message, Plan), f"the stepper takes Plan and Save, got {message!r}"
+        return [self._dispatch(message)]
+
+    def _dispatch(self, plan: Plan) -> Dispatched:
+        """All of a tick is written before any of it is read, as on the device."""
+        self._check(plan)
+        for onload in plan.onloads:
+            self._scatter(onload)
         sampled: list[_Slot] = []
-        for chunk in message.chunks:
+        for chunk in plan.chunks:
             slot = self._write_chunk(chunk)
             if chunk.completes is not None:
                 slot.length, slot.request = chunk.start + len(chunk.tokens), chunk.completes
                 known = self._context(slot)
                 assert (*chunk.completes.prompt, *chunk.generated) == tuple(known), "the tokens are not the request's"
                 sampled.append(slot)
-        sampled += [self._write_row(row) for row in message.rows]
+        sampled += [self._write_row(row) for row in plan.rows]
         for slot in sampled:
             assert slot.request is not None, "a row of a slot that no prompt completed"
             context = self._context(slot)
@@ -141,10 +173,25 @@ class FakeStepper:
             for row, slot in enumerate(sampled)
             if slot.request is not None
         )
-        scored = tuple(Scored(c.request_id, 0, c.scoring) for c in message.chunks if c.scoring is not None)
-        return [Dispatched(message.tick, places, scored, [slot.token for slot in sampled])]
+        scored = tuple(Scored(c.request_id, 0, c.scoring) for c in plan.chunks if c.scoring is not None)
+        return Dispatched(plan.tick, places, scored, [slot.token for slot in sampled])
+
+    def _gather(self, page: int) -> tuple[int, ...]:
+        found = self._pages.get(page, [])
+        content = tuple(token for token in found if token is not None)
+        assert len(content) == self._limits.page_size, f"page {page} is saved before it is full"
+        return content
+
+    def _scatter(self, onload: Onload) -> None:
+        assert len(set(onload.pages)) == len(onload.pages), "a page is onloaded twice"
+        for page, content in zip(onload.pages, onload.staged, strict=True):
+            assert NULL_PAGE < page < self._limits.num_pages, f"page {page} is not in the pool"
+            self._pages[page] = list(content)
 
     def _check(self, plan: Plan) -> None:
+        assert plan.chunks or plan.rows or plan.onloads, "a plan for nothing"
+        if not plan.chunks and not plan.rows:
+            return
         blocks = sum(len(chunk.pages) for chunk in plan.chunks)
         assert blocks * QUERY_BLOCK <= self._limits.max_prefill_tokens, "more prompt tokens than a tick may have"
         assert len(plan.rows) <= self._limits.max_running, "more rows than slots"
@@ -156,7 +203,6 @@ class FakeStepper:
         completed = sum(chunk.completes is not None for chunk in plan.chunks)
         assert completed <= min(bucket.blocks, self._limits.max_running), "more completed prompts than samples"
         slots = [chunk.slot for chunk in plan.chunks] + [row.slot for row in plan.rows]
-        assert slots, "a plan for nothing"
         assert len(set(slots)) == len(slots), "a slot is in one plan twice"
         assert 0 <= min(slots) <= max(slots) < self._limits.max_running, "there is no such slot"
 
@@ -164,7 +210,9 @@ class FakeStepper:
         assert len(chunk.tokens) > 0, "an empty chunk"
         assert chunk.start % QUERY_BLOCK == 0, "a chunk that is not aligned to query blocks"
         assert len(chunk.pages) == -(-len(chunk.tokens) // QUERY_BLOCK), "not one page for each query block"
+        assert len(chunk.table) <= self._limits.pages_per_request, "a table that is longer than a row of the device's"
         slot = self._slots[chunk.slot]
+        slot.page_table = dict(enumerate(chunk.table))
         if chunk.scoring is not None:
             first = chunk.scoring.first + 1
             known = chunk.tokens[first : first + len(chunk.scoring.tokens)]
@@ -174,7 +222,7 @@ class FakeStepper:
             tokens = list(chunk.tokens[block * QUERY_BLOCK : (block + 1) * QUERY_BLOCK])
             position = chunk.start + block * QUERY_BLOCK
             padding = [None] * (QUERY_BLOCK - len(tokens))
-            self._write(slot, page, position, [*tokens, *padding])
+            self._write(page, position, [*tokens, *padding])
         return slot
 
     def _write_row(self, row: Row) -> _Slot:
@@ -182,15 +230,15 @@ class FakeStepper:
         assert slot.request is not None, "a row of a slot that no prompt completed"
         assert slot.request.id == row.request_id, "a row of a slot that another request holds"
         assert slot.request.params.logprobs == row.logprobs, "a row that scores what its request does not ask for"
-        self._write(slot, row.page, slot.length, [slot.token])
+        slot.page_table[slot.length // self._limits.page_size] = row.page
+        self._write(row.page, slot.length, [slot.token])
         slot.length += 1
         return slot
 
-    def _write(self, slot: _Slot, page: int, position: int, tokens: Sequence[int | None]) -> None:
+    def _write(self, page: int, position: int, tokens: Sequence[int | None]) -> None:
         assert NULL_PAGE < page < self._limits.num_pages, f"page {page} is not in the pool"
         index, offset = divmod(position, self._limits.page_size)
         assert index < self._limits.pages_per_request, f"position {position} is beyond the page table"
-        slot.page_table[index] = page
         content = self._pages.setdefault(page, [None] * self._limits.page_size)
         content[offset : offset + len(tokens)] = tokens
 
@@ -238,6 +286,62 @@ def _settled(tick: Dispatched) -> Settled:
     return Settled(tick.tick, tokens, logprobs, prompts)
 
 
+class FakeHostTier:
+    """Keeps what the fake device gathered, and asserts that what is fetched and dropped is there, or is to come.
+
+    Args:
+        capacity: pages that it may keep.
+
+    Attributes:
+        entries: the content of each.
+    """
+
+    def __init__(self, capacity: int):
+        self.entries: dict[int, tuple[int, ...]] = {}
+        self._capacity = capacity
+        self._newest = -1
+        self._dropped_ahead: set[int] = set()
+        self._lost: set[int] = set()
+
+    def handle(self, message: Message) -> list[Saved | Fetched]:
+        """Gathered becomes Saved, Fetch becomes Fetched, and Drop nothing."""
+        match message:
+            case Gathered(save_id, entries, contents):
+                assert list(entries) == sorted({*entries}), "the entries of a save are not ascending"
+                assert self._newest < entries[0], "an entry that another save has, or that a later save has"
+                self._newest = entries[-1]
+                new = zip(entries, contents, strict=True)
+                self.entries |= {entry: content for entry, content in new if entry not in self._dropped_ahead}
+                self._dropped_ahead.difference_update(entries)
+                assert len(self.entries) <= self._capacity, "more is saved than there is room for"
+                return [Saved(save_id, kept=True)]
+            case Fetch(request_id, entries):
+                bad = tuple(entry for entry in entries if entry in self._lost)
+                assert self._lost | self.entries.keys() >= {*entries}, "entries are fetched that are not there"
+                staged = None if bad else tuple(self.entries[entry] for entry in entries)
+                return [Fetched(request_id, staged, bad)]
+            case Drop(entries):
+                for entry in entries:
+                    self._drop(entry)
+                return []
+        raise AssertionError(f"the host tier takes Gathered, Fetch and Drop, got {message!r}")
+
+    def lose(self, entries: Collection[int]) -> None:
+        """Let those of these entries that are there be bad from now on."""
+        for entry in entries:
+            if self.entries.pop(entry, None) is not None:
+                self._lost.add(entry)
+
+    def _drop(self, entry: int) -> None:
+        if entry > self._newest:
+            assert entry not in self._dropped_ahead, "an entry is dropped twice"
+            self._dropped_ahead.add(entry)
+        else:
+            assert entry in self.entries or entry in self._lost, "an entry is dropped that is not there"
+            self._lost.discard(entry)
+            self.entries.pop(entry, None)
+
+
 class CheckedScheduler(Scheduler):
     """A scheduler that checks its invariants after every message."""
 
@@ -249,22 +353,29 @@ class CheckedScheduler(Scheduler):
 
 
 class ByHand:
-    """A scheduler and the fake device without a loop: ticks stay in flight until `settle` is called.
+    """A scheduler and the fake device without a loop: ticks, saves and fetches stay in flight until they are settled.
 
     Attributes:
         in_flight: ticks that are dispatched and not settled, oldest first.
+        saving, fetching: what is on its way to the host tier and from it, oldest first.
+        host_tier: what arrived there.
         started: requests in the order in which they left the waiting queue.
         tokens: what each request got so far.
         ends: why those that ended did, in order.
+        rejected: what those that were turned away were told.
     """
 
     def __init__(self, **settings: Unpack[SettingsOptions]):
         self.limits = fake_limits(**settings)
         self.scheduler = CheckedScheduler(self.limits)
+        self.host_tier = FakeHostTier(self.limits.host_pages)
         self.in_flight: deque[Dispatched] = deque()
+        self.saving: deque[Gathered] = deque()
+        self.fetching: deque[tuple[Fetch, Fetched]] = deque()
         self.started: list[int] = []
         self.tokens: defaultdict[int, list[int]] = defaultdict(list)
         self.ends: dict[int, EndReason] = {}
+        self.rejected: dict[int, Exception] = {}
         self._stepper = FakeStepper(self.limits)
 
     def say(self, message: Message) -> list[Plan]:
@@ -272,9 +383,17 @@ class ByHand:
         plans = []
         for answer in self.scheduler.handle(message):
             match answer:
-                case Plan():
-                    plans.append(answer)
-                    self.in_flight += self._stepper.handle(answer)
+                case Plan() | Save():
+                    self._dispatch(answer)
+                    plans += [answer] if isinstance(answer, Plan) else []
+                case Fetch():
+                    (fetched,) = self.host_tier.handle(answer)
+                    assert isinstance(fetched, Fetched)
+                    self.fetching.append((answer, fetched))
+                case Drop():
+                    self.host_tier.handle(answer)
+                case Rejected(request_id, error):
+                    self.rejected[request_id] = error
                 case Started(request_id):
                     self.started.append(request_id)
                 case Output(request, token_ids, end):
@@ -285,6 +404,13 @@ class ByHand:
                         self.ends[request_id] = end
         return plans
 
+    def _dispatch(self, message: Plan | Save) -> None:
+        for answer in self._stepper.handle(message):
+            if isinstance(answer, Gathered):
+                self.saving.append(answer)
+            else:
+                self.in_flight.append(answer)
+
     def admit(
         self,
         request_id: int,
@@ -293,24 +419,57 @@ class ByHand:
         *,
         draw: int = 0,
         end_ids: Collection[int] = (),
+        namespace: str = "",
+        hold: bool = False,
     ) -> list[Plan]:
         """Let a request join the waiting queue."""
         params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw)
-        request = Request(request_id, tuple(prompt), params, frozenset(end_ids), self.limits.max_context)
+        request = Request(
+            request_id,
+            tuple(prompt),
+            params,
+            frozenset(end_ids),
+            self.limits.max_context,
+            namespace=namespace,
+            hold=hold,
+        )
         return self.say(Admit(request))
 
     def settle(self) -> list[Plan]:
         """Settle the oldest tick in flight."""
         return self.say(_settled(self.in_flight.popleft()))
 
+    def settle_save(self, *, ok: bool = True) -> list[Plan]:
+        """Settle the oldest save; if it is not ok, nothing of it was kept."""
+        gathered = self.saving.popleft()
+        (saved,) = self.host_tier.handle(gathered)
+        if not ok:
+            self.host_tier.lose(gathered.entries)
+            saved = Saved(gathered.save_id, kept=False)
+        return self.say(saved)
+
+    def settle_fetch(self, *, ok: bool = True) -> list[Plan]:
+        """Settle the oldest fetch; if it is not ok, all of its entries are bad."""
+        fetch, fetched = self.fetching.popleft()
+        if not ok:
+            self.host_tier.lose(fetch.entries)
+            fetched = Fetched(fetch.request_id, None, fetch.entries)
+        return self.say(fetched)
+
     def drain(self) -> None:
         """Settle until nothing is in flight, and see that it does not go round in circles."""
-        while self.in_flight:
+        while self._settle_all():
             before = sum(map(len, self.tokens.values()))
-            for _ in range(1000):  # more than the prompts of any running set take
-                if self.in_flight:
-                    self.settle()
-            assert not self.in_flight or sum(map(len, self.tokens.values())) > before, "1000 ticks gave no token"
+            busy = [self._settle_all() for _ in range(1000)]  # more than the prompts of any running set take
+            assert not busy[-1] or sum(map(len, self.tokens.values())) > before, "1000 ticks gave no token"
+
+    def _settle_all(self) -> bool:
+        """Settle the oldest of each kind; False if there is none."""
+        kinds = ((self.fetching, self.settle_fetch), (self.saving, self.settle_save), (self.in_flight, self.settle))
+        busy = [settle for waiting, settle in kinds if waiting]
+        for settle in busy:
+            settle()
+        return bool(busy)
 
 
 def fake_limits(**settings: Unpack[SettingsOptions]) -> Limits:
@@ -328,12 +487,14 @@ def fake_machine(
 ) -> Machine:
     """A machine around the fake device, built at once; `free` is called when it would free the real one."""
     scheduler = CheckedScheduler(limits)
+    text_of = tokenizer.decode if tokenizer else lambda tokens: ""
     actors = Actors(
         intake=Intake(tokenizer, VOCAB_SIZE, frozenset(eos_ids), limits.max_context),
         scheduler=scheduler,
         stepper=FakeStepper(limits),
         settler=settler or FakeSettler(),
         detokenizer=Detokenizer(tokenizer),
+        host_tier=FakeHostTier(limits.host_pages),
     )
     return Machine(
         source="fake",
@@ -344,6 +505,7 @@ def fake_machine(
         defaults={},
         unserved=(),
         free=free,
+        cache=lambda: scheduler.look(lambda tree: view(tree, limits.page_bytes, text_of)),
         stats=lambda: Stats(scheduler.stats, programs=0, compilations=0, compilations_after_open=0),
     )
 

@@ -46,3 +46,15 @@ def _write_one_by_one(pages: jax.Array, stored: jax.Array, page_ids: jax.Array, 
     # XLA would inline a loop of one known trip, fuse the update into each reader of the pages, and copy the pool twice.
     written: jax.Array = lax.fori_loop(0, lax.optimization_barrier(jnp.int32(len(stored))), body, pages)
     return written
+
+
+def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
+    """See `api.read_page`."""
+    content: jax.Array = lax.dynamic_index_in_dim(pages, page_id, keepdims=False)
+    return content
+
+
+def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.Array:
+    """See `api.write_page`. In place where `pages` is donated."""
+    written: jax.Array = lax.dynamic_update_index_in_dim(pages, content, page_id, 0)
+    return written

@@ -1,0 +1,110 @@
+"""The real stepper and the real host tier, told by hand what a scheduler would say."""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rekindle.actor import Actor
+from rekindle.config import Settings
+from rekindle.machine import build
+from rekindle.messages import (
+    Chunk,
+    Dispatched,
+    Fetch,
+    Fetched,
+    Gathered,
+    Message,
+    Onload,
+    Plan,
+    Row,
+    Save,
+    Saved,
+    Settled,
+)
+from rekindle.request import Request, SamplingParams
+from rekindle.results import TokenLogprob
+
+pytestmark = pytest.mark.anyio
+
+PAGE = 16
+PROMPT = tuple(int(token) for token in np.random.default_rng(0).integers(0, 512, 40))
+OTHER = tuple(int(token) for token in np.random.default_rng(1).integers(0, 512, 40))
+MORE = 12
+PARAMS = SamplingParams(max_tokens=1 + MORE, temperature=0.7, seed=3, logprobs=0)
+
+
+@dataclass
+class Device:
+    """Stepper, settler and host tier of a machine."""
+
+    stepper: Actor
+    settler: Actor
+    host_tier: Actor
+
+    def __post_init__(self) -> None:
+        self._ticks = count()
+
+    async def plan(self, chunk: Chunk, onloads: tuple[Onload, ...] = ()) -> Dispatched:
+        """Dispatch one chunk."""
+        dispatched = await only(self.stepper, Plan(next(self._ticks), (chunk,), (), onloads))
+        assert isinstance(dispatched, Dispatched)
+        return dispatched
+
+    async def decode(self, dispatched: Dispatched, table: tuple[int, ...]) -> list[TokenLogprob]:
+        """The new tokens of a request whose prompt is completed by what was dispatched."""
+        logprobs = [await self._settle(dispatched)]
+        for position in range(len(PROMPT), len(PROMPT) + MORE):
+            row = Row(1, 0, table[position // PAGE], PARAMS.logprobs)
+            logprobs.append(await self._settle(await only(self.stepper, Plan(next(self._ticks), (), (row,)))))
+        return logprobs
+
+    async def _settle(self, dispatched: Message) -> TokenLogprob:
+        settled = await only(self.settler, dispatched)
+        assert isinstance(settled, Settled)
+        return settled.logprobs[1]
+
+
+async def only(actor: Actor, message: Message) -> Message:
+    """What an actor says, which is one message."""
+    said = actor.handle(message)
+    (answer,) = await said if isinstance(said, Awaitable) else said
+    return answer
+
+
+def chunk(start: int, table: tuple[int, ...], prompt: tuple[int, ...] = PROMPT) -> Chunk:
+    """What is left of a prompt."""
+    request = Request(1, prompt, PARAMS, frozenset(), 256)
+    pages = tuple(table[position // PAGE] for position in range(start, len(prompt), PAGE))
+    return Chunk(1, 0, start, prompt[start:], pages, table, request)
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def device(request: pytest.FixtureRequest, families: Path) -> Device:
+    settings = Settings(
+        dtype=request.param, precompile="lazy", page_size=PAGE, num_pages=12, max_running=1, prefill_buckets=(512,)
+    )
+    actors = build(families / "llama-tied", settings, lambda progress: None).actors
+    return Device(actors.stepper, actors.settler, actors.host_tier)
+
+
+async def test_a_prefix_that_was_saved_and_onloaded_elsewhere_decodes_as_if_it_had_stayed(device: Device) -> None:
+    here, there = (1, 2, 3, 4), (9, 7, 8, 5)
+    await device.plan(chunk(0, here))
+    stayed = await device.decode(await device.plan(chunk(2 * PAGE, here)), here)
+
+    gathered = await only(device.stepper, Save(0, here[:2], (0, 1)))
+    overwritten = await device.plan(chunk(0, here, OTHER))  # before anybody has waited for what was gathered
+    assert await device.decode(overwritten, here) != stayed
+    assert isinstance(gathered, Gathered)
+    assert await only(device.host_tier, gathered) == Saved(0, kept=True)
+    for _ in range(2):
+        fetched = await only(device.host_tier, Fetch(1, (0, 1)))
+        assert isinstance(fetched, Fetched)
+        assert fetched.staged is not None
+        onload = Onload(fetched.staged, there[:2])
+        assert await device.decode(await device.plan(chunk(2 * PAGE, there), (onload,)), there) == stayed
+        await device.plan(chunk(0, there, OTHER))  # what becomes of the pages is nothing to the entries

@@ -1,0 +1,149 @@
+"""Whatever is cached, held, saved, fetched, lost and withdrawn, in any order: the tokens are those of no cache at all,
+and every page has one owner after every message.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from rekindle.messages import Withdraw
+from rekindle.testing import VOCAB_SIZE, ByHand, expected_tokens
+
+PAGE = 16
+SETTINGS = st.fixed_dictionaries(
+    {
+        "ticks": st.sampled_from(["prefill-first", "combined"]),
+        "policy": st.sampled_from(["fcfs", "longest-prefix"]),
+        "overlap": st.booleans(),
+        "page_size": st.just(PAGE),
+        "num_pages": st.integers(6, 20),
+        "max_running": st.integers(1, 4),
+        "prefill_chunk": st.sampled_from([512, 16]),
+        "host_cache_bytes": st.sampled_from([0, 1, 3, 8, 1000]).map(lambda pages: pages * 128),  # 128 bytes a page
+        "max_context": st.just(5 * PAGE),
+    }
+)
+FAMILIES = [[(7 * family + 3 * place) % VOCAB_SIZE for place in range(5 * PAGE)] for family in range(3)]
+"""Prompts begin with a part of one of these, so that they share pages."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was submitted, and what the fake model generates for it."""
+
+    hold: bool
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """The checks are `CheckedScheduler`'s, which looks at every page, and `FakeStepper`'s, which reads them."""
+
+    @initialize(limits=SETTINGS)
+    def begin(self, limits: dict[str, Any]) -> None:
+        self.engine = ByHand(**limits)
+        self.asked: list[Asked] = []
+        self.withdrawn: set[int] = set()
+
+    @rule(
+        family=st.integers(0, 2),
+        shared=st.sampled_from([16, 17, 32, 40, 48, 64]),
+        tail=st.lists(st.integers(0, 2), max_size=12),
+        max_tokens=st.sampled_from([1, 3, 20, 50]),
+        namespace=st.sampled_from(["", "", "other"]),
+        hold=st.sampled_from([False, False, False, True]),
+        times=st.sampled_from([1, 1, 3]),
+    )
+    def submit(
+        self, family: int, shared: int, tail: list[int], max_tokens: int, namespace: str, hold: bool, times: int
+    ) -> None:
+        prompt = [*FAMILIES[family][:shared], *tail]
+        for _ in range(times):
+            most = min(max_tokens, self.engine.limits.max_context - len(prompt))
+            self.asked.append(Asked(hold, tuple(prompt), expected_tokens(prompt, most)))
+            self.engine.admit(len(self.asked) - 1, prompt, max_tokens, namespace=namespace, hold=hold)
+
+    @precondition(lambda self: self.engine.in_flight)
+    @rule(ticks=st.sampled_from([1, 4, 20]))
+    def settle(self, ticks: int) -> None:
+        while ticks and self.engine.in_flight:
+            self.engine.settle()
+            ticks -= 1
+
+    @precondition(lambda self: self.engine.saving)
+    @rule(ok=st.sampled_from([True, True, False]))
+    def settle_save(self, ok: bool) -> None:
+        self.engine.settle_save(ok=ok)
+
+    @precondition(lambda self: self.engine.fetching)
+    @rule(ok=st.sampled_from([True, True, False]))
+    def settle_fetch(self, ok: bool) -> None:
+        self.engine.settle_fetch(ok=ok)
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        """Also what is held already, and what ended."""
+        request_id = data.draw(st.integers(0, len(self.asked) - 1))
+        self.withdrawn.add(request_id)
+        self.engine.say(Withdraw(request_id))
+
+    @invariant()
+    def something_goes_on_while_somebody_waits(self) -> None:
+        engine = self.engine
+        if len(engine.ends) < len(self.asked):
+            assert engine.in_flight or engine.fetching or engine.saving
+
+    @invariant()
+    def tokens_so_far_are_those_of_no_cache(self) -> None:
+        for request_id, asked in enumerate(self.asked):
+            tokens = tuple(self.engine.tokens[request_id])
+            assert tokens == asked.tokens[: len(tokens)]
+            assert not (asked.hold and tokens)
+
+    @invariant()
+    def every_prompt_token_is_counted_once(self) -> None:
+        stats = self.engine.scheduler.stats
+        assert stats.prompt_tokens == stats.device_hit_tokens + stats.host_hit_tokens + stats.computed_tokens
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        self.engine.drain()
+        for request_id, asked in enumerate(self.asked):
+            end = self.engine.ends[request_id]
+            if request_id in self.engine.rejected:
+                assert any(other.hold for other in self.asked), "turned away though nobody holds pages"
+            elif request_id not in self.withdrawn:
+                assert end == ("held" if asked.hold else "length")
+                assert asked.hold or tuple(self.engine.tokens[request_id]) == asked.tokens
+        for request_id in range(len(self.asked)):
+            self.engine.say(Withdraw(request_id))
+        self.engine.drain()
+        stats = self.engine.scheduler.stats
+        assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
+        assert stats.host_pages == len(self.engine.host_tier.entries) <= self.engine.limits.host_pages
+
+
+CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+
+def test_no_order_of_messages_breaks_the_cache() -> None:
+    run_state_machine_as_test(CacheMachine, settings=settings(CALM, max_examples=150, stateful_step_count=30))
+
+
+@pytest.mark.deep
+def test_no_order_of_very_many_messages_breaks_the_cache() -> None:
+    deep = settings(CALM, max_examples=3000, stateful_step_count=60, derandomize=False)
+    run_state_machine_as_test(CacheMachine, settings=deep)

@@ -1,0 +1,125 @@
+"""The host tier: pages of the prefix cache in host memory, and the actor that keeps and stages them."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from anyio import to_thread
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from rekindle.messages import Drop, Fetch, Fetched, Gathered, Message, Saved
+
+
+class Copies(Protocol):
+    """How pages get from the device to the host and back. Both wait for the copies: not for an event loop's thread."""
+
+    def keep(self, pages: Sequence[Any]) -> list[Any]:
+        """Device arrays as entries in host memory, each in memory of its own."""
+
+    def stage(self, entries: Sequence[Any]) -> list[Any]:
+        """Entries as device arrays."""
+
+
+class DeviceCopies:
+    """Copies between a device and its host, through pinned memory where that is another memory than the device's.
+
+    Args:
+        device: where pages are staged.
+        host_memory: kind of the memory for entries; None keeps them in numpy, which on CPU takes no copy at all.
+    """
+
+    def __init__(self, device: jax.Device, host_memory: str | None):
+        self._device = SingleDeviceSharding(device)
+        self._host = None if host_memory is None else self._device.with_memory_kind(host_memory)
+
+    def keep(self, pages: Sequence[jax.Array]) -> list[Any]:
+        """See `Copies`."""
+        return [np.asarray(page) for page in pages] if self._host is None else _put(pages, self._host)
+
+    def stage(self, entries: Sequence[Any]) -> list[Any]:
+        """See `Copies`."""
+        return _put(entries, self._device)
+
+
+def _put(arrays: Sequence[Any], where: Sharding) -> list[Any]:
+    there: list[Any] = jax.block_until_ready([jax.device_put(array, where) for array in arrays])
+    return there
+
+
+def host_memory(device: jax.Device) -> str | None:
+    """The kind of memory to keep a device's pages in: pinned, which it reads without the CPU's help, if there is."""
+    kinds = {memory.kind for memory in device.addressable_memories()}
+    return "pinned_host" if device.platform != "cpu" and "pinned_host" in kinds else None
+
+
+class HostTier:
+    """Owns the entries: pages in host memory, each known by its number.
+
+    Args:
+        capacity_bytes: a hard bound of all entries together.
+        page_bytes: of one entry.
+        copies: does the copying, in a worker thread.
+    """
+
+    def __init__(self, capacity_bytes: int, page_bytes: int, copies: Copies):
+        self._capacity = capacity_bytes // page_bytes
+        self._page_bytes = page_bytes
+        self._copies = copies
+        self._entries: dict[int, Any] = {}
+        self._newest = -1
+        self._dropped_ahead: set[int] = set()
+
+    @property
+    def pages(self) -> int:
+        """How many entries there are. Any thread may ask."""
+        return len(self._entries)
+
+    @property
+    def bytes(self) -> int:
+        """What the entries take. Any thread may ask."""
+        return self.pages * self._page_bytes
+
+    def free(self) -> None:
+        """Forget all entries."""
+        self._entries.clear()
+
+    async def handle(self, message: Message) -> list[Message]:
+        """Gathered becomes Saved, and Fetch Fetched; Drop frees entries, also some that are still to come."""
+        match message:
+            case Gathered(save_id, entries, pages):
+                return [Saved(save_id, await self._keep(entries, pages))]
+            case Fetch(request_id, entries):
+                return [await self._fetch(request_id, entries)]
+            case Drop(entries):
+                self._drop(entries)
+                return []
+        raise TypeError(f"the host tier takes Gathered, Fetch and Drop, got {message!r}")
+
+    async def _keep(self, entries: Sequence[int], pages: Sequence[Any]) -> bool:
+        """Keep all of the pages that are still wanted or, where they would exceed the bound, none."""
+        wanted = {entry: page for entry, page in zip(entries, pages, strict=True) if entry not in self._dropped_ahead}
+        self._newest = max((self._newest, *entries))
+        self._dropped_ahead.difference_update(entries)
+        if self.pages + len(wanted) > self._capacity:
+            return False
+        kept = await to_thread.run_sync(self._copies.keep, list(wanted.values()), abandon_on_cancel=True)
+        self._entries.update(zip(wanted, kept, strict=True))
+        return True
+
+    def _drop(self, entries: Sequence[int]) -> None:
+        for entry in entries:
+            if entry > self._newest:
+                self._dropped_ahead.add(entry)
+            self._entries.pop(entry, None)
+
+    async def _fetch(self, request_id: int, entries: Sequence[int]) -> Fetched:
+        bad = tuple(entry for entry in entries if entry not in self._entries)
+        if bad:
+            return Fetched(request_id, None, bad)
+        found = [self._entries[entry] for entry in entries]
+        try:
+            staged = await to_thread.run_sync(self._copies.stage, found, abandon_on_cancel=True)
+        except jax.errors.JaxRuntimeError:  # no room on the device: the request can still compute them
+            return Fetched(request_id, None)
+        return Fetched(request_id, tuple(staged))

@@ -1,0 +1,190 @@
+"""A prefix that is computed once, held in the prefix cache, and continued as often as its user likes."""
+
+import weakref
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Unpack, overload
+
+from rekindle.asking import Asked, Asking
+from rekindle.errors import InvalidRequest
+from rekindle.handle import Handle, Stream
+from rekindle.messages import Chat, Continued, Prompt
+from rekindle.prompts import Messages, TokenIds, all_prompts, one_prompt
+from rekindle.request import SamplingOptions
+from rekindle.results import Generation
+
+OneMore = str | Messages | None
+ManyMore = list[str] | list[Messages] | None
+
+
+class Prefix:
+    """A held prefix, from `session.prefix`. Its whole pages stay in the device tier until `release`, or its last use.
+
+    Attributes:
+        tokens: tokens in the prefix.
+        cached_tokens: those of them that were found in the cache when it was made.
+    """
+
+    def __init__(self, prompt: Prompt, asking: Asking, handle: Handle, made: Generation):
+        self.tokens = made.usage.prompt_tokens
+        self.cached_tokens = made.cached_tokens
+        self._prompt = prompt
+        self._asking = asking
+        self._release = weakref.finalize(self, handle.withdraw)
+
+    def __repr__(self) -> str:
+        state = "held" if self._release.alive else "released"
+        return f"<rekindle.Prefix {state}: {self.tokens} tokens, {self.cached_tokens} of them found in the cache>"
+
+    @overload
+    async def generate(
+        self,
+        prompt: OneMore = None,
+        *,
+        token_ids: TokenIds | None = None,
+        n: None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Generation: ...
+    @overload
+    async def generate(
+        self,
+        prompt: OneMore | ManyMore = None,
+        *,
+        token_ids: TokenIds | Sequence[TokenIds] | None = None,
+        n: int | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> list[Any]: ...
+    async def generate(
+        self, prompt: Any = None, *, token_ids: Any = None, n: int | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> Any:
+        """Continue the prefix, and generate to the end.
+
+        Args:
+            prompt: text that follows a text; messages that follow messages (a str is one of the user's), or a list;
+                nothing to generate from the prefix as it is.
+            token_ids: token ids that follow instead, or a list of such.
+            n, **sampling: as in `Session.generate`.
+
+        Raises:
+            InvalidRequest: it was released, or as `Session.generate`.
+        """
+        return await self._asked(prompt, token_ids, n, sampling).ended()
+
+    def generate_sync(
+        self, prompt: Any = None, *, token_ids: Any = None, n: int | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> Any:
+        """The blocking twin of `generate`."""
+        return self._asked(prompt, token_ids, n, sampling).ended_blocking()
+
+    def stream(
+        self, prompt: OneMore = None, *, token_ids: TokenIds | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> Stream:
+        """Continue the prefix, and have the pieces as they come: `async for` or, blocking, `for`."""
+        prompts, _ = self._continued(prompt, token_ids, one=True)
+        return Stream(self._asking.one(prompts[0], sampling, wait=True))
+
+    async def fork(self, n: int) -> list["Prefix"]:
+        """`n` more handles of the same prefix, each to be released by itself; nothing is computed for them."""
+        if n < 1:
+            raise InvalidRequest(f"n must be at least 1, got {n}")
+        self._check_held()
+        return [await Holding(self._prompt, self._asking) for _ in range(n)]
+
+    def release(self) -> None:
+        """Let go of it: its pages may be evicted. Idempotent, from any thread; what was submitted goes on."""
+        self._release()
+
+    async def __aenter__(self) -> "Prefix":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __enter__(self) -> "Prefix":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+    def _check_held(self) -> None:
+        if not self._release.alive:
+            raise InvalidRequest("the prefix was released; make another with session.prefix()")
+
+    def _asked(self, prompt: Any, token_ids: Any, n: int | None, sampling: SamplingOptions) -> Asked:
+        prompts, batch = self._continued(prompt, token_ids)
+        return self._asking.all(prompts, batch, sampling, n)
+
+    def _continued(self, prompt: Any, token_ids: Any, *, one: bool = False) -> tuple[list[Prompt], bool]:
+        self._check_held()
+        if prompt is None and token_ids is None:
+            return [self._prompt], False
+        if one:
+            prompts, batch = [one_prompt(prompt, token_ids, self._asking.vocab_size)], False
+        else:
+            prompts, batch = all_prompts(prompt, token_ids, self._asking.vocab_size)
+        return [_continued(self._prompt, more) for more in prompts], batch
+
+
+class Holding:
+    """A prefix that is being made; nothing happens before it is awaited, entered, or waited for."""
+
+    def __init__(self, prompt: Prompt, asking: Asking):
+        self._prompt = prompt
+        self._asking = asking
+        self._prefix: Prefix | None = None
+
+    def __await__(self) -> Generator[Any, None, Prefix]:
+        return self._made().__await__()
+
+    def __repr__(self) -> str:
+        return "<rekindle.Holding of a prefix: await it, or enter it with 'async with'>"
+
+    async def __aenter__(self) -> Prefix:
+        self._prefix = await self
+        return self._prefix
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        assert self._prefix is not None, "entered before it is left"
+        self._prefix.release()
+
+    def wait(self) -> Prefix:
+        """Block until it is computed."""
+        handle = self._submitted()
+        return Prefix(self._prompt, self._asking, handle, handle.result())
+
+    async def _made(self) -> Prefix:
+        handle = self._submitted()
+        return Prefix(self._prompt, self._asking, handle, await handle)
+
+    def _submitted(self) -> Handle:
+        return self._asking.one(_unfinished(self._prompt), {}, wait=True, hold=True)
+
+
+def _unfinished(prompt: Prompt) -> Prompt:
+    """A conversation without the start of an answer, since another message may follow."""
+    if isinstance(prompt, Chat):
+        return replace(prompt, variables={"add_generation_prompt": False, **prompt.variables})
+    return prompt
+
+
+def _continued(prefix: Prompt, more: Prompt) -> Prompt:
+    """The prompt that begins with the prefix.
+
+    Raises:
+        InvalidRequest: messages were to follow a text, or token ids messages.
+    """
+    match prefix, more:
+        case Chat(), str():
+            return Chat([*prefix.messages, {"role": "user", "content": more}], prefix.tools, prefix.variables)
+        case Chat(), Chat():
+            return Chat([*prefix.messages, *more.messages], prefix.tools, prefix.variables)
+        case Chat(), _:
+            raise InvalidRequest("token ids cannot follow messages; give messages, or a str for one of the user's")
+        case _, Chat():
+            raise InvalidRequest("messages cannot follow a text; give a str or token_ids")
+    return Continued(prefix, more)

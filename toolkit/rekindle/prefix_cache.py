@@ -1,0 +1,211 @@
+"""Which pages hold what: the pool, the prefix tree over it, and each running request's lease of both."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rekindle.config import Limits
+from rekindle.messages import Save, Saved
+from rekindle.pages import NULL_PAGE, PagePool
+from rekindle.prefix_nodes import Node
+from rekindle.prefix_tree import PrefixTree
+
+SAVED_AT_ONCE = 16
+"""Pages copied to the host tier ahead of need by one `Save`."""
+
+
+NextPage = tuple[Node | str, bytes]
+"""The node, or the namespace, that a page follows, and the key of its tokens."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """The pages of one running request. This table says who owns its positions, at any time.
+
+        [0, matched)           the tree; locked
+        [matched, published)   its own when they were computed, the tree's now; locked. Where another request published
+                               the same tokens first, the page stays its own, beside the tree's
+        [published, computed)  its own, written by ticks that are dispatched
+        [computed, reserved)   its own, not yet written; `reserved` is where its pages end
+
+    Attributes:
+        tip: the locked node at `published`.
+        published: tokens up to there, whole pages.
+        pages: its pages, in order of position.
+        own: those of them that are not the tree's.
+    """
+
+    tip: Node
+    published: int
+    pages: list[int]
+    own: set[int] = field(default_factory=set)
+
+
+class PrefixCache:
+    """Pages of the device tier and what is known of the host tier. Pure host logic.
+
+    Args:
+        limits: sizes of both tiers. With `prefix_cache` off nothing is published, so nothing is ever found.
+
+    Attributes:
+        dropped: entries of the host tier that nobody needs any more, for the scheduler to hand on.
+        saves: copies to the host tier, to be said before the next plan, which may overwrite their pages.
+    """
+
+    def __init__(self, limits: Limits):
+        self._limits = limits
+        self._pool = PagePool(limits.num_pages)
+        self._saving: dict[int, list[Node]] = {}
+        self._ids = itertools.count()
+        self.tree = PrefixTree(limits.page_size)
+        self.dropped: list[int] = []
+        self.saves: list[Save] = []
+
+    @property
+    def available(self) -> int:
+        """Pages that can be reserved now: free ones, and cached ones that can be evicted."""
+        return self._pool.free + self.tree.evictable
+
+    @property
+    def saving(self) -> bool:
+        """Whether copies to the host tier are on their way."""
+        return bool(self._saving)
+
+    # What a request holds
+
+    def find(self, namespace: str, tokens: Sequence[int]) -> list[Node]:
+        """The nodes of the longest cached prefix: first those on the device, then those in the host tier alone."""
+        return self.tree.match(namespace, tokens)
+
+    def next_page(self, namespace: str, nodes: Sequence[Node], tokens: Sequence[int]) -> NextPage | None:
+        """What identifies the first page of `tokens` after `nodes`; None if there are no tokens for a whole page."""
+        return self._following(nodes[-1] if nodes else namespace, len(nodes), tokens)
+
+    def page_after(self, lease: Lease, tokens: Sequence[int]) -> NextPage | None:
+        """The same for the first page that a running request has not published."""
+        tip = lease.tip if lease.tip.parent is not None else lease.tip.key.decode()
+        return self._following(tip, lease.published // self._limits.page_size, tokens)
+
+    def lease(self, namespace: str, nodes: Sequence[Node]) -> Lease:
+        """Lock these nodes of the device tier for a request, which has no pages of its own yet."""
+        tip = nodes[-1] if nodes else self.tree.root(namespace)
+        self.tree.lock(tip, hit=bool(nodes))
+        return Lease(tip, len(nodes) * self._limits.page_size, [_page_of(node) for node in nodes])
+
+    def reserve(self, lease: Lease, count: int) -> bool:
+        """Take `count` more pages, all or none, evicting what was not used for longest."""
+        if count > self.available:
+            return False
+        if count > self._pool.free:
+            self._save(count - self._pool.free)
+            evicted = self.tree.evict(count - self._pool.free)
+            self._pool.release(evicted.pages)
+            self.dropped += evicted.entries
+        pages = self._pool.allocate(count)
+        lease.pages += pages
+        lease.own.update(pages)
+        return True
+
+    def onload(self, lease: Lease, nodes: Sequence[Node]) -> list[int]:
+        """Give the reserved pages after `published` to nodes of the host tier that continue it; those pages."""
+        first = lease.published // self._limits.page_size
+        pages = lease.pages[first : first + len(nodes)]
+        spare = self.tree.attach(nodes, pages)
+        assert not spare, "an onload for nodes that have pages"
+        self.tree.lock(nodes[-1])
+        self.tree.unlock(lease.tip)
+        for node in nodes:
+            node.hits += 1
+        lease.tip, lease.published = nodes[-1], lease.published + len(nodes) * self._limits.page_size
+        lease.own.difference_update(pages)
+        return pages
+
+    def publish(self, lease: Lease, tokens: Sequence[int], computed: int) -> None:
+        """Put the whole pages up to `computed` into the tree, for others to find."""
+        size = self._limits.page_size
+        first, last = lease.published // size, computed // size
+        if not self._limits.prefix_cache or last <= first:
+            return
+        pages = lease.pages[first:last]
+        lease.tip, kept = self.tree.publish(lease.tip, tokens[first * size : last * size], pages)
+        lease.published = last * size
+        lease.own.difference_update(set(pages) - set(kept))
+
+    def release(self, lease: Lease) -> None:
+        """Give all back. Pages may be reused at once: ticks in flight that write to them run before later ones."""
+        self.tree.unlock(self.keep(lease))
+
+    def keep(self, lease: Lease) -> Node:
+        """Give back a request's own pages, and leave what it published locked: the node to unlock one day."""
+        self._pool.release(page for page in lease.pages if page in lease.own)
+        return lease.tip
+
+    def forget(self) -> None:
+        """Never find again what is cached now."""
+        for namespace in self.tree.namespaces:
+            evicted = self.tree.forget(namespace)
+            self._pool.release(evicted.pages)
+            self.dropped += evicted.entries
+
+    # The host tier
+
+    def save_ahead(self) -> None:
+        """Begin to copy the pages that are the next to be evicted to the host tier, if few are free or copied."""
+        tree = self.tree
+        in_both = tree.device_pages + tree.host_pages - tree.nodes
+        wanted = self._limits.num_pages // 8 - self._pool.free - in_both
+        if wanted > 0 and not self._saving:
+            self._save(min(wanted, SAVED_AT_ONCE))
+
+    def saved(self, message: Saved) -> None:
+        """The copies are there, or could not be kept."""
+        nodes = self._saving.pop(message.save_id)
+        if not message.kept:
+            self.unreadable(nodes)
+
+    def is_on_its_way(self, node: Node) -> bool:
+        """Whether its copy was begun and is not there yet."""
+        return any(node in nodes for nodes in self._saving.values())
+
+    def _save(self, count: int) -> None:
+        """Copy up to `count` pages, least recently used first; they count as copied from now on."""
+        tree, room = self.tree, self._limits.host_pages
+        nodes = tree.next_to_save(min(count, room // 2))
+        if not nodes:
+            return
+        self.dropped += tree.prune(max(0, tree.host_pages + len(nodes) - room))
+        entries = tuple(next(self._ids) for _ in nodes)
+        for node, entry in zip(nodes, entries, strict=True):
+            tree.saved(node, entry)
+        save = Save(next(self._ids), tuple(_page_of(node) for node in nodes), entries)
+        self._saving[save.save_id] = nodes
+        self.saves.append(save)
+
+    def unreadable(self, nodes: Iterable[Node]) -> None:
+        """These copies could not be read: what depends on them is forgotten."""
+        for node in nodes:
+            self.dropped += self.tree.drop_host(node)
+
+    def check(self, leases: Sequence[Lease]) -> None:
+        """Assert that every page has exactly one owner."""
+        self.tree.check()
+        own = [page for lease in leases for page in lease.own]
+        cached = [node.page for node in self.tree.walk() if node.page is not None]
+        held = [*own, *cached]
+        assert len(held) == len(set(held)), "a page has two owners"
+        assert NULL_PAGE not in held, "the null page has an owner"
+        assert len(held) + self._pool.free == self._limits.num_pages - 1, "a page has no owner"
+        for lease in leases:
+            assert lease.own <= set(lease.pages), "a lease owns a page that it does not use"
+            assert lease.tip.locks, "a lease does not lock its tip"
+            assert lease.published <= len(lease.pages) * self._limits.page_size
+            assert set(lease.pages[: lease.published // self._limits.page_size]) <= {*lease.own, *cached}
+
+    def _following(self, tip: Node | str, pages: int, tokens: Sequence[int]) -> NextPage | None:
+        key = self.tree.key_of(tokens[pages * self._limits.page_size : (pages + 1) * self._limits.page_size])
+        return None if key is None else (tip, key)
+
+
+def _page_of(node: Node) -> int:
+    assert node.page is not None, "a node of the host tier alone has no page"
+    return node.page
