@@ -198,9 +198,8 @@ class Scheduler:
             case Fetched():
                 self._fetched(message)
             case _:
-                raise TypeError(
-                    f"the scheduler takes Admit, Withdraw, Stopped, Settled, Saved, Fetched, got {message!r}"
-                )
+                taken = "Admit, Withdraw, Stopped, Settled, Saved and Fetched"
+                raise TypeError(f"the scheduler takes {taken}, got {message!r}")
 
     # Planning
 
