@@ -137,7 +137,7 @@ async def told(story: list[Ask | Do], limits: dict[str, Any]) -> None:
     scheduler.check()
     stats = scheduler.stats
     assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
-    assert not session._asking._callers._handles, "nobody is kept who was answered"
+    assert not session._callers._handles, "nobody is kept who was answered"
 
 
 async def happen(event: Do, session: Session, settler: FakeSettler, callers: list[Caller]) -> None:

@@ -221,5 +221,5 @@ async def test_one_who_waits_outside_can_leave_and_nothing_is_kept_of_it(held: S
         assert [piece.token_ids async for piece in stream]
     assert_all_is_free(held)
     await held.generate(token_ids=PROMPT, max_tokens=1)
-    assert not held._asking._callers._handles
-    assert not held._asking._callers._queued
+    assert not held._callers._handles
+    assert not held._callers._queued

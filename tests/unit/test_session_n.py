@@ -71,7 +71,7 @@ async def test_draws_without_a_seed_differ_and_greedy_ones_do_not(session: Sessi
 async def test_n_is_a_count_and_nothing_is_left_of_a_call_that_says_otherwise(session: Session, n: Any) -> None:
     with pytest.raises(InvalidRequest, match="n must be an integer from 1"):
         await session.generate(token_ids=PROMPT, n=n)
-    assert not session._asking._callers._handles
+    assert not session._callers._handles
 
 
 async def test_one_stream_and_one_handle_are_of_one_draw(session: Session) -> None:
@@ -141,7 +141,7 @@ async def test_token_ids_outside_the_vocabulary_are_an_error_at_the_call(
             call(**ask)
     with pytest.raises(InvalidRequest, match=name):
         await session.generate(n=2, **ask)
-    assert not session._asking._callers._handles
+    assert not session._callers._handles
 
 
 @pytest.mark.parametrize(

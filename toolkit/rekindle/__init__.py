@@ -20,6 +20,7 @@ from rekindle.errors import (
     SessionError,
     StorageError,
     UnsupportedModel,
+    WeightsChanged,
 )
 from rekindle.handle import Handle, Stream
 from rekindle.metrics import Stats
@@ -56,6 +57,7 @@ __all__ = [
     "TokenLogprob",
     "UnsupportedModel",
     "Usage",
+    "WeightsChanged",
     "open",
     "open_sync",
 ]

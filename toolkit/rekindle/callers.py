@@ -3,10 +3,22 @@
 import itertools
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from rekindle.errors import QueueFull, SessionError
+from rekindle.feed import Feed
 from rekindle.handle import Handle
-from rekindle.messages import Cancel, Message, Prompt, Rejected, Started, Submit, Text
+from rekindle.messages import (
+    Cancel,
+    Message,
+    NewWeights,
+    Prompt,
+    Rejected,
+    Started,
+    Submit,
+    Text,
+    WeightsUsed,
+)
 from rekindle.request import SamplingParams
 from rekindle.room import Room
 
@@ -25,6 +37,7 @@ class Callers:
         self._room = Room(max_waiting)
         self._handles: dict[int, Handle] = {}
         self._queued: set[int] = set()
+        self._weights: dict[int, Feed[None]] = {}
         self._error: Exception | None = None
 
     def submit(self, prompt: Prompt, params: SamplingParams, post: Post, *, wait: bool, hold: bool = False) -> Handle:
@@ -69,8 +82,25 @@ class Callers:
             self._end(request_id, self._error)
         return handle
 
+    def new_weights(self, weights: list[Any], post: Post, *, fail: bool) -> Feed[None]:
+        """Have these weights used; the feed is closed when they are, or when the engine has stopped.
+
+        Args:
+            weights, fail: as in `NewWeights`.
+            post: sends to the engine.
+        """
+        ticket = next(self._ids)
+        used = self._weights[ticket] = Feed()
+        post(NewWeights(ticket, weights, fail))
+        if self._error is not None:
+            used.close()
+        return used
+
     def deliver(self, message: Message) -> None:
         """Take what the engine says to callers; runs on the engine's thread."""
+        if isinstance(message, WeightsUsed):
+            self._weights.pop(message.ticket).close()
+            return
         assert isinstance(message, Started | Rejected | Text), f"not for callers: {message!r}"
         request_id = message.request_id
         handle = self._handles.get(request_id)
@@ -85,6 +115,8 @@ class Callers:
     def fail_all(self, error: Exception) -> None:
         """End every request with the same error, those that are still to come too."""
         self._error = error
+        for used in self._weights.values():
+            used.close()
         for request_id in tuple(self._handles):
             self._end(request_id, error)
 

@@ -16,6 +16,7 @@ from rekindle.messages import (
     Fetched,
     Gathered,
     Message,
+    NewWeights,
     Output,
     Plan,
     Rejected,
@@ -26,6 +27,8 @@ from rekindle.messages import (
     Stopped,
     Submit,
     Text,
+    UseWeights,
+    WeightsUsed,
     Withdraw,
 )
 
@@ -51,11 +54,13 @@ class Actors:
             Admit: self.scheduler,
             Withdraw: self.scheduler,
             Stopped: self.scheduler,
+            NewWeights: self.scheduler,
             Settled: self.scheduler,
             Saved: self.scheduler,
             Fetched: self.scheduler,
             Plan: self.stepper,
             Save: self.stepper,
+            UseWeights: self.stepper,
             Dispatched: self.settler,
             Output: self.detokenizer,
             Gathered: self.host_tier,
@@ -64,7 +69,7 @@ class Actors:
         }
 
 
-TO_CALLER = (Rejected, Started, Text)
+TO_CALLER = (Rejected, Started, Text, WeightsUsed)
 """Messages that leave the engine."""
 
 

@@ -10,6 +10,7 @@
     │   └── PromptTooLong                more tokens than the context or the page pool can hold
     ├── QueueFull                        `submit` found the waiting queue full
     ├── RequestCancelled                 the request was cancelled before it ended
+    ├── WeightsChanged                   `update_weights` ended the request
     ├── StorageError                     the cache directory cannot be used, or is not safe to use
     └── SessionError
         ├── SessionClosed                the session was used after, or closed during, the call
@@ -57,6 +58,10 @@ class QueueFull(RekindleError):
 
 class RequestCancelled(RekindleError):
     """The request was cancelled before it ended."""
+
+
+class WeightsChanged(RekindleError):
+    """`update_weights` was told to end running requests."""
 
 
 class StorageError(RekindleError):

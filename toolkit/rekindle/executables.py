@@ -33,6 +33,12 @@ Key = Bucket | Literal["enter", "gather", "scatter"]
 """What a program is for."""
 
 
+def flat_weights(decoder: Decoder) -> list[jax.Array]:
+    """A decoder's arrays in the order that programs take them."""
+    leaves: list[jax.Array] = jax.tree.leaves(nnx.state(decoder))
+    return leaves
+
+
 class Executables:
     """Compiles programs and keeps them; safe to use from several threads.
 

@@ -31,6 +31,7 @@ from rekindle.scheduler import Scheduler
 from rekindle.settler import Settler
 from rekindle.step import Pages, empty_pages, empty_slots
 from rekindle.stepper import Stepper
+from rekindle.weights import Weights, load_weights
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Machine:
         free: deletes everything that it holds on the device, and the host tier.
         stats: a snapshot from any thread.
         cache: what the prefix cache holds, from any thread.
+        load: reads weights of the same structure from another model, or takes tensors by their names, as device arrays
+            in the order of `Executables.weights`.
     """
 
     source: str
@@ -57,6 +60,7 @@ class Machine:
     free: Callable[[], None]
     stats: Callable[[], Stats]
     cache: Callable[[], CacheView]
+    load: Callable[[Weights], list[Any]]
 
 
 def build(model: str | PathLike[str], settings: Settings, report: Report) -> Machine:
@@ -101,11 +105,14 @@ def build(model: str | PathLike[str], settings: Settings, report: Report) -> Mac
         text_of = tokenizer.decode if tokenizer else lambda tokens: ""
         return scheduler.look(lambda tree: view(tree, limits.page_bytes, text_of))
 
+    def load(weights: Weights) -> list[Any]:
+        return load_weights(weights, config, dtype)
+
     def free() -> None:
         stepper.free()
         host_tier.free()
 
-    return Machine(checkpoint.source, config, limits, dtype.name, actors, defaults, unserved, free, stats, cache)
+    return Machine(checkpoint.source, config, limits, dtype.name, actors, defaults, unserved, free, stats, cache, load)
 
 
 def _host_tier(pages: Pages, limits: Limits) -> HostTier:

@@ -296,6 +296,36 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class NewWeights:
+    """A caller wants these weights to be used for all requests that have not started.
+
+    Attributes:
+        ticket: by which the caller knows the answer.
+        weights: device arrays, in the order of `Executables.weights`.
+        fail: end running requests with an error, rather than let them finish on the old weights.
+    """
+
+    ticket: int
+    weights: list[Any]
+    fail: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UseWeights:
+    """Use these weights for every plan said after this."""
+
+    ticket: int
+    weights: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsUsed:
+    """The weights are in use."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """An `Output` with the text that it completes, and with its last one, the string or token that ended it."""
 
@@ -310,6 +340,6 @@ class Text:
 
 Message = (
     Submit | Cancel | Admit | Withdraw | Rejected | Plan | Dispatched | Settled | Started | Output | Stopped | Text
-    | Save | Gathered | Saved | Drop | Fetch | Fetched
+    | Save | Gathered | Saved | Drop | Fetch | Fetched | NewWeights | UseWeights | WeightsUsed
 )  # fmt: skip
 """Any message."""

@@ -155,11 +155,19 @@ class Holding:
     def wait(self) -> Prefix:
         """Block until it is computed."""
         handle = self._submitted()
-        return Prefix(self._prompt, self._asking, handle, handle.result())
+        try:
+            return Prefix(self._prompt, self._asking, handle, handle.result())
+        except BaseException:
+            handle.withdraw()
+            raise
 
     async def _made(self) -> Prefix:
         handle = self._submitted()
-        return Prefix(self._prompt, self._asking, handle, await handle)
+        try:
+            return Prefix(self._prompt, self._asking, handle, await handle)
+        except BaseException:
+            handle.withdraw()  # it may be held by now, though the wait for it was left
+            raise
 
     def _submitted(self) -> Handle:
         return self._asking.one(_unfinished(self._prompt), {}, wait=True, hold=True)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from rekindle.buckets import QUERY_BLOCK
 from rekindle.config import Limits
-from rekindle.errors import PromptTooLong
+from rekindle.errors import PromptTooLong, WeightsChanged
 from rekindle.messages import (
     Admit,
     Chunk,
@@ -22,6 +22,7 @@ from rekindle.messages import (
     Fetch,
     Fetched,
     Message,
+    NewWeights,
     Onload,
     Output,
     Plan,
@@ -33,6 +34,7 @@ from rekindle.messages import (
     Settled,
     Started,
     Stopped,
+    UseWeights,
     Withdraw,
 )
 from rekindle.metrics import SchedulerStats
@@ -134,6 +136,7 @@ class Scheduler:
         self._held: dict[int, Node] = {}
         self._counts = Counts()
         self._in_flight = 0
+        self._new_weights: deque[NewWeights] = deque()
         self._lock = threading.Lock()
         self.cache = PrefixCache(limits)
         self.stats = self._snapshot()
@@ -150,7 +153,12 @@ class Scheduler:
 
     def _handle(self, message: Message) -> list[Message]:
         taken_in = list(self._take_in(message))
-        said = [*self._plans(), *taken_in]  # plans first: the device should not wait for what callers are told
+        changed = list(self._change_weights())
+        said = [
+            *changed,
+            *self._plans(),
+            *taken_in,
+        ]  # plans first: the device should not wait for what callers are told
         said += self._unblock()
         self.cache.save_ahead()
         said += self._saves()
@@ -193,12 +201,16 @@ class Scheduler:
             case Settled():
                 self._in_flight -= 1
                 yield from self._settle(message)
+            case NewWeights():
+                self._new_weights.append(message)
+                if message.fail:
+                    yield from self._fail_running()
             case Saved():
                 self.cache.saved(message)
             case Fetched():
                 self._fetched(message)
             case _:
-                taken = "Admit, Withdraw, Stopped, Settled, Saved and Fetched"
+                taken = "Admit, Withdraw, Stopped, NewWeights, Settled, Saved and Fetched"
                 raise TypeError(f"the scheduler takes {taken}, got {message!r}")
 
     # Planning
@@ -257,10 +269,10 @@ class Scheduler:
 
     def _plan_chunks(self, draft: "Draft") -> None:
         """Chunks of prompts, those that are already under way first, within the token budget."""
+        coming = {self._page_after(tracked) for tracked in self._running if tracked.in_prefill}
         for tracked in self._running:
             if tracked.in_prefill and draft.budget:
                 self._add_chunk(draft, tracked)
-        coming = {self._page_after(tracked) for tracked in self._running if tracked.in_prefill}
         for tracked in self._candidates():
             if not draft.budget or not self._free_slots:
                 return
@@ -279,6 +291,8 @@ class Scheduler:
 
     def _candidates(self) -> list[Tracked]:
         first = list(islice(self._waiting, CONSIDERED))
+        if self._new_weights:  # what has not started waits for them
+            first = [tracked for tracked in first if tracked.started]
         if self._limits.policy == "longest-prefix" and self._free_slots:
             found = {
                 id(t): len(self.cache.find(t.request.namespace, t.tokens[: t.reusable])) for t in first if not t.pending
@@ -497,6 +511,29 @@ class Scheduler:
         self.cache.publish(tracked.lease, tracked.tokens, min(tracked.computed, len(tracked.tokens)))
         self.cache.release(tracked.lease)
         tracked.slot = tracked.lease = None
+
+    # New weights
+
+    def _fail_running(self) -> Iterator[Message]:
+        for tracked in [t for t in self._tracked.values() if t.started]:
+            yield Rejected(
+                tracked.request.id, WeightsChanged("the request was ended by update_weights; submit it again")
+            )
+            yield self._end(tracked, "cancelled")
+
+    def _change_weights(self) -> Iterator[Message]:
+        """Once no request is left that started on the old weights: nothing that they computed is found any more."""
+        while self._new_weights and not any(tracked.started for tracked in self._tracked.values()):
+            new = self._new_weights.popleft()
+            for tracked in (*self._fetching.values(), *self._waiting):
+                self._let_go(tracked)
+            self._waiting.extend(self._fetching.values())
+            self._fetching.clear()
+            for node in self._held.values():
+                self.cache.tree.unlock(node)
+            self._held.clear()
+            self.cache.forget()
+            yield UseWeights(new.ticket, new.weights)
 
     # Statistics
 

@@ -9,11 +9,13 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, TypedDict, Unpack, overload
 
+from anyio import to_thread
+
 from rekindle.asking import Asking
 from rekindle.cache_view import CacheView
 from rekindle.callers import Callers
 from rekindle.config import Policy, Precompile, SamplingDefaults, Settings, Ticks, known_settings
-from rekindle.errors import ConfigError
+from rekindle.errors import ConfigError, InvalidRequest
 from rekindle.handle import Handle, Stream
 from rekindle.host import Host
 from rekindle.machine import Machine, build
@@ -23,10 +25,14 @@ from rekindle.progress_bars import ProgressBars
 from rekindle.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
 from rekindle.request import SamplingOptions, SamplingParams
 from rekindle.results import Generation
+from rekindle.weights import Weights
 
 OnePrompt = str | Messages | None
 ManyPrompts = list[str] | list[Messages] | None
 ManyTokenIds = Sequence[TokenIds] | None
+
+
+InFlight = Literal["finish", "fail"]
 
 
 class SettingsOptions(TypedDict, total=False):
@@ -172,6 +178,7 @@ class Session:
         self._host = host
         self._name = name or machine.source
         self._machine = machine
+        self._callers = callers
         self._asking = Asking(host, machine, callers, machine.defaults)
         weakref.finalize(self, host.stop)
 
@@ -395,6 +402,36 @@ class Session:
             cache_salt=cache_salt,
         ).wait()
 
+    async def update_weights(self, weights: Weights, *, in_flight: InFlight = "finish") -> None:
+        """Use other weights of the same structure from now on: nothing is compiled, and cached prefixes are forgotten.
+
+        Prefix handles stay usable, but hold nothing any more.
+
+        Args:
+            weights: a model as `open` takes it, or arrays by their names in Hugging Face checkpoints.
+            in_flight: "finish" lets requests that have started end on the old weights first, which new ones wait for;
+                "fail" ends them with `WeightsChanged`.
+
+        Raises:
+            ModelError: they cannot be read, or are of another structure; the old ones stay in use.
+            SessionError: the session is closed or its engine failed.
+        """
+        _check_in_flight(in_flight)
+        loaded = await to_thread.run_sync(self._machine.load, weights, abandon_on_cancel=True)
+        used = self._callers.new_weights(loaded, self._host.post, fail=in_flight == "fail")
+        while not used.closed:
+            await used.grown(0)
+        if self._host.error is not None:
+            raise self._host.error
+
+    def update_weights_sync(self, weights: Weights, *, in_flight: InFlight = "finish") -> None:
+        """The blocking twin of `update_weights`."""
+        _check_in_flight(in_flight)
+        loaded = self._machine.load(weights)
+        self._callers.new_weights(loaded, self._host.post, fail=in_flight == "fail").grown_blocking(0)
+        if self._host.error is not None:
+            raise self._host.error
+
     @property
     def cache(self) -> CacheView:
         """What the prefix cache holds, now."""
@@ -443,3 +480,8 @@ class Session:
             f"<rekindle.Session {self._name} ({self._machine.dtype}): {counts.running} running, "
             f"{counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages free>"
         )
+
+
+def _check_in_flight(in_flight: str) -> None:
+    if in_flight not in ("finish", "fail"):
+        raise InvalidRequest(f"in_flight must be 'finish' or 'fail', got {in_flight!r}")

@@ -12,7 +12,19 @@ from rekindle.adjustments import entry
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.config import Limits
 from rekindle.executables import ENTER, GATHER, SCATTER, Executables, Key, Program
-from rekindle.messages import Chunk, Dispatched, Gathered, Message, Onload, Plan, Sampled, Save, Scored
+from rekindle.messages import (
+    Chunk,
+    Dispatched,
+    Gathered,
+    Message,
+    Onload,
+    Plan,
+    Sampled,
+    Save,
+    Scored,
+    UseWeights,
+    WeightsUsed,
+)
 from rekindle.sampling_rows import packed_row
 from rekindle.step import Layout, Pages, Slots, TickOutputs, samples_of
 
@@ -27,13 +39,19 @@ class Stepper:
         self._limits = limits
 
     async def handle(self, message: Message) -> list[Message]:
-        """Plan becomes Dispatched, Save Gathered. A program that is not compiled yet is compiled in a worker thread."""
+        """Plan becomes Dispatched, Save Gathered, and UseWeights WeightsUsed.
+
+        A program that is not compiled yet is compiled in a worker thread.
+        """
         match message:
             case Plan():
                 return [await self._dispatch(message)]
             case Save():
                 return [await self._gather(message)]
-        raise TypeError(f"the stepper takes Plan and Save, got {message!r}")
+            case UseWeights(ticket, weights):
+                self._executables.weights = weights
+                return [WeightsUsed(ticket)]
+        raise TypeError(f"the stepper takes Plan, Save and UseWeights, got {message!r}")
 
     async def _dispatch(self, plan: Plan) -> Dispatched:
         for onload in plan.onloads:

@@ -43,6 +43,8 @@ from rekindle.messages import (
     Scored,
     Settled,
     Started,
+    UseWeights,
+    WeightsUsed,
 )
 from rekindle.metrics import Stats
 from rekindle.model_config import ModelConfig, Rope
@@ -142,13 +144,19 @@ class FakeStepper:
         self._limits = limits
         self._pages: dict[int, list[int | None]] = {}
         self._slots = [_Slot() for _ in range(limits.max_running)]
+        self._weights = 0
 
-    def handle(self, message: Message) -> list[Dispatched | Gathered]:
-        """Plan becomes Dispatched, and Save becomes Gathered."""
-        if isinstance(message, Save):
-            return [Gathered(message.save_id, message.entries, tuple(map(self._gather, message.pages)))]
-        assert isinstance(message, Plan), f"the stepper takes Plan and Save, got {message!r}"
-        return [self._dispatch(message)]
+    def handle(self, message: Message) -> list[Dispatched | Gathered | WeightsUsed]:
+        """Plan becomes Dispatched, Save becomes Gathered, and UseWeights WeightsUsed."""
+        match message:
+            case Plan():
+                return [self._dispatch(message)]
+            case Save():
+                return [Gathered(message.save_id, message.entries, tuple(map(self._gather, message.pages)))]
+            case UseWeights(ticket):
+                self._weights += 1  # which tells the pages that they computed from all others
+                return [WeightsUsed(ticket)]
+        raise AssertionError(f"the stepper takes Plan, Save and UseWeights, got {message!r}")
 
     def _dispatch(self, plan: Plan) -> Dispatched:
         """All of a tick is written before any of it is read, as on the device."""
@@ -240,14 +248,16 @@ class FakeStepper:
         index, offset = divmod(position, self._limits.page_size)
         assert index < self._limits.pages_per_request, f"position {position} is beyond the page table"
         content = self._pages.setdefault(page, [None] * self._limits.page_size)
-        content[offset : offset + len(tokens)] = tokens
+        stamp = self._weights * VOCAB_SIZE
+        content[offset : offset + len(tokens)] = [None if token is None else token + stamp for token in tokens]
 
     def _context(self, slot: _Slot) -> list[int]:
         size = self._limits.page_size
         found = [self._pages[slot.page_table[at // size]][at % size] for at in range(slot.length)]
-        tokens = [token for token in found if token is not None]
-        assert len(tokens) == len(found), "a position is read that was never written"
-        return tokens
+        stamped = [token for token in found if token is not None]
+        assert len(stamped) == len(found), "a position is read that was never written"
+        assert {token // VOCAB_SIZE for token in stamped} <= {self._weights}, "a page of other weights is read"
+        return [token % VOCAB_SIZE for token in stamped]
 
 
 class FakeSettler:
@@ -363,6 +373,7 @@ class ByHand:
         tokens: what each request got so far.
         ends: why those that ended did, in order.
         rejected: what those that were turned away were told.
+        weights_used: the tickets of new weights that came into use.
     """
 
     def __init__(self, **settings: Unpack[SettingsOptions]):
@@ -376,6 +387,7 @@ class ByHand:
         self.tokens: defaultdict[int, list[int]] = defaultdict(list)
         self.ends: dict[int, EndReason] = {}
         self.rejected: dict[int, Exception] = {}
+        self.weights_used: list[int] = []
         self._stepper = FakeStepper(self.limits)
 
     def say(self, message: Message) -> list[Plan]:
@@ -383,7 +395,7 @@ class ByHand:
         plans = []
         for answer in self.scheduler.handle(message):
             match answer:
-                case Plan() | Save():
+                case Plan() | Save() | UseWeights():
                     self._dispatch(answer)
                     plans += [answer] if isinstance(answer, Plan) else []
                 case Fetch():
@@ -404,12 +416,15 @@ class ByHand:
                         self.ends[request_id] = end
         return plans
 
-    def _dispatch(self, message: Plan | Save) -> None:
+    def _dispatch(self, message: Plan | Save | UseWeights) -> None:
         for answer in self._stepper.handle(message):
-            if isinstance(answer, Gathered):
-                self.saving.append(answer)
-            else:
-                self.in_flight.append(answer)
+            match answer:
+                case Gathered():
+                    self.saving.append(answer)
+                case Dispatched():
+                    self.in_flight.append(answer)
+                case WeightsUsed(ticket):
+                    self.weights_used.append(ticket)
 
     def admit(
         self,
@@ -505,6 +520,7 @@ def fake_machine(
         defaults={},
         unserved=(),
         free=free,
+        load=lambda weights: [],
         cache=lambda: scheduler.look(lambda tree: view(tree, limits.page_bytes, text_of)),
         stats=lambda: Stats(scheduler.stats, programs=0, compilations=0, compilations_after_open=0),
     )

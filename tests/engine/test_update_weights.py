@@ -1,0 +1,130 @@
+"""Weights are swapped between requests: nothing compiles, nothing stale is found, and nobody mixes two models."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import rekindle
+
+PROMPT = list(range(1, 80))
+ASKED: dict[str, Any] = {"token_ids": PROMPT, "max_tokens": 12, "ignore_eos": True}
+LONG: dict[str, Any] = {"token_ids": [5, 6, 7] * 20, "max_tokens": 200, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def model(families: Path) -> Path:
+    return families / "qwen2"
+
+
+@pytest.fixture(scope="module")
+def others(model: Path) -> dict[str, Any]:
+    """Weights of the same structure that say something else."""
+    tensors = load_file(model / "model.safetensors")
+    return {name: array * 1.5 if "q_proj" in name else array for name, array in tensors.items()}
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path, others: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """The tokens of `ASKED` and `LONG` by the other weights, from a session that was opened on them."""
+    with rekindle.open_sync(model, progress=False, precompile="lazy", prefix_cache=False) as session:
+        session.update_weights_sync(others)
+        return session.generate_sync(**ASKED).token_ids, session.generate_sync(**LONG).token_ids
+
+
+@pytest.fixture
+def session(model: Path) -> Iterator[rekindle.Session]:
+    with rekindle.open_sync(
+        model,
+        progress=False,
+        page_size=16,
+        max_running=4,
+        decode_buckets=(4,),
+        prefill_buckets=(512,),
+        precompile="lazy",
+    ) as session:
+        yield session
+
+
+def test_other_weights_give_other_tokens_without_a_stale_prefix_or_a_compilation(
+    session: rekindle.Session, model: Path, others: dict[str, Any], expected: tuple[Any, Any]
+) -> None:
+    before = session.generate_sync(**ASKED)
+    compilations = session.stats.compilations
+    session.update_weights_sync(others)
+    after = session.generate_sync(**ASKED)
+    assert after.token_ids == expected[0] != before.token_ids
+    assert after.cached_tokens == 0
+    assert session.generate_sync(**ASKED).cached_tokens == 64
+    session.update_weights_sync(model)
+    again = session.generate_sync(**ASKED)
+    assert (again.token_ids, again.cached_tokens) == (before.token_ids, 0)
+    assert session.stats.compilations == compilations
+    assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
+
+
+def test_what_has_started_finishes_on_the_old_weights_and_what_has_not_waits(
+    session: rekindle.Session, others: dict[str, Any], expected: tuple[Any, Any]
+) -> None:
+    old = session.generate_sync(**LONG).token_ids
+    running = session.submit(**LONG)
+    pieces = iter(running)
+    next(pieces)
+    session.update_weights_sync(others)
+    assert running.done
+    assert running.result().token_ids == old
+    assert session.generate_sync(**LONG).token_ids == expected[1]
+
+
+def test_what_has_started_can_be_ended_instead(session: rekindle.Session, others: dict[str, Any]) -> None:
+    running = session.submit(**LONG)
+    pieces = iter(running)
+    next(pieces)
+    session.update_weights_sync(others, in_flight="fail")
+    with pytest.raises(rekindle.WeightsChanged, match="submit it again"):
+        running.result(timeout=60)
+    assert len(session.generate_sync(**ASKED).token_ids) == 12
+
+
+def test_a_prefix_handle_outlives_its_weights(
+    session: rekindle.Session, others: dict[str, Any], expected: tuple[Any, Any]
+) -> None:
+    with session.prefix_sync(token_ids=PROMPT[:64]) as prefix:
+        session.update_weights_sync(others)
+        continued = prefix.generate_sync(token_ids=PROMPT[64:], max_tokens=12, ignore_eos=True)
+        assert (continued.token_ids, continued.cached_tokens) == (expected[0], 0)
+    assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
+
+
+def test_weights_that_do_not_fit_change_nothing(
+    session: rekindle.Session, others: dict[str, Any], families: Path
+) -> None:
+    before = session.generate_sync(**ASKED)
+    with pytest.raises(rekindle.CheckpointError, match=r"the given weights: missing model\.embed_tokens"):
+        session.update_weights_sync({})
+    with pytest.raises(rekindle.CheckpointError, match=r"model\.norm\.weight must have the shape"):
+        session.update_weights_sync({**others, "model.norm.weight": np.zeros(3, np.float32)})
+    with pytest.raises(rekindle.UnsupportedModel, match="same structure: expected family 'qwen2'"):
+        session.update_weights_sync(families / "llama-tied")
+    with pytest.raises(rekindle.ModelNotFound):
+        session.update_weights_sync("/nowhere/at/all")
+    wrong: Any = "later"
+    with pytest.raises(rekindle.InvalidRequest, match="in_flight must be 'finish' or 'fail', got 'later'"):
+        session.update_weights_sync(others, in_flight=wrong)
+    after = session.generate_sync(**ASKED)
+    assert (after.token_ids, after.cached_tokens) == (before.token_ids, 64)
+
+
+@pytest.mark.anyio
+async def test_it_can_be_awaited(session: rekindle.Session, others: dict[str, Any], expected: tuple[Any, Any]) -> None:
+    await session.update_weights(others)
+    assert (await session.generate(**ASKED)).token_ids == expected[0]
+
+
+def test_a_closed_session_says_so(session: rekindle.Session, others: dict[str, Any]) -> None:
+    session.close_sync()
+    with pytest.raises(rekindle.SessionClosed):
+        session.update_weights_sync(others)

@@ -1,0 +1,229 @@
+"""Who computes, who finds, who waits, and who goes first, where prompts share prefixes: by hand, message by message."""
+
+import pytest
+
+from rekindle.errors import PromptTooLong
+from rekindle.messages import Plan, Withdraw
+from rekindle.testing import ByHand, expected_tokens
+
+SHARED = list(range(48))
+OTHER = list(range(100, 148))
+PAGE_BYTES = 128
+"""Of a page of 16 tokens of the fake model."""
+
+
+def chunks_of(plan: Plan) -> list[tuple[int, int, int]]:
+    return [(chunk.request_id, chunk.start, len(chunk.tokens)) for chunk in plan.chunks]
+
+
+def engine_of_small_chunks(chunk: int = 16) -> ByHand:
+    """A request is being decoded, so that nothing is planned for those who come before it settles."""
+    engine = ByHand(page_size=16, prefill_chunk=chunk, max_prefill_tokens=64, overlap=False, max_running=8)
+    engine.admit(99, [1], max_tokens=200)
+    return engine
+
+
+# Who waits for whom
+
+
+def test_one_of_three_computes_the_prefix_that_they_share_and_one_of_another_prefix_goes_on_meanwhile() -> None:
+    engine = engine_of_small_chunks()
+    for request_id in range(3):
+        engine.admit(request_id, [*SHARED, 200 + request_id])
+    engine.admit(3, [*OTHER, 200])
+    ticks = [chunks_of(engine.settle()[0]) for _ in range(4)]
+    assert ticks == [
+        [(0, 0, 16), (3, 0, 16)],
+        [(0, 16, 16), (3, 16, 16)],
+        [(0, 32, 16), (3, 32, 16)],
+        [(0, 48, 1), (3, 48, 1), (1, 48, 1), (2, 48, 1)],
+    ]
+    engine.drain()
+    for request_id in range(3):
+        assert engine.tokens[request_id] == list(expected_tokens([*SHARED, 200 + request_id], 4))
+    stats = engine.scheduler.stats
+    assert (stats.computed_tokens, stats.device_hit_tokens) == (1 + 2 * 49 + 2, 2 * 48)
+
+
+@pytest.mark.parametrize("chunk", [16, 32, 64])
+@pytest.mark.parametrize("length", [40, 48, 60, 64, 65, 90])
+def test_of_many_that_are_the_same_only_the_last_page_is_computed_by_each(chunk: int, length: int) -> None:
+    """Also where the one that computes is in its last chunk, and the tick has room for more."""
+    engine = engine_of_small_chunks(chunk)
+    prompt = [*SHARED, *OTHER][:length]
+    for request_id in range(6):
+        engine.admit(request_id, prompt)
+    engine.drain()
+    found = (length - 1) // 16 * 16
+    assert engine.scheduler.stats.computed_tokens == 1 + length + 5 * (length - found)
+    assert all(engine.tokens[request_id] == list(expected_tokens(prompt, 4)) for request_id in range(6))
+
+
+def test_when_the_one_that_computes_is_withdrawn_the_next_goes_on_where_it_was() -> None:
+    engine = engine_of_small_chunks()
+    for request_id in range(3):
+        engine.admit(request_id, [*SHARED, 200 + request_id])
+    assert chunks_of(engine.settle()[0]) == [(0, 0, 16)]
+    engine.say(Withdraw(0))
+    assert chunks_of(engine.settle()[0]) == [(1, 16, 16)]
+    engine.drain()
+    assert engine.tokens[2] == list(expected_tokens([*SHARED, 202], 4))
+
+
+def test_nobody_waits_for_tokens_of_another_namespace() -> None:
+    engine = engine_of_small_chunks()
+    for request_id, namespace in enumerate(("", "a", "b")):
+        engine.admit(request_id, SHARED, namespace=namespace)
+    assert chunks_of(engine.settle()[0]) == [(0, 0, 16), (1, 0, 16), (2, 0, 16)]
+    engine.drain()
+    assert engine.scheduler.stats.device_hit_tokens == 0
+
+
+def test_a_prompt_that_is_cached_whole_computes_its_last_token() -> None:
+    engine = ByHand(page_size=16)
+    for request_id in range(2):
+        engine.admit(request_id, SHARED)
+        engine.drain()
+    stats = engine.scheduler.stats
+    assert (stats.device_hit_tokens, stats.computed_tokens) == (32, 48 + 16), "whole pages are found"
+    assert engine.tokens[1] == engine.tokens[0] == list(expected_tokens(SHARED, 4))
+
+
+def test_what_a_request_generated_is_found_by_the_next_turn() -> None:
+    engine = ByHand(page_size=16)
+    engine.admit(0, SHARED, max_tokens=20)
+    engine.drain()
+    turn = [*SHARED, *engine.tokens[0], 7]
+    engine.admit(1, turn)
+    engine.drain()
+    assert engine.scheduler.stats.device_hit_tokens == 64, "48 tokens of the prompt and 16 of the 20 that followed"
+    assert engine.tokens[1] == list(expected_tokens(turn, 4))
+
+
+# Who goes first
+
+
+def order_of(policy: str) -> list[int]:
+    """Three that wait for the one slot, with 0, 16 and 32 tokens in the cache, in the order in which they start."""
+    engine = ByHand(page_size=16, max_running=1, overlap=False, policy="fcfs" if policy == "fcfs" else "longest-prefix")
+    engine.admit(0, SHARED, max_tokens=1)
+    engine.drain()
+    engine.admit(1, [99], max_tokens=3)
+    for request_id, prompt in enumerate((OTHER, [*SHARED[:16], *OTHER], [*SHARED[:32], *OTHER]), 2):
+        engine.admit(request_id, prompt)
+    engine.drain()
+    return engine.started[2:]
+
+
+def test_longest_prefix_starts_first_who_has_most_in_the_cache_and_fcfs_who_came_first() -> None:
+    assert order_of("fcfs") == [2, 3, 4]
+    assert order_of("longest-prefix") == [4, 3, 2]
+
+
+def test_longest_prefix_starts_those_of_equal_prefixes_as_they_came() -> None:
+    engine = ByHand(page_size=16, max_running=1, overlap=False, policy="longest-prefix")
+    for request_id in range(4):
+        engine.admit(request_id, [request_id + 1] * 20)
+    engine.drain()
+    assert engine.started == [0, 1, 2, 3]
+
+
+# Who stays
+
+
+def test_the_least_recently_used_pages_are_evicted_and_the_hottest_survive() -> None:
+    """PEERS.md 17."""
+    engine = ByHand(page_size=16, num_pages=13, max_running=1, host_cache_bytes=0)
+    for request_id in range(40):
+        engine.admit(2 * request_id, SHARED)  # the hot one is the oldest, with the lowest page ids and request id
+        engine.admit(2 * request_id + 1, [request_id, *OTHER[:31]])
+        engine.drain()
+    hot, cold = 39 * 32, 40 * 32
+    stats = engine.scheduler.stats
+    assert (stats.device_hit_tokens, stats.computed_tokens) == (hot, 40 * 48 - hot + cold)
+
+
+# The host tier
+
+
+def engine_with_a_prefix_in_the_host_tier_alone() -> ByHand:
+    """SHARED was computed, saved and evicted, by others who needed its pages; nothing runs."""
+    engine = ByHand(page_size=16, num_pages=7, max_running=2, overlap=False, host_cache_bytes=8 * PAGE_BYTES)
+    engine.admit(0, SHARED, max_tokens=1)
+    engine.drain()
+    engine.admit(1, OTHER, max_tokens=40)
+    engine.drain()
+    assert all(node.page is None for node in engine.scheduler.cache.find("", SHARED))
+    assert len(engine.scheduler.cache.find("", SHARED)) == 3
+    return engine
+
+
+def test_one_that_waits_for_the_host_tier_holds_nobody_up_and_computes_only_the_rest() -> None:
+    engine = engine_with_a_prefix_in_the_host_tier_alone()
+    assert engine.admit(2, [*SHARED, 7]) == []
+    (plan,) = engine.admit(3, [5, 6])
+    assert chunks_of(plan) == [(3, 0, 2)]
+    engine.settle_fetch()
+    (plan,) = engine.settle()
+    assert (chunks_of(plan), len(plan.onloads)) == ([(2, 48, 1)], 1)
+    engine.drain()
+    assert engine.tokens[2] == list(expected_tokens([*SHARED, 7], 4))
+    assert engine.scheduler.stats.host_hit_tokens == 48
+
+
+def test_of_several_that_want_the_same_copies_one_fetches_and_the_others_find_them_on_the_device() -> None:
+    engine = engine_with_a_prefix_in_the_host_tier_alone()
+    for request_id in (2, 3):
+        engine.admit(request_id, [*SHARED, request_id])
+    assert [fetch.request_id for fetch, _ in engine.fetching] == [2]
+    engine.drain()
+    stats = engine.scheduler.stats
+    assert (stats.host_hit_tokens, stats.device_hit_tokens) == (48, 48)
+    assert engine.tokens[3] == list(expected_tokens([*SHARED, 3], 4))
+
+
+def test_copies_that_cannot_be_read_are_computed_again() -> None:
+    engine = engine_with_a_prefix_in_the_host_tier_alone()
+    engine.admit(2, [*SHARED, 7])
+    before = engine.scheduler.stats.computed_tokens
+    engine.settle_fetch(ok=False)
+    engine.drain()
+    stats = engine.scheduler.stats
+    assert (stats.host_hit_tokens, stats.computed_tokens) == (0, before + 49)
+    assert engine.tokens[2] == list(expected_tokens([*SHARED, 7], 4))
+
+
+# Held prefixes
+
+
+def test_a_request_that_cannot_fit_beside_held_prefixes_is_told_so_and_fits_after_their_release() -> None:
+    engine = ByHand(page_size=16, num_pages=7)
+    engine.admit(0, SHARED, hold=True)
+    engine.drain()
+    engine.admit(1, [*OTHER, 1])
+    engine.drain()
+    assert isinstance(engine.rejected[1], PromptTooLong)
+    assert "pages for 49 tokens, and prefixes that are held leave 48" in str(engine.rejected[1])
+    engine.say(Withdraw(0))
+    engine.admit(2, [*OTHER, 1])
+    engine.drain()
+    assert engine.tokens[2] == list(expected_tokens([*OTHER, 1], 4))
+
+
+def test_a_request_that_outgrows_its_room_beside_held_prefixes_is_told_so_when_nothing_else_can_give_way() -> None:
+    engine = ByHand(page_size=16, num_pages=7)
+    engine.admit(0, SHARED, hold=True)
+    for request_id in (1, 2):
+        engine.admit(request_id, [request_id] * 16, max_tokens=30 if request_id == 1 else 40)
+    engine.drain()
+    assert engine.tokens[1] == list(expected_tokens([1] * 16, 30))
+    assert engine.tokens[2] == list(expected_tokens([2] * 16, 33))
+    assert "pages for 49 tokens, and prefixes that are held leave 48" in str(engine.rejected[2])
+
+
+def test_a_prefix_of_less_than_a_page_is_held_at_once_and_holds_nothing() -> None:
+    engine = ByHand(page_size=16)
+    engine.admit(0, SHARED[:15], hold=True)
+    assert engine.ends == {0: "held"}
+    stats = engine.scheduler.stats
+    assert (stats.running, stats.ticks, stats.free_pages) == (0, 0, stats.pages)

@@ -1,0 +1,247 @@
+"""Handles of held prefixes: what they continue, what they hold, and how they are let go."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from rekindle.errors import InvalidRequest, SessionClosed
+from rekindle.session import Session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.anyio
+
+PAGES = 20
+DOCUMENT = list(range(70))
+"""Four whole pages of 16 tokens, and six tokens more."""
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with fake_session(page_size=16, num_pages=1 + PAGES, max_running=4, host_cache_bytes=0) as session:
+        yield session
+
+
+@pytest.fixture
+def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
+    limits = fake_limits(page_size=16, num_pages=1 + PAGES)
+    with fake_session(fake_machine(limits, tokenizer=byte_tokenizer)) as session:
+        yield session
+
+
+def settled(session: Session) -> Session:
+    """The same when every message on its way has arrived: the last of these comes after them."""
+    session.generate_sync(token_ids=[250], max_tokens=1)
+    return session
+
+
+def held_pages(session: Session) -> int:
+    stats = settled(session).stats.scheduler
+    return stats.pages - stats.free_pages
+
+
+# What it is
+
+
+async def test_it_knows_its_tokens_and_what_of_them_was_cached(session: Session) -> None:
+    before = session.stats.scheduler.generated_tokens
+    async with session.prefix(token_ids=DOCUMENT) as cold:
+        assert (cold.tokens, cold.cached_tokens) == (70, 0)
+        warm = await session.prefix(token_ids=DOCUMENT)
+        assert (warm.tokens, warm.cached_tokens) == (70, 64)
+        assert session.stats.scheduler.generated_tokens == before, "a prefix generates nothing"
+        assert repr(warm) == "<rekindle.Prefix held: 70 tokens, 64 of them found in the cache>"
+    warm.release()
+    assert repr(warm) == "<rekindle.Prefix released: 70 tokens, 64 of them found in the cache>"
+
+
+async def test_nothing_happens_before_it_is_awaited(session: Session) -> None:
+    holding = session.prefix(token_ids=DOCUMENT)
+    assert "await it" in repr(holding)
+    assert settled(session).stats.scheduler.prompt_tokens == 1
+
+
+async def test_a_prefix_of_less_than_a_page_can_be_continued_though_it_holds_nothing(session: Session) -> None:
+    async with session.prefix(token_ids=[3, 1]) as short:
+        assert held_pages(session) == 0
+        answer = await short.generate(token_ids=[4], max_tokens=5)
+    assert answer.token_ids == expected_tokens([3, 1, 4], 5)
+
+
+# What continues it
+
+
+async def test_generate_continues_it_or_begins_right_after_it(session: Session) -> None:
+    async with session.prefix(token_ids=DOCUMENT) as document:
+        answer = await document.generate(token_ids=[7, 8], max_tokens=5)
+        assert (answer.token_ids, answer.cached_tokens) == (expected_tokens([*DOCUMENT, 7, 8], 5), 64)
+        assert answer.usage.prompt_tokens == 72
+        as_it_is = await document.generate(max_tokens=5)
+        assert (as_it_is.token_ids, as_it_is.cached_tokens) == (expected_tokens(DOCUMENT, 5), 64)
+
+
+async def test_a_batch_n_draws_and_both_have_the_shapes_of_session_generate(session: Session) -> None:
+    expected = [expected_tokens([*DOCUMENT, token], 3) for token in (1, 2)]
+    async with session.prefix(token_ids=DOCUMENT) as document:
+        batch = await document.generate(token_ids=[[1], [2]], max_tokens=3)
+        assert [answer.token_ids for answer in batch] == expected
+        draws = await document.generate(token_ids=[1], n=2, max_tokens=3)
+        assert [answer.token_ids for answer in draws] == expected[:1] * 2
+        both = await document.generate(token_ids=[[1], [2]], n=2, max_tokens=3)
+        assert [[answer.token_ids for answer in group] for group in both] == [[tokens] * 2 for tokens in expected]
+        assert {answer.cached_tokens for answer in [*batch, *draws, *both[0], *both[1]]} == {64}
+
+
+async def test_streams_and_blocking_twins_continue_it_too(session: Session) -> None:
+    expected = expected_tokens([*DOCUMENT, 9], 4)
+    with session.prefix_sync(token_ids=DOCUMENT) as document:
+        assert document.generate_sync(token_ids=[9], max_tokens=4).token_ids == expected
+        pieces = [piece.token_ids async for piece in document.stream(token_ids=[9], max_tokens=4)]
+        assert pieces == [(token,) for token in expected]
+        assert [piece.token_ids for piece in document.stream(token_ids=[9], max_tokens=4)] == pieces
+    assert held_pages(session) == 0
+
+
+async def test_the_salt_of_a_prefix_is_that_of_its_continuations(session: Session) -> None:
+    async with session.prefix(token_ids=DOCUMENT, cache_salt="mine") as document:
+        assert (await document.generate(token_ids=[9], max_tokens=1)).cached_tokens == 64
+        assert (await session.generate(token_ids=DOCUMENT, max_tokens=1)).cached_tokens == 0
+        assert (await session.generate(token_ids=DOCUMENT, max_tokens=1, cache_salt="mine")).cached_tokens == 64
+        (fork,) = await document.fork(1)
+        assert fork.cached_tokens == 64
+
+
+async def test_text_follows_text_and_a_message_or_the_users_words_follow_messages(texts: Session) -> None:
+    """The tokens of this tokenizer are bytes, and its chat template writes the contents one after the other."""
+    system = [{"role": "system", "content": "You are a patient teacher of counting. "}]
+    asked = {"role": "user", "content": "One, two?"}
+    whole = await texts.generate([*system, asked], max_tokens=4, cache_salt="no other")
+    async with texts.prefix(system) as teacher:
+        for more in ("One, two?", [asked]):
+            answer = await teacher.generate(more, max_tokens=4)
+            assert answer.token_ids == whole.token_ids
+            assert answer.usage.prompt_tokens == whole.usage.prompt_tokens
+            assert answer.cached_tokens == 32
+        several = await teacher.generate(["One?", "One, two?"], max_tokens=4)
+        assert several[1].token_ids == whole.token_ids
+    async with texts.prefix("You are a patient teacher of counting. ") as text:
+        answer = await text.generate("One, two?", max_tokens=4)
+    assert (answer.token_ids, answer.cached_tokens) == (whole.token_ids, 32)
+
+
+async def test_what_cannot_follow_is_said_at_once(texts: Session) -> None:
+    messages = [{"role": "user", "content": "Hello there, how are you?"}]
+    async with texts.prefix("A text.") as text, texts.prefix(messages) as chat:
+        with pytest.raises(InvalidRequest, match="messages cannot follow a text; give a str or token_ids"):
+            await text.generate(messages)
+        with pytest.raises(InvalidRequest, match="token ids cannot follow messages; give messages, or a str"):
+            await chat.generate(token_ids=[1])
+        with pytest.raises(InvalidRequest, match="use generate"):
+            chat.stream(["a", "b"])  # type: ignore[list-item]
+        with pytest.raises(InvalidRequest, match="not both"):
+            await text.generate("a", token_ids=[1])
+        with pytest.raises(InvalidRequest, match="at least 1"):
+            await text.fork(0)
+
+
+# How it is let go
+
+
+async def test_after_its_release_it_says_so_and_what_was_submitted_goes_on(session: Session) -> None:
+    document = await session.prefix(token_ids=DOCUMENT)
+    assert held_pages(session) == 4
+    stream = document.stream(token_ids=[9], max_tokens=8)
+    document.release()
+    document.release()
+    with pytest.raises(InvalidRequest, match=r"released; make another with session\.prefix"):
+        await document.generate(token_ids=[9])
+    for ask in (document.stream, document.generate_sync):
+        with pytest.raises(InvalidRequest, match=r"released; make another with session\.prefix"):
+            ask(token_ids=[9])
+    with pytest.raises(InvalidRequest, match="released"):
+        await document.fork(2)
+    tokens = [token for piece in stream for token in piece.token_ids]
+    assert tuple(tokens) == expected_tokens([*DOCUMENT, 9], 8)
+    assert held_pages(session) == 0
+
+
+async def test_leaving_the_block_releases_it_also_by_an_error(session: Session) -> None:
+    async def fail_while_it_is_held() -> None:
+        async with session.prefix(token_ids=DOCUMENT):
+            assert held_pages(session) == 4
+            raise RuntimeError("of the user")
+
+    with pytest.raises(RuntimeError, match="of the user"):
+        await fail_while_it_is_held()
+    with pytest.raises(RuntimeError, match="of the user"), session.prefix_sync(token_ids=DOCUMENT):
+        raise RuntimeError("of the user")
+    assert held_pages(session) == 0
+
+
+async def test_forks_are_released_one_by_one_and_the_last_one_lets_go(session: Session) -> None:
+    document = await session.prefix(token_ids=DOCUMENT)
+    computed = session.stats.scheduler.computed_tokens
+    forks = await document.fork(3)
+    assert [fork.cached_tokens for fork in forks] == [64] * 3
+    assert session.stats.scheduler.computed_tokens == computed
+    for handle in (document, *forks):
+        assert held_pages(session) == 4
+        assert session.cache.hottest[0].held
+        handle.release()
+    assert held_pages(session) == 0
+    assert (await session.generate(token_ids=DOCUMENT, max_tokens=1)).cached_tokens == 64, "it may stay in the cache"
+
+
+async def test_a_handle_that_is_dropped_lets_go(session: Session) -> None:
+    document = await session.prefix(token_ids=DOCUMENT)
+    collected = weakref.ref(document)
+    assert held_pages(session) == 4
+    del document
+    gc.collect()
+    assert collected() is None
+    assert held_pages(session) == 0
+
+
+async def test_a_handle_may_outlive_its_session() -> None:
+    session = fake_session()
+    document = await session.prefix(token_ids=DOCUMENT)
+    await session.close()
+    with pytest.raises(SessionClosed):
+        await document.generate(token_ids=[1])
+    document.release()
+
+
+@pytest.fixture
+def slow(settler: FakeSettler) -> Iterator[Session]:
+    limits = fake_limits(page_size=16, num_pages=1 + PAGES, max_running=1)
+    with fake_session(fake_machine(limits, settler=settler)) as session:
+        yield session
+
+
+async def test_who_stops_waiting_for_a_prefix_holds_nothing(slow: Session, settler: FakeSettler) -> None:
+    with anyio.move_on_after(0.02):
+        await slow.prefix(token_ids=DOCUMENT)
+    settler.release()
+    assert held_pages(slow) == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_who_is_interrupted_when_the_prefix_has_just_come_holds_nothing(
+    slow: Session, settler: FakeSettler, anyio_backend: str
+) -> None:
+    """The engine has said that it is held; the task that waits is cancelled before it hears of it."""
+
+    async def hold() -> None:
+        async with slow.prefix(token_ids=DOCUMENT):
+            raise AssertionError("it was interrupted before")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hold)
+        await anyio.wait_all_tasks_blocked()
+        settler.release()
+        held_pages(slow)  # blocks the loop until the engine has answered
+        tasks.cancel_scope.cancel()
+    assert held_pages(slow) == 0

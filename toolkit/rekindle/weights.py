@@ -1,0 +1,56 @@
+"""New weights for a model that is open: read and checked to be of the same structure."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from os import PathLike
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.checkpoint.layout import check_layout, expected_shapes
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.errors import UnsupportedModel
+from rekindle.executables import flat_weights
+from rekindle.model_config import ModelConfig
+from rekindle.models.load import load_decoder
+
+Weights = str | PathLike[str] | Mapping[str, Any]
+"""A model as `open` takes it, or arrays by the names that Hugging Face checkpoints give them, projections (out, in)."""
+
+
+def load_weights(weights: Weights, config: ModelConfig, dtype: jnp.dtype) -> list[jax.Array]:
+    """Read weights.
+
+    Args:
+        weights: where they are, or what they are.
+        config: the model that is open.
+        dtype: that they are cast to.
+
+    Returns:
+        Device arrays, in the order of `Executables.weights`.
+
+    Raises:
+        UnsupportedModel: the other model is of another structure.
+        CheckpointError: a tensor is missing or has a wrong shape.
+        ModelNotFound: there is no such model.
+    """
+    if isinstance(weights, Mapping):
+        check_layout({name: np.shape(array) for name, array in weights.items()}, config, "the given weights")
+        tensors: Mapping[str, Any] = {name: np.asarray(weights[name]) for name in expected_shapes(config)}
+    else:
+        checkpoint = open_checkpoint(weights)
+        _check_same(config, checkpoint.config, checkpoint.source)
+        tensors = checkpoint.tensors
+    return flat_weights(load_decoder(config, tensors, dtype))
+
+
+def _check_same(config: ModelConfig, other: ModelConfig, source: str) -> None:
+    for field in fields(config):
+        mine, theirs = getattr(config, field.name), getattr(other, field.name)
+        if mine != theirs:
+            raise UnsupportedModel(
+                f"update_weights takes a model of the same structure: expected {field.name} {mine!r}, and {source} has "
+                f"{theirs!r}. Open it instead"
+            )
