@@ -1,0 +1,109 @@
+"""What peers were seen to get wrong (PEERS.md), row by row, where no other test holds it by name.
+
+Elsewhere: 3 and 9 in unit/test_sampling.py, 4 in unit/test_stop_strings*.py, 5 and 20 in notebook/, 6, 7, 8, 12, 16 and
+18 in test_requests.py, 11 (close) in notebook/test_exit.py, 13, 14 and 17 in test_prefix_cache.py, 15 in
+unit/test_scheduler*.py and test_interleavings.py.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rekindle
+from rekindle import stepper
+
+PROMPT = [3, 1, 4, 1, 5]
+
+
+@pytest.fixture(scope="module")
+def session(families: Path) -> Iterator[rekindle.Session]:
+    with rekindle.open_sync(families / "qwen3", progress=False, max_running=8, precompile="lazy") as session:
+        yield session
+
+
+def test_1_no_buffer_is_written_after_its_dispatch(session: rekindle.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device may read it, and the arrays it was sent as may alias it, as long as the tick is under way."""
+    dispatched: list[tuple[Any, Any]] = []
+    pack = stepper.pack
+
+    def recorded(*arguments: Any) -> Any:
+        packed = pack(*arguments)
+        dispatched.append((packed, packed.copy()))
+        return packed
+
+    monkeypatch.setattr(stepper, "pack", recorded)
+    session.generate_sync(token_ids=[PROMPT, PROMPT[1:], [9] * 70], max_tokens=30, ignore_eos=True)
+    assert len(dispatched) > 30
+    assert len({packed.ctypes.data for packed, _ in dispatched}) == len(dispatched), "memory is reused"
+    for packed, at_dispatch in dispatched:
+        np.testing.assert_array_equal(packed, at_dispatch)
+
+
+def test_2_logit_bias_and_repetition_penalty_are_applied(session: rekindle.Session) -> None:
+    free = session.generate_sync(token_ids=PROMPT, max_tokens=40, ignore_eos=True).token_ids
+    banned = session.generate_sync(
+        token_ids=PROMPT, max_tokens=40, ignore_eos=True, logit_bias={free[0]: float("-inf")}
+    ).token_ids
+    assert free[0] not in banned
+    wanted = next(token for token in range(512) if token not in free)
+    forced = session.generate_sync(token_ids=PROMPT, max_tokens=5, ignore_eos=True, logit_bias={wanted: 1e6}).token_ids
+    assert forced == (wanted,) * 5
+    unrepeated = session.generate_sync(token_ids=PROMPT, max_tokens=40, ignore_eos=True, repetition_penalty=1000.0)
+    assert len(set(unrepeated.token_ids)) == 40
+    assert not set(unrepeated.token_ids) & set(PROMPT)
+
+
+def test_9_a_greedy_row_beside_sampled_rows_takes_the_likeliest(session: rekindle.Session) -> None:
+    alone = session.generate_sync(token_ids=PROMPT, max_tokens=20, ignore_eos=True).token_ids
+    hot: dict[str, Any] = {"temperature": 2.0, "max_tokens": 40, "ignore_eos": True}
+    strangers = [session.submit(token_ids=[place + 1], seed=place, **hot) for place in range(6)]
+    beside = session.generate_sync(token_ids=PROMPT, max_tokens=20, ignore_eos=True, logprobs=0)
+    assert beside.token_ids == alone
+    assert beside.logprobs is not None
+    assert {scored.rank for scored in beside.logprobs} == {1}
+    for stranger in strangers:
+        stranger.result(timeout=60)
+
+
+def test_10_seed_and_log_probabilities_do_something(session: rekindle.Session) -> None:
+    def draw(seed: int) -> rekindle.Generation:
+        return session.generate_sync(token_ids=PROMPT, max_tokens=20, temperature=1.5, seed=seed, logprobs=2)
+
+    assert draw(1).token_ids == draw(1).token_ids != draw(2).token_ids
+    scored = draw(1).logprobs
+    assert scored is not None
+    assert all(one.logprob < 0 and len(one.top) == 2 and one.top[0].logprob >= one.logprob for one in scored)
+
+
+IMPORT = """
+import json, os, sys
+import jax
+before = dict(os.environ), {name: getattr(jax.config, name) for name in dir(jax.config) if name.startswith("jax_")}
+import rekindle
+after = dict(os.environ), {name: getattr(jax.config, name) for name in dir(jax.config) if name.startswith("jax_")}
+heavy = [name for name in ("tokenizers", "gguf", "huggingface_hub", "jinja2", "ipywidgets") if name in sys.modules]
+print(json.dumps([before == after, heavy]))
+"""
+
+
+def test_11_importing_changes_nothing_and_loads_nothing_heavy() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [True, []]
+
+
+def test_19_keys_of_prefixes_are_the_same_in_every_process() -> None:
+    """Tokens as bytes, where Python's `hash` would be salted."""
+    code = "from rekindle.prefix_tree import PrefixTree; print(PrefixTree(4).key_of([1, 2, 3, 400]).hex())"
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert keys == {"01000000020000000300000090010000\n"}
