@@ -52,6 +52,21 @@ class SchedulerStats(_Counters):
     preemptions: int = 0
 
 
+@dataclass
+class Counts:
+    """What only grows; the names are those of `SchedulerStats`."""
+
+    ended: int = 0
+    ticks: int = 0
+    prompt_tokens: int = 0
+    device_hit_tokens: int = 0
+    host_hit_tokens: int = 0
+    computed_tokens: int = 0
+    recomputed_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Stats(_Counters):
     """The state of a session, from `session.stats`.

@@ -8,9 +8,7 @@ far as they are not found in the cache; so its output does not change.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rekindle.buckets import QUERY_BLOCK
 from rekindle.config import Limits
@@ -19,7 +17,6 @@ from rekindle.messages import (
     Admit,
     Chunk,
     Drop,
-    Fetch,
     Fetched,
     Message,
     NewWeights,
@@ -30,92 +27,21 @@ from rekindle.messages import (
     Row,
     Save,
     Saved,
-    Scoring,
     Settled,
     Started,
     Stopped,
     UseWeights,
     Withdraw,
 )
-from rekindle.metrics import SchedulerStats
-from rekindle.prefix_cache import Lease, NextPage, PrefixCache
+from rekindle.metrics import Counts, SchedulerStats
+from rekindle.prefix_cache import NextPage, PrefixCache
 from rekindle.prefix_nodes import Node
 from rekindle.prefix_tree import PrefixTree
-from rekindle.request import Request
 from rekindle.results import EndReason
+from rekindle.tracked import Tracked
+from rekindle.waiting import WaitingQueue
 
 T = TypeVar("T")
-CONSIDERED = 64
-"""How many of the waiting requests are looked at for one tick."""
-
-
-@dataclass(slots=True, eq=False)
-class Fetching:
-    """What a waiting request gets from the host tier.
-
-    Attributes:
-        nodes: whose copies; the last one is locked.
-        staged: the copy of each on the device, once they are there.
-    """
-
-    nodes: list[Node]
-    staged: Sequence[Any] = ()
-
-
-@dataclass(slots=True, eq=False)
-class Tracked:
-    """One request as the scheduler sees it.
-
-    Attributes:
-        tokens: the prompt and every settled token.
-        computed: positions whose keys and values are written by dispatched ticks, or were found.
-        prefill_end: how many tokens were known when it last got its pages; up to there it is computed in chunks.
-        pending: sampled tokens that are dispatched and not settled.
-        slot: its row of the decode batch while it runs.
-        lease: its pages while it runs.
-        fetching: what it waits for from the host tier, or has from there, while it waits.
-        fetchable: whether the host tier is to be asked; not again after it had no room.
-        started: whether it ever left the waiting queue.
-        scored: tokens of the prompt whose log-probabilities, if wanted, are settled or dispatched; the first has none.
-        held_at: the tick that computes the last of a prefix that is to be held.
-    """
-
-    request: Request
-    tokens: list[int]
-    computed: int = 0
-    prefill_end: int = 0
-    pending: int = 0
-    slot: int | None = None
-    lease: Lease | None = None
-    fetching: Fetching | None = None
-    fetchable: bool = True
-    started: bool = False
-    scored: int = 1
-    held_at: int | None = None
-
-    @property
-    def final_length(self) -> int:
-        """The length at which it ends at the latest."""
-        if self.request.hold:
-            return len(self.tokens)
-        return min(len(self.request.prompt) + self.request.params.max_tokens, self.request.capacity)
-
-    @property
-    def in_prefill(self) -> bool:
-        """Whether known tokens are left to compute before the next one is sampled."""
-        return self.computed < self.prefill_end
-
-    @property
-    def wants_token(self) -> bool:
-        """Whether a decode row is to be planned for it."""
-        return not self.in_prefill and self.computed + 1 < self.final_length
-
-    @property
-    def reusable(self) -> int:
-        """How many of its tokens may be found instead of computed: the last one gives the logits of the next."""
-        if self.request.hold:
-            return len(self.tokens)
-        return 0 if self.request.params.prompt_logprobs is not None else len(self.tokens) - 1
 
 
 class Scheduler:
@@ -129,8 +55,6 @@ class Scheduler:
     def __init__(self, limits: Limits):
         self._limits = limits
         self._free_slots = list(range(limits.max_running))[::-1]
-        self._waiting: deque[Tracked] = deque()
-        self._fetching: dict[int, Tracked] = {}
         self._running: list[Tracked] = []
         self._tracked: dict[int, Tracked] = {}
         self._held: dict[int, Node] = {}
@@ -139,6 +63,7 @@ class Scheduler:
         self._new_weights: deque[NewWeights] = deque()
         self._lock = threading.Lock()
         self.cache = PrefixCache(limits)
+        self._waiting = WaitingQueue(limits, self.cache)
         self.stats = self._snapshot()
 
     def handle(self, message: Message) -> list[Message]:
@@ -154,12 +79,8 @@ class Scheduler:
     def _handle(self, message: Message) -> list[Message]:
         taken_in = list(self._take_in(message))
         changed = list(self._change_weights())
-        said = [
-            *changed,
-            *self._plans(),
-            *taken_in,
-        ]  # plans first: the device should not wait for what callers are told
-        said += self._unblock()
+        # Plans before what callers are told, so that the device does not wait for them.
+        said = [*changed, *self._plans(), *taken_in, *self._unblock()]
         self.cache.save_ahead()
         said += self._saves()
         if self.cache.dropped:
@@ -174,7 +95,7 @@ class Scheduler:
         self.cache.check(leases)
         slots = [tracked.slot for tracked in self._running if tracked.slot is not None]
         assert sorted([*slots, *self._free_slots]) == list(range(self._limits.max_running)), "slots do not add up"
-        placed = [*self._running, *self._waiting, *self._fetching.values()]
+        placed = [*self._running, *self._waiting]
         assert len(placed) == len(self._tracked), "a request is in two places, or in none"
         assert {id(t) for t in placed} == {id(t) for t in self._tracked.values()}
         assert all(t.lease is None and t.slot is None for t in placed[len(self._running) :]), "a waiter holds pages"
@@ -186,10 +107,8 @@ class Scheduler:
     def _take_in(self, message: Message) -> Iterator[Message]:
         match message:
             case Admit(request):
-                whole = len(request.prompt) // self._limits.page_size * self._limits.page_size
-                tracked = Tracked(request, list(request.prompt[:whole] if request.hold else request.prompt))
-                self._tracked[request.id] = tracked
-                self._waiting.append(tracked)
+                self._tracked[request.id] = Tracked.of(request, self._limits.page_size)
+                self._waiting.join(self._tracked[request.id])
             case Withdraw(request_id):
                 if request_id in self._held:
                     self.cache.tree.unlock(self._held.pop(request_id))
@@ -208,7 +127,7 @@ class Scheduler:
             case Saved():
                 self.cache.saved(message)
             case Fetched():
-                self._fetched(message)
+                self._waiting.fetched(message)
             case _:
                 taken = "Admit, Withdraw, Stopped, NewWeights, Settled, Saved and Fetched"
                 raise TypeError(f"the scheduler takes {taken}, got {message!r}")
@@ -273,79 +192,19 @@ class Scheduler:
         for tracked in self._running:
             if tracked.in_prefill and draft.budget:
                 self._add_chunk(draft, tracked)
-        for tracked in self._candidates():
-            if not draft.budget or not self._free_slots:
-                return
-            if tracked.pending:
-                return  # it lost its pages, and a token of it is still on its way
-            nodes = self.cache.find(tracked.request.namespace, tracked.tokens[: tracked.reusable])
-            if self._is_coming(tracked, nodes, coming) or self._begins_fetch(tracked, nodes, draft):
-                continue
-            if not self._admit(tracked, nodes, draft):
+        # While new weights are to come, what has not started waits for them.
+        for tracked, nodes in self._waiting.ready(coming, draft.said, only_started=bool(self._new_weights)):
+            if not draft.budget or not self._free_slots or not self._admit(tracked, nodes, draft):
                 return
             if tracked.in_prefill:
-                self._add_chunk(draft, tracked)
                 coming.add(self._page_after(tracked))
+                self._add_chunk(draft, tracked)
             else:
                 draft.said.append(self._hold(tracked))
-
-    def _candidates(self) -> list[Tracked]:
-        first = list(islice(self._waiting, CONSIDERED))
-        if self._new_weights:  # what has not started waits for them
-            first = [tracked for tracked in first if tracked.started]
-        if self._limits.policy == "longest-prefix" and self._free_slots:
-            found = {
-                id(t): len(self.cache.find(t.request.namespace, t.tokens[: t.reusable])) for t in first if not t.pending
-            }
-            first.sort(key=lambda t: -found.get(id(t), 0))
-        return first
-
-    def _is_coming(self, tracked: Tracked, nodes: Sequence[Node], coming: set[NextPage | None]) -> bool:
-        """Whether another request is computing, or fetching, the page that this one would begin with."""
-        known = tracked.tokens[: tracked.reusable]
-        page = self.cache.next_page(tracked.request.namespace, nodes, known)
-        if page is not None and page in coming:
-            return True
-        colder = next((node for node in nodes if node.page is None), None)
-        others = [t.fetching for t in (*self._fetching.values(), *self._waiting) if t.fetching and t is not tracked]
-        return colder is not None and tracked.fetching is None and any(colder in other.nodes for other in others)
 
     def _page_after(self, tracked: Tracked) -> NextPage | None:
         assert tracked.lease is not None
         return self.cache.page_after(tracked.lease, tracked.tokens[: tracked.prefill_end])
-
-    def _begins_fetch(self, tracked: Tracked, nodes: Sequence[Node], draft: "Draft") -> bool:
-        """Set a request aside whose prefix goes on in the host tier, until it is staged on the device."""
-        colder = [node for node in nodes if node.page is None]
-        if not colder or tracked.fetching is not None or not tracked.fetchable:
-            return False
-        if any(self.cache.is_on_its_way(node) for node in colder):
-            return True  # it waits for its copy as for its pages
-        self.cache.tree.lock(colder[-1])
-        tracked.fetching = Fetching(colder)
-        self._waiting.remove(tracked)
-        self._fetching[tracked.request.id] = tracked
-        entries = tuple(node.host for node in colder if node.host is not None)
-        draft.said.append(Fetch(tracked.request.id, entries))
-        return True
-
-    def _fetched(self, message: Fetched) -> None:
-        tracked = self._fetching.pop(message.request_id, None)
-        if tracked is None:
-            return  # cancelled meanwhile
-        assert tracked.fetching is not None
-        self._waiting.appendleft(tracked)
-        if message.staged is not None:
-            tracked.fetching.staged = message.staged
-        else:
-            nodes, tracked.fetchable = tracked.fetching.nodes, bool(message.bad)
-            self._let_go(tracked)
-            self.cache.unreadable(node for node in nodes if node.host in message.bad)
-
-    def _let_go(self, tracked: Tracked) -> None:
-        if tracked.fetching is not None:
-            self.cache.tree.unlock(tracked.fetching.nodes[-1])
-            tracked.fetching = None
 
     def _admit(self, tracked: Tracked, nodes: Sequence[Node], draft: "Draft") -> bool:
         """Give it a slot and pages for all its tokens, the cached ones first; False if there is no room.
@@ -359,58 +218,26 @@ class Scheduler:
         if needed + len(self._running) > self.cache.available or not self.cache.reserve(lease, needed):
             self.cache.release(lease)
             return False
-        onloaded = self._onload(tracked, nodes[len(warm) :], lease, draft)
-        self._waiting.remove(tracked)
+        onload = self._waiting.onload(tracked, nodes[len(warm) :], lease)
+        if onload is not None:
+            draft.onloads.append(onload)
+        self._waiting.leave(tracked)
         self._running.append(tracked)
         tracked.lease, tracked.slot = lease, self._free_slots.pop()
         tracked.computed, tracked.prefill_end = lease.published, len(tracked.tokens)
-        self._count_admission(tracked, onloaded * size)
+        self._count_admission(tracked, len(onload.pages) * size if onload else 0)
         if not tracked.started:
             tracked.started = True
             draft.said.append(Started(request.id, len(request.prompt), tracked.computed))
         return True
 
-    def _onload(self, tracked: Tracked, colder: Sequence[Node], lease: Lease, draft: "Draft") -> int:
-        """Have what was staged for it written to its pages; how many nodes that gives it."""
-        if tracked.fetching is None:
-            return 0
-        staged = tracked.fetching
-        usable = [node for node in colder if node in staged.nodes]
-        if usable:
-            copies = dict(zip(map(id, staged.nodes), staged.staged, strict=True))
-            pages = tuple(self.cache.onload(lease, usable))
-            draft.onloads.append(Onload(tuple(copies[id(node)] for node in usable), pages))
-        self._let_go(tracked)
-        return len(usable)
-
     def _add_chunk(self, draft: "Draft", tracked: Tracked) -> None:
-        chunk = self._chunk(tracked, draft.budget)
+        chunk = tracked.next_chunk(min(self._limits.prefill_chunk, draft.budget), self._limits.page_size)
         if tracked.request.hold and not tracked.in_prefill:
             tracked.held_at = self._counts.ticks + 1
         draft.budget -= -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
         draft.chunks.append(chunk)
         draft.computing.append(tracked)
-
-    def _chunk(self, tracked: Tracked, budget: int) -> Chunk:
-        request, start, left = tracked.request, tracked.computed, tracked.prefill_end - tracked.computed
-        size = min(left, self._limits.prefill_chunk, budget)
-        last = size == left and not request.hold
-        assert tracked.slot is not None
-        assert tracked.lease is not None
-        tracked.computed += size
-        tracked.pending += last
-        pages = tracked.lease.pages
-        return Chunk(
-            request_id=request.id,
-            slot=tracked.slot,
-            start=start,
-            tokens=tuple(tracked.tokens[start : start + size]),
-            pages=tuple(pages[at // self._limits.page_size] for at in range(start, start + size, QUERY_BLOCK)),
-            table=tuple(pages),
-            completes=request if last else None,
-            generated=tuple(tracked.tokens[len(request.prompt) :]) if last else (),
-            scoring=_scoring(tracked, start, start + size),
-        )
 
     def _publish(self, draft: "Draft") -> None:
         """After the plan, so that a page is found only by ticks that come after the one that computes it."""
@@ -420,13 +247,10 @@ class Scheduler:
 
     def _unblock(self) -> Iterator[Message]:
         """With nothing under way, what holds pages without running has to make room for the first who waits."""
-        if self._in_flight or self._running or self._fetching or self.cache.saving or not self._waiting:
+        first = self._waiting.blocked
+        if first is None or self._in_flight or self._running:
             return
-        first, *others = self._waiting
-        staged = [tracked for tracked in others if tracked.fetching is not None]
-        for tracked in staged:
-            self._let_go(tracked)
-        if not staged:
+        if not self._waiting.let_go_of_staged():
             assert self._held, "a request has no room though nobody holds any"
             room = self.cache.available * self._limits.page_size
             yield Rejected(
@@ -492,15 +316,13 @@ class Scheduler:
         if tracked.slot is not None:
             self._give_back(tracked)
         else:
-            self._let_go(tracked)
-            if self._fetching.pop(tracked.request.id, None) is None:
-                self._waiting.remove(tracked)
+            self._waiting.leave(tracked)
 
     def _preempt(self, tracked: Tracked) -> None:
         self._give_back(tracked)
         tracked.computed = tracked.prefill_end = 0
         tracked.held_at = None
-        self._waiting.appendleft(tracked)
+        self._waiting.join(tracked, first=True)
         self._counts.preemptions += 1
 
     def _give_back(self, tracked: Tracked) -> None:
@@ -525,10 +347,7 @@ class Scheduler:
         """Once no request is left that started on the old weights: nothing that they computed is found any more."""
         while self._new_weights and not any(tracked.started for tracked in self._tracked.values()):
             new = self._new_weights.popleft()
-            for tracked in (*self._fetching.values(), *self._waiting):
-                self._let_go(tracked)
-            self._waiting.extend(self._fetching.values())
-            self._fetching.clear()
+            self._waiting.forget_cache()
             for node in self._held.values():
                 self.cache.tree.unlock(node)
             self._held.clear()
@@ -550,7 +369,7 @@ class Scheduler:
     def _snapshot(self) -> SchedulerStats:
         tree = self.cache.tree
         return SchedulerStats(
-            waiting=len(self._waiting) + len(self._fetching),
+            waiting=len(self._waiting),
             running=len(self._running),
             pages=self._limits.num_pages - 1,
             free_pages=self.cache.available,
@@ -558,21 +377,6 @@ class Scheduler:
             host_pages=tree.host_pages,
             **vars(self._counts),
         )
-
-
-@dataclass
-class Counts:
-    """What only grows; the names are those of `SchedulerStats`."""
-
-    ended: int = 0
-    ticks: int = 0
-    prompt_tokens: int = 0
-    device_hit_tokens: int = 0
-    host_hit_tokens: int = 0
-    computed_tokens: int = 0
-    recomputed_tokens: int = 0
-    generated_tokens: int = 0
-    preemptions: int = 0
 
 
 class Draft:
@@ -591,14 +395,3 @@ class Draft:
         self.onloads: list[Onload] = []
         self.computing: list[Tracked] = []
         self.said: list[Message] = []
-
-
-def _scoring(tracked: Tracked, start: int, end: int) -> Scoring | None:
-    """What to score when the positions from `start` to `end` are computed; each tells of the token after it."""
-    prompt, alternatives = tracked.request.prompt, tracked.request.params.prompt_logprobs
-    tokens = prompt[tracked.scored : end + 1]
-    if alternatives is None or not tokens:
-        return None
-    first = tracked.scored - 1 - start
-    tracked.scored += len(tokens)
-    return Scoring(first, tokens, alternatives)

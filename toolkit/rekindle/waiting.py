@@ -1,0 +1,139 @@
+"""The waiting queue: who comes next, who waits for what another computes, and who waits for the host tier."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from rekindle.config import Limits
+from rekindle.messages import Fetch, Fetched, Message, Onload
+from rekindle.prefix_cache import Lease, NextPage, PrefixCache
+from rekindle.prefix_nodes import Node
+from rekindle.tracked import Fetching, Tracked
+
+CONSIDERED = 64
+"""How many of the waiting requests are looked at for one tick."""
+
+
+class WaitingQueue:
+    """Requests without pages, in the order in which they are to get some.
+
+    Args:
+        limits: for the policy.
+        cache: where their prefixes may be found.
+    """
+
+    def __init__(self, limits: Limits, cache: PrefixCache):
+        self._limits = limits
+        self._cache = cache
+        self._queue: deque[Tracked] = deque()
+        self._fetching: dict[int, Tracked] = {}
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._fetching)
+
+    def __iter__(self) -> Iterator[Tracked]:
+        yield from self._queue
+        yield from self._fetching.values()
+
+    @property
+    def blocked(self) -> Tracked | None:
+        """The first, if nothing that is under way in the host tier can change that it waits."""
+        return self._queue[0] if self._queue and not self._fetching and not self._cache.saving else None
+
+    def join(self, tracked: Tracked, *, first: bool = False) -> None:
+        """Wait, behind all others or before them."""
+        if first:
+            self._queue.appendleft(tracked)
+        else:
+            self._queue.append(tracked)
+
+    def leave(self, tracked: Tracked) -> None:
+        """Wait no longer."""
+        self._let_go(tracked)
+        if self._fetching.pop(tracked.request.id, None) is None:
+            self._queue.remove(tracked)
+
+    def ready(
+        self, coming: set[NextPage | None], said: list[Message], *, only_started: bool
+    ) -> Iterator[tuple[Tracked, list[Node]]]:
+        """Those that could be admitted now, each with the nodes of its cached prefix; some may leave meanwhile.
+
+        Args:
+            coming: pages that are being computed; who would begin with one of them waits for it instead.
+            said: gets the messages to the host tier.
+            only_started: pass over those that have not started.
+        """
+        for tracked in self._candidates(only_started):
+            if tracked.pending:
+                return  # it lost its pages, and a token of it is still on its way
+            nodes = self._cache.find(tracked.request.namespace, tracked.reusable)
+            page = self._cache.next_page(tracked.request.namespace, nodes, tracked.reusable)
+            colder = [node for node in nodes if node.page is None]
+            if page is not None and page in coming:
+                continue
+            if not colder or tracked.fetching is not None or not tracked.fetchable:
+                yield tracked, nodes
+            elif not self._is_fetched(colder[0]) and not any(map(self._cache.is_on_its_way, colder)):
+                said.append(self._fetch(tracked, colder))
+
+    def fetched(self, message: Fetched) -> None:
+        """What a request waited for is staged on the device, or could not be."""
+        tracked = self._fetching.pop(message.request_id, None)
+        if tracked is None:
+            return  # it ended meanwhile
+        assert tracked.fetching is not None
+        self._queue.appendleft(tracked)
+        if message.staged is not None:
+            tracked.fetching.staged = message.staged
+            return
+        nodes, tracked.fetchable = tracked.fetching.nodes, bool(message.bad)
+        self._let_go(tracked)
+        self._cache.unreadable(node for node in nodes if node.host in message.bad)
+
+    def onload(self, tracked: Tracked, nodes: Sequence[Node], lease: Lease) -> Onload | None:
+        """What was staged for it of these nodes, on its way to the pages of its lease."""
+        if tracked.fetching is None:
+            return None
+        copies = dict(zip(map(id, tracked.fetching.nodes), tracked.fetching.staged, strict=True))
+        usable = [node for node in nodes if id(node) in copies]
+        pages = tuple(self._cache.onload(lease, usable)) if usable else ()
+        return Onload(tuple(copies[id(node)] for node in usable), pages) if usable else None
+
+    def let_go_of_staged(self) -> bool:
+        """Give up what is staged for others than the first, since it holds pages; False if nothing is."""
+        staged = [tracked for tracked in islice(self._queue, 1, None) if tracked.fetching is not None]
+        for tracked in staged:
+            self._let_go(tracked)
+        return bool(staged)
+
+    def forget_cache(self) -> None:
+        """Give up everything that was found."""
+        for tracked in self:
+            self._let_go(tracked)
+        self._queue.extend(self._fetching.values())
+        self._fetching.clear()
+
+    def _candidates(self, only_started: bool) -> list[Tracked]:
+        first = list(islice(self._queue, CONSIDERED))
+        if only_started:
+            first = [tracked for tracked in first if tracked.started]
+        if self._limits.policy == "longest-prefix":
+            found = {id(t): len(self._cache.find(t.request.namespace, t.reusable)) for t in first if not t.pending}
+            first.sort(key=lambda tracked: -found.get(id(tracked), 0))
+        return first
+
+    def _is_fetched(self, node: Node) -> bool:
+        """Whether it is staged, or on its way, for another request."""
+        return any(tracked.fetching is not None and node in tracked.fetching.nodes for tracked in self)
+
+    def _fetch(self, tracked: Tracked, nodes: list[Node]) -> Fetch:
+        self._cache.tree.lock(nodes[-1])
+        tracked.fetching = Fetching(nodes)
+        self._queue.remove(tracked)
+        self._fetching[tracked.request.id] = tracked
+        return Fetch(tracked.request.id, tuple(node.host for node in nodes if node.host is not None))
+
+    def _let_go(self, tracked: Tracked) -> None:
+        if tracked.fetching is not None:
+            self._cache.tree.unlock(tracked.fetching.nodes[-1])
+            tracked.fetching = None
