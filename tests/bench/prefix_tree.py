@@ -61,7 +61,7 @@ def prompts(page_size: int) -> None:
         packed, tip = array("i", tokens), tree.match("", tokens)[-1]
         spent["match"].append(microseconds(partial(tree.match, "", tokens)))
         spent["match, given an array"].append(microseconds(partial(tree.match, "", packed)))
-        spent["lock"].append(microseconds(partial(tree.lock, tip, hit=True)))
+        spent["lock"].append(microseconds(partial(tree.lock, tip)))
         spent["unlock"].append(microseconds(partial(tree.unlock, tip)))
         root, fresh = tree.root(""), grown.fresh().tolist()
         taken = [next(grown.pages) for _ in range(len(fresh) // page_size)]

@@ -143,8 +143,10 @@ def test_giving_a_lock_back_counts_as_a_use(tree: Letters) -> None:
 
 def test_hits_are_counted_along_the_path_when_asked(tree: Letters) -> None:
     tip = tree.use("aabb")
-    tree.lock(tip, hit=True)
-    tree.lock(tree.tip("aa"), hit=True)
+    tree.lock(tip)
+    tree.hit(tip)
+    tree.lock(tree.tip("aa"))
+    tree.hit(tree.tip("aa"))
     tree.lock(tip)
     assert [node.hits for node in tree.path(tip)] == [2, 1]
 

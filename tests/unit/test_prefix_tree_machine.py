@@ -158,7 +158,9 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         table, nodes = self.table(namespace), self.tree.match(namespace, tokens)
         node = nodes[-1] if nodes else self.tree.root(namespace)
         before = [n.hits for n in nodes]
-        self.tree.lock(node, hit=hit)
+        self.tree.lock(node)
+        if hit:
+            self.tree.hit(node)
         assert [n.hits for n in nodes] == [hits + hit for hits in before]
         path = self.longest(table, tokens)
         self.touch(table, path)

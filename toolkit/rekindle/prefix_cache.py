@@ -89,7 +89,7 @@ class PrefixCache:
     def lease(self, namespace: str, nodes: Sequence[Node]) -> Lease:
         """Lock these nodes of the device tier for a request, which has no pages of its own yet."""
         tip = nodes[-1] if nodes else self.tree.root(namespace)
-        self.tree.lock(tip, hit=bool(nodes))
+        self.tree.lock(tip)
         return Lease(tip, len(nodes) * self._limits.page_size, [_page_of(node) for node in nodes])
 
     def reserve(self, lease: Lease, count: int) -> bool:
@@ -114,8 +114,6 @@ class PrefixCache:
         assert not spare, "an onload for nodes that have pages"
         self.tree.lock(nodes[-1])
         self.tree.unlock(lease.tip)
-        for node in nodes:
-            node.hits += 1
         lease.tip, lease.published = nodes[-1], lease.published + len(nodes) * self._limits.page_size
         lease.own.difference_update(pages)
         return pages

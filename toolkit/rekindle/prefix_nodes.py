@@ -20,7 +20,7 @@ class Node:
         host: the id of its copy in the host tier.
         locks: how many locks are held on it and on nodes below it.
         last_used: the tree's count of uses when it was last locked or unlocked.
-        hits: how many locks of its path counted as a hit.
+        hits: how many requests found it.
         saving: whether it is on its way to the host tier.
         device_children: how many children have a device page.
         host_children: how many children have a host copy.

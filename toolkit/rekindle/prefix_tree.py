@@ -120,15 +120,19 @@ class PrefixTree:
             root = self._roots[namespace] = Node(namespace.encode(), None)
         return root
 
-    def lock(self, node: Node, *, hit: bool = False) -> None:
-        """Use the node's path and hold it: until `unlock`, it keeps its tiers; `hit` counts one for each node."""
+    def hit(self, node: Node) -> None:
+        """Count that a request found the node's path."""
+        for each in node.upward():
+            each.hits += 1
+
+    def lock(self, node: Node) -> None:
+        """Use the node's path and hold it: until `unlock`, it keeps its tiers."""
         assert not node.gone, "a node that left the tree cannot be locked: match again"
         upward = node.upward()
         assert self._has_root(upward[-1]), "a root that was dropped cannot be locked: ask for it again"
         used = self._use(upward[-1])
         for each in upward:
             self._ledger.hold(each, used)
-            each.hits += hit
 
     def unlock(self, node: Node) -> None:
         """Give back one lock of the node, gone or not; its path counts as used until now."""

@@ -192,6 +192,8 @@ class Scheduler:
         for tracked in self._running:
             if tracked.in_prefill and draft.budget:
                 self._add_chunk(draft, tracked)
+        if not draft.budget or not self._free_slots:
+            return
         # While new weights are to come, what has not started waits for them.
         for tracked, nodes in self._waiting.ready(coming, draft.said, only_started=bool(self._new_weights)):
             if not draft.budget or not self._free_slots or not self._admit(tracked, nodes, draft):
@@ -225,6 +227,7 @@ class Scheduler:
         self._running.append(tracked)
         tracked.lease, tracked.slot = lease, self._free_slots.pop()
         tracked.computed, tracked.prefill_end = lease.published, len(tracked.tokens)
+        self.cache.tree.hit(lease.tip)
         self._count_admission(tracked, len(onload.pages) * size if onload else 0)
         if not tracked.started:
             tracked.started = True
