@@ -1,0 +1,256 @@
+"""The fake device: pages and slots as the real step keeps them, filled with token ids. For `rekindle.testing`."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from rekindle.actor import Mailbox
+from rekindle.buckets import QUERY_BLOCK, Bucket, smallest
+from rekindle.config import Limits
+from rekindle.fake_model import VOCAB_SIZE, banned_tokens, draw_of, next_token, score_of
+from rekindle.messages import (
+    Chunk,
+    Dispatched,
+    Drop,
+    Fetch,
+    Fetched,
+    Gathered,
+    Message,
+    Onload,
+    Plan,
+    Row,
+    Sampled,
+    Save,
+    Saved,
+    Scored,
+    Settled,
+    UseWeights,
+    WeightsUsed,
+)
+from rekindle.pages import NULL_PAGE
+from rekindle.request import Request
+
+
+@dataclass(slots=True)
+class _Slot:
+    token: int = 0
+    length: int = 0
+    request: Request | None = None
+    page_table: dict[int, int] = field(default_factory=dict)
+
+
+class FakeStepper:
+    """Takes plans and saves like the real stepper, and asserts that each fits a bucket, its pages and its slots.
+
+    What it gathers of a page are the token ids in it.
+    """
+
+    def __init__(self, limits: Limits):
+        self._limits = limits
+        self._pages: dict[int, list[int | None]] = {}
+        self._slots = [_Slot() for _ in range(limits.max_running)]
+        self._weights = 0
+
+    def handle(self, message: Message) -> list[Dispatched | Gathered | WeightsUsed]:
+        """Plan becomes Dispatched, Save becomes Gathered, and UseWeights WeightsUsed."""
+        match message:
+            case Plan():
+                return [self._dispatch(message)]
+            case Save():
+                return [Gathered(message.save_id, message.entries, tuple(map(self._gather, message.pages)))]
+            case UseWeights(ticket):
+                self._weights += 1  # which tells the pages that they computed from all others
+                return [WeightsUsed(ticket)]
+        raise AssertionError(f"the stepper takes Plan, Save and UseWeights, got {message!r}")
+
+    def _dispatch(self, plan: Plan) -> Dispatched:
+        """All of a tick is written before any of it is read, as on the device."""
+        self._check(plan)
+        for onload in plan.onloads:
+            self._scatter(onload)
+        sampled: list[_Slot] = []
+        for chunk in plan.chunks:
+            slot = self._write_chunk(chunk)
+            if chunk.completes is not None:
+                slot.length, slot.request = chunk.start + len(chunk.tokens), chunk.completes
+                known = self._context(slot)
+                assert (*chunk.completes.prompt, *chunk.generated) == tuple(known), "the tokens are not the request's"
+                sampled.append(slot)
+        sampled += [self._write_row(row) for row in plan.rows]
+        for slot in sampled:
+            assert slot.request is not None, "a row of a slot that no prompt completed"
+            context = self._context(slot)
+            slot.token = next_token(context, draw_of(slot.request.params), banned_tokens(slot.request, context))
+        places = tuple(
+            Sampled(slot.request.id, row, slot.request.params.logprobs)
+            for row, slot in enumerate(sampled)
+            if slot.request is not None
+        )
+        scored = tuple(Scored(c.request_id, 0, c.scoring) for c in plan.chunks if c.scoring is not None)
+        return Dispatched(plan.tick, places, scored, [slot.token for slot in sampled])
+
+    def _gather(self, page: int) -> tuple[int, ...]:
+        found = self._pages.get(page, [])
+        content = tuple(token for token in found if token is not None)
+        assert len(content) == self._limits.page_size, f"page {page} is saved before it is full"
+        return content
+
+    def _scatter(self, onload: Onload) -> None:
+        assert len(set(onload.pages)) == len(onload.pages), "a page is onloaded twice"
+        for page, content in zip(onload.pages, onload.staged, strict=True):
+            assert NULL_PAGE < page < self._limits.num_pages, f"page {page} is not in the pool"
+            self._pages[page] = list(content)
+
+    def _check(self, plan: Plan) -> None:
+        assert plan.chunks or plan.rows or plan.onloads, "a plan for nothing"
+        if not plan.chunks and not plan.rows:
+            return
+        blocks = sum(len(chunk.pages) for chunk in plan.chunks)
+        assert blocks * QUERY_BLOCK <= self._limits.max_prefill_tokens, "more prompt tokens than a tick may have"
+        assert len(plan.rows) <= self._limits.max_running, "more rows than slots"
+        bucket = Bucket(
+            smallest(self._limits.prefill_buckets, blocks * QUERY_BLOCK),
+            smallest(self._limits.decode_buckets, len(plan.rows)),
+        )
+        assert bucket in self._limits.all_buckets(), f"no program is compiled for {bucket}"
+        completed = sum(chunk.completes is not None for chunk in plan.chunks)
+        assert completed <= min(bucket.blocks, self._limits.max_running), "more completed prompts than samples"
+        slots = [chunk.slot for chunk in plan.chunks] + [row.slot for row in plan.rows]
+        assert len(set(slots)) == len(slots), "a slot is in one plan twice"
+        assert 0 <= min(slots) <= max(slots) < self._limits.max_running, "there is no such slot"
+
+    def _write_chunk(self, chunk: Chunk) -> _Slot:
+        assert len(chunk.tokens) > 0, "an empty chunk"
+        assert chunk.start % QUERY_BLOCK == 0, "a chunk that is not aligned to query blocks"
+        assert len(chunk.pages) == -(-len(chunk.tokens) // QUERY_BLOCK), "not one page for each query block"
+        assert len(chunk.table) <= self._limits.pages_per_request, "a table that is longer than a row of the device's"
+        slot = self._slots[chunk.slot]
+        slot.page_table = dict(enumerate(chunk.table))
+        if chunk.scoring is not None:
+            first = chunk.scoring.first + 1
+            known = chunk.tokens[first : first + len(chunk.scoring.tokens)]
+            assert 0 < first <= len(chunk.tokens), "scored by a token of another chunk"
+            assert chunk.scoring.tokens[: len(known)] == known, "scored against the wrong tokens"
+        for block, page in enumerate(chunk.pages):
+            tokens = list(chunk.tokens[block * QUERY_BLOCK : (block + 1) * QUERY_BLOCK])
+            position = chunk.start + block * QUERY_BLOCK
+            padding = [None] * (QUERY_BLOCK - len(tokens))
+            self._write(page, position, [*tokens, *padding])
+        return slot
+
+    def _write_row(self, row: Row) -> _Slot:
+        slot = self._slots[row.slot]
+        assert slot.request is not None, "a row of a slot that no prompt completed"
+        assert slot.request.id == row.request_id, "a row of a slot that another request holds"
+        assert slot.request.params.logprobs == row.logprobs, "a row that scores what its request does not ask for"
+        slot.page_table[slot.length // self._limits.page_size] = row.page
+        self._write(row.page, slot.length, [slot.token])
+        slot.length += 1
+        return slot
+
+    def _write(self, page: int, position: int, tokens: Sequence[int | None]) -> None:
+        assert NULL_PAGE < page < self._limits.num_pages, f"page {page} is not in the pool"
+        index, offset = divmod(position, self._limits.page_size)
+        assert index < self._limits.pages_per_request, f"position {position} is beyond the page table"
+        content = self._pages.setdefault(page, [None] * self._limits.page_size)
+        stamp = self._weights * VOCAB_SIZE
+        content[offset : offset + len(tokens)] = [None if token is None else token + stamp for token in tokens]
+
+    def _context(self, slot: _Slot) -> list[int]:
+        size = self._limits.page_size
+        found = [self._pages[slot.page_table[at // size]][at % size] for at in range(slot.length)]
+        stamped = [token for token in found if token is not None]
+        assert len(stamped) == len(found), "a position is read that was never written"
+        assert {token // VOCAB_SIZE for token in stamped} <= {self._weights}, "a page of other weights is read"
+        return [token % VOCAB_SIZE for token in stamped]
+
+
+class FakeSettler:
+    """Reads the tokens of a fake tick back.
+
+    Args:
+        held: let each tick stay in flight until `step` or `release` says otherwise.
+    """
+
+    def __init__(self, held: bool = False):
+        self._held = held
+        self._permits: Mailbox[None] = Mailbox()
+
+    async def handle(self, message: Message) -> list[Message]:
+        """Dispatched becomes Settled."""
+        assert isinstance(message, Dispatched), f"the settler takes Dispatched, got {message!r}"
+        if self._held:
+            await self._permits.receive()
+        return [settled(message)]
+
+    def step(self) -> None:
+        """Let one tick more settle. Any thread may call this and `release`."""
+        self._permits.put(None)
+
+    def release(self) -> None:
+        """Let all ticks settle from now on."""
+        self._held = False
+        self.step()
+
+
+def settled(tick: Dispatched) -> Settled:
+    tokens = tuple((sample.request_id, tick.outputs[sample.row]) for sample in tick.sampled)
+    wanted = {sample.request_id: sample.logprobs for sample in tick.sampled}
+    logprobs = {i: score_of(token, k) for i, token in tokens if (k := wanted[i]) is not None}
+    prompts = {s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.scored}
+    return Settled(tick.tick, tokens, logprobs, prompts)
+
+
+class FakeHostTier:
+    """Keeps what the fake device gathered, and asserts that what is fetched and dropped is there, or is to come.
+
+    Args:
+        capacity: pages that it may keep.
+
+    Attributes:
+        entries: the content of each.
+    """
+
+    def __init__(self, capacity: int):
+        self.entries: dict[int, tuple[int, ...]] = {}
+        self._capacity = capacity
+        self._newest = -1
+        self._dropped_ahead: set[int] = set()
+        self._lost: set[int] = set()
+
+    def handle(self, message: Message) -> list[Saved | Fetched]:
+        """Gathered becomes Saved, Fetch becomes Fetched, and Drop nothing."""
+        match message:
+            case Gathered(save_id, entries, contents):
+                assert list(entries) == sorted({*entries}), "the entries of a save are not ascending"
+                assert self._newest < entries[0], "an entry that another save has, or that a later save has"
+                self._newest = entries[-1]
+                new = zip(entries, contents, strict=True)
+                self.entries |= {entry: content for entry, content in new if entry not in self._dropped_ahead}
+                self._dropped_ahead.difference_update(entries)
+                assert len(self.entries) <= self._capacity, "more is saved than there is room for"
+                return [Saved(save_id, kept=True)]
+            case Fetch(request_id, entries):
+                bad = tuple(entry for entry in entries if entry in self._lost)
+                assert self._lost | self.entries.keys() >= {*entries}, "entries are fetched that are not there"
+                staged = None if bad else tuple(self.entries[entry] for entry in entries)
+                return [Fetched(request_id, staged, bad)]
+            case Drop(entries):
+                for entry in entries:
+                    self._drop(entry)
+                return []
+        raise AssertionError(f"the host tier takes Gathered, Fetch and Drop, got {message!r}")
+
+    def lose(self, entries: Collection[int]) -> None:
+        """Let those of these entries that are there be bad from now on."""
+        for entry in entries:
+            if self.entries.pop(entry, None) is not None:
+                self._lost.add(entry)
+
+    def _drop(self, entry: int) -> None:
+        if entry > self._newest:
+            assert entry not in self._dropped_ahead, "an entry is dropped twice"
+            self._dropped_ahead.add(entry)
+        else:
+            assert entry in self.entries or entry in self._lost, "an entry is dropped that is not there"
+            self._lost.discard(entry)
+            self.entries.pop(entry, None)
