@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -128,3 +129,19 @@ def test_a_closed_session_says_so(session: rekindle.Session, others: dict[str, A
     session.close_sync()
     with pytest.raises(rekindle.SessionClosed):
         session.update_weights_sync(others)
+
+
+def test_a_wait_that_is_left_keeps_the_old_weights(session: rekindle.Session, others: dict[str, Any]) -> None:
+    """As by an interrupt, here while a request that has started is still to finish."""
+    before = session.generate_sync(**ASKED)
+    running = session.submit(**LONG)
+    pieces = iter(running)
+    next(pieces)
+
+    async def leave() -> None:
+        with anyio.move_on_after(0.05):
+            await session.update_weights(others)
+
+    anyio.run(leave)
+    assert len(running.result(timeout=60).token_ids) == 200
+    assert session.generate_sync(**ASKED) == before

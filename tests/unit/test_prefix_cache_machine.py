@@ -155,5 +155,5 @@ def test_no_order_of_messages_breaks_the_cache() -> None:
 
 @pytest.mark.deep
 def test_no_order_of_very_many_messages_breaks_the_cache() -> None:
-    deep = settings(CALM, max_examples=800, stateful_step_count=60, derandomize=False)
+    deep = settings(CALM, max_examples=400, stateful_step_count=60, derandomize=False)
     run_state_machine_as_test(CacheMachine, settings=deep)

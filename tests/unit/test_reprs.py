@@ -33,7 +33,7 @@ def test_a_generation_without_text_shows_its_tokens() -> None:
     assert pretty(generation) == repr(generation) == "<rekindle.Generation ended: length, 1 token: (2,)>"
 
 
-@pytest.mark.parametrize(("by", "said"), [("\n\n", r"stop at '\n\n'"), (0, "stop at token 0")])
+@pytest.mark.parametrize(("by", "said"), [("\n\n", r"stop at '\n\n'"), (0, "stop at end token 0")])
 def test_a_generation_shows_the_string_or_the_token_that_stopped_it(by: str | int, said: str) -> None:
     generation = replace(generated("One", (5, 2)), finish_reason="stop", stopped_by=by)
     assert pretty(generation) == f"One\n[ended: {said}, 2 tokens]"

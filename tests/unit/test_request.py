@@ -175,9 +175,9 @@ def test_a_bias_for_what_is_no_token_is_shown(key: Any) -> None:
 
 def test_the_fewest_tokens_are_at_most_the_most() -> None:
     assert SamplingParams.from_options({"min_tokens": 5, "max_tokens": 5}).min_tokens == 5
-    with pytest.raises(InvalidRequest, match=r"^min_tokens 6 is above max_tokens 5$"):
+    with pytest.raises(InvalidRequest, match=r"^min_tokens 6 is above max_tokens 5; raise max_tokens$"):
         SamplingParams.from_options({"min_tokens": 6, "max_tokens": 5})
-    with pytest.raises(InvalidRequest, match=r"^min_tokens 257 is above max_tokens 256$"):
+    with pytest.raises(InvalidRequest, match=r"^min_tokens 257 is above max_tokens 256; raise max_tokens$"):
         SamplingParams.from_options({"min_tokens": 257})
 
 

@@ -64,13 +64,13 @@ def test_n_is_a_count(n: Any) -> None:
 )
 def test_token_ids_are_of_the_vocabulary(name: str, value: Any) -> None:
     params = SamplingParams.from_options({name: value})
-    with pytest.raises(InvalidRequest, match=f"^{name} must be from 0 to 9, got 10$"):
+    with pytest.raises(InvalidRequest, match=f"^token ids in {name} must be from 0 to 9, got 10$"):
         params.check_against(VOCAB_SIZE, 20)
     params.check_against(VOCAB_SIZE + 1, 20)
 
 
 def test_a_negative_id_is_outside_too() -> None:
-    with pytest.raises(InvalidRequest, match=r"^logit_bias must be from 0 to 9, got -1$"):
+    with pytest.raises(InvalidRequest, match=r"^token ids in logit_bias must be from 0 to 9, got -1$"):
         SamplingParams.from_options({"logit_bias": {-1: 2.0}}).check_against(VOCAB_SIZE, 20)
 
 

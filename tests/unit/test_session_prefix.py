@@ -53,9 +53,9 @@ async def test_it_knows_its_tokens_and_what_of_them_was_cached(session: Session)
         warm = await session.prefix(token_ids=DOCUMENT)
         assert (warm.tokens, warm.cached_tokens) == (70, 64)
         assert session.stats.scheduler.generated_tokens == before, "a prefix generates nothing"
-        assert repr(warm) == "<rekindle.Prefix held: 70 tokens, 64 of them found in the cache>"
+        assert repr(warm) == "<rekindle.Prefix of 70 tokens>"
     warm.release()
-    assert repr(warm) == "<rekindle.Prefix released: 70 tokens, 64 of them found in the cache>"
+    assert repr(warm) == "<rekindle.Prefix of 70 tokens, released>"
 
 
 async def test_nothing_happens_before_it_is_awaited(session: Session) -> None:
@@ -189,7 +189,7 @@ async def test_forks_are_released_one_by_one_and_the_last_one_lets_go(session: S
     assert session.stats.scheduler.computed_tokens == computed
     for handle in (document, *forks):
         assert held_pages(session) == 4
-        assert session.cache.hottest[0].held
+        assert session.cache.hottest[0].held_pages == 4
         handle.release()
     assert held_pages(session) == 0
     assert (await session.generate(token_ids=DOCUMENT, max_tokens=1)).cached_tokens == 64, "it may stay in the cache"

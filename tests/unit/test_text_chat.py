@@ -226,3 +226,14 @@ def test_malformed_tools_say_where_and_what_to_give(tools: Any, said: str) -> No
 def test_malformed_variables_say_what_was_expected(variables: Any, said: str) -> None:
     with pytest.raises(InvalidRequest, match=f"chat_template_kwargs {said}"):
         render([USER], WITH_TOOLS, variables=variables)
+
+
+def test_tools_and_variables_that_the_template_does_not_read_are_an_error() -> None:
+    """A misspelt name would do nothing, and nobody would notice."""
+    messages = [{"role": "user", "content": "hi"}]
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}{{ thinking | default('') }}"
+    with pytest.raises(InvalidRequest, match="no place for tools: write them into a message"):
+        render(messages, template, tools=[{"name": "weather"}])
+    with pytest.raises(InvalidRequest, match="does not read 'thinkng'; besides the messages it reads thinking$"):
+        render(messages, template, variables={"thinkng": True})
+    assert render(messages, template, variables={"thinking": "!", "add_generation_prompt": False}) == "hi!"

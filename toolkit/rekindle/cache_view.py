@@ -10,7 +10,7 @@ SHOWN = 5
 """How many paths are described."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CachedPath:
     """A cached prefix, from its first token to a page that none continues.
 
@@ -19,7 +19,7 @@ class CachedPath:
         text: its text; empty for a model without a tokenizer.
         hits: how many requests found its most used page.
         device_pages, host_pages: pages of it in each tier.
-        held: whether requests or prefix handles hold it.
+        held_pages: pages of it that requests or prefix handles hold.
     """
 
     tokens: tuple[int, ...]
@@ -27,7 +27,18 @@ class CachedPath:
     hits: int
     device_pages: int
     host_pages: int
-    held: bool
+    held_pages: int
+
+    def __repr__(self) -> str:
+        pages = _counted(self.device_pages + self.host_pages, "page")
+        held = f", {self.held_pages} held" if self.held_pages else ""
+        return f"<{_counted(self.hits, 'hit')}, {pages}{held}: {self._ends()}>"
+
+    def _ends(self) -> str:
+        """Its beginning, which it may share with others, and its end."""
+        if not self.text:
+            return f"token ids {list(self.tokens[:4])} … {list(self.tokens[-4:])}"
+        return repr(self.text if len(self.text) <= 64 else f"{self.text[:30]} … {self.text[-30:]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +63,11 @@ class CacheView:
 
     def __repr__(self) -> str:
         lines = [
-            f"<rekindle prefix cache: {self.nodes} pages of {self.page_size} tokens; "
+            f"<rekindle prefix cache: {_counted(self.nodes, 'page')} of {self.page_size} tokens; "
             f"{self.device_pages} on the device ({_megabytes(self.device_bytes)}), "
             f"{self.host_pages} in host memory ({_megabytes(self.host_bytes)})>"
         ]
-        for path in self.hottest:
-            pages = path.device_pages + path.host_pages
-            held = ", held" if path.held else ""
-            begins = repr(path.text) if path.text else str(list(path.tokens[:12]))
-            lines.append(f"  {path.hits:4} hits, {pages} pages{held}: {begins:.60}")
+        lines += [f"  {path!r}" for path in self.hottest]
         return "\n".join(lines)
 
 
@@ -84,6 +91,10 @@ def view(tree: PrefixTree, page_bytes: int, text_of: Callable[[Sequence[int]], s
     )
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
@@ -101,5 +112,5 @@ def _described(tree: PrefixTree, end: Node, text_of: Callable[[Sequence[int]], s
         hits=_hottest(path),
         device_pages=sum(node.page is not None for node in path),
         host_pages=sum(node.page is None for node in path),
-        held=any(node.locks for node in path),
+        held_pages=sum(node.locks > 0 for node in path),
     )

@@ -82,19 +82,22 @@ class Callers:
             self._end(request_id, self._error)
         return handle
 
-    def new_weights(self, weights: list[Any], post: Post, *, fail: bool) -> Feed[None]:
-        """Have these weights used; the feed is closed when they are, or when the engine has stopped.
+    def new_weights(self, weights: list[Any], post: Post, *, fail: bool) -> tuple[int, Feed[None]]:
+        """Have these weights used.
 
         Args:
             weights, fail: as in `NewWeights`.
             post: sends to the engine.
+
+        Returns:
+            (the ticket, a feed that is closed when they are in use, or when the engine has stopped).
         """
         ticket = next(self._ids)
         used = self._weights[ticket] = Feed()
         post(NewWeights(ticket, weights, fail))
         if self._error is not None:
             used.close()
-        return used
+        return ticket, used
 
     def deliver(self, message: Message) -> None:
         """Take what the engine says to callers; runs on the engine's thread."""

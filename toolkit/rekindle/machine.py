@@ -31,6 +31,7 @@ from rekindle.scheduler import Scheduler
 from rekindle.settler import Settler
 from rekindle.step import Pages, empty_pages, empty_slots
 from rekindle.stepper import Stepper
+from rekindle.text.tokenizer import Tokenizer
 from rekindle.weights import Weights, load_weights
 
 
@@ -41,6 +42,7 @@ class Machine:
     Attributes:
         source: where the model was opened.
         actors: wired by an `Engine`.
+        tokenizer: None for a model that is asked by token ids alone.
         defaults: sampling options of calls that do not give them.
         unserved: what the model's generation_config asks for and Rekindle has not.
         free: deletes everything that it holds on the device, and the host tier.
@@ -55,6 +57,7 @@ class Machine:
     limits: Limits
     dtype: str
     actors: Actors
+    tokenizer: Tokenizer | None
     defaults: Mapping[str, Any]
     unserved: tuple[str, ...]
     free: Callable[[], None]
@@ -112,7 +115,20 @@ def build(model: str | PathLike[str], settings: Settings, report: Report) -> Mac
         stepper.free()
         host_tier.free()
 
-    return Machine(checkpoint.source, config, limits, dtype.name, actors, defaults, unserved, free, stats, cache, load)
+    return Machine(
+        checkpoint.source,
+        config,
+        limits,
+        dtype.name,
+        actors,
+        checkpoint.tokenizer,
+        defaults,
+        unserved,
+        free,
+        stats,
+        cache,
+        load,
+    )
 
 
 def _host_tier(pages: Pages, limits: Limits) -> HostTier:

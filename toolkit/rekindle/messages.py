@@ -311,6 +311,13 @@ class NewWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepWeights:
+    """A caller no longer wants its `NewWeights`, if they are not in use yet."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
 class UseWeights:
     """Use these weights for every plan said after this."""
 
@@ -340,6 +347,7 @@ class Text:
 
 Message = (
     Submit | Cancel | Admit | Withdraw | Rejected | Plan | Dispatched | Settled | Started | Output | Stopped | Text
-    | Save | Gathered | Saved | Drop | Fetch | Fetched | NewWeights | UseWeights | WeightsUsed
+    | Save | Gathered | Saved | Drop | Fetch | Fetched | NewWeights | KeepWeights | UseWeights
+    | WeightsUsed
 )  # fmt: skip
 """Any message."""

@@ -19,7 +19,9 @@ ManyMore = list[str] | list[Messages] | None
 
 
 class Prefix:
-    """A held prefix, from `session.prefix`. Its whole pages stay in the device tier until `release`, or its last use.
+    """A held prefix, from `session.prefix`. Its whole pages stay in the device tier until `release`.
+
+    A handle that is dropped is released too; one that was the result of a cell lives on in `Out`.
 
     Attributes:
         tokens: tokens in the prefix.
@@ -34,8 +36,7 @@ class Prefix:
         self._release = weakref.finalize(self, handle.withdraw)
 
     def __repr__(self) -> str:
-        state = "held" if self._release.alive else "released"
-        return f"<rekindle.Prefix {state}: {self.tokens} tokens, {self.cached_tokens} of them found in the cache>"
+        return f"<rekindle.Prefix of {self.tokens} tokens{'' if self._release.alive else ', released'}>"
 
     @overload
     async def generate(
@@ -81,13 +82,15 @@ class Prefix:
         self, prompt: OneMore = None, *, token_ids: TokenIds | None = None, **sampling: Unpack[SamplingOptions]
     ) -> Stream:
         """Continue the prefix, and have the pieces as they come: `async for` or, blocking, `for`."""
+        _check_no_salt(sampling)
         prompts, _ = self._continued(prompt, token_ids, one=True)
         return Stream(self._asking.one(prompts[0], sampling, wait=True))
 
     async def fork(self, n: int) -> list["Prefix"]:
         """`n` more handles of the same prefix, each to be released by itself; nothing is computed for them."""
-        if n < 1:
-            raise InvalidRequest(f"n must be at least 1, got {n}")
+        count: object = n  # whatever its type says
+        if not isinstance(count, int) or count < 1:
+            raise InvalidRequest(f"n must be an integer of at least 1, got {n!r:.80}")
         self._check_held()
         return [await Holding(self._prompt, self._asking) for _ in range(n)]
 
@@ -114,6 +117,7 @@ class Prefix:
             raise InvalidRequest("the prefix was released; make another with session.prefix()")
 
     def _asked(self, prompt: Any, token_ids: Any, n: int | None, sampling: SamplingOptions) -> Asked:
+        _check_no_salt(sampling)
         prompts, batch = self._continued(prompt, token_ids)
         return self._asking.all(prompts, batch, sampling, n)
 
@@ -171,6 +175,11 @@ class Holding:
 
     def _submitted(self) -> Handle:
         return self._asking.one(_unfinished(self._prompt), {}, wait=True, hold=True)
+
+
+def _check_no_salt(sampling: SamplingOptions) -> None:
+    if "cache_salt" in sampling:
+        raise InvalidRequest("the cache_salt of a prefix is given to session.prefix(), and holds for what continues it")
 
 
 def _unfinished(prompt: Prompt) -> Prompt:

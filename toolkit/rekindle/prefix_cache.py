@@ -168,10 +168,11 @@ class PrefixCache:
     def _save(self, count: int) -> None:
         """Copy up to `count` pages, least recently used first; they count as copied from now on."""
         tree, room = self.tree, self._limits.host_pages
-        nodes = tree.next_to_save(min(count, room // 2))
+        wanted = min(count, room // 2)
+        self.dropped += tree.prune(max(0, tree.host_pages + wanted - room))
+        nodes = tree.next_to_save(min(wanted, room - tree.host_pages))  # copies that are locked could not be pruned
         if not nodes:
             return
-        self.dropped += tree.prune(max(0, tree.host_pages + len(nodes) - room))
         entries = tuple(next(self._ids) for _ in nodes)
         for node, entry in zip(nodes, entries, strict=True):
             tree.saved(node, entry)

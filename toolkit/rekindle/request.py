@@ -109,7 +109,9 @@ class SamplingParams:
         given = {name: value for name, value in options.items() if value is not None or name not in _NONE_IS_NONE}
         params = cls(**{name: _CHECKS[name](name, value) for name, value in given.items()})
         if params.min_tokens > params.max_tokens:
-            raise InvalidRequest(f"min_tokens {params.min_tokens} is above max_tokens {params.max_tokens}")
+            raise InvalidRequest(
+                f"min_tokens {params.min_tokens} is above max_tokens {params.max_tokens}; raise max_tokens"
+            )
         return params
 
     @property
@@ -132,7 +134,7 @@ class SamplingParams:
             "bad_words": [token for word in self.bad_words if not isinstance(word, str) for token in word],
         }
         for name, tokens in ids.items():
-            _in_vocabulary(name, tokens, vocab_size)
+            _in_vocabulary(f"token ids in {name}", tokens, vocab_size)
         for name, asked in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if asked is not None and asked > max_logprobs:
                 raise InvalidRequest(

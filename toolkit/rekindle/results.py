@@ -108,7 +108,8 @@ class Generation:
         return self.text
 
     def __repr__(self) -> str:
-        return f"<rekindle.Generation {self._ending()}: {(self.text or self.token_ids)!r}>"
+        said = self.text if self.text or isinstance(self.stopped_by, str) else self.token_ids
+        return f"<rekindle.Generation {self._ending()}: {said!r}>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """As the result of a cell, the text as it is; in a list, one line each."""
@@ -122,7 +123,7 @@ class Generation:
             case str():
                 by = f" at {self.stopped_by!r}"
             case token:
-                by = f" at token {token}"
+                by = f" at end token {token}"
         return f"ended: {self.finish_reason}{by}, {counted(self.token_ids)}"
 
 

@@ -18,6 +18,7 @@ from rekindle.messages import (
     Chunk,
     Drop,
     Fetched,
+    KeepWeights,
     Message,
     NewWeights,
     Onload,
@@ -124,12 +125,14 @@ class Scheduler:
                 self._new_weights.append(message)
                 if message.fail:
                     yield from self._fail_running()
+            case KeepWeights(ticket):
+                self._new_weights = deque(new for new in self._new_weights if new.ticket != ticket)
             case Saved():
                 self.cache.saved(message)
             case Fetched():
                 self._waiting.fetched(message)
             case _:
-                taken = "Admit, Withdraw, Stopped, NewWeights, Settled, Saved and Fetched"
+                taken = "Admit, Withdraw, Stopped, NewWeights, KeepWeights, Settled, Saved and Fetched"
                 raise TypeError(f"the scheduler takes {taken}, got {message!r}")
 
     # Planning

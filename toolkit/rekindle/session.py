@@ -1,6 +1,7 @@
 """The face: `open` a model, and a session that generates."""
 
 import difflib
+import threading
 import warnings
 import weakref
 from collections.abc import Generator, Sequence
@@ -9,22 +10,23 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, TypedDict, Unpack, overload
 
-from anyio import to_thread
-
 from rekindle.asking import Asking
 from rekindle.cache_view import CacheView
 from rekindle.callers import Callers
 from rekindle.config import Policy, Precompile, SamplingDefaults, Settings, Ticks, known_settings
 from rekindle.errors import ConfigError, InvalidRequest
+from rekindle.feed import Feed
 from rekindle.handle import Handle, Stream
 from rekindle.host import Host
 from rekindle.machine import Machine, build
+from rekindle.messages import KeepWeights
 from rekindle.metrics import Stats
 from rekindle.prefix import Holding, Prefix
 from rekindle.progress_bars import ProgressBars
 from rekindle.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
 from rekindle.request import SamplingOptions, SamplingParams
 from rekindle.results import Generation
+from rekindle.text.tokenizer import Tokenizer
 from rekindle.weights import Weights
 
 OnePrompt = str | Messages | None
@@ -405,7 +407,8 @@ class Session:
     async def update_weights(self, weights: Weights, *, in_flight: InFlight = "finish") -> None:
         """Use other weights of the same structure from now on: nothing is compiled, and cached prefixes are forgotten.
 
-        Prefix handles stay usable, but hold nothing any more.
+        Prefix handles stay usable, but hold nothing any more. Leaving the wait, by an interrupt or a timeout, keeps the
+        old weights, unless the new ones are in use already.
 
         Args:
             weights: a model as `open` takes it, or arrays by their names in Hugging Face checkpoints.
@@ -417,20 +420,67 @@ class Session:
             SessionError: the session is closed or its engine failed.
         """
         _check_in_flight(in_flight)
-        loaded = await to_thread.run_sync(self._machine.load, weights, abandon_on_cancel=True)
-        used = self._callers.new_weights(loaded, self._host.post, fail=in_flight == "fail")
-        while not used.closed:
-            await used.grown(0)
+        loading = self._load(weights)
+        while not loading.closed:
+            await loading.grown(0)
+        ticket, used = self._callers.new_weights(_outcome(loading), self._host.post, fail=in_flight == "fail")
+        try:
+            while not used.closed:
+                await used.grown(0)
+        except BaseException:
+            self._host.post(KeepWeights(ticket))
+            raise
         if self._host.error is not None:
             raise self._host.error
 
     def update_weights_sync(self, weights: Weights, *, in_flight: InFlight = "finish") -> None:
         """The blocking twin of `update_weights`."""
         _check_in_flight(in_flight)
-        loaded = self._machine.load(weights)
-        self._callers.new_weights(loaded, self._host.post, fail=in_flight == "fail").grown_blocking(0)
+        loading = self._load(weights)
+        loading.grown_blocking(0)
+        ticket, used = self._callers.new_weights(_outcome(loading), self._host.post, fail=in_flight == "fail")
+        try:
+            used.grown_blocking(0)
+        except BaseException:
+            self._host.post(KeepWeights(ticket))
+            raise
         if self._host.error is not None:
             raise self._host.error
+
+    def _load(self, weights: Weights) -> "Feed[list[Any] | Exception]":
+        """Read weights in a thread of their own: a feed can be left at once, and what was read is then let go."""
+        loading: Feed[list[Any] | Exception] = Feed()
+
+        def load() -> None:
+            try:
+                loading.put(self._machine.load(weights))
+            except Exception as error:
+                loading.put(error)
+            loading.close()
+
+        threading.Thread(target=load, name="rekindle-weights", daemon=True).start()
+        return loading
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text in the middle of a prompt: without tokens that the tokenizer puts around a whole one.
+
+        Raises:
+            InvalidRequest: the model has no tokenizer.
+        """
+        return self._tokenizer().encode_chat(text)
+
+    def decode(self, token_ids: TokenIds) -> str:
+        """The text of token ids, special tokens included.
+
+        Raises:
+            InvalidRequest: the model has no tokenizer.
+        """
+        return self._tokenizer().decode(token_ids, skip_special_tokens=False)
+
+    def _tokenizer(self) -> Tokenizer:
+        if self._machine.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer; it is asked by token ids alone")
+        return self._machine.tokenizer
 
     @property
     def cache(self) -> CacheView:
@@ -485,3 +535,10 @@ class Session:
 def _check_in_flight(in_flight: str) -> None:
     if in_flight not in ("finish", "fail"):
         raise InvalidRequest(f"in_flight must be 'finish' or 'fail', got {in_flight!r}")
+
+
+def _outcome(loading: "Feed[list[Any] | Exception]") -> list[Any]:
+    (outcome,) = loading.items
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

@@ -240,6 +240,7 @@ def fake_machine(
         limits=limits,
         dtype="int",
         actors=actors,
+        tokenizer=tokenizer,
         defaults={},
         unserved=(),
         free=free,

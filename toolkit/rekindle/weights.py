@@ -11,7 +11,7 @@ import numpy as np
 
 from rekindle.checkpoint.layout import check_layout, expected_shapes
 from rekindle.checkpoint.open import open_checkpoint
-from rekindle.errors import UnsupportedModel
+from rekindle.errors import InvalidRequest, UnsupportedModel
 from rekindle.executables import flat_weights
 from rekindle.model_config import ModelConfig
 from rekindle.models.load import load_decoder
@@ -36,6 +36,8 @@ def load_weights(weights: Weights, config: ModelConfig, dtype: jnp.dtype) -> lis
         CheckpointError: a tensor is missing or has a wrong shape.
         ModelNotFound: there is no such model.
     """
+    if not isinstance(weights, Mapping | str | PathLike):
+        raise InvalidRequest(f"weights must be a model as open() takes it, or a mapping of arrays; got {weights!r:.80}")
     if isinstance(weights, Mapping):
         check_layout({name: np.shape(array) for name, array in weights.items()}, config, "the given weights")
         tensors: Mapping[str, Any] = {name: np.asarray(weights[name]) for name in expected_shapes(config)}

@@ -26,22 +26,32 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="T",
         help="0 takes the likeliest token, which is the default where the model names none",
     )
-    parser.add_argument("--top-k", type=int, metavar="K", help="sample among the K likeliest tokens")
     parser.add_argument(
-        "--top-p", type=float, metavar="P", help="sample among the fewest likeliest tokens of this total probability"
+        "--top-k", type=int, metavar="K", help="sample among the K likeliest tokens (with a temperature above 0)"
     )
     parser.add_argument(
-        "--min-p", type=float, metavar="P", help="drop tokens less than P times as likely as the likeliest"
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="sample among the fewest likeliest tokens that have this probability (likewise)",
+    )
+    parser.add_argument(
+        "--min-p", type=float, metavar="P", help="drop tokens less than P times as likely as the likeliest (likewise)"
     )
     for name, what in (
-        ("repetition", "divide the logits of tokens in prompt or output by P"),
-        ("frequency", "subtract P from a token's logit each time that the output has it"),
-        ("presence", "subtract P from the logits of tokens that the output has"),
+        ("repetition", "above 1 repeats less of prompt and output, 1 changes nothing"),
+        ("frequency", "above 0 repeats less of the output, by how often it has a token"),
+        ("presence", "above 0 repeats less of the output, however often it has a token"),
     ):
         parser.add_argument(f"--{name}-penalty", type=float, metavar="P", help=what)
     parser.add_argument("--seed", type=int, metavar="N", help="makes the draws repeatable")
     parser.add_argument("--min-tokens", type=int, metavar="N", help="do not stop before there are N tokens")
-    parser.add_argument("--stop", metavar="TEXT", action="append", help="stop before this text; may be repeated")
+    parser.add_argument(
+        "--stop",
+        metavar="TEXT",
+        action="append",
+        help="stop before this text (a line end is $'\\n' in bash); may be repeated",
+    )
     parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's own end tokens")
     parser.add_argument(
         "--stop-token-id", type=int, metavar="N", action="append", help="stop at this token too; may be repeated"
@@ -105,6 +115,7 @@ def _report(model: str, given: Answer) -> dict[str, Any]:
         "text": given.generation.text,
         "token_ids": given.generation.token_ids,
         "finish_reason": given.generation.finish_reason,
+        "stopped_by": given.generation.stopped_by,
         "prompt_tokens": given.generation.usage.prompt_tokens,
         "seconds_to_first_token": round(given.first, 4),
         "seconds": round(given.seconds, 4),
@@ -116,5 +127,5 @@ def _figures(given: Answer) -> str:
     return (
         f"{made.usage.prompt_tokens} prompt tokens, {given.tokens} generated in {given.seconds:.2f} s "
         f"({given.tokens / given.seconds:.1f} tokens/s, the first after {given.first:.2f} s), "
-        f"ended by {made.finish_reason}"
+        f"ended by {made.finish_reason}{'' if made.stopped_by is None else f' at {made.stopped_by!r}'}"
     )

@@ -44,6 +44,7 @@ def render(
         check_tools(tools)
     if variables is not None:
         check_variables(variables)
+    _check_read(template, tools, variables or {})
     from jinja2 import TemplateError
 
     # A token that the model lacks stays undefined, so that a template can test for it.
@@ -136,8 +137,44 @@ def _described(value: object) -> str:
     return type(value).__name__
 
 
+def _check_read(template: str, tools: object, variables: Mapping[str, Any]) -> None:
+    """See that the template reads what it is given; else a misspelt name would just do nothing.
+
+    Raises:
+        InvalidRequest: it does not.
+    """
+    read = _names_read(template)
+    if tools is not None and "tools" not in read:
+        raise InvalidRequest("the model's chat template has no place for tools: write them into a message instead")
+    unread = sorted(set(variables) - read - {"add_generation_prompt"})
+    if unread:
+        raise InvalidRequest(
+            f"the model's chat template does not read {unread[0]!r}; besides the messages it reads "
+            f"{', '.join(sorted(read - _GIVEN)) or 'nothing'}"
+        )
+
+
+_GIVEN = frozenset({"messages", "raise_exception", "strftime_now"})
+
+
+@lru_cache(maxsize=16)
+def _names_read(source: str) -> frozenset[str]:
+    from jinja2 import TemplateError
+    from jinja2.meta import find_undeclared_variables
+
+    try:
+        return frozenset(find_undeclared_variables(_environment().parse(source)))
+    except TemplateError as error:
+        raise InvalidRequest(f"the model's chat template cannot be read: {error}") from error
+
+
 @lru_cache(maxsize=16)
 def _compile(source: str) -> jinja2.Template:
+    return _environment().from_string(source)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -148,7 +185,7 @@ def _compile(source: str) -> jinja2.Template:
     filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
-    return environment.from_string(source)
+    return environment
 
 
 def _generation_blocks() -> type[jinja2.ext.Extension]:
