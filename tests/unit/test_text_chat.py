@@ -234,6 +234,6 @@ def test_tools_and_variables_that_the_template_does_not_read_are_an_error() -> N
     template = "{% for message in messages %}{{ message.content }}{% endfor %}{{ thinking | default('') }}"
     with pytest.raises(InvalidRequest, match="no place for tools: write them into a message"):
         render(messages, template, tools=[{"name": "weather"}])
-    with pytest.raises(InvalidRequest, match="does not read 'thinkng'; besides the messages it reads thinking$"):
+    with pytest.raises(InvalidRequest, match=r"does not read 'thinkng'; besides the messages it reads thinking$"):
         render(messages, template, variables={"thinkng": True})
     assert render(messages, template, variables={"thinking": "!", "add_generation_prompt": False}) == "hi!"
