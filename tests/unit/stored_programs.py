@@ -1,0 +1,130 @@
+"""Programs and keys for tests of the executable store, and what its other processes do there."""
+
+import json
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rekindle.model_config import ModelConfig, Rope
+from rekindle.program_key import Build, ProgramKey, Target
+from rekindle.program_store import ProgramStore
+
+MODEL = ModelConfig(
+    family="llama", vocab_size=9, hidden_size=8, intermediate_size=8, num_layers=3, num_heads=4, num_kv_heads=2,
+    head_dim=4, max_context=64, norm_eps=1e-5, rope=Rope(10000.0),
+)  # fmt: skip
+ARGUMENT = np.arange(256, dtype=np.float32)
+
+
+def some_key(number: int) -> ProgramKey:
+    """A key that no source, version or machine changes."""
+    target = Target("cpu", "1", "cpu", "cpu:0", "", "a cpu")
+    return ProgramKey(f"program {number}", "{}", "x", "here", Build("c", "m", "o", "f", "j", "p", "3", target))
+
+
+def small_program(factor: float = 2.0) -> jax.stages.Compiled:
+    """Multiplies `ARGUMENT`."""
+    return jax.jit(lambda x: x * np.float32(factor)).lower(ARGUMENT).compile()
+
+
+def multiplies(program: jax.stages.Compiled, factor: float = 2.0) -> bool:
+    """Whether it does what `small_program` does."""
+    return np.array_equal(np.asarray(program(jax.device_put(ARGUMENT))), ARGUMENT * np.float32(factor))
+
+
+def in_other_processes(count: int, work: Callable[..., None], *arguments: object) -> list[int | None]:
+    """Run a function of this file in fresh processes, all at once; their exit codes."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["rekindle.program_store", "orbax.checkpoint"])
+    processes = [context.Process(target=work, args=arguments) for _ in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
+
+
+def save_until_killed(directory: Path, log: Path, first: int, seconds: float) -> None:
+    """Save one program after the other, and write down which are stored."""
+    program, store = small_program(), ProgramStore(directory)
+    store.save(some_key(first), program)
+    # The signal's default action ends the process where it is, as SIGKILL does.
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    with log.open("a", buffering=1) as file:
+        for number in range(first, first + 10_000):
+            store.save(some_key(number), program)
+            file.write(f"{number}\n")
+
+
+def share(directory: Path, rounds: int, capacity_bytes: int) -> None:
+    """Load and save the same few programs as somebody else does, and see that each is right."""
+    warnings.simplefilter("error")
+    programs = [small_program(number) for number in range(5)]
+    for turn in range(rounds):
+        number = (turn * (1 + os.getpid() % 4)) % 5
+        store = ProgramStore(directory, capacity_bytes)
+        program = store.load(some_key(number), jax.devices()[:1])
+        if program is None:
+            assert store.save(some_key(number), programs[number])
+        else:
+            assert multiplies(program, number)
+
+
+def use_each_of_two_devices(directory: Path) -> None:
+    """Save a program of each device, load both, and see that they run there."""
+    jax.config.update("jax_num_cpu_devices", 2)
+    for number, device in enumerate(jax.devices()):
+        there = jax.device_put(ARGUMENT, device)
+        assert ProgramStore(directory).save(some_key(number), jax.jit(lambda x: x + x).lower(there).compile())
+        program = ProgramStore(directory).load(some_key(number), [device])
+        assert program is not None
+        result = program(there)
+        assert np.array_equal(np.asarray(result), 2 * ARGUMENT)
+        assert result.devices() == {device}
+
+
+def model_key(model: ModelConfig, shapes: tuple[Any, ...]) -> ProgramKey:
+    """As an engine of one device computes it, for the shapes of weights, pages, slots and packed inputs."""
+    arguments = dict(zip(("weights", "pages", "slots", "packed"), shapes, strict=True))
+    return ProgramKey.of(Build.of(model, Target.of(jax.devices()[:1]), {}), "16 + 2", {"max_logprobs": 2}, arguments)
+
+
+def run_stored_step(directory: Path, model: ModelConfig, shapes: tuple[Any, ...], inputs: Path, outputs: Path) -> None:
+    """Run a stored step on stored inputs: alone and in four threads. What comes out, and what happened, into a file."""
+    jax.config.update("jax_numpy_dtype_promotion", "strict")  # as conftest.py does, and the key knows it
+    events: list[str] = []
+
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    program = ProgramStore(directory).load(model_key(model, shapes), jax.devices()[:1])
+    assert program is not None
+    with np.load(inputs) as stored:
+        leaves = [stored[f"arr_{place}"] for place in range(len(jax.tree.leaves(shapes)))]
+
+    def run() -> tuple[list[np.ndarray], list[bool]]:
+        weights, pages, slots, packed = jax.tree.unflatten(jax.tree.structure(shapes), jax.device_put(leaves))
+        results = [np.asarray(leaf) for leaf in jax.tree.leaves(program(weights, pages, slots, packed))]
+        return results, [leaf.is_deleted() for leaf in jax.tree.leaves((weights, pages, slots))]
+
+    results, donated = run()
+    with ThreadPoolExecutor(4) as pool:
+        others = list(pool.map(lambda _: run()[0], range(8)))
+    report = {
+        "events": [event for event in events if event.startswith("/jax/core/compile")],
+        "donated": donated,
+        "same_in_threads": all(
+            np.array_equal(x, y, equal_nan=True) for other in others for x, y in zip(results, other, strict=True)
+        ),
+    }
+    np.savez(outputs, *results)
+    outputs.with_suffix(".json").write_text(json.dumps(report))

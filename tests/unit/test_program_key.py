@@ -1,0 +1,327 @@
+"""A program's key changes with everything that makes a compiled program valid, and with nothing else."""
+
+import ast
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from importlib import metadata, resources, util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import SingleDeviceSharding
+
+from rekindle import program_key
+from rekindle.model_config import Rope
+from rekindle.program_key import JAX_CONFIG, SOURCES, Build, ProgramKey, Target, code_digest
+from tests.unit.stored_programs import MODEL, some_key
+
+SHAPES = {"weights": [jax.ShapeDtypeStruct((4, 3), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.float32)]}
+OTHER_VALUES = {
+    "jax_explicit_x64_dtypes": "error",
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_default_matmul_precision": "highest",
+    "jax_optimization_level": "O1",
+    "jax_exec_time_optimization_effort": 0.5,
+    "jax_memory_fitting_level": "O1",
+    "jax_memory_fitting_effort": 0.5,
+    "jax_embedded_constants_max_bytes": 64,
+    "jax_error_checking_behavior_nan": "raise",
+    "jax_error_checking_behavior_divide": "raise",
+    "jax_error_checking_behavior_oob": "raise",
+}
+
+
+def key(**changes: Any) -> ProgramKey:
+    model, target, options = MODEL, Target.of(jax.devices()[:1]), changes.get("options", {})
+    build = Build.of(changes.get("model", model), target, options)
+    return ProgramKey.of(build, "decode 4", changes.get("statics", {"max_logprobs": 20}), changes.get("shapes", SHAPES))
+
+
+def changed(before: ProgramKey) -> set[str]:
+    """The parts that differ now; the digest must differ exactly if there are any."""
+    after = key()
+    differences = set(before.explain(after))
+    assert (before.digest != after.digest) == bool(differences)
+    return differences
+
+
+Parts = TypeVar("Parts", ProgramKey, Build, Target)
+
+
+def alternatives(parts: Parts) -> dict[str, Parts]:
+    """By the name of each field that is text, the same parts with that one changed."""
+    names = [field.name for field in fields(parts) if isinstance(getattr(parts, field.name), str)]
+    changes: list[dict[str, Any]] = [{name: "new"} for name in names]
+    return {name: replace(parts, **change) for name, change in zip(names, changes, strict=True)}
+
+
+def test_nothing_changed_is_the_same_key() -> None:
+    assert key() == key()
+    assert key().digest == key().digest
+    assert key().explain(key()) == {}
+
+
+def test_every_part_alone_changes_the_digest_and_is_explained() -> None:
+    whole = some_key(0)
+    build = whole.build
+    variants = alternatives(whole)
+    variants |= {name: replace(whole, build=other) for name, other in alternatives(build).items()}
+    for name, target in alternatives(build.target).items():
+        variants[name] = replace(whole, build=replace(build, target=target))
+    assert variants.keys() == whole.parts().keys()
+    assert len({variant.digest for variant in (*variants.values(), whole)}) == len(variants) + 1
+    for name, variant in variants.items():
+        assert variant.explain(whole) == {name: ("new", whole.parts()[name])}
+        assert whole.explain(variant.parts()) == {name: (whole.parts()[name], "new")}
+
+
+def test_a_part_that_only_one_key_has_is_explained() -> None:
+    stored = some_key(0).parts() | {"older": "part"}
+    del stored["statics"]
+    assert some_key(0).explain(stored) == {"older": ("", "part"), "statics": ("{}", "")}
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("model", {"model": replace(MODEL, num_layers=4)}),
+        ("model", {"model": replace(MODEL, rope=Rope(10001.0))}),
+        ("compiler_options", {"options": {"xla_cpu_enable_fast_math": True}}),
+        ("statics", {"statics": {"max_logprobs": 21}}),
+        ("arguments", {"shapes": {"weights": SHAPES["weights"][::-1]}}),
+        ("arguments", {"shapes": {"weights": tuple(SHAPES["weights"])}}),
+        ("arguments", {"shapes": {"weights": [SHAPES["weights"][0], jax.ShapeDtypeStruct((5,), jnp.float32)]}}),
+        ("arguments", {"shapes": {"weights": [SHAPES["weights"][0], jax.ShapeDtypeStruct((4,), jnp.bfloat16)]}}),
+        (
+            "arguments",
+            {"shapes": {"weights": [SHAPES["weights"][0], jax.ShapeDtypeStruct((4,), jnp.float32, weak_type=True)]}},
+        ),
+    ],
+)
+def test_what_a_program_is_made_of_is_in_its_key(part: str, changes: dict[str, Any]) -> None:
+    assert set(key().explain(key(**changes))) == {part}
+
+
+def test_where_arguments_are_is_in_the_key() -> None:
+    there = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=SingleDeviceSharding(jax.devices()[0])), SHAPES
+    )
+    assert set(key().explain(key(shapes=there))) == {"shardings"}
+
+
+def test_arrays_and_their_shapes_have_one_key() -> None:
+    arrays = {"x": np.zeros((2, 3), np.int32), "y": np.int32(0)}
+    shapes = {"x": jax.ShapeDtypeStruct((2, 3), jnp.int32), "y": jax.ShapeDtypeStruct((), jnp.int32)}
+    assert key(shapes=arrays) == key(shapes=shapes)
+
+
+@pytest.mark.parametrize("name", [name for name in JAX_CONFIG if name in jax.config.values])
+def test_what_jax_is_told_is_in_the_key(name: str) -> None:
+    before, value = key(), jax.config.values[name]
+    try:
+        jax.config.update(name, OTHER_VALUES.get(name, not value))
+        assert changed(before) == {"jax_config"}
+    finally:
+        jax.config.update(name, value)
+    assert changed(before) == set()
+
+
+def test_flags_of_the_compiler_are_in_the_key_except_those_that_only_dump(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    before = key()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/tmp/x --xla_cpu_enable_fast_math=true  --xla_dump_hlo_as_text")
+    assert changed(before) == set()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
+    assert changed(before) == {"xla_flags"}
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_enable_async_all_gather=true")
+    assert changed(before) == {"xla_flags"}
+
+
+@pytest.mark.parametrize("package", program_key.PACKAGES)
+def test_versions_of_packages_are_in_the_key(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, version = key(), metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0.0.0" if name == package else version(name))
+    program_key._version.cache_clear()
+    assert changed(before) == {"packages"}
+    monkeypatch.undo()
+    program_key._version.cache_clear()
+    assert changed(before) == set()
+
+
+def test_the_version_of_python_is_in_the_key_up_to_the_minor(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, now = key(), sys.version_info
+    monkeypatch.setattr(sys, "version_info", SimpleNamespace(major=now.major, minor=now.minor, micro=99))
+    assert changed(before) == set()
+    monkeypatch.setattr(sys, "version_info", SimpleNamespace(major=now.major, minor=now.minor + 1, micro=now.micro))
+    assert changed(before) == {"python"}
+
+
+@dataclass(frozen=True)
+class FakeClient:
+    platform_version: str = "1"
+    devices: int = 4
+
+    def device_count(self) -> int:
+        return self.devices
+
+
+@dataclass(frozen=True)
+class FakeDevice:
+    id: int = 0
+    platform: str = "tpu"
+    device_kind: str = "TPU v5e"
+    process_index: int = 0
+    coords: tuple[int, ...] = (0, 0, 0)
+    core_on_chip: int = 0
+    client: FakeClient = FakeClient()
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("platform", {"platform": "gpu"}),
+        ("platform_version", {"client": FakeClient(platform_version="2")}),
+        ("device_kind", {"device_kind": "TPU v6e"}),
+        ("topology", {"id": 1}),
+        ("topology", {"process_index": 1}),
+        ("topology", {"coords": (1, 0, 0)}),
+        ("topology", {"core_on_chip": 1}),
+        ("topology", {"client": FakeClient(devices=8)}),
+    ],
+)
+def test_each_property_of_a_device_is_in_the_key(part: str, change: dict[str, Any]) -> None:
+    of: Callable[[list[Any]], Target] = Target.of
+    before, after = of([FakeDevice()]), of([replace(FakeDevice(), **change)])
+    assert part in {field.name for field in fields(Target) if getattr(before, field.name) != getattr(after, field.name)}
+
+
+def test_the_order_of_the_devices_is_in_the_key() -> None:
+    first, second = FakeDevice(0), FakeDevice(1)
+    of: Callable[[list[Any]], Target] = Target.of
+    assert len({of(devices) for devices in ([first], [second], [first, second], [second, first])}) == 4
+
+
+def test_plugins_are_in_the_key_of_their_own_platform_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = SimpleNamespace(dist=SimpleNamespace(name="some-plugin"))
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [plugin])
+    monkeypatch.setattr(program_key, "_version", lambda name: {"some-plugin": "7", "libtpu": "8"}.get(name, ""))
+    of: Callable[[list[Any]], Target] = Target.of
+    plugins = {name: of([FakeDevice(platform=name)]).plugins for name in ("cpu", "gpu", "tpu")}
+    assert plugins == {"cpu": "", "gpu": "some-plugin 7", "tpu": "libtpu 8"}
+
+
+@pytest.mark.parametrize("name", program_key.THREAD_VARIABLES)
+def test_the_threads_that_the_compiler_reckons_with_are_in_the_key(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key()
+    monkeypatch.setenv(name, "7")
+    assert changed(before) == {"host_cpu"}
+
+
+INTEL = (
+    "processor: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t: 143\ncpu MHz\t: 1.0\nflags\t: fpu sse avx\n\n"
+)
+ARM = "processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n\nprocessor\t: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "old", "new"),
+    [
+        (INTEL, "avx", "avx2"),
+        (INTEL, "143", "144"),
+        (INTEL, "Genuine", "Other"),
+        (ARM, "asimd", "asimd sve"),
+        (ARM, "0xd0c", "0xd4f"),
+    ],
+)
+def test_the_model_and_the_features_of_the_cpu_are_in_the_key(cpuinfo: str, old: str, new: str, tmp_path: Path) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text(cpuinfo)
+    before = program_key._cpu_model(path)
+    path.write_text(cpuinfo.replace(old, new))
+    assert program_key._cpu_model(path) != before
+    path.write_text(cpuinfo.replace("1.0", "2.0").replace("fpu sse avx", "avx fpu sse") + "another core\n")
+    assert program_key._cpu_model(path) == before, "neither the clock, the other cores nor the order matter"
+
+
+def test_where_there_is_no_cpuinfo_python_says_what_it_knows(tmp_path: Path) -> None:
+    assert program_key._cpu_model(tmp_path / "missing") == platform.processor()
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Copies of both packages, which the key is computed of."""
+    for name, content in program_key._sources():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.setattr(resources, "files", lambda package: tmp_path / package)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name", ["rekindle/step.py", "rekindle/models/decoder.py", "rekindle_kernels/xla/attention.py"]
+)
+def test_the_sources_of_programs_are_in_the_key(name: str, copied: Path) -> None:
+    before = program_key._digest_of_sources()
+    assert before == program_key._IMPORTED == code_digest()
+    source = (copied / name).read_bytes()
+    (copied / name).write_bytes(source + b"\n")
+    assert program_key._digest_of_sources() != before
+    (copied / name).write_bytes(source)
+    (copied / name).with_name("added.py").write_bytes(b"")
+    assert (program_key._digest_of_sources() != before) == (Path(name).parent.name != "rekindle")
+
+
+def test_sources_that_were_edited_after_the_import_never_have_the_same_key_twice(copied: Path) -> None:
+    (copied / "rekindle" / "step.py").write_text("edited")
+    assert len({code_digest() for _ in range(3)} | {program_key._IMPORTED}) == 4
+
+
+def imports_of(module: str) -> Iterator[str]:
+    """The modules of ours that a module imports, at once or later."""
+    spec = util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    for node in ast.walk(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: this test does not understand relative imports"
+            names = [f"{node.module}.{alias.name}" for alias in node.names] + [str(node.module)]
+        else:
+            continue
+        for name in names:
+            if name.startswith(("rekindle.", "rekindle_kernels.")) and _is_module(name):
+                yield name
+
+
+def _is_module(name: str) -> bool:
+    parent, _, _ = name.rpartition(".")
+    return _is_package(parent) and util.find_spec(name) is not None
+
+
+def _is_package(name: str) -> bool:
+    spec = util.find_spec(name)
+    return spec is not None and spec.submodule_search_locations is not None
+
+
+def test_every_module_that_a_program_can_come_from_is_in_the_key() -> None:
+    seen: set[str] = set()
+    todo = ["rekindle.executables", "rekindle.step", "rekindle.page_copies", "rekindle.models.decoder"]
+    while todo:
+        module = todo.pop()
+        if module not in seen:
+            seen.add(module)
+            todo.extend(imports_of(module))
+    used = {module.replace(".", "/") for module in seen if not _is_package(module)}
+    assert {"rekindle/models/layers", "rekindle_kernels/xla/attention"} <= used
+    hashed = {name.removesuffix(".py") for name, _ in program_key._sources()}
+    assert used <= hashed, "add these to program_key.SOURCES"
+    covered = {name for name in SOURCES for module in used if f"{module}.py".startswith(name)}
+    assert covered == set(SOURCES), "take those that no program comes from out of program_key.SOURCES"

@@ -1,0 +1,491 @@
+"""A stored program comes back as it was, or not at all; and whatever happens to the store, nobody fails by it."""
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from rekindle import store_entries
+from rekindle.buckets import Bucket
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.errors import StorageError
+from rekindle.models.load import load_decoder
+from rekindle.program_store import ProgramStore
+from rekindle.step import Layout, empty_pages, empty_slots, step
+from tests.unit.stored_programs import (
+    in_other_processes,
+    model_key,
+    multiplies,
+    run_stored_step,
+    save_until_killed,
+    share,
+    small_program,
+    some_key,
+    use_each_of_two_devices,
+)
+
+HERE = jax.devices()[:1]
+
+
+@pytest.fixture(scope="module")
+def program() -> jax.stages.Compiled:
+    return small_program()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "programs"
+
+
+@pytest.fixture
+def entry(directory: Path, program: jax.stages.Compiled) -> Path:
+    """The entry of `some_key(0)`."""
+    assert ProgramStore(directory).save(some_key(0), program)
+    return directory / some_key(0).digest
+
+
+def loads(directory: Path, number: int) -> bool:
+    """Whether a fresh store has a program; it must then be the right one."""
+    found = ProgramStore(directory).load(some_key(number), HERE)
+    assert found is None or multiplies(found)
+    return found is not None
+
+
+def stored(directory: Path) -> set[str]:
+    return {entry.digest for entry in ProgramStore(directory).entries()}
+
+
+def digests(*numbers: int) -> set[str]:
+    return {some_key(number).digest for number in numbers}
+
+
+def test_a_program_comes_back(directory: Path, program: jax.stages.Compiled) -> None:
+    store, before = ProgramStore(directory), time.time()
+    assert store.load(some_key(0), HERE) is None
+    assert store.save(some_key(0), program)
+    assert store.save(some_key(0), program), "it is stored already"
+    assert loads(directory, 0)
+    assert not loads(directory, 1)
+    (found,) = store.entries()
+    assert (found.digest, found.parts) == (some_key(0).digest, some_key(0).parts())
+    assert before <= found.created <= found.used <= time.time()
+    assert found.bytes == sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    assert store.verify() == {}
+
+
+def test_a_step_from_the_store_is_the_compiled_one_in_a_process_that_compiles_nothing(
+    families: Path, directory: Path, tmp_path: Path
+) -> None:
+    """Bit by bit, with everything donated that was, and from several threads at once."""
+    checkpoint, bucket, dtype = open_checkpoint(families / "llama-tied"), Bucket(16, 2), jnp.dtype("float32")
+    decoder = load_decoder(checkpoint.config, checkpoint.tensors, dtype)
+    graph, state = nnx.split(decoder)
+    weights, treedef = jax.tree.flatten(state)
+    pages = empty_pages(checkpoint.config, 9, 16, dtype)
+    slots = empty_slots(2, 4, checkpoint.config.vocab_size)
+    packed = Layout.of(bucket, slots).blank()
+    inputs = Layout.of(bucket, slots).split(packed)
+    inputs.tokens[:], inputs.block_slot[:], inputs.block_page[:] = np.arange(7, 23), 0, 1
+    inputs.sample_index[:], inputs.sample_slot[:], inputs.sample_length[:], inputs.chunk_slot[:] = 15, 0, 16, 0
+    inputs.chunk_table[:, 0] = 1
+
+    def run(weights: Any, pages: Any, slots: Any, packed: Any) -> Any:
+        return step(nnx.merge(graph, jax.tree.unflatten(treedef, weights)), pages, slots, packed, bucket, 2)
+
+    arguments = (weights, pages, slots, packed)
+    np.savez(tmp_path / "inputs.npz", *map(np.array, jax.tree.leaves(arguments)))
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+    compiled = jax.jit(run, donate_argnames=("pages", "slots")).lower(*shapes).compile()
+    assert ProgramStore(directory).save(model_key(checkpoint.config, shapes), compiled)
+
+    outputs = tmp_path / "outputs.npz"
+    ended = in_other_processes(
+        1, run_stored_step, directory, checkpoint.config, shapes, tmp_path / "inputs.npz", outputs
+    )
+    assert ended == [0]
+    expected = jax.tree.leaves(compiled(weights, pages, slots, packed))
+    assert any(np.asarray(leaf).any() for leaf in expected)
+    with np.load(outputs) as came:
+        for place, leaf in enumerate(expected):
+            np.testing.assert_array_equal(came[f"arr_{place}"], np.asarray(leaf))
+    report = json.loads(outputs.with_suffix(".json").read_text())
+    assert report["events"] == []
+    assert report["same_in_threads"]
+    assert report["donated"] == [leaf.is_deleted() for leaf in jax.tree.leaves((weights, pages, slots))]
+    assert report["donated"].count(True) == len(jax.tree.leaves((pages, slots)))
+
+
+def test_a_program_for_one_of_several_devices_comes_back_for_that_one(directory: Path) -> None:
+    assert in_other_processes(1, use_each_of_two_devices, directory) == [0]
+
+
+def damage(entry: Path, chance: random.Random) -> None:
+    """Change one file of an entry, in one of the ways in which files get damaged."""
+    files = sorted(path for path in entry.rglob("*") if path.is_file())
+    path = chance.choice(files)
+    content = bytearray(path.read_bytes())
+    match chance.randrange(6):
+        case 0:
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        case 1:
+            del content[chance.randrange(len(content)) :]
+        case 2:
+            content += chance.randbytes(chance.randint(1, 99))
+        case 3:
+            content = bytearray(chance.randbytes(len(content)))
+        case 4:
+            path.unlink()
+            path = path.with_name("foreign")
+        case 5:
+            other = chance.choice([file for file in files if file.read_bytes() != content])
+            content = bytearray(other.read_bytes())
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("times", [200, pytest.param(2000, marks=pytest.mark.deep)])
+def test_a_damaged_entry_is_dropped_with_one_warning_before_anything_is_made_of_it(
+    times: int, entry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance, store = random.Random(0), ProgramStore(entry.parent)
+    whole = entry.rename(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(store_entries, "arrays_of", lambda _: pytest.fail("a damaged entry was read"))
+        for _ in range(times):
+            shutil.copytree(whole, entry)
+            damage(entry, chance)
+            assert store.verify().keys() == {entry.name}
+            with pytest.warns(RuntimeWarning, match="cannot be used") as warned:
+                assert store.load(some_key(0), HERE) is None
+            assert len(warned) == 1
+            assert list(entry.parent.iterdir()) == []
+    shutil.copytree(whole, entry)
+    assert loads(entry.parent, 0)
+
+
+def test_a_description_that_still_reads_well_but_is_not_as_it_was_written_is_dropped(entry: Path) -> None:
+    seal = (entry / "seal.json").read_text()
+    (entry / "seal.json").write_text(seal.replace('"created": 1', '"created": 2'))
+    assert ProgramStore(entry.parent).entries() == []
+    with pytest.warns(RuntimeWarning, match=r"seal\.json is not as it was written"):
+        assert not loads(entry.parent, 0)
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "empty directory", "another program"])
+def test_something_else_under_the_name_of_an_entry_is_dropped(
+    kind: str, entry: Path, tmp_path: Path, program: jax.stages.Compiled
+) -> None:
+    other = entry.with_name(some_key(1).digest)
+    match kind:
+        case "file":
+            other.write_text("not a directory")
+        case "link":
+            other.symlink_to(shutil.copytree(entry, tmp_path / "elsewhere"))
+        case "empty directory":
+            other.mkdir()
+        case "another program":
+            shutil.copytree(entry, other)
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        assert not loads(entry.parent, 1)
+    assert not os.path.lexists(other)
+    assert kind != "link" or (tmp_path / "elsewhere").is_dir(), "what a link leads to is left alone"
+    assert ProgramStore(entry.parent).save(some_key(1), program)
+    assert loads(entry.parent, 1)
+
+
+def test_a_program_that_the_runtime_refuses_is_dropped(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory.mkdir(mode=0o700)
+    nonsense = {"program": np.zeros(9, np.uint8), "trees": np.zeros(9, np.uint8)}
+    temporary = store_entries.write_temporary(directory, {"parts": some_key(0).parts()}, nonsense)
+    store_entries.publish(temporary, directory / some_key(0).digest)
+    assert ProgramStore(directory).verify() == {}
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        assert not loads(directory, 0)
+    assert stored(directory) == set()
+
+
+def test_an_entry_that_another_process_removes_under_our_hands_is_a_miss(
+    entry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(entry: Path) -> store_entries.Arrays:
+        store_entries.remove(entry)
+        raise ValueError("Orbax found nothing")
+
+    monkeypatch.setattr(store_entries, "arrays_of", vanish)
+    assert not loads(entry.parent, 0)
+
+
+def test_foreign_files_in_the_directory_are_left_alone(entry: Path, program: jax.stages.Compiled) -> None:
+    foreign = entry.with_name("notes.txt")
+    foreign.write_text("mine")
+    store = ProgramStore(entry.parent, capacity_bytes=1)
+    assert [found.digest for found in store.entries()] == [entry.name]
+    assert store.verify() == {}
+    assert store.prune() == 0
+    store.clear()
+    assert list(entry.parent.iterdir()) == [foreign]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720, 0o1777])
+def test_a_directory_that_others_can_write_to_is_refused(mode: int, entry: Path, program: jax.stages.Compiled) -> None:
+    entry.parent.chmod(mode)
+    store = ProgramStore(entry.parent)
+    with pytest.raises(StorageError, match=r"writable by others.*chmod"):
+        store.load(some_key(0), HERE)
+    with pytest.raises(StorageError, match=r"writable by others.*chmod"):
+        store.save(some_key(1), program)
+
+
+@pytest.mark.parametrize("inside", [".", "seal.json", "arrays", "arrays/_METADATA"])
+def test_an_entry_that_others_can_write_to_is_refused_unread(
+    inside: str, entry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_entries, "arrays_of", lambda _: pytest.fail("it was read"))
+    path, store = entry / inside, ProgramStore(entry.parent)
+    path.chmod(path.stat().st_mode | stat.S_IWGRP)
+    with pytest.raises(StorageError, match=r"writable by others.*chmod"):
+        store.load(some_key(0), HERE)
+    with pytest.raises(StorageError):
+        store.entries()
+    assert "writable by others" in store.verify()[entry.name]
+
+
+def test_a_directory_of_another_user_is_refused(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    with pytest.raises(StorageError, match=f"belongs to user {owner}.*delete it"):
+        ProgramStore(entry.parent).load(some_key(0), HERE)
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a file away")
+def test_an_entry_with_a_file_of_another_user_is_refused(entry: Path) -> None:
+    os.chown(entry / "arrays" / "_METADATA", 12345, -1)
+    with pytest.raises(StorageError, match="_METADATA belongs to user 12345"):
+        ProgramStore(entry.parent).load(some_key(0), HERE)
+
+
+def test_programs_are_private_whatever_the_umask_is(directory: Path, program: jax.stages.Compiled) -> None:
+    before = os.umask(0)
+    try:
+        assert ProgramStore(directory).save(some_key(0), program)
+    finally:
+        os.umask(before)
+    for path in (directory, *directory.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+    assert loads(directory, 0)
+
+
+def test_a_link_to_the_directory_is_followed(entry: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(entry.parent)
+    assert loads(tmp_path / "link", 0)
+
+
+def fill(directory: Path, program: jax.stages.Compiled, numbers: range) -> int:
+    """Save programs, the first ones least recently used; the size of one."""
+    for number in numbers:
+        assert ProgramStore(directory).save(some_key(number), program)
+        age = time.time_ns() - (1000 - number) * 10**9
+        os.utime(directory / some_key(number).digest / "seal.json", ns=(age, age))
+    return max(entry.bytes for entry in ProgramStore(directory).entries())
+
+
+def test_the_least_recently_used_programs_leave_first(directory: Path, program: jax.stages.Compiled) -> None:
+    size = fill(directory, program, range(4))
+    assert loads(directory, 0)
+    store = ProgramStore(directory, capacity_bytes=3 * size + size // 2)
+    assert store.save(some_key(4), program)
+    assert stored(directory) == digests(0, 3, 4)
+    assert [entry.digest for entry in store.entries()] == [some_key(number).digest for number in (4, 0, 3)]
+
+
+def test_a_program_that_this_process_uses_is_never_evicted(directory: Path, program: jax.stages.Compiled) -> None:
+    size = fill(directory, program, range(3))
+    store = ProgramStore(directory, capacity_bytes=2 * size + size // 2)
+    assert store.load(some_key(0), HERE) is not None
+    os.utime(directory / some_key(0).digest / "seal.json", (0, 0))
+    assert store.save(some_key(3), program)
+    assert stored(directory) == digests(0, 3)
+    with pytest.warns(RuntimeWarning, match="leave no room"):
+        assert not store.save(some_key(4), program)
+    assert not store.save(some_key(5), program), "without a second warning"
+    assert stored(directory) == digests(0, 3)
+    assert list(directory.glob(".*")) == []
+
+
+def test_pruning_makes_room_and_removes_what_killed_processes_left(
+    directory: Path, program: jax.stages.Compiled
+) -> None:
+    size = fill(directory, program, range(3))
+    old, young = directory / ".writing-old", directory / ".writing-young"
+    for path in (old, young):
+        path.mkdir()
+        (path / "file").write_text("half")
+    os.utime(old, (0, 0))
+    store = ProgramStore(directory)
+    assert 0 < store.prune(size + size // 2) <= size
+    assert stored(directory) == digests(2)
+    assert (old.exists(), young.exists()) == (False, True), "somebody may still be writing the young one"
+    store.clear()
+    assert list(directory.iterdir()) == []
+
+
+def test_a_store_that_is_not_there_is_empty(directory: Path) -> None:
+    store = ProgramStore(directory)
+    assert (store.entries(), store.verify(), store.prune(), store.explain(some_key(0))) == ([], {}, 0, None)
+    store.clear()
+    assert not directory.exists()
+
+
+def test_a_program_is_explained_by_the_most_similar_one(directory: Path, program: jax.stages.Compiled) -> None:
+    store, wanted = ProgramStore(directory), some_key(0)
+    for other in (replace(wanted, statics="1", arguments="2"), replace(wanted, statics="3"), some_key(1)):
+        assert store.save(other, program)
+    assert store.explain(wanted) == {"statics": ("{}", "3")}
+    assert store.save(wanted, program)
+    assert store.explain(wanted) == {}
+    assert store.explain(some_key(2)) is None
+
+
+def saving_fails_with_one_warning(directory: Path, program: jax.stages.Compiled, reason: str) -> None:
+    store = ProgramStore(directory)
+    with pytest.warns(RuntimeWarning, match=reason) as warned:
+        assert not store.save(some_key(7), program)
+    assert len(warned) == 1
+    assert not store.save(some_key(8), program)
+    assert store.load(some_key(7), HERE) is None
+
+
+@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("call", ["shutil.disk_usage", "tempfile.mkdtemp", "os.fsync", "pathlib.Path.rename"])
+def test_a_directory_that_cannot_be_written_to_costs_one_warning(
+    call: str, problem: int, entry: Path, program: jax.stages.Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(problem, os.strerror(problem))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(call, fail)
+        saving_fails_with_one_warning(entry.parent, program, os.strerror(problem))
+    assert list(entry.parent.iterdir()) == [entry], "nothing half-written stays"
+    assert loads(entry.parent, 0)
+
+
+def test_programs_are_loaded_from_a_directory_that_cannot_be_written_to(
+    entry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", fail)
+    assert loads(entry.parent, 0)
+
+
+def test_a_file_in_the_place_of_the_directory_costs_one_warning(tmp_path: Path, program: jax.stages.Compiled) -> None:
+    (tmp_path / "file").write_text("")
+    saving_fails_with_one_warning(tmp_path / "file", program, "FileExistsError")
+    saving_fails_with_one_warning(tmp_path / "file" / "below", program, "NotADirectoryError")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    options = ["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(place)]
+    if mount is None or subprocess.run([mount, *options], capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a small disk")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_costs_one_warning(small_disk: Path, program: jax.stages.Compiled) -> None:
+    assert ProgramStore(small_disk).save(some_key(0), program)
+    (small_disk / "filler").write_bytes(b"x" * (1536 << 10))
+    saving_fails_with_one_warning(small_disk, program, "No space left")
+    assert len(list(small_disk.iterdir())) == 2
+    assert loads(small_disk, 0)
+
+
+def test_a_disk_that_fills_up_while_orbax_writes_costs_one_warning(
+    entry: Path, program: jax.stages.Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_half(path: Path, _: object) -> None:
+        path.mkdir()
+        (path / "half").write_bytes(b"x")
+        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_entries, "_save", write_half)
+        saving_fails_with_one_warning(entry.parent, program, "No space left")
+    assert list(entry.parent.iterdir()) == [entry]
+
+
+def test_a_program_that_cannot_be_serialized_costs_one_warning(
+    directory: Path, program: jax.stages.Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise ValueError("Compilation does not support serialization")
+
+    monkeypatch.setattr("rekindle.program_store.serialize", refuse)
+    saving_fails_with_one_warning(directory, program, "does not support serialization")
+
+
+@pytest.mark.parametrize("kills", [20, pytest.param(300, marks=pytest.mark.deep)])
+def test_a_save_that_is_killed_leaves_what_was_saved_before(kills: int, directory: Path, tmp_path: Path) -> None:
+    chance, log, known = random.Random(0), tmp_path / "log", 0
+    log.touch()
+    for _ in range(kills):
+        ended = in_other_processes(1, save_until_killed, directory, log, known, chance.uniform(0.001, 0.15))
+        assert ended == [-signal.SIGALRM]
+        saved = [int(line) for line in log.read_text().split()]
+        with warnings.catch_warnings(action="error"):
+            assert all(loads(directory, number) for number in saved[-2:])
+            known = max(saved, default=0)
+            while loads(directory, known):  # the one that was being saved: all of it, or nothing
+                known += 1
+        assert ProgramStore(directory).verify() == {}
+        assert digests(*saved) <= stored(directory)
+    assert known > kills, "most were killed before they had saved anything"
+
+
+@pytest.mark.parametrize("rounds", [40, pytest.param(1000, marks=pytest.mark.deep)])
+def test_two_processes_that_save_load_and_evict_at_once_only_see_right_programs(
+    rounds: int, directory: Path, tmp_path: Path
+) -> None:
+    size = fill(tmp_path / "one", small_program(), range(1))
+    assert in_other_processes(2, share, directory, rounds, 3 * size) == [0, 0]
+    assert ProgramStore(directory).verify() == {}
+    assert ProgramStore(directory).prune(3 * size) <= 3 * size
+
+
+def test_temporary_names_are_made_in_the_store_itself(
+    directory: Path, program: jax.stages.Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rename is only atomic inside of one file system."""
+    made: list[Path] = []
+    make = tempfile.mkdtemp
+
+    def remember(dir: Path, prefix: str) -> str:  # noqa: A002
+        made.append(dir)
+        return make(dir=dir, prefix=prefix)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", remember)
+    assert ProgramStore(directory).save(some_key(0), program)
+    assert made == [directory]
