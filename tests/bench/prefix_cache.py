@@ -1,0 +1,171 @@
+"""What the prefix cache gains and what it costs, as ratios within one run: the default model in float32.
+
+Engines that differ in the cache alone take turns, with tokens that are new in each round. Ratios are medians over the
+rounds, the lowest and the highest in parentheses.
+"""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+import rekindle
+from tests.bench import machine
+from tests.bench.report import NOISY_CORES
+from tests.bench.say import say, waiting
+from tests.bench.workload import BATCH_LENGTHS, MODEL
+
+SHARED, REST, REQUESTS, NEW = 512, 32, 16, 32
+LONG, NO_HITS_NEW = 1024, 64
+SMALL_POOL = 41
+"""Pages, of 64 tokens: what others need to evict a prompt of `LONG` tokens is computed soon."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a ratio has to be, at least or at most."""
+
+    title: str
+    asked: float
+    at_least: bool
+
+    def row(self, got: Sequence[float]) -> str:
+        """A line of the table."""
+        value = median(got)
+        met = value >= self.asked if self.at_least else value <= self.asked
+        bound = f"{'at least' if self.at_least else 'at most'} {self.asked:g}"
+        spread = f"{value:.3f} ({min(got):.3f} to {max(got):.3f})"
+        return f"{self.title:62}  {bound:13}  {spread:25}  {'met' if met else 'MISSED'}"
+
+
+COMPUTED = Goal("16 of one prefix of 512: tokens computed / distinct ones", 1.1, at_least=False)
+SHARING = Goal("16 of one prefix of 512: throughput / without cache", 3.0, at_least=True)
+AGAIN = Goal("1,024 tokens asked again: time to first token / cold", 0.1, at_least=False)
+ONLOAD = Goal("1,024 tokens of the host tier: time to first token / cold", 0.2, at_least=False)
+NO_HITS = Goal("no hits: throughput / without cache", 0.98, at_least=True)
+GOALS = {"shared": (COMPUTED, SHARING), "again": (AGAIN,), "onload": (ONLOAD,), "no-hits": (NO_HITS,)}
+
+
+class Bench:
+    """The engines, and what was measured of each goal.
+
+    Args:
+        seed: of the tokens.
+    """
+
+    def __init__(self, seed: int):
+        self.got: defaultdict[Goal, list[float]] = defaultdict(list)
+        self._rng = np.random.default_rng(seed)
+        self._turn = 0
+        with waiting("opening three engines"):
+            self._cached = rekindle.open_sync(MODEL, dtype="float32", progress=False)
+            self._plain = rekindle.open_sync(MODEL, dtype="float32", progress=False, prefix_cache=False)
+            self._small = rekindle.open_sync(
+                MODEL, dtype="float32", progress=False, num_pages=SMALL_POOL, decode_buckets=(1,), max_running=1
+            )
+
+    def shared(self) -> None:
+        """Requests that share a prefix, all at once."""
+        prefix = self._tokens(SHARED)
+        prompts = [prefix + self._tokens(REST) for _ in range(REQUESTS)]
+        before = self._cached.stats.scheduler.computed_tokens
+        self._compare(SHARING, prompts, NEW)
+        computed = self._cached.stats.scheduler.computed_tokens - before
+        self.got[COMPUTED].append(computed / (SHARED + REQUESTS * REST))
+
+    def no_hits(self) -> None:
+        """Requests that share nothing, all at once; the pool is full of what nobody asks for again."""
+        prompts = [self._tokens(length) for length in BATCH_LENGTHS]
+        before = self._cached.stats.scheduler
+        self._compare(NO_HITS, prompts, NO_HITS_NEW)
+        after = self._cached.stats.scheduler
+        assert after.computed_tokens - before.computed_tokens == sum(BATCH_LENGTHS), "there were hits"
+
+    def again(self) -> None:
+        """A prompt, and the same prompt once more."""
+        prompt = self._tokens(LONG)
+        cold, warm = (self._first_token(self._cached, prompt) for _ in range(2))
+        self.got[AGAIN].append(warm / cold)
+        say(f"  first token cold {1e3 * cold:.1f} ms, again {1e3 * warm:.1f} ms")
+
+    def onload(self) -> None:
+        """A prompt whose prefix is computed, offloaded and evicted by others, and onloaded."""
+        prompt = self._tokens(LONG + 16)
+        cold = self._first_token(self._small, prompt)
+        others = LONG + LONG // 4
+        for _ in range(2):
+            self._first_token(self._small, self._tokens(others))
+        before = self._small.stats.scheduler.host_hit_tokens
+        onloaded = self._first_token(self._small, prompt)
+        found = self._small.stats.scheduler.host_hit_tokens - before
+        assert found == LONG, f"{found} tokens were onloaded"
+        self.got[ONLOAD].append(onloaded / cold)
+        say(f"  first token cold {1e3 * cold:.1f} ms, onloaded {1e3 * onloaded:.1f} ms")
+
+    def close(self) -> None:
+        """Free the engines."""
+        for session in (self._cached, self._plain, self._small):
+            session.close_sync()
+
+    def _tokens(self, count: int) -> list[int]:
+        drawn: list[int] = self._rng.integers(0, 49_000, count).tolist()
+        return drawn
+
+    def _compare(self, goal: Goal, prompts: list[list[int]], new: int) -> None:
+        """The throughput with the cache over that without; who goes first changes."""
+        self._turn += 1
+        taken = {}
+        for session in (self._cached, self._plain)[:: 1 if self._turn % 2 else -1]:
+            started = perf_counter()
+            session.generate_sync(token_ids=prompts, max_tokens=new, ignore_eos=True)
+            taken[session] = perf_counter() - started
+        self.got[goal].append(taken[self._plain] / taken[self._cached])
+        rates = [len(prompts) * new / taken[session] for session in (self._cached, self._plain)]
+        say(f"  {rates[0]:.1f} tok/s with the cache, {rates[1]:.1f} without")
+
+    def _first_token(self, session: rekindle.Session, prompt: list[int]) -> float:
+        return session.generate_sync(token_ids=prompt, max_tokens=1, ignore_eos=True).timings.first_token
+
+
+def main() -> None:
+    """Run the bench as the command line asks."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.prefix_cache", description=__doc__)
+    parser.add_argument("--what", type=lambda text: text.split(","), default=list(GOALS), help=", ".join(GOALS))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quiet-wait", type=float, default=60.0, help="seconds to wait for a quiet machine")
+    arguments = parser.parse_args()
+    say(", ".join(f"{key} {value}" for key, value in machine.describe().items()))
+    bench = Bench(seed=0)
+    measures = {"shared": bench.shared, "again": bench.again, "onload": bench.onload, "no-hits": bench.no_hits}
+    for _ in range(2):  # to warm up, and to fill the pool
+        for what in arguments.what:
+            measures[what]()
+    bench.got.clear()
+    noisy = sum(_round(measures, arguments.what, arguments.quiet_wait) for _ in range(arguments.rounds))
+    bench.close()
+    print(f"\n{'ratio':62}  {'asked':13}  got")
+    for what in arguments.what:
+        for goal in GOALS[what]:
+            print(goal.row(bench.got[goal]))
+    print(f"{noisy} of {arguments.rounds * len(arguments.what)} measurements ran while others used the machine.")
+
+
+def _round(measures: Mapping[str, Callable[[], None]], names: Sequence[str], quiet_wait: float) -> int:
+    """Measure each once; how many of them others disturbed."""
+    noisy = 0
+    for name in names:
+        machine.wait_quiet([], quiet_wait)
+        others = machine.Others([])
+        say(name)
+        measures[name]()
+        noisy += others.cores() > NOISY_CORES
+        say(f"  others used {others.cores():.2f} cores")
+    return noisy
+
+
+if __name__ == "__main__":
+    main()
