@@ -147,8 +147,13 @@ def test_two_sessions_in_one_process_do_not_disturb_each_other(session: rekindle
 
 def test_close_frees_the_device_memory_and_is_idempotent(families: Path) -> None:
     before = {id(array) for array in jax.live_arrays()}
+
+    def held() -> int:
+        return sum(a.nbytes for a in jax.live_arrays() if id(a) not in before and not a.is_deleted())
+
     session = rekindle.open_sync(families / "llama-tied", progress=False, precompile="lazy")
     session.generate_sync(token_ids=[1, 2], max_tokens=3)
+    open_bytes = held()
     running = session.submit(token_ids=[1, 2], max_tokens=400, ignore_eos=True)
     session.close_sync()
     session.close_sync()
@@ -156,6 +161,6 @@ def test_close_frees_the_device_memory_and_is_idempotent(families: Path) -> None
         running.result(timeout=10)
     with pytest.raises(rekindle.SessionClosed, match="open another"):
         session.generate_sync(token_ids=[1, 2])
-    left = [array for array in jax.live_arrays() if id(array) not in before and not array.is_deleted()]
-    assert sum(array.nbytes for array in left) < 10_000, "weights, pages and slots are gone"
+    # The outputs of the last tick may still be with the thread that waits for them.
+    assert held() < open_bytes / 100, "weights, pages and slots are gone"
     assert "closed" in repr(session)
