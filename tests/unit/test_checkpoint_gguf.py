@@ -8,10 +8,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import dequantize, quantize
 
 from rekindle.checkpoint.checkpoint import Checkpoint
+from rekindle.checkpoint.gguf_file import open_gguf_file
+from rekindle.checkpoint.gguf_kinds import kind_of
 from rekindle.checkpoint.gguf_rope import find_scaling, llama3_factors
 from rekindle.checkpoint.open import open_checkpoint
 from rekindle.errors import CheckpointError, UnsupportedModel
@@ -135,6 +137,63 @@ def test_each_kind_of_tensor_is_read_as_the_gguf_library_does(kind: str, tied: C
     np.testing.assert_array_equal(opened.astype(np.float32), dequantize(raw.data, raw.tensor_type))
 
 
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q6_K"])
+def test_blocks_are_dequantized_to_the_bit_as_the_gguf_library_does(kind: str) -> None:
+    library = GGMLQuantizationType[kind]
+    ours, random = kind_of(library), np.random.default_rng(0)
+    blocks = random.integers(0, 256, (1000, GGML_QUANT_SIZES[library][1]), np.uint8)
+    for place in (0, 2, -2):  # where kinds keep their scales
+        scales = random.standard_normal((1000, 1)).astype(np.float16).view(np.uint8)
+        blocks[:, place : place + 2 or None] = scales
+    numbers = ours.read(blocks.reshape(-1))
+    assert numbers.dtype == np.float32
+    assert numbers.tobytes() == dequantize(blocks, library).tobytes()
+
+
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q6_K"])
+def test_a_kind_has_the_librarys_name_and_sizes(name: str) -> None:
+    kind = kind_of(GGMLQuantizationType[name])
+    assert (kind.name, (kind.numbers, kind.size)) == (name, GGML_QUANT_SIZES[GGMLQuantizationType[name]])
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """Metadata as the gguf library reads it, without what it adds about the file."""
+    fields = GGUFReader(path).fields.items()
+    return {key: field.contents() for key, field in fields if not key.startswith("GGUF.")}
+
+
+def test_the_default_models_metadata_is_what_the_gguf_library_reads(smollm2_path: Path) -> None:
+    read = open_gguf_file(smollm2_path).metadata
+    assert len(read["tokenizer.ggml.tokens"]) == 49152
+    assert read == contents(smollm2_path)
+
+
+def test_every_kind_of_metadata_is_what_the_gguf_library_reads(tied: Checkpoint, tmp_path: Path) -> None:
+    def change(writer: GGUFWriter) -> None:
+        for bits in (8, 16, 32, 64):
+            getattr(writer, f"add_uint{bits}")(f"uint{bits}", 2**bits - 1)
+            getattr(writer, f"add_int{bits}")(f"int{bits}", -(2 ** (bits - 1)))
+        writer.add_float32("float32", 1 / 3)
+        writer.add_float64("float64", 1 / 3)
+        writer.add_bool("bool", True)
+        writer.add_string("string", "naïve 東京 🚀")
+        arrays: dict[str, list[Any]] = {
+            "ints": [-1, 2],
+            "floats": [0.5, -2.0],
+            "bools": [True, False],
+            "texts": ["", "é"],
+        }
+        for name, array in arrays.items():
+            writer.add_array(name, array)
+
+    path = write_gguf(tied, tmp_path / "model.gguf", change)
+    read = open_gguf_file(path).metadata
+    assert read["uint64"] == 2**64 - 1
+    assert read["texts"] == ["", "é"]
+    assert read == contents(path)
+    assert {key: type(value) for key, value in read.items()} == {k: type(v) for k, v in contents(path).items()}
+
+
 def test_the_default_models_tensors_are_what_the_gguf_library_reads(smollm2: Checkpoint, smollm2_path: Path) -> None:
     assert len(smollm2.tensors) == 272
     assert smollm2.config.head_dim == 64
@@ -216,6 +275,72 @@ def test_a_damaged_count_of_an_array_is_an_error(tied: Checkpoint, tmp_path: Pat
     path.write_bytes(content.replace((77).to_bytes(8, "little"), (1 << 40).to_bytes(8, "little"), 1))
     with pytest.raises(CheckpointError, match=r"model\.gguf: .*1099511627776 elements.*fetch it again"):
         open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "said"),
+    [
+        (b"\0\0\0\3", UnsupportedModel, "big-endian"),
+        (b"\1\0\0\0", UnsupportedModel, "version 1 is not supported, only 2 and 3"),
+        (b"\4\0\0\0", UnsupportedModel, "version 4 is not supported, only 2 and 3"),
+    ],
+)
+def test_a_version_that_is_not_known_is_refused(
+    version: bytes, error: type[Exception], said: str, tied: Checkpoint, tmp_path: Path
+) -> None:
+    path = write_gguf(tied, tmp_path / "model.gguf")
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + version + content[8:])
+    with pytest.raises(error, match=said):
+        open_checkpoint(path)
+
+
+def test_a_kind_that_the_library_cannot_dequantize_is_named_when_it_is_read(tied: Checkpoint, tmp_path: Path) -> None:
+    def change(writer: GGUFWriter) -> None:
+        del writer.tensors[0]["output_norm.weight"]
+        writer.add_tensor("output_norm.weight", np.ones(64))
+
+    tensors = open_checkpoint(write_gguf(tied, tmp_path / "model.gguf", change)).tensors
+    with pytest.raises(UnsupportedModel, match=r"model\.gguf: output_norm\.weight is F64"):
+        tensors["model.norm.weight"]
+
+
+@pytest.mark.parametrize(
+    ("written", "damaged", "said"),
+    [
+        (b"b.ffn_up.weight", b"a.ffn_up.weight", "'a.ffn_up.weight' is there twice"),
+        (b"key.b", b"key.a", "the key 'key.a' is there twice"),
+        (
+            b"general.alignment" + bytes([4, 0, 0, 0, 64]),
+            b"general.alignment" + bytes([4, 0, 0, 0, 0]),
+            "alignment is 0",
+        ),
+        (b"text.end", b"text\xff\xff\xff\xff", "decode"),
+    ],
+)
+def test_a_damaged_part_of_the_header_is_told(
+    written: bytes, damaged: bytes, said: str, tied: Checkpoint, tmp_path: Path
+) -> None:
+    def change(writer: GGUFWriter) -> None:
+        writer.add_custom_alignment(64)
+        writer.add_uint32("key.a", 1)
+        writer.add_uint32("key.b", 1)
+        writer.add_string("text", "text.end")
+        for name in "ab":
+            writer.add_tensor(f"{name}.ffn_up.weight", np.ones(64, np.float32))
+
+    path = write_gguf(tied, tmp_path / "model.gguf", change)
+    content = path.read_bytes()
+    assert content.count(written) == 1
+    path.write_bytes(content.replace(written, damaged))
+    with pytest.raises(CheckpointError, match=f"model.gguf: .*{said}.*fetch it again"):
+        open_checkpoint(path)
+
+
+def test_an_alignment_of_its_own_is_followed(tied: Checkpoint, tmp_path: Path) -> None:
+    path = write_gguf(tied, tmp_path / "model.gguf", lambda writer: writer.add_custom_alignment(256))
+    for name, tensor in open_checkpoint(path).tensors.items():
+        np.testing.assert_array_equal(tensor, tied.tensors[name])
 
 
 def add(kind: str, key: str, value: Any) -> Change:

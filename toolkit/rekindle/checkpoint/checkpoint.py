@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class Checkpoint:
         eos_ids: the tokens that end an answer; empty when the model names none.
         tokenizer: None when the model came without one and is served by token ids alone.
         generation_config: what its generation_config.json says, as it is; empty when there is none.
+        files: those that the weights are in.
     """
 
     source: str
@@ -54,3 +56,4 @@ class Checkpoint:
     eos_ids: frozenset[int]
     tokenizer: Tokenizer | None
     generation_config: Mapping[str, Any]
+    files: tuple[Path, ...]

@@ -61,7 +61,8 @@ def open_gguf(path: Path) -> Checkpoint:
             heads = _rotated_heads(name, config.num_heads, config.num_kv_heads)
             if heads is not None:
                 loaders[name] = partial(_read_unpermuted, file, names[name], heads)
-    return Checkpoint(source, config, LazyTensors(loaders), _eos_ids(file), gguf_tokenizer(file.metadata, source), {})
+    tokenizer = gguf_tokenizer(file.metadata, source)
+    return Checkpoint(source, config, LazyTensors(loaders), _eos_ids(file), tokenizer, {}, (path,))
 
 
 def unpermute(rows: Array, heads: int) -> Array:

@@ -37,7 +37,8 @@ def open_directory(directory: Path) -> Checkpoint:
     tensors = LazyTensors({name: owners[name].loader(name) for name in expected_shapes(config)})
     generation = _generation_config(directory)
     eos_ids = _eos_ids(generation, settings, source)
-    return Checkpoint(source, config, tensors, eos_ids, load_tokenizer(directory), generation)
+    paths = tuple(file.path for file in files)
+    return Checkpoint(source, config, tensors, eos_ids, load_tokenizer(directory), generation, paths)
 
 
 def _weight_files(directory: Path) -> list[SafetensorsFile]:

