@@ -1,6 +1,7 @@
 """Fixtures that every kind of test shares."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from rekindle.checkpoint.checkpoint import Checkpoint
 from rekindle.checkpoint.embedded import embedded_path
 from rekindle.checkpoint.gguf import open_gguf
+from rekindle.storage import cache_dir
 from rekindle.text.tokenizer import Tokenizer
 
 # The same examples in every run: a failure is the change's, never the day's. Deep tests draw fresh ones.
@@ -23,6 +25,37 @@ GOLDENS = Path(__file__).parent / "goldens"
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="session")
+def shared_caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What caches of tests have in common: what was downloaded, for good, and compiled programs, for this run."""
+    programs = tmp_path_factory.mktemp("programs")
+    programs.chmod(0o700)
+    return {"models": cache_dir("models"), "tests": cache_dir("tests"), "programs": programs}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def module_cache(shared_caches: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Sessions that are opened for a whole module find no prefixes of other modules."""
+    with pytest.MonkeyPatch.context() as patch:
+        _use_cache(patch, tmp_path_factory.mktemp("cache"), shared_caches)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def own_cache(
+    shared_caches: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test finds no prefixes of other tests; it does find programs that they compiled."""
+    _use_cache(monkeypatch, tmp_path_factory.mktemp("cache"), shared_caches)
+
+
+def _use_cache(patch: pytest.MonkeyPatch, directory: Path, shared: dict[str, Path]) -> None:
+    directory.chmod(0o700)
+    for name, path in shared.items():
+        (directory / name).symlink_to(path)
+    patch.setenv("REKINDLE_CACHE", str(directory))
 
 
 @pytest.fixture(scope="session")

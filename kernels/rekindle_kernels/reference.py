@@ -1,21 +1,80 @@
-"""The definition of each operation in plain JAX: short, slow, and what every implementation is compared with."""
+"""The definition of each operation in plain JAX: short, slow, and what every implementation is compared with.
+
+It computes in float32, and in float64 where it is given that.
+"""
 
 import jax
 import jax.numpy as jnp
 
 
-def attend(q: jax.Array, pages: jax.Array, page_table: jax.Array, visible: jax.Array, scale: float) -> jax.Array:
-    """See `api.attend`."""
-    kv_heads, page_size = pages.shape[2:4]
+def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+    """See `Operations.unserved`."""
+    return None if jnp.issubdtype(dtype, jnp.floating) else "numbers must be floating"
+
+
+def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """See `api.empty`."""
+    return jnp.zeros(shape, dtype)
+
+
+def attend_rows(
+    q: jax.Array,
+    pages: jax.Array,
+    page_table: jax.Array,
+    visible: jax.Array,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+) -> jax.Array:
+    """See `api.attend_rows`."""
+    return _attend(q[:, None], pages, page_table, visible[:, None], scale, window, soft_cap)[:, 0]
+
+
+def attend_blocks(
+    q: jax.Array,
+    pages: jax.Array,
+    page_table: jax.Array,
+    block_sequence: jax.Array,
+    block_start: jax.Array,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+) -> jax.Array:
+    """See `api.attend_blocks`."""
+    visible = block_start[:, None] + 1 + jnp.arange(q.shape[1], dtype=jnp.int32)[None]
+    visible = jnp.where(block_start[:, None] < 0, 0, visible)
+    return _attend(q, pages, page_table[block_sequence], visible, scale, window, soft_cap)
+
+
+def _attend(
+    q: jax.Array,
+    pages: jax.Array,
+    page_table: jax.Array,
+    visible: jax.Array,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+) -> jax.Array:
+    """(sequences, queries, heads, head_dim), each query over `[visible - window, visible)` of its sequence."""
+    kv_heads = pages.shape[2]
     group = q.shape[2] // kv_heads
+    dtype = jnp.float64 if q.dtype == jnp.float64 else jnp.float32
 
     def one(q: jax.Array, table: jax.Array, visible: jax.Array) -> jax.Array:
-        context = jnp.moveaxis(pages[table], 3, 1).astype(jnp.float32)
+        context = jnp.moveaxis(pages[table], 3, 1).astype(dtype)
         keys, values = jnp.repeat(context.reshape(-1, *context.shape[2:]), group, axis=2).swapaxes(0, 1)
-        seen = (jnp.arange(len(keys))[None] < visible[:, None])[:, None, :]
-        scores = jnp.einsum("qhd,shd->qhs", q.astype(jnp.float32), keys) * scale
-        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-        return jnp.einsum("qhs,shd->qhd", jnp.where(seen, weights, 0.0), values)
+        positions = jnp.arange(len(keys), dtype=jnp.int32)[None]
+        seen = positions < visible[:, None]
+        if window is not None:
+            seen &= positions >= visible[:, None] - window
+        values = jnp.where(seen.any(0)[:, None, None], values, 0.0)  # a weight of 0 would not hide NaN
+        scores = jnp.einsum("qhd,shd->qhs", q.astype(dtype), keys) * scale
+        if soft_cap is not None:
+            scores = soft_cap * jnp.tanh(scores / soft_cap)
+        weights = jax.nn.softmax(jnp.where(seen[:, None, :], scores, -jnp.inf), axis=-1)
+        return jnp.einsum("qhs,shd->qhd", jnp.where(seen[:, None, :], weights, 0.0), values)
 
     return jax.vmap(one)(q, jnp.clip(page_table, 0, len(pages) - 1), visible)
 

@@ -20,7 +20,9 @@ def cpu_seconds(thread: threading.Thread) -> float:
 
 def milliseconds_per_tick() -> float:
     """Mean over the ticks of one batch that decodes."""
-    with rekindle.open_sync(MODEL, decode_buckets=(RUNNING,), prefill_buckets=(512,)) as session:
+    with rekindle.open_sync(
+        MODEL, decode_buckets=(RUNNING,), prefill_buckets=(512,), precompile="all", restore="off"
+    ) as session:
         engine = next(t for t in threading.enumerate() if t.name == "rekindle-engine")
         prompts = [[100 + i] * 16 for i in range(RUNNING)]
         session.generate_sync(token_ids=prompts, max_tokens=4, ignore_eos=True)

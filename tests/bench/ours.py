@@ -16,7 +16,7 @@ class Ours:
 
     def __init__(self, dtype: Literal["float32", "bfloat16"]) -> None:
         self._dtype = dtype
-        self._session = rekindle.open_sync(MODEL, dtype=dtype)
+        self._session = rekindle.open_sync(MODEL, dtype=dtype, precompile="all", restore="off")
 
     def about(self) -> dict[str, str]:
         return {"rekindle": rekindle.__version__, "jax": jax.__version__}

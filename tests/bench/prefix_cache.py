@@ -14,6 +14,7 @@ from time import perf_counter
 import numpy as np
 
 import rekindle
+from rekindle.session import SettingsOptions
 from tests.bench import machine
 from tests.bench.report import NOISY_CORES
 from tests.bench.say import say, waiting
@@ -21,8 +22,12 @@ from tests.bench.workload import BATCH_LENGTHS, MODEL
 
 SHARED, REST, REQUESTS, NEW = 512, 32, 16, 32
 LONG, NO_HITS_NEW = 1024, 64
+COLD: SettingsOptions = {"dtype": "float32", "precompile": "all", "restore": "off"}
+"""Nothing that an earlier run left behind may count."""
+PLAIN: SettingsOptions = {**COLD, "prefix_cache": False}
 SMALL_POOL = 41
 """Pages, of 64 tokens: what others need to evict a prompt of `LONG` tokens is computed soon."""
+SMALL: SettingsOptions = {**COLD, "num_pages": SMALL_POOL, "decode_buckets": (1,), "max_running": 1}
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,9 @@ class Bench:
         self.got: defaultdict[Goal, list[float]] = defaultdict(list)
         self._rng = np.random.default_rng(seed)
         with waiting("opening three engines"):
-            self._cached = rekindle.open_sync(MODEL, dtype="float32", progress=False)
-            self._plain = rekindle.open_sync(MODEL, dtype="float32", progress=False, prefix_cache=False)
-            self._small = rekindle.open_sync(
-                MODEL, dtype="float32", progress=False, num_pages=SMALL_POOL, decode_buckets=(1,), max_running=1
-            )
+            self._cached = rekindle.open_sync(MODEL, progress=False, **COLD)
+            self._plain = rekindle.open_sync(MODEL, progress=False, **PLAIN)
+            self._small = rekindle.open_sync(MODEL, progress=False, **SMALL)
 
     def shared(self) -> None:
         """Requests that share a prefix, all at once."""

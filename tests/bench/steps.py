@@ -11,10 +11,11 @@ import numpy as np
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.checkpoint.open import open_checkpoint
 from rekindle.config import Settings
-from rekindle.executables import Executables
 from rekindle.models.load import load_decoder
+from rekindle.programs import Programs, Sizes
 from rekindle.sampling_rows import COLUMNS
 from rekindle.step import Layout, empty_pages, empty_slots
+from rekindle.weights import flat_weights
 from tests.bench import costs
 from tests.bench.workload import MODEL
 
@@ -62,8 +63,9 @@ class BareStep:
             empty_slots(rows, per_row, checkpoint.config.vocab_size),
             page_table=jnp.pad(jnp.asarray(tables), ((0, 1), (0, 0))),
         )
-        executables = Executables(decoder, self._pages, self._slots, 1, Settings().max_logprobs)
-        self._weights, self._program = executables.weights, executables.compile(bucket)
+        sizes = Sizes(1 + tables.size, PAGE_SIZE, per_row, rows, Settings().max_logprobs)
+        programs = Programs(checkpoint.config, sizes, jnp.dtype(dtype), jax.default_backend())
+        self._weights, self._program = flat_weights(decoder), programs.lowered(bucket).compile()
         self._length = np.append(np.full(rows, context, np.int32), np.int32(0))
         self._packed = _inputs(bucket, rows, tables, context)
 

@@ -15,13 +15,19 @@ import anyio
 from rekindle.actor import Actor
 from rekindle.config import Settings
 from rekindle.machine import Machine, build
-from rekindle.messages import Chunk, Drop, Fetch, Fetched, Message, Onload, Plan, Save, Saved
+from rekindle.messages import Chunk, Copy, Drop, Fetch, Fetched, Message, Onload, Plan, Save, Saved
 from tests.bench import limits
 from tests.bench.workload import MODEL
 
 TOKENS, REST, ROUNDS = 1024, 16, 9
 SETTINGS = Settings(
-    dtype="float32", precompile="lazy", max_running=1, prefill_buckets=(64, 512), max_context=2 * TOKENS, num_pages=65
+    dtype="float32",
+    precompile="lazy",
+    restore="off",
+    max_running=1,
+    prefill_buckets=(64, 512),
+    max_context=2 * TOKENS,
+    num_pages=65,
 )
 
 
@@ -57,7 +63,7 @@ class Tiers:
         offloaded = perf_counter()
         await self._compute(TOKENS, REST)
         rest = perf_counter()
-        fetched = await _only(self._actors.host_tier, Fetch(0, entries))
+        fetched = await _only(self._actors.host_tier, Fetch(0, tuple(Copy(entry, None) for entry in entries)))
         assert isinstance(fetched, Fetched)
         assert fetched.staged is not None
         staged = perf_counter()

@@ -64,7 +64,7 @@ def _check(roomy: rekindle.Session, crowded: rekindle.Session, asks: list[tuple[
             banned = {t for t, bias in options.get("logit_bias", {}).items() if bias == float("-inf")}
             assert not banned & set(generation.token_ids)
             assert set(generation.token_ids) <= set(options.get("allowed_token_ids", range(512)))
-        assert session.stats.compilations_after_open == 0
+        assert session.stats.unexpected_compilations == 0
         assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
 
 

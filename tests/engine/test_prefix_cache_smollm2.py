@@ -37,7 +37,7 @@ def session() -> Iterator[rekindle.Session]:
         decode_buckets=(8,),
     ) as session:
         yield session
-        assert session.stats.compilations_after_open == 0
+        assert session.stats.unexpected_compilations == 0
 
 
 def crowd_out(session: rekindle.Session, seed: int, requests: int) -> None:

@@ -13,6 +13,7 @@ from rekindle.config import Settings
 from rekindle.machine import build
 from rekindle.messages import (
     Chunk,
+    Copy,
     Dispatched,
     Fetch,
     Fetched,
@@ -102,7 +103,7 @@ async def test_a_prefix_that_was_saved_and_onloaded_elsewhere_decodes_as_if_it_h
     assert isinstance(gathered, Gathered)
     assert await only(device.host_tier, gathered) == Saved(0, kept=True)
     for _ in range(2):
-        fetched = await only(device.host_tier, Fetch(1, (0, 1)))
+        fetched = await only(device.host_tier, Fetch(1, (Copy(0, None), Copy(1, None))))
         assert isinstance(fetched, Fetched)
         assert fetched.staged is not None
         onload = Onload(fetched.staged, there[:2])

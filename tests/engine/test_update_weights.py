@@ -45,7 +45,7 @@ def session(model: Path) -> Iterator[rekindle.Session]:
         max_running=4,
         decode_buckets=(4,),
         prefill_buckets=(512,),
-        precompile="lazy",
+        precompile="all",
     ) as session:
         yield session
 

@@ -133,6 +133,13 @@ class Notebook:
         self.client.wait_for_ready(timeout=SILENCE)
         return seconds, process.wait()
 
+    def kill(self) -> None:
+        """Kill the kernel where it is, as a system without memory does, and start another one in its place."""
+        self.process.kill()
+        self.process.wait()
+        self.manager.restart_kernel(now=True)
+        self.client.wait_for_ready(timeout=SILENCE)
+
     def shutdown(self) -> tuple[float, int]:
         """Shut the kernel down in the same way; the seconds until it was gone, and its exit status."""
         process, start = self.process, time.monotonic()

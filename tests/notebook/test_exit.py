@@ -33,7 +33,7 @@ def test_a_kernel_restarts_while_it_generates_and_ends_while_a_session_is_open(
 
     fresh.run(prelude)
     opened = fresh.run("session = await open_tiny(precompile='lazy', progress=False); print(session.stats.programs)")
-    assert opened == "0\n"
+    assert opened == "1\n"
     seconds, status = fresh.shutdown()
     record_property("shutdown", (round(seconds, 2), status))
     assert_prompt(seconds, status, kernel)

@@ -55,7 +55,7 @@ def test_a_pool_and_a_context_are_at_least_two_or_left_open(name: str, value: An
         ("dtype", "float16", "None, 'float32', 'bfloat16'"),
         ("ticks", "decode-first", "'prefill-first', 'combined'"),
         ("overlap", "yes", "True, False"),
-        ("precompile", "none", "'all', 'lazy'"),
+        ("precompile", "none", "'all', 'background', 'lazy'"),
         ("sampling_defaults", None, "'model', 'neutral'"),
     ],
 )

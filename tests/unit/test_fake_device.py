@@ -10,6 +10,7 @@ import pytest
 from rekindle.config import Limits
 from rekindle.messages import (
     Chunk,
+    Copy,
     Dispatched,
     Drop,
     Fetch,
@@ -194,7 +195,7 @@ def test_a_page_that_was_saved_and_overwritten_comes_back_wherever_it_is_onloade
     filled.handle(Plan(2, (whole(0, 0, SHORT, (1, 2)),), ()))
     tier = FakeHostTier(capacity=9)
     assert tier.handle(gathered) == [Saved(3, kept=True)]
-    (fetched,) = tier.handle(Fetch(7, (40,)))
+    (fetched,) = tier.handle(Fetch(7, (Copy(40, None),)))
     assert isinstance(fetched, Fetched)
     assert fetched.staged is not None
     assert tier.handle(Drop((40,))) == []
@@ -227,7 +228,7 @@ def test_the_fake_host_tier_refuses_what_the_scheduler_must_not_ask() -> None:
     for message in (
         Gathered(1, (5,), (content,)),
         Gathered(1, (2,), (content,)),
-        Fetch(0, (3, 5)),
+        Fetch(0, (Copy(3, None), Copy(5, None))),
         Drop((2,)),
         Drop((9,)),
         Drop((3, 3)),
@@ -236,8 +237,13 @@ def test_the_fake_host_tier_refuses_what_the_scheduler_must_not_ask() -> None:
             copy.deepcopy(tier).handle(message)
     tier.handle(Gathered(1, (9,), (content,)))  # dropped ahead, so that it takes no room
     assert tier.entries.keys() == {3, 4}
-    tier.lose([3])
-    assert tier.handle(Fetch(0, (3, 4))) == [Fetched(0, None, (3,))]
+    tier.lose([Copy(3, None)])
+    assert tier.handle(
+        Fetch(
+            0,
+            (Copy(3, None), Copy(4, None)),
+        )
+    ) == [Fetched(0, None, (Copy(3, None),))]
     tier.handle(Drop((3, 4)))
     assert not tier.entries
 
@@ -263,8 +269,8 @@ def test_saves_and_fetches_by_hand_stay_in_flight_until_they_are_settled() -> No
         [],
         [],
         [],
-        [Fetch(7, (5,)), Drop((5,))],
-        [Fetch(8, (6,))],
+        [Fetch(7, (Copy(5, None),)), Drop((5,))],
+        [Fetch(8, (Copy(6, None),))],
     ]
     scheduler = engine.scheduler = Scripted(engine.limits, said)
     assert engine.say(Withdraw(0)) == [plan]
@@ -279,7 +285,7 @@ def test_saves_and_fetches_by_hand_stay_in_flight_until_they_are_settled() -> No
     engine.settle_fetch()
     engine.settle_fetch(ok=False)
     assert engine.host_tier.entries == {}
-    assert scheduler.heard[5:] == [Fetched(7, (LONG[:16],)), Fetched(8, None, (6,))]
+    assert scheduler.heard[5:] == [Fetched(7, (LONG[:16],)), Fetched(8, None, (Copy(6, None),))]
 
 
 def test_another_actors_message_is_refused() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from rekindle.actor import Mailbox, run
 from rekindle.host_tier import DeviceCopies, HostTier, host_memory
-from rekindle.messages import Dispatched, Drop, Fetch, Fetched, Gathered, Message, Saved
+from rekindle.messages import Copy, Dispatched, Drop, Fetch, Fetched, Gathered, Message, Saved
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +59,7 @@ async def keep(tier: HostTier, pages: dict[int, Any]) -> bool:
 
 
 async def fetched(tier: HostTier, *entries: int) -> Fetched:
-    (fetched,) = await tier.handle(Fetch(6, entries))
+    (fetched,) = await tier.handle(Fetch(6, tuple(Copy(entry, None) for entry in entries)))
     assert isinstance(fetched, Fetched)
     assert fetched.request_id == 6
     return fetched
@@ -90,7 +90,7 @@ async def test_a_dropped_entry_is_gone_and_dropping_what_is_not_there_does_nothi
     assert await tier.handle(Drop((1,))) == []
     assert await tier.handle(Drop((1, 0, 2))) == []
     assert tier.pages == 1
-    assert await fetched(tier, 1, 3, 2) == Fetched(6, None, (1, 2))
+    assert await fetched(tier, 1, 3, 2) == Fetched(6, None, (Copy(1, None), Copy(2, None)))
 
 
 async def test_an_entry_that_is_dropped_before_it_is_there_takes_no_room() -> None:
@@ -98,7 +98,7 @@ async def test_an_entry_that_is_dropped_before_it_is_there_takes_no_room() -> No
     await tier.handle(Drop((1, 2)))
     assert await keep(tier, {0: "a", 1: "b", 2: "c", 3: "d"})
     assert tier.pages == 2
-    assert await fetched(tier, 0, 1, 2, 3) == Fetched(6, None, (1, 2))
+    assert await fetched(tier, 0, 1, 2, 3) == Fetched(6, None, (Copy(1, None), Copy(2, None)))
     assert await fetched(tier, 3, 0) == Fetched(6, ("staged kept d", "staged kept a"))
     assert not vars(tier)["_dropped_ahead"], "nothing is kept of what was dropped"
 
@@ -121,7 +121,7 @@ async def test_freeing_forgets_everything() -> None:
 
 
 async def test_another_actors_message_is_refused() -> None:
-    with pytest.raises(TypeError, match="the host tier takes Gathered, Fetch and Drop"):
+    with pytest.raises(TypeError, match="the host tier takes Gathered, Fetch, Persist and Drop"):
         await HostTier(100, PAGE_BYTES, Named()).handle(Dispatched(1, (), (), None))
 
 
@@ -132,7 +132,7 @@ async def test_a_drop_that_comes_while_its_entry_is_staged_waits_for_it_and_the_
     copies.begun.clear()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(run, tier, mailbox, said.put))
-        mailbox.put(Fetch(6, (0,)))
+        mailbox.put(Fetch(6, (Copy(0, None),)))
         mailbox.put(Drop((0,)))
         await anyio.wait_all_tasks_blocked()  # the loop turns
         assert copies.begun.wait(60)
@@ -145,7 +145,7 @@ async def test_a_drop_that_comes_while_its_entry_is_staged_waits_for_it_and_the_
     assert threading.get_ident() not in copies.threads
 
 
-@pytest.mark.parametrize("message", [Gathered(5, (1,), ("b",)), Fetch(6, (0,))])
+@pytest.mark.parametrize("message", [Gathered(5, (1,), ("b",)), Fetch(6, (Copy(0, None),))])
 async def test_the_engine_can_stop_while_a_copy_hangs(message: Message) -> None:
     copies = Named(permits=1)
     tier = HostTier(100, PAGE_BYTES, copies)

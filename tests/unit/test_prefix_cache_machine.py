@@ -1,5 +1,5 @@
-"""Whatever is cached, held, saved, fetched, lost and withdrawn, in any order: the tokens are those of no cache at all,
-and every page has one owner after every message.
+"""Whatever is cached, held, saved, written, fetched, lost and withdrawn, and whenever the process is killed: the tokens
+are those of no cache at all, and every page has one owner after every message.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rekindle.messages import NewWeights, Withdraw
-from rekindle.testing import VOCAB_SIZE, ByHand, expected_tokens
+from rekindle.messages import NewWeights, SaveCache, Withdraw
+from rekindle.testing import VOCAB_SIZE, ByHand, FakeDiskTier, expected_tokens
 
 PAGE = 16
 SETTINGS = st.fixed_dictionaries(
@@ -52,10 +52,14 @@ class CacheMachine(RuleBasedStateMachine):
 
     @initialize(limits=SETTINGS)
     def begin(self, limits: dict[str, Any]) -> None:
-        self.engine = ByHand(**limits)
+        self.limits = limits
+        self.begin_with(FakeDiskTier())
+
+    def begin_with(self, disk: FakeDiskTier) -> None:
+        self.engine = ByHand(disk, **self.limits)
         self.asked: list[Asked] = []
         self.withdrawn: set[int] = set()
-        self.changes = 0
+        self.changes = self.saves_asked = 0
 
     @rule(
         family=st.integers(0, 2),
@@ -92,6 +96,37 @@ class CacheMachine(RuleBasedStateMachine):
     def settle_fetch(self, ok: bool) -> None:
         self.engine.settle_fetch(ok=ok)
 
+    @precondition(lambda self: self.engine.writing)
+    @rule(ok=st.sampled_from([True, True, True, False]), data=st.data())
+    def settle_write(self, ok: bool, data: st.DataObject) -> None:
+        """The store may let any records go to make room for others."""
+        stored = sorted(self.engine.disk_tier.contents)
+        pruned = data.draw(st.lists(st.sampled_from(stored), unique=True, max_size=3)) if stored else []
+        self.engine.settle_write(ok=ok, pruned=pruned)
+
+    @rule()
+    def save_cache(self) -> None:
+        self.saves_asked += 1
+        self.engine.say(SaveCache(self.saves_asked))
+
+    @precondition(lambda self: self.asked)
+    @rule()
+    def become_idle(self) -> None:
+        """Then pages are written to disk."""
+        for request_id in range(len(self.asked)):
+            if self.asked[request_id].hold:
+                self.withdrawn.add(request_id)
+                self.engine.say(Withdraw(request_id))
+        self.engine.drain()
+
+    @precondition(lambda self: self.asked and not self.changes)
+    @rule(idle=st.booleans())
+    def be_killed_and_start_again(self, idle: bool) -> None:
+        """What was on its way is lost; what was written is found."""
+        if idle:
+            self.become_idle()
+        self.begin_with(self.engine.disk_tier)
+
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
@@ -113,6 +148,8 @@ class CacheMachine(RuleBasedStateMachine):
         engine = self.engine
         if len(engine.ends) < len(self.asked):
             assert engine.in_flight or engine.fetching or engine.saving
+        if len(engine.cache_saved) < self.saves_asked:
+            assert engine.saving or engine.writing
 
     @invariant()
     def tokens_so_far_are_those_of_no_cache(self) -> None:
@@ -124,7 +161,9 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def every_prompt_token_is_counted_once(self) -> None:
         stats = self.engine.scheduler.stats
-        assert stats.prompt_tokens == stats.device_hit_tokens + stats.host_hit_tokens + stats.computed_tokens
+        assert stats.prompt_tokens == sum(
+            (stats.device_hit_tokens, stats.host_hit_tokens, stats.disk_hit_tokens, stats.computed_tokens)
+        )
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
@@ -140,6 +179,7 @@ class CacheMachine(RuleBasedStateMachine):
         for request_id in range(len(self.asked)):
             self.engine.say(Withdraw(request_id))
         self.engine.drain()
+        assert [saved.ticket for saved in self.engine.cache_saved] == list(range(1, self.saves_asked + 1))
         assert self.engine.weights_used == list(range(1, self.changes + 1))
         stats = self.engine.scheduler.stats
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
@@ -150,7 +190,7 @@ CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_
 
 
 def test_no_order_of_messages_breaks_the_cache() -> None:
-    run_state_machine_as_test(CacheMachine, settings=settings(CALM, max_examples=150, stateful_step_count=30))
+    run_state_machine_as_test(CacheMachine, settings=settings(CALM, max_examples=200, stateful_step_count=50))
 
 
 @pytest.mark.deep

@@ -7,45 +7,7 @@ import pytest
 from rekindle.lru import OldestFirst
 from rekindle.prefix_nodes import FORGOTTEN, Evicted, Node
 from rekindle.prefix_tree import PrefixTree
-
-
-def ids(text: str) -> list[int]:
-    return [ord(letter) for letter in text]
-
-
-class Letters(PrefixTree):
-    """A tree over the letters of texts; device pages count from 0, entries of the host tier from 100."""
-
-    def __init__(self) -> None:
-        super().__init__(page_size=2)
-        self.made = 0
-
-    def found(self, text: str, namespace: str = "") -> list[Node]:
-        return self.match(namespace, ids(text))
-
-    def tip(self, text: str) -> Node:
-        return self.found(text)[-1]
-
-    def hold(self, text: str, namespace: str = "") -> Node:
-        """Lock what is cached of a text and publish the rest, as a request does; the locked tip."""
-        nodes = self.found(text, namespace)
-        tip = nodes[-1] if nodes else self.root(namespace)
-        self.lock(tip)
-        rest = text[2 * len(nodes) :]
-        pages = list(range(self.made, self.made + len(rest) // 2))
-        self.made += len(pages)
-        return self.publish(tip, ids(rest), pages)[0]
-
-    def use(self, text: str) -> Node:
-        tip = self.hold(text)
-        self.unlock(tip)
-        return tip
-
-    def save_all(self) -> None:
-        """Copy all that is not locked to the host tier, page 7 to entry 107."""
-        for node in self.next_to_save(1000):
-            assert node.page is not None
-            self.saved(node, 100 + node.page)
+from tests.unit.letters import Letters, ids
 
 
 @pytest.fixture
@@ -106,12 +68,12 @@ def test_pages_of_tokens_that_have_a_page_stay_the_callers(tree: Letters) -> Non
 
 
 def test_a_page_that_was_only_in_the_host_tier_is_in_both_once_it_is_published(tree: Letters) -> None:
-    assert tree.restore("", ids("aabb"), [100, 101]) == []
+    tree.cool("aabb")
     root = tree.root("")
     tree.lock(root)
-    tip, spare = tree.publish(root, ids("aa"), [0])
+    tip, spare = tree.publish(root, ids("aa"), [7])
     assert spare == []
-    assert (tip.page, tip.host) == (0, 100)
+    assert (tip.page, tip.host) == (7, 100)
     assert (tree.device_pages, tree.host_pages) == (1, 2)
 
 
@@ -163,14 +125,14 @@ def test_evictable_counts_the_pages_without_a_lock_below(tree: Letters) -> None:
 def test_an_evicted_page_with_a_copy_is_found_in_the_host_tier(tree: Letters) -> None:
     tree.use("aabbcc")
     tree.save_all()
-    assert tree.evict(2) == Evicted(pages=[2, 1], entries=[])
+    assert tree.evict(2) == Evicted(pages=[2, 1])
     assert [(node.page, node.host) for node in tree.found("aabbcc")] == [(0, 100), (None, 101), (None, 102)]
 
 
 def test_evicting_a_page_without_a_copy_drops_the_copies_below_it(tree: Letters) -> None:
     tree.use("aabbcc")
     assert tree.saved(tree.next_to_save(1)[0], 102)
-    assert tree.evict(1) == Evicted(pages=[2], entries=[])
+    assert tree.evict(1) == Evicted(pages=[2])
     assert tree.evict(1) == Evicted(pages=[1], entries=[102])
     assert (tree.nodes, tree.host_pages) == (1, 0)
 
@@ -182,7 +144,7 @@ def test_a_lock_on_a_host_copy_keeps_the_pages_above_it(tree: Letters) -> None:
     tree.lock(tip)
     assert tree.evictable == 0
     assert tree.evict(9) == Evicted()
-    assert tree.prune(9) == []
+    assert tree.prune(9) == Evicted()
     tree.unlock(tip)
     assert tree.evict(9) == Evicted(pages=[1, 0], entries=[102])
 
@@ -233,11 +195,11 @@ def test_the_least_recently_used_copies_are_pruned_first_tails_before_heads(tree
     tree.use("cc")
     tree.save_all()
     tree.evict(1)
-    assert tree.prune(1) == [101]
+    assert tree.prune(1) == Evicted(entries=[101])
     assert tree.nodes == 2
-    assert tree.prune(1) == [100]
+    assert tree.prune(1) == Evicted(entries=[100])
     assert tree.tip("aa").page == 0
-    assert tree.prune(9) == [102]
+    assert tree.prune(9) == Evicted(entries=[102])
 
 
 def test_a_page_whose_copy_was_pruned_may_be_saved_again(tree: Letters) -> None:
@@ -248,60 +210,41 @@ def test_a_page_whose_copy_was_pruned_may_be_saved_again(tree: Letters) -> None:
 
 
 def test_a_bad_copy_goes_with_all_that_only_it_leads_to_locked_or_not(tree: Letters) -> None:
-    tree.restore("", ids("aabbcc"), [100, 101, 102])
-    tip = tree.tip("aabbcc")
+    tip = tree.cool("aabbcc")
     tree.lock(tip)
     bad = tree.tip("aabb")
-    assert sorted(tree.drop_host(bad)) == [101, 102]
+    assert tree.drop_host(bad) == Evicted(entries=[101, 102])
     assert bad.gone
     assert tip.gone
     assert tree.tip("aabbcc").locks == 1
-    assert tree.prune(9) == []
+    assert tree.prune(9) == Evicted()
     tree.unlock(tip)
-    assert tree.prune(9) == [100]
+    assert tree.prune(9) == Evicted(entries=[100])
 
 
 def test_a_bad_copy_of_a_page_on_the_device_goes_alone(tree: Letters) -> None:
     tree.use("aabb")
     tree.save_all()
-    assert tree.drop_host(tree.tip("aa")) == [100]
-    assert tree.drop_host(tree.tip("aa")) == []
+    assert tree.drop_host(tree.tip("aa")) == Evicted(entries=[100])
+    assert tree.drop_host(tree.tip("aa")) == Evicted()
     assert [(node.page, node.host) for node in tree.found("aabb")] == [(0, None), (1, 101)]
 
 
 def test_onloaded_pages_are_in_both_tiers(tree: Letters) -> None:
-    tree.restore("", ids("aabb"), [100, 101])
-    assert tree.attach(tree.found("aabb"), [0, 1]) == []
-    assert [(node.page, node.host) for node in tree.found("aabb")] == [(0, 100), (1, 101)]
+    tree.cool("aabb")
+    assert tree.attach(tree.found("aabb"), [7, 8]) == []
+    assert [(node.page, node.host) for node in tree.found("aabb")] == [(7, 100), (8, 101)]
+    assert tree.in_both == 2
 
 
 def test_an_onloaded_page_that_came_too_late_stays_the_callers(tree: Letters) -> None:
-    tree.restore("", ids("aabbcc"), [100, 101, 102])
+    tree.cool("aabbcc")
     nodes = tree.found("aabbcc")
     tree.lock(tree.root(""))
     tree.publish(tree.root(""), ids("aa"), [7])
     tree.drop_host(nodes[2])
     assert tree.attach(nodes, [0, 1, 2]) == [0, 2]
     assert [node.page for node in tree.found("aabbcc")] == [7, 1]
-
-
-def test_restoring_adds_what_is_missing_and_gives_back_the_other_entries(tree: Letters) -> None:
-    tree.use("aa")
-    assert tree.restore("", ids("aabb"), [100, 101]) == [100]
-    assert tree.restore("", ids("aabbcc"), [102, 101, 103]) == [102]
-    assert [(node.page, node.host) for node in tree.found("aabbcc")] == [(0, None), (None, 101), (None, 103)]
-
-
-def test_what_was_restored_last_is_pruned_last(tree: Letters) -> None:
-    tree.restore("", ids("aabb"), [100, 101])
-    tree.restore("", ids("cc"), [102])
-    tree.restore("", ids("aadd"), [100, 103])
-    assert tree.prune(9) == [101, 102, 103, 100]
-
-
-def test_restoring_nothing_leaves_nothing(tree: Letters) -> None:
-    assert tree.restore("a", [], []) == []
-    assert tree.namespaces == []
 
 
 def test_what_is_not_locked_of_a_forgotten_namespace_leaves_at_once(tree: Letters) -> None:
@@ -359,7 +302,9 @@ def test_namespaces_that_were_used_once_leave_nothing(tree: Letters) -> None:
     for number in range(50):
         tree.unlock(tree.hold("aabb", f"published {number}"))
         tree.unlock(tree.hold("", f"locked {number}"))
-        tree.restore(f"restored {number}", ids("aa"), [number])
+        tree.freeze("aa", f"restored {number}")
+        assert tree.restore(tree.lose_all()) == []
+        tree.lose_all()
         tip = tree.hold("cc", f"forgotten {number}")
         tree.forget(f"forgotten {number}")
         tree.unlock(tip)
@@ -394,7 +339,7 @@ def test_a_conversation_of_a_hundred_thousand_tokens_needs_no_recursion() -> Non
         repr(tip)
         if again:
             assert len(tree.evict(6250).pages) == 3250
-            assert len(tree.prune(6250)) == 6250
+            assert len(tree.prune(6250).entries) == 6250
         else:
             assert len(tree.forget("").pages) == 3250
         assert tree.nodes == 0
@@ -438,8 +383,7 @@ def test_a_queue_gives_its_members_oldest_first_and_forgets_those_that_left() ->
 
 
 def _cold(tree: Letters) -> None:
-    tree.restore("", ids("aa"), [100])
-    tree.lock(tree.tip("aa"))
+    tree.lock(tree.cool("aa"))
     tree.publish(tree.tip("aa"), ids("bb"), [0])
 
 
@@ -462,8 +406,13 @@ def _dropped(tree: Letters) -> None:
 
 
 def _attached_below_the_host(tree: Letters) -> None:
-    tree.restore("", ids("aabb"), [100, 101])
-    tree.attach([tree.tip("aabb")], [0])
+    tree.attach([tree.cool("aabb")], [0])
+
+
+def _one_record_of_two(tree: Letters) -> None:
+    tree.use("aabb")
+    for node in tree.next_to_archive(2):
+        tree.archived(node, 200)
 
 
 @pytest.mark.parametrize(
@@ -476,7 +425,7 @@ def _attached_below_the_host(tree: Letters) -> None:
         (_attached_below_the_host, "below a colder node"),
         (lambda tree: tree.publish(tree.root(""), ids("aa"), [0]), "not locked"),
         (lambda tree: tree.publish(tree.hold("bb"), ids("aac"), [0]), "whole pages"),
-        (lambda tree: tree.restore("", ids("aac"), [0]), "whole pages"),
+        (_one_record_of_two, "a record of two nodes"),
     ],
 )
 def test_a_mistake_of_the_caller_is_caught(tree: Letters, mistake: Callable[[Letters], None], message: str) -> None:
@@ -491,7 +440,12 @@ def test_a_mistake_of_the_caller_is_caught(tree: Letters, mistake: Callable[[Let
         ("page", None),
         ("host", 100),
         ("host", None),
+        ("disk", 200),
+        ("disk", 999),
+        ("disk", None),
         ("saving", True),
+        ("archiving", True),
+        ("digest", b""),
         ("parent", None),
         ("key", b"aa"),
         ("locks", 1),
@@ -506,7 +460,24 @@ def test_a_mistake_of_the_caller_is_caught(tree: Letters, mistake: Callable[[Let
 def test_the_check_finds_a_field_that_is_off(tree: Letters, field: str, value: object) -> None:
     tree.use("aabbcc")
     tree.save_all()
+    tree.archive_all()
+    tree.digest(tree.tip("aabbcc"))
     tree.check()
     setattr(tree.tip("aabb"), field, value)
     with pytest.raises(AssertionError):
+        tree.check()
+
+
+def test_the_check_finds_a_node_that_is_chosen_though_it_must_not_be(tree: Letters) -> None:
+    tree.use("aa")
+    tree.tip("aa").archiving = True
+    with pytest.raises(AssertionError, match="not due"):
+        tree.check()
+
+
+def test_the_check_finds_a_forgotten_node_that_has_a_record(tree: Letters) -> None:
+    tip = tree.hold("aa")
+    tree.forget("")
+    tip.disk = 200
+    with pytest.raises(AssertionError, match="forgotten"):
         tree.check()

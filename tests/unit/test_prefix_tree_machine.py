@@ -1,7 +1,8 @@
 """Whatever is done with the prefix tree, in any order: it is what a plain table of prefixes would be."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,8 +16,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rekindle.prefix_nodes import FORGOTTEN, Node
+from rekindle.prefix_nodes import FORGOTTEN, Evicted, Node
 from rekindle.prefix_tree import PrefixTree
+from rekindle.stored_page import StoredPage
 
 Tokens = tuple[int, ...]
 
@@ -25,6 +27,20 @@ TOKENS = st.lists(st.sampled_from([0, 0, 1]), min_size=1, max_size=8)
 SOME = st.sampled_from([1, 2, 3, 50])
 WHICH = st.integers(0, 9)
 """Picks one of however many there are."""
+
+
+def shortened(page: StoredPage) -> StoredPage:
+    """Of a tree with smaller pages."""
+    key = page.key[4:]
+    return replace(page, key=key, digest=sha256(bytes.fromhex(page.parent) + key).hexdigest())
+
+
+DAMAGES: dict[str, Callable[[StoredPage], StoredPage]] = {
+    "key": shortened,
+    "digest": lambda page: replace(page, digest=page.parent),
+    "parent": lambda page: replace(page, parent=page.digest),
+    "namespace": lambda page: replace(page, namespace="c"),
+}
 
 
 class Stock:
@@ -54,8 +70,18 @@ class Row:
     prefix: Tokens
     page: int | None = None
     host: int | None = None
+    disk: int | None = None
     saving: bool = False
+    archiving: bool = False
     used: int = 0
+
+    @property
+    def in_memory(self) -> bool:
+        return self.page is not None or self.host is not None
+
+    @property
+    def gone(self) -> bool:
+        return not self.in_memory and self.disk is None
 
     @property
     def unsaved(self) -> bool:
@@ -77,6 +103,20 @@ class Table:
 
 
 @dataclass(eq=False)
+class Gone:
+    """What was in rows that left."""
+
+    pages: list[int] = field(default_factory=list)
+    entries: list[int] = field(default_factory=list)
+    records: list[int] = field(default_factory=list)
+
+    def assert_is(self, evicted: Evicted) -> None:
+        assert sorted(self.pages) == sorted(evicted.pages)
+        assert sorted(self.entries) == sorted(evicted.entries)
+        assert sorted(self.records) == sorted(evicted.records)
+
+
+@dataclass(eq=False)
 class Held:
     """A lock: the node that `unlock` is due for, and the rows of its path when it was locked."""
 
@@ -87,7 +127,7 @@ class Held:
 
 @dataclass(eq=False)
 class Onload:
-    """Pages that are being filled from host copies."""
+    """Pages that are being filled from copies."""
 
     held: Held
     nodes: list[Node]
@@ -96,8 +136,13 @@ class Onload:
 
 
 class PrefixTreeMachine(RuleBasedStateMachine):
-    @initialize(page_size=st.sampled_from([1, 1, 2]), prompts=st.lists(TOKENS, max_size=3))
-    def begin(self, page_size: int, prompts: list[list[int]]) -> None:
+    @initialize(
+        page_size=st.sampled_from([1, 1, 2]),
+        prompts=st.lists(TOKENS, max_size=3),
+        copied=st.sampled_from(["", "to disk", "to both"]),
+        lost=st.lists(WHICH, max_size=3),
+    )
+    def begin(self, page_size: int, prompts: list[list[int]], copied: str, lost: list[int]) -> None:
         self.tree = PrefixTree(page_size)
         self.tables: dict[str, Table] = {}
         self.forgotten: list[Table] = []
@@ -105,9 +150,18 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         self.held: list[Held] = []
         self.onloads: list[Onload] = []
         self.saves: list[tuple[Node, Row]] = []
-        self.pages, self.entries = Stock(), Stock()
+        self.archives: list[tuple[Node, Row]] = []
+        self.shelf: dict[tuple[str, Tokens], StoredPage] = {}  # all that was ever archived, whatever the tree forgot
+        self.pages, self.entries, self.records = Stock(), Stock(), Stock()
         for tokens in prompts:
             self.unlock_both(self.compute_both("a", tokens))
+        if copied:
+            self.archive(50, True)
+            self.save(50 if copied == "to both" else 0, True)
+            self.evict(50)
+        for which in lost if copied == "to both" else ():
+            if self.tree.disk_pages:
+                self.lose_a_record(which, False)
 
     # The model, and what is done with both
 
@@ -144,15 +198,28 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         found = [row for row in self.rows() if inside(row) and not self.locked(row)]
         return [row for row in found if not any(inside(child) for child in row.table.children(row, size))]
 
-    def remove(self, row: Row) -> list[int]:
-        """Let a row go, and all below it; their entries of the host tier."""
-        gone = [row, *row.table.below(row)]
-        entries = [each.host for each in gone if each.host is not None]
-        for each in gone:
-            each.page = each.host = None
-            each.saving = False
+    def parent(self, row: Row) -> Row | None:
+        return row.table.rows.get(row.prefix[: -self.tree.page_size])
+
+    def row_of(self, node: Node) -> Row:
+        """Found by whatever the node holds."""
+        same = ((r.page, r.host, r.disk) == (node.page, node.host, node.disk) for r in self.rows())
+        return next(row for row, is_it in zip(self.rows(), same, strict=True) if is_it)
+
+    def remove(self, row: Row, into: Gone) -> None:
+        """Let a row go, and all below it."""
+        for each in [row, *row.table.below(row)]:
+            into.pages += [each.page] if each.page is not None else []
+            into.entries += [each.host] if each.host is not None else []
+            into.records += [each.disk] if each.disk is not None else []
+            each.page = each.host = each.disk = None
+            each.saving = each.archiving = False
             del each.table.rows[each.prefix]
-        return entries
+
+    def give_back(self, evicted: Evicted) -> None:
+        self.pages.give_back(evicted.pages)
+        self.entries.give_back(evicted.entries)
+        self.records.give_back(evicted.records)
 
     def lock_both(self, namespace: str, tokens: list[int], hit: bool) -> Held:
         table, nodes = self.table(namespace), self.tree.match(namespace, tokens)
@@ -201,9 +268,9 @@ class PrefixTreeMachine(RuleBasedStateMachine):
 
     @rule(namespace=NAMESPACES, tokens=TOKENS)
     def match(self, namespace: str, tokens: list[int]) -> None:
-        found = [(n.page, n.host, n.saving) for n in self.tree.match(namespace, tokens)]
+        found = [(n.page, n.host, n.disk) for n in self.tree.match(namespace, tokens)]
         table = self.tables.get(namespace, Table())
-        assert found == [(row.page, row.host, row.saving) for row in self.longest(table, tokens)]
+        assert found == [(row.page, row.host, row.disk) for row in self.longest(table, tokens)]
 
     @rule(namespace=NAMESPACES, tokens=TOKENS, hit=st.booleans())
     def lock(self, namespace: str, tokens: list[int], hit: bool) -> None:
@@ -229,7 +296,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(not held.node.on_device and not held.node.gone for held in self.held))
     @rule(which=WHICH, count=SOME)
     def onload(self, which: int, count: int) -> None:
-        """Begin to copy host copies back, for one who locked them."""
+        """Begin to copy pages back from the host tier or the disk, for one who locked them."""
         able = [held for held in self.held if not held.node.on_device and not held.node.gone]
         held = able[which % len(able)]
         path = zip(self.tree.path(held.node), held.path, strict=True)
@@ -245,7 +312,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         spare = self.tree.attach(onload.nodes, onload.pages)
         left = []
         for row, page in zip(onload.rows, onload.pages, strict=True):
-            if row.page is None and row.host is not None:
+            if row.page is None and not row.gone:
                 row.page = page
             else:
                 left.append(page)
@@ -258,30 +325,33 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         saved = [node for node in self.tree.walk() if node.host is not None]
         needed = [node for node in saved if node.locks and not node.on_device]
         node = (needed or saved)[which % len(needed or saved)]
-        row = next(row for row in self.rows() if row.host == node.host)
-        right = [row.host] if row.page is not None else self.remove(row)
-        row.host = None
-        entries = self.tree.drop_host(node)
-        assert sorted(entries) == sorted(entry for entry in right if entry is not None)
-        assert node.gone == (row.page is None)
-        assert self.tree.drop_host(node) == []
-        self.entries.give_back(entries)
+        row, right = self.row_of(node), Gone()
+        if row.page is None and row.disk is None:
+            self.remove(row, right)
+        else:
+            assert row.host is not None
+            right.entries.append(row.host)
+            row.host = None
+        dropped = self.tree.drop_host(node)
+        right.assert_is(dropped)
+        assert node.gone == row.gone
+        assert self.tree.drop_host(node) == Evicted()
+        self.give_back(dropped)
 
     @rule(count=SOME)
     def evict(self, count: int) -> None:
-        evicted = self.tree.evict(count)
-        entries = []
+        evicted, right = self.tree.evict(count), Gone()
         for page in evicted.pages:
             row = next(row for row in self.rows() if row.page == page)
             self.assert_oldest(row, self.leaves(lambda row: row.page is not None))
-            if row.host is None:
-                entries += self.remove(row)
+            if row.host is None and row.disk is None:
+                self.remove(row, right)
             else:
-                row.page = None
+                right.pages.append(page)
+                row.page, row.saving = None, False
         assert len(evicted.pages) == count or not self.leaves(lambda row: row.page is not None)
-        assert sorted(evicted.entries) == sorted(entries)
-        self.pages.give_back(evicted.pages)
-        self.entries.give_back(entries)
+        right.assert_is(evicted)
+        self.give_back(evicted)
 
     @rule(count=SOME, arrive=st.booleans())
     def save(self, count: int, arrive: bool) -> None:
@@ -313,32 +383,130 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         self.tree.save_failed(node)
         row.saving = False
 
+    @precondition(lambda self: self.tree.device_pages)
+    @rule(which=WHICH)
+    def copied(self, which: int) -> None:
+        """It is copied to the host tier without being asked for, locked or not."""
+        lacking = [node for node in self.tree.walk() if node.page is not None and node.host is None]
+        if lacking:
+            node = lacking[which % len(lacking)]
+            row = self.row_of(node)
+            [row.host] = self.entries.take(1)
+            row.saving = False
+            self.tree.copied(node, row.host)
+
     @rule(count=SOME)
     def prune(self, count: int) -> None:
-        entries = self.tree.prune(count)
-        for entry in entries:
-            row = next(row for row in self.rows() if row.host == entry)
+        pruned, right = self.tree.prune(count), Gone()
+        while len(right.entries) < len(pruned.entries):
+            assert len(right.entries) < count, "more was pruned than needed"
+            row = next(row for row in self.rows() if row.host == pruned.entries[len(right.entries)])
             self.assert_oldest(row, self.leaves(lambda row: row.host is not None))
-            if row.page is None:
-                assert self.remove(row) == [entry]
-            row.host = None
-        assert len(entries) == count or not self.leaves(lambda row: row.host is not None)
-        self.entries.give_back(entries)
-
-    @rule(namespace=NAMESPACES, tokens=TOKENS)
-    def restore(self, namespace: str, tokens: list[int]) -> None:
-        table, whole = self.table(namespace), self.prefixes(tokens)
-        entries = self.entries.take(len(whole))
-        spare = self.tree.restore(namespace, whole[-1] if whole else (), entries)
-        left = []
-        for prefix, entry in zip(whole, entries, strict=True):
-            if prefix in table.rows:
-                left.append(entry)
+            if row.page is None and row.disk is None:
+                self.remove(row, right)
             else:
-                table.rows[prefix] = Row(table, prefix, host=entry)
-        self.touch(table, [table.rows[prefix] for prefix in whole])
-        assert spare == left
-        self.entries.give_back(spare)
+                right.entries += [pruned.entries[len(right.entries)]]
+                row.host = None
+        assert len(pruned.entries) >= count or not self.leaves(lambda row: row.host is not None)
+        right.assert_is(pruned)
+        self.give_back(pruned)
+
+    @rule(count=SOME, arrive=st.booleans())
+    def archive(self, count: int, arrive: bool) -> None:
+        nodes = self.tree.next_to_archive(count)
+        for node in nodes:
+            row = self.row_of(node)
+            assert row in self.due()
+            row.archiving = True
+            self.archives.append((node, row))
+        assert len(nodes) == count or not self.due()
+        while arrive and self.archives:
+            self.archived(0)
+
+    @precondition(lambda self: self.archives)
+    @rule(which=WHICH)
+    def archived(self, which: int) -> None:
+        node, row = self.archives.pop(which % len(self.archives))
+        [record] = self.records.take(1)
+        wanted = row.archiving
+        assert self.tree.archived(node, record) == wanted
+        if wanted:
+            row.disk, row.archiving = record, False
+            page = self.stored(node)
+            self.shelf[page.namespace, row.prefix] = page
+        else:
+            self.records.give_back([record])
+
+    @precondition(lambda self: self.archives)
+    @rule(which=WHICH)
+    def archive_failed(self, which: int) -> None:
+        node, row = self.archives.pop(which % len(self.archives))
+        self.tree.archive_failed(node)
+        row.archiving = False
+
+    @precondition(lambda self: self.tree.disk_pages)
+    @rule(which=WHICH, alone=st.booleans())
+    def lose_a_record(self, which: int, alone: bool) -> None:
+        """It could not be read, or its store needed the room; that of a locked row too, and of one `alone` on disk."""
+        stored = [row for row in self.rows() if row.disk is not None]
+        needed = [row for row in stored if alone and not row.in_memory]
+        row, right = (needed or stored)[which % len(needed or stored)], Gone()
+        record = row.disk
+        assert record is not None
+        if row.in_memory:
+            right.records.append(record)
+            row.disk = None
+        else:
+            self.remove(row, right)
+        dropped = self.tree.drop_disk(record)
+        right.assert_is(dropped)
+        assert self.tree.node_of_record(record) is None
+        assert self.tree.drop_disk(record) == Evicted()
+        self.give_back(dropped)
+
+    @precondition(lambda self: self.shelf)
+    @rule(chosen=st.lists(WHICH, min_size=1, max_size=6), damage=st.sampled_from([None, None, *DAMAGES]))
+    def restore(self, chosen: list[int], damage: str | None) -> None:
+        """Some of what was ever archived; the first page may not be what it was."""
+        places = sorted(self.shelf, key=lambda place: len(place[1]))
+        places = sorted({places[which % len(places)] for which in chosen}, key=places.index)
+        numbers = self.records.take(len(places))
+        pages = [replace(self.shelf[place], record=number) for place, number in zip(places, numbers, strict=True)]
+        if damage is not None:
+            pages[0] = DAMAGES[damage](pages[0])
+        refused = self.tree.restore(pages)
+        left = []
+        for number, (namespace, prefix) in zip(numbers, places, strict=True):
+            table = self.table(namespace)
+            row = table.rows.get(prefix, Row(table, prefix))
+            orphan = len(prefix) > self.tree.page_size and self.parent(row) is None
+            if orphan or row.disk is not None or (damage is not None and number == numbers[0]):
+                left.append(number)
+            else:
+                table.rows[prefix] = row
+                row.disk, row.archiving = number, False
+        assert refused == left
+        self.records.give_back(refused)
+
+    @precondition(lambda self: self.tree.disk_pages)
+    @rule()
+    def restore_elsewhere(self) -> None:
+        """Another process finds what is on disk from its root on, and has nothing else."""
+        reached, lost = set(), []
+        for row in sorted(self.rows(), key=lambda row: len(row.prefix)):
+            above = self.parent(row)
+            if row.disk is not None and not row.table.forgotten:
+                if len(row.prefix) == self.tree.page_size or (above is not None and above.disk in reached):
+                    reached.add(row.disk)
+                else:
+                    lost.append(row.disk)
+        pages = [self.stored(node) for node in self.tree.walk() if node.disk is not None]
+        other = PrefixTree(self.tree.page_size)
+        assert sorted(other.restore(pages)) == sorted(lost)
+        other.check()
+        assert (other.nodes, other.disk_pages) == (len(reached), len(reached))
+        mine = {(node.disk, self.tree.digest(node)) for node in self.tree.walk() if node.disk in reached}
+        assert {(node.disk, other.digest(node)) for node in other.walk()} == mine
 
     @rule(namespace=st.sampled_from(["a", "b", "b", "c"]))
     def forget(self, namespace: str) -> None:
@@ -346,16 +514,15 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         table = self.tables.pop(namespace, Table())
         table.forgotten = True
         self.forgotten.append(table)
-        gone = [row for row in table.rows.values() if not self.locked(row)]
-        assert sorted(evicted.pages) == sorted(row.page for row in gone if row.page is not None)
-        assert sorted(evicted.entries) == sorted(row.host for row in gone if row.host is not None)
+        right = Gone()
         for row in list(table.rows.values()):
-            row.used, row.saving = FORGOTTEN, False
-        for row in gone:
-            row.page = row.host = None
-            del table.rows[row.prefix]
-        self.pages.give_back(evicted.pages)
-        self.entries.give_back(evicted.entries)
+            if not row.gone and not (self.locked(row) and row.in_memory):
+                self.remove(row, right)
+        for row in table.rows.values():
+            right.records += [row.disk] if row.disk is not None else []
+            row.used, row.disk, row.saving, row.archiving = FORGOTTEN, None, False, False
+        right.assert_is(evicted)
+        self.give_back(evicted)
         assert not self.tree.match(namespace, [0] * 9)
 
     # What is always true
@@ -367,14 +534,30 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     def to_save(self) -> list[Row]:
         return [row for row in self.leaves(lambda row: row.unsaved) if not row.table.forgotten]
 
+    def due(self) -> list[Row]:
+        """What is to be archived."""
+        found = []
+        for row in self.rows():
+            above = self.parent(row)
+            if above is None or above.disk is not None or above.archiving:
+                found.append(row)
+        return [row for row in found if row.disk is None and not row.archiving and not row.table.forgotten]
+
+    def stored(self, node: Node) -> StoredPage:
+        """The node's record, as a store would tell of it."""
+        assert node.disk is not None
+        assert node.parent is not None
+        namespace = node.upward()[-1].key.decode()
+        return StoredPage(node.disk, self.tree.digest(node), self.tree.digest(node.parent), namespace, node.key)
+
     @invariant()
     def the_tree_is_what_the_table_is(self) -> None:
         self.tree.check()
         nodes = []
         for node in self.tree.walk():
             prefix = tuple(token for each in self.tree.path(node) for token in self.tree.tokens_of(each))
-            nodes.append((prefix, node.page, node.host, node.saving, bool(node.locks)))
-        rows = [(row.prefix, row.page, row.host, row.saving, self.locked(row)) for row in self.rows()]
+            nodes.append((prefix, node.page, node.host, node.disk, node.saving, node.archiving, bool(node.locks)))
+        rows = [(r.prefix, r.page, r.host, r.disk, r.saving, r.archiving, self.locked(r)) for r in self.rows()]
         assert len(nodes) == len(rows)
         assert set(nodes) == set(rows)
         assert self.tree.evictable == sum(row.page is not None and not self.locked(row) for row in self.rows())
@@ -384,9 +567,11 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         in_flight = [page for onload in self.onloads for page in onload.pages]
         assert self.pages.out == {row.page for row in self.rows() if row.page is not None} | set(in_flight)
         assert self.entries.out == {row.host for row in self.rows() if row.host is not None}
+        assert self.records.out == {row.disk for row in self.rows() if row.disk is not None}
+        assert self.tree.in_both == sum(row.page is not None and row.host is not None for row in self.rows())
 
     def teardown(self) -> None:
-        """Unlocked, evicted and pruned, nothing is left."""
+        """Unlocked, evicted, pruned and lost from disk, nothing is left."""
         if not hasattr(self, "tree"):
             return
         while self.onloads:
@@ -397,11 +582,16 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         self.prune(10**6)
         while self.saves:
             self.saved(0)
+        while self.archives:
+            self.archived(0)
+        while self.tree.disk_pages:
+            self.lose_a_record(0, True)
         self.tree.check()
         assert (self.tree.nodes, self.tree.device_pages, self.tree.host_pages, self.tree.evictable) == (0, 0, 0, 0)
         assert not self.tree.namespaces
         assert not self.pages.out
         assert not self.entries.out
+        assert not self.records.out
 
 
 CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])

@@ -202,6 +202,56 @@ def test_each_property_of_a_device_is_in_the_key(part: str, change: dict[str, An
     assert part in {field.name for field in fields(Target) if getattr(before, field.name) != getattr(after, field.name)}
 
 
+@dataclass(frozen=True)
+class FakeGpu(FakeDevice):
+    platform: str = "gpu"
+    device_kind: str = "NVIDIA H100 80GB HBM3"
+    compute_capability: str = "9.0"
+
+
+def test_an_attached_chip_and_the_description_of_it_are_one_target() -> None:
+    """Attached ones say which slice they are in, where there is but one."""
+
+    @dataclass(frozen=True)
+    class Attached(FakeDevice):
+        slice_index: int = 0
+
+    of: Callable[[list[Any]], Target] = Target.of
+    assert of([Attached()]) == of([FakeDevice()])
+    assert of([Attached(slice_index=1)]) != of([FakeDevice()])
+
+
+@pytest.mark.parametrize(
+    "attached",
+    [
+        {"client": FakeClient(platform_version="PJRT C API\ncuda 13020")},
+        {"client": FakeClient(devices=8)},
+        {"coords": (1, 2, 3)},
+    ],
+)
+def test_what_only_an_attached_gpu_says_is_not_in_the_key(attached: dict[str, Any]) -> None:
+    described = FakeGpu(client=FakeClient("PJRT C API\nNVIDIA H100 80GB HBM3"))
+    of: Callable[[list[Any]], Target] = Target.of
+    assert of([replace(described, **attached)]) == of([described])
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("device_kind", {"device_kind": "NVIDIA A100-SXM4-40GB"}),
+        ("device_kind", {"compute_capability": "8.0"}),
+        ("topology", {"id": 1}),
+        ("topology", {"process_index": 1}),
+    ],
+)
+def test_each_property_of_a_gpu_is_in_the_key(part: str, change: dict[str, Any]) -> None:
+    of: Callable[[list[Any]], Target] = Target.of
+    before, after = of([FakeGpu()]), of([replace(FakeGpu(), **change)])
+    assert {field.name for field in fields(Target) if getattr(before, field.name) != getattr(after, field.name)} == {
+        part
+    }
+
+
 def test_the_order_of_the_devices_is_in_the_key() -> None:
     first, second = FakeDevice(0), FakeDevice(1)
     of: Callable[[list[Any]], Target] = Target.of
@@ -313,7 +363,7 @@ def _is_package(name: str) -> bool:
 
 def test_every_module_that_a_program_can_come_from_is_in_the_key() -> None:
     seen: set[str] = set()
-    todo = ["rekindle.executables", "rekindle.step", "rekindle.page_copies", "rekindle.models.decoder"]
+    todo = ["rekindle.programs", "rekindle_kernels.xla.operations"]  # the api imports implementations by their names
     while todo:
         module = todo.pop()
         if module not in seen:

@@ -426,7 +426,7 @@ def test_a_full_disk_costs_one_warning(small_disk: Path, program: jax.stages.Com
 def test_a_disk_that_fills_up_while_orbax_writes_costs_one_warning(
     entry: Path, program: jax.stages.Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write_half(path: Path, _: object) -> None:
+    def write_half(path: Path, _: object, compressed: bool) -> None:
         path.mkdir()
         (path / "half").write_bytes(b"x")
         raise ValueError("RESOURCE_EXHAUSTED: No space left on device")

@@ -12,7 +12,7 @@ from rekindle.metrics import SchedulerStats
 from rekindle.testing import fake_session
 
 pretty: Callable[[object], str] = untyped.pretty
-STATS = Stats(SchedulerStats(running=2, pages=364), programs=8, compilations=8, compilations_after_open=0)
+STATS = Stats(SchedulerStats(running=2, pages=364), programs=8, loads=0, compilations=8, unexpected_compilations=0)
 
 
 def generated(text: str, token_ids: tuple[int, ...]) -> Generation:
@@ -43,7 +43,7 @@ def test_a_generation_shows_the_string_or_the_token_that_stopped_it(by: str | in
 def test_stats_are_a_table() -> None:
     lines = pretty(STATS).splitlines()
     assert lines[1:3] == ["scheduler.running            2", "scheduler.pages              364"]
-    assert lines[-1] == "compilations_after_open      0"
+    assert lines[-1] == "unexpected_compilations      0"
     assert str(STATS) == repr(STATS)
     assert pretty(STATS.scheduler).startswith("waiting            0\nrunning            2\n")
 

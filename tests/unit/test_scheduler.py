@@ -244,5 +244,5 @@ def test_counters_mean_what_their_names_say() -> None:
 
 
 def test_another_actors_message_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"the scheduler takes Admit, .* and Fetched, got Cancel"):
+    with pytest.raises(TypeError, match=r"the scheduler takes Admit, .* and SaveCache, got Cancel"):
         ByHand().say(Cancel(0))

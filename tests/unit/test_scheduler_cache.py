@@ -148,7 +148,9 @@ def test_the_least_recently_used_pages_are_evicted_and_the_hottest_survive() -> 
 
 def engine_with_a_prefix_in_the_host_tier_alone() -> ByHand:
     """SHARED was computed, saved and evicted, by others who needed its pages; nothing runs."""
-    engine = ByHand(page_size=16, num_pages=7, max_running=2, overlap=False, host_cache_bytes=8 * PAGE_BYTES)
+    engine = ByHand(
+        page_size=16, num_pages=7, max_running=2, overlap=False, host_cache_bytes=8 * PAGE_BYTES, disk_cache_bytes=0
+    )
     engine.admit(0, SHARED, max_tokens=1)
     engine.drain()
     engine.admit(1, OTHER, max_tokens=40)

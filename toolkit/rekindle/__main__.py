@@ -1,4 +1,4 @@
-"""The command line: `python -m rekindle demo`, `generate`, `info`."""
+"""The command line: `python -m rekindle demo`, `generate`, `info`, `precompile`, `cache`."""
 
 import contextlib
 import io
@@ -13,8 +13,9 @@ from typing import NoReturn
 
 import rekindle
 from rekindle.checkpoint.embedded import NAME
-from rekindle.cli import generate, info
+from rekindle.cli import cache, generate, info, needed
 from rekindle.cli.demo import demo
+from rekindle.cli.precompile import precompile
 from rekindle.errors import RekindleError
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -65,6 +66,12 @@ def _parser() -> ArgumentParser:
     informs = commands.add_parser("info", help="versions, devices and the cache; with MODEL, what it is and needs")
     info.add_arguments(informs)
     informs.set_defaults(run=info.info)
+    compiles = commands.add_parser(
+        "precompile", help="compile a model's programs ahead of need, for this machine or for another"
+    )
+    needed.add_arguments(compiles)
+    compiles.set_defaults(run=precompile)
+    cache.add_arguments(commands.add_parser("cache", help="what the cache directory holds, why, and less of it"))
     return parser
 
 

@@ -59,6 +59,18 @@ def all_buckets(prefill: Sequence[int], decode: Sequence[int], *, combined: bool
     return tuple(alone + both)
 
 
+def larger(buckets: Sequence[Bucket], needed: Bucket) -> list[Bucket]:
+    """Those that hold what `needed` holds and more, the least padding first."""
+    return sorted(
+        (
+            b
+            for b in buckets
+            if b != needed and b.prefill_tokens >= needed.prefill_tokens and b.decode_rows >= needed.decode_rows
+        ),
+        key=sum,
+    )
+
+
 def smallest(sizes: Sequence[int], needed: int) -> int:
     """The smallest of the ascending `sizes` that holds `needed`; 0 needs none.
 

@@ -18,7 +18,7 @@ class CachedPath:
         tokens: its token ids.
         text: its text; empty for a model without a tokenizer.
         hits: how many requests found its most used page.
-        device_pages, host_pages: pages of it in each tier.
+        device_pages, host_pages, disk_pages: pages of it by the warmest tier that each is in.
         held_pages: pages of it that requests or prefix handles hold.
     """
 
@@ -27,10 +27,11 @@ class CachedPath:
     hits: int
     device_pages: int
     host_pages: int
+    disk_pages: int
     held_pages: int
 
     def __repr__(self) -> str:
-        pages = _counted(self.device_pages + self.host_pages, "page")
+        pages = _counted(self.device_pages + self.host_pages + self.disk_pages, "page")
         held = f", {self.held_pages} held" if self.held_pages else ""
         return f"<{_counted(self.hits, 'hit')}, {pages}{held}: {self._ends()}>"
 
@@ -48,8 +49,8 @@ class CacheView:
     Attributes:
         page_size: tokens in a page.
         nodes: cached pages, in any tier.
-        device_pages, host_pages: pages in each tier; some are in both.
-        device_bytes, host_bytes: what they take.
+        device_pages, host_pages, disk_pages: pages in each tier; some are in several.
+        device_bytes, host_bytes, disk_bytes: what they take; on disk, before compression.
         hottest: the paths that were found most often.
     """
 
@@ -57,15 +58,18 @@ class CacheView:
     nodes: int
     device_pages: int
     host_pages: int
+    disk_pages: int
     device_bytes: int
     host_bytes: int
+    disk_bytes: int
     hottest: tuple[CachedPath, ...]
 
     def __repr__(self) -> str:
         lines = [
             f"<rekindle prefix cache: {_counted(self.nodes, 'page')} of {self.page_size} tokens; "
             f"{self.device_pages} on the device ({_megabytes(self.device_bytes)}), "
-            f"{self.host_pages} in host memory ({_megabytes(self.host_bytes)})>"
+            f"{self.host_pages} in host memory ({_megabytes(self.host_bytes)}), "
+            f"{self.disk_pages} on disk ({_megabytes(self.disk_bytes)})>"
         ]
         lines += [f"  {path!r}" for path in self.hottest]
         return "\n".join(lines)
@@ -85,8 +89,10 @@ def view(tree: PrefixTree, page_bytes: int, text_of: Callable[[Sequence[int]], s
         nodes=tree.nodes,
         device_pages=tree.device_pages,
         host_pages=tree.host_pages,
+        disk_pages=tree.disk_pages,
         device_bytes=tree.device_pages * page_bytes,
         host_bytes=tree.host_pages * page_bytes,
+        disk_bytes=tree.disk_pages * page_bytes,
         hottest=tuple(_described(tree, node, text_of) for node in ends[:SHOWN]),
     )
 
@@ -111,6 +117,7 @@ def _described(tree: PrefixTree, end: Node, text_of: Callable[[Sequence[int]], s
         text=text_of(tokens),
         hits=_hottest(path),
         device_pages=sum(node.page is not None for node in path),
-        host_pages=sum(node.page is None for node in path),
+        host_pages=sum(node.page is None and node.host is not None for node in path),
+        disk_pages=sum(node.page is None and node.host is None for node in path),
         held_pages=sum(node.locks > 0 for node in path),
     )

@@ -9,11 +9,13 @@ from rekindle.errors import QueueFull, SessionError
 from rekindle.feed import Feed
 from rekindle.handle import Handle
 from rekindle.messages import (
+    CacheSaved,
     Cancel,
     Message,
     NewWeights,
     Prompt,
     Rejected,
+    SaveCache,
     Started,
     Submit,
     Text,
@@ -38,6 +40,7 @@ class Callers:
         self._handles: dict[int, Handle] = {}
         self._queued: set[int] = set()
         self._weights: dict[int, Feed[None]] = {}
+        self._saves: dict[int, Feed[CacheSaved]] = {}
         self._error: Exception | None = None
 
     def submit(self, prompt: Prompt, params: SamplingParams, post: Post, *, wait: bool, hold: bool = False) -> Handle:
@@ -99,8 +102,22 @@ class Callers:
             used.close()
         return ticket, used
 
+    def save_cache(self, post: Post) -> Feed[CacheSaved]:
+        """Have all cached pages written to disk: a feed that ends with the answer, or when the engine has stopped."""
+        ticket = next(self._ids)
+        saved = self._saves[ticket] = Feed()
+        post(SaveCache(ticket))
+        if self._error is not None:
+            saved.close()
+        return saved
+
     def deliver(self, message: Message) -> None:
         """Take what the engine says to callers; runs on the engine's thread."""
+        if isinstance(message, CacheSaved):
+            saved = self._saves.pop(message.ticket)
+            saved.put(message)
+            saved.close()
+            return
         if isinstance(message, WeightsUsed):
             self._weights.pop(message.ticket).close()
             return
@@ -120,6 +137,8 @@ class Callers:
         self._error = error
         for used in self._weights.values():
             used.close()
+        for saved in self._saves.values():
+            saved.close()
         for request_id in tuple(self._handles):
             self._end(request_id, error)
 

@@ -10,11 +10,12 @@ from rekindle.model_config import ModelConfig
 
 Ticks = Literal["prefill-first", "combined"]
 Policy = Literal["fcfs", "longest-prefix"]
-Precompile = Literal["all", "lazy"]
+Precompile = Literal["all", "background", "lazy"]
+Restore = Literal["auto", "require", "off"]
 SamplingDefaults = Literal["model", "neutral"]
 DEFAULT_POOL_BYTES = 1 << 30
-EXTRA_PROGRAMS = 3
-"""Programs beside the buckets' steps: to enter a slot, and to copy pages out of the pool and into it."""
+EXTRA_PROGRAMS = 4
+"""Programs beside the buckets' steps: to make the empty state, enter a slot, and copy pages out of the pool and in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,14 @@ class Settings:
         ticks: "prefill-first" computes prompts and decode rows in ticks of their own; "combined" lets them share one.
         policy: who leaves the waiting queue next: "fcfs" who came first, "longest-prefix" who has most in the cache.
         prefix_cache: keep the pages of prompts and outputs, and use them for requests that begin the same.
-        host_cache_bytes: host memory for pages that the device has no room for; 0 keeps none.
+        host_cache_bytes: host memory for pages that the device has no room for; 0 keeps none, and none on disk either.
+        disk_cache_bytes: room in the cache directory for pages of all models; 0 keeps none there.
         overlap: plan and dispatch the next tick before the tokens of the current one are read.
-        precompile: "all" compiles every bucket in `open`; "lazy" compiles each at its first use.
+        precompile: "background" has `open` return as soon as a first request can be served, and makes the programs of
+            the other buckets meanwhile; "all" has it wait for every one; "lazy" makes each at its first use.
+        restore: "auto" loads compiled programs and cached prefixes of earlier sessions from the cache directory, and
+            saves its own there; "require" refuses to open where a program would have to be compiled; "off" neither
+            reads nor writes them.
         prefill_buckets: padded prompt tokens of a tick, ascending multiples of 16 that contain `max_prefill_tokens`.
         decode_buckets: padded decode rows of a tick, ascending, that contain `max_running`.
         max_executables: compiled programs kept, the least recently used given up first.
@@ -56,8 +62,10 @@ class Settings:
     policy: Policy = "fcfs"
     prefix_cache: bool = True
     host_cache_bytes: int = 1 << 30
+    disk_cache_bytes: int = 4 << 30
     overlap: bool = True
-    precompile: Precompile = "all"
+    precompile: Precompile = "background"
+    restore: Restore = "auto"
     prefill_buckets: Sequence[int] | None = None
     decode_buckets: Sequence[int] | None = None
     max_executables: int = 64
@@ -77,8 +85,10 @@ class Settings:
         _one_of("policy", self.policy, ("fcfs", "longest-prefix"))
         _one_of("prefix_cache", self.prefix_cache, (True, False))
         _integer("host_cache_bytes", self.host_cache_bytes, 0)
+        _integer("disk_cache_bytes", self.disk_cache_bytes, 0)
         _one_of("overlap", self.overlap, (True, False))
-        _one_of("precompile", self.precompile, ("all", "lazy"))
+        _one_of("precompile", self.precompile, ("all", "background", "lazy"))
+        _one_of("restore", self.restore, ("auto", "require", "off"))
         _integer("max_logprobs", self.max_logprobs, 0)
         _one_of("sampling_defaults", self.sampling_defaults, ("model", "neutral"))
 
@@ -92,6 +102,7 @@ class Limits:
         pages_per_request: the length of a page table row.
         page_bytes: of one page over all layers.
         host_pages: pages that the host tier has room for; 0 without a prefix cache.
+        snapshots: whether cached pages are written to disk, which they reach through the host tier.
         depth: ticks that may be dispatched and not yet settled.
         Others as in `Settings`.
     """
@@ -108,6 +119,7 @@ class Limits:
     prefix_cache: bool
     page_bytes: int
     host_pages: int
+    snapshots: bool
     depth: int
     prefill_buckets: tuple[int, ...]
     decode_buckets: tuple[int, ...]
@@ -131,6 +143,7 @@ class Limits:
         max_context = min(asked, (num_pages - 1) * page_size)
         prefill, decode = settings.prefill_buckets, settings.decode_buckets
         tokens, running = settings.max_prefill_tokens, settings.max_running
+        host_pages = settings.host_cache_bytes // page_bytes if settings.prefix_cache else 0
         limits = cls(
             page_size=page_size,
             num_pages=num_pages,
@@ -143,7 +156,8 @@ class Limits:
             policy=settings.policy,
             prefix_cache=settings.prefix_cache,
             page_bytes=page_bytes,
-            host_pages=settings.host_cache_bytes // page_bytes if settings.prefix_cache else 0,
+            host_pages=host_pages,
+            snapshots=settings.restore != "off" and settings.disk_cache_bytes > 0 and host_pages > 0,
             depth=2 if settings.overlap else 1,
             prefill_buckets=buckets.default_prefill_buckets(tokens)
             if prefill is None
@@ -154,12 +168,17 @@ class Limits:
             max_logprobs=min(settings.max_logprobs, model.vocab_size),
         )
         needed = len(limits.all_buckets()) + EXTRA_PROGRAMS
-        if settings.precompile == "all" and needed > settings.max_executables:
+        if settings.precompile != "lazy" and needed > settings.max_executables:
             raise ConfigError(
                 f"these settings need {needed} programs, and max_executables keeps {settings.max_executables}; "
                 'raise it, give fewer prefill_buckets or decode_buckets, or choose precompile="lazy"'
             )
         return limits
+
+    def first_buckets(self) -> tuple[buckets.Bucket, ...]:
+        """Those with which any request can be served alone: the largest prefill, and the smallest decode bucket."""
+        prefill, decode = self.prefill_buckets[-1], self.decode_buckets[0]
+        return buckets.Bucket(prefill, 0), buckets.Bucket(0, decode)
 
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
         """Every bucket that a tick may need."""

@@ -1,4 +1,4 @@
-"""The engine: six actors wired by message type, on one event loop."""
+"""The engine: seven actors wired by message type, on one event loop."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import anyio
 from rekindle.actor import Actor, Mailbox, run
 from rekindle.messages import (
     Admit,
+    CacheSaved,
     Cancel,
     Dispatched,
     Drop,
@@ -19,9 +20,11 @@ from rekindle.messages import (
     Message,
     NewWeights,
     Output,
+    Persist,
     Plan,
     Rejected,
     Save,
+    SaveCache,
     Saved,
     Settled,
     Started,
@@ -31,6 +34,8 @@ from rekindle.messages import (
     UseWeights,
     WeightsUsed,
     Withdraw,
+    Write,
+    Written,
 )
 
 Deliver = Callable[[Message], None]
@@ -46,6 +51,7 @@ class Actors:
     settler: Actor
     detokenizer: Actor
     host_tier: Actor
+    disk_tier: Actor
 
     def by_message(self) -> Mapping[type, Actor]:
         """Who takes which message."""
@@ -60,6 +66,8 @@ class Actors:
             Settled: self.scheduler,
             Saved: self.scheduler,
             Fetched: self.scheduler,
+            Written: self.scheduler,
+            SaveCache: self.scheduler,
             Plan: self.stepper,
             Save: self.stepper,
             UseWeights: self.stepper,
@@ -68,10 +76,12 @@ class Actors:
             Gathered: self.host_tier,
             Fetch: self.host_tier,
             Drop: self.host_tier,
+            Persist: self.host_tier,
+            Write: self.disk_tier,
         }
 
 
-TO_CALLER = (Rejected, Started, Text, WeightsUsed)
+TO_CALLER = (Rejected, Started, Text, WeightsUsed, CacheSaved)
 """Messages that leave the engine."""
 
 

@@ -11,7 +11,9 @@
     ├── QueueFull                        `submit` found the waiting queue full
     ├── RequestCancelled                 the request was cancelled before it ended
     ├── WeightsChanged                   `update_weights` ended the request
-    ├── StorageError                     the cache directory cannot be used, or is not safe to use
+    ├── StorageError                     the cache directory cannot be used
+    │   └── UnsafeStorage                somebody else could have written what it holds
+    ├── NotRestored                      `open(restore="require")` would have had to compile
     └── SessionError
         ├── SessionClosed                the session was used after, or closed during, the call
         └── EngineFailed                 the engine stopped; the cause is chained
@@ -65,7 +67,15 @@ class WeightsChanged(RekindleError):
 
 
 class StorageError(RekindleError):
-    """The cache directory cannot be used, or is not safe to use."""
+    """The cache directory cannot be used."""
+
+
+class UnsafeStorage(StorageError):
+    """A directory or file in the cache directory belongs to another user, or is writable by others."""
+
+
+class NotRestored(RekindleError):
+    """A program is not in the executable store, and was not to be compiled."""
 
 
 class SessionError(RekindleError):

@@ -1,119 +1,205 @@
-"""The compiled programs of a model, the step of each bucket and those beside it, kept in a bounded LRU."""
+"""The compiled programs of a model in a bounded LRU: found, loaded or compiled, ahead of their first use or at it."""
 
+import atexit
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Literal
+import warnings
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from typing import Any
 
 import jax
-import numpy as np
-from flax import nnx
 
-from rekindle.adjustments import blank_entry, enter
-from rekindle.buckets import Bucket
-from rekindle.models.decoder import Decoder
-from rekindle.page_copies import gather, scatter
-from rekindle.progress import Progress, Report
-from rekindle.step import Layout, Pages, Slots, step
+from rekindle.errors import SessionClosed
+from rekindle.program_key import Difference
+from rekindle.program_shelf import ProgramShelf
+from rekindle.programs import Key, Program, Programs, program_name
 
-Program = Callable[..., Any]
-"""A compiled function; what it takes and returns in new form is donated.
+WORKERS = 2
+"""Lowering and loading hold the interpreter about half of the time, and the compiler uses several threads itself."""
 
-The step of a bucket: `program(weights, pages, slots, packed) -> (pages, slots, outputs)`.
-ENTER, which enters a slot: `program(adjustments, slot, packed) -> adjustments`.
-GATHER, which copies a page out of the pool: `program(pages, page_id) -> content`.
-SCATTER, which puts one back into it: `program(pages, page_id, content) -> pages`.
-"""
-
-ENTER: Final = "enter"
-GATHER: Final = "gather"
-SCATTER: Final = "scatter"
-Key = Bucket | Literal["enter", "gather", "scatter"]
-"""What a program is for."""
-
-
-def flat_weights(decoder: Decoder) -> list[jax.Array]:
-    """A decoder's arrays in the order that programs take them."""
-    leaves: list[jax.Array] = jax.tree.leaves(nnx.state(decoder))
-    return leaves
+EXIT_SECONDS = 10.0
+"""How long a process that ends waits for a program that is being made."""
 
 
 class Executables:
-    """Compiles programs and keeps them; safe to use from several threads.
+    """Keeps programs, and makes those that are asked for on worker threads; safe to use from several threads.
 
     Args:
-        capacity: programs kept.
-        max_logprobs: as in `Settings`.
+        programs: how each is lowered.
+        capacity: programs kept, the least recently used given up first.
+        shelf: where they are loaded from and saved; None for nowhere.
 
     Attributes:
-        weights: the model's arrays, the first argument of every program.
+        weights: the model's arrays, the first argument of every step.
         compilations: programs compiled so far.
+        loads: programs loaded from the store so far.
+        unexpected: programs compiled that `prepare` should have had ready.
+        misses: why programs were not loaded: the parts in which the key of each differs from the stored one most like
+            it, or None where none of its name is stored.
     """
 
-    def __init__(self, decoder: Decoder, pages: Pages, slots: Slots, capacity: int, max_logprobs: int):
-        graph, state = nnx.split(decoder)
-        self.weights, treedef = jax.tree.flatten(state)
-        self.compilations = 0
+    def __init__(self, programs: Programs, capacity: int, shelf: ProgramShelf | None = None):
+        self.weights: list[jax.Array] = []
+        self.compilations = self.loads = self.unexpected = 0
+        self.misses: dict[Key, dict[str, Difference] | None] = {}
+        self._programs = programs
         self._capacity = capacity
-        self._programs: OrderedDict[Key, Program] = OrderedDict()
+        self._shelf = shelf
+        self._held: OrderedDict[Key, Program] = OrderedDict()
+        self._coming: dict[Key, Future[Program]] = {}
+        self._queue: deque[Key] = deque()
+        self._planned: set[Key] = set()
+        self._workers = 0
+        self._idle: Future[None] = Future()
         self._lock = threading.Lock()
-        self._max_running = len(slots.token) - 1
-        self._shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (self.weights, pages, slots))
-
-        def run(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
-            decoder = nnx.merge(graph, jax.tree.unflatten(treedef, weights))
-            return step(decoder, pages, slots, packed, bucket, max_logprobs)
-
-        self._step = jax.jit(run, donate_argnames=("pages", "slots"), static_argnames="bucket")
-        self._enter = jax.jit(enter, donate_argnames="adjustments")
-        self._gather = jax.jit(gather)
-        self._scatter = jax.jit(scatter, donate_argnames="pages")
+        atexit.register(_end, weakref.ref(self))
 
     def __len__(self) -> int:
-        return len(self._programs)
+        return len(self._held)
 
     def find(self, key: Key) -> Program | None:
-        """A program if it is compiled. The caller's reference keeps it alive whatever is evicted."""
+        """A program if it is ready. The caller's reference keeps it alive whatever is given up."""
         with self._lock:
-            if key in self._programs:
-                self._programs.move_to_end(key)
-            return self._programs.get(key)
+            if key in self._held:
+                self._held.move_to_end(key)
+            return self._held.get(key)
 
-    def compile(self, key: Key) -> Program:
-        """Compile one program, which can take seconds: not for an event loop's thread."""
-        program = self._lowered(key).compile()
+    def prepare(self, keys: Iterable[Key]) -> list[Future[Program]]:
+        """Begin to make these programs, in their order, and say when each is ready."""
+        with self._lock:
+            keys = list(keys)
+            self._planned.update(keys)
+            return [self._ask(key) for key in keys]
+
+    def obtain(self, key: Key) -> Future[Program]:
+        """A program as soon as can be: it is the next to be made, if it is neither ready nor under way."""
+        with self._lock:
+            missed = key in self._planned and key not in self._held and key not in self._coming
+            future = self._ask(key)
+            if key in self._queue:
+                self._queue.remove(key)
+                self._queue.appendleft(key)
+        if missed:
+            self._warn(key, f"it was given up for others: max_executables keeps {self._capacity}")
+        return future
+
+    def coming(self, keys: Iterable[Key]) -> list[Future[Program]]:
+        """Those of the programs that are asked for and not ready."""
+        with self._lock:
+            return [self._coming[key] for key in keys if key in self._coming]
+
+    def compile_for(self, key: Key, arguments: Sequence[Any]) -> Program:
+        """Compile a program for arguments other than it was made for, which takes seconds, and warn of it."""
+        differences = "; ".join(_differences(self._programs.arguments(key), arguments))
+        self._warn(key, f"it was called with other arguments than it was made for: {differences}")
+        program = self._programs.lowered(key, arguments).compile()
         with self._lock:
             self.compilations += 1
-            self._programs[key] = program
-            while len(self._programs) > self._capacity:
-                self._programs.popitem(last=False)
+            self._keep(key, program)
         return program
 
-    def _lowered(self, key: Key) -> jax.stages.Lowered:
-        _, pages, slots = self._shapes
-        match key:
-            case "enter":
-                blank = blank_entry(slots.adjustments.bias.shape[1])
-                return self._enter.lower(slots.adjustments, np.int32(0), blank)
-            case "gather":
-                return self._gather.lower(pages, np.int32(0))
-            case "scatter":
-                content = jax.eval_shape(gather, pages, np.int32(0))
-                return self._scatter.lower(pages, np.int32(0), content)
-            case Bucket():
-                return self._step.lower(*self._shapes, Layout.of(key, self._shapes[2]).blank(), bucket=key)
+    def idle(self) -> Future[None]:
+        """Done once nothing is being made or saved."""
+        with self._lock:
+            if not self._workers and not self._idle.done():
+                self._idle.set_result(None)
+            return self._idle
 
-    def compile_all(self, keys: Iterable[Key], report: Report) -> None:
-        """Compile every program, two at a time: lowering holds the interpreter, and the compiler runs beside it."""
-        todo = [key for key in keys if self.find(key) is None]
-        with ThreadPoolExecutor(2, "rekindle-compile") as pool:
-            futures = [pool.submit(self.compile, key) for key in todo]
-            try:
-                for done, future in enumerate(futures):
-                    report(Progress("compiling", done, len(todo), "programs"))
-                    future.result()
-                report(Progress("compiling", len(todo), len(todo), "programs"))
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+    def stop(self) -> None:
+        """Make nothing more; who waits is told."""
+        with self._lock:
+            waiting = [self._coming.pop(key) for key in self._queue]
+            self._queue.clear()
+            self._capacity = 0
+        for future in waiting:
+            future.set_exception(SessionClosed("the session was closed before the program was made"))
+
+    def _ask(self, key: Key) -> Future[Program]:
+        future: Future[Program] = Future()
+        if key in self._held:
+            future.set_result(self._held[key])
+            return future
+        if key in self._coming:
+            return self._coming[key]
+        self._coming[key] = future
+        self._queue.append(key)
+        if self._workers < WORKERS:
+            self._workers += 1
+            if self._idle.done():
+                self._idle = Future()
+            threading.Thread(target=self._work, name="rekindle-programs", daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._workers -= 1
+                    if not self._workers:
+                        self._idle.set_result(None)
+                    return
+                key = self._queue.popleft()
+            self._make(key)
+
+    def _make(self, key: Key) -> None:
+        try:
+            program = self._shelf.load(key) if self._shelf is not None else None
+            loaded = program is not None
+            if program is None:
+                if self._shelf is not None:
+                    self.misses[key] = self._shelf.explain(key)
+                program = self._programs.lowered(key).compile()
+        except BaseException as error:
+            with self._lock:
+                future = self._coming.pop(key)
+            future.set_exception(error)
+            return
+        with self._lock:
+            self.loads += loaded
+            self.compilations += not loaded
+            self._keep(key, program)
+            future = self._coming.pop(key)
+        future.set_result(program)
+        if self._shelf is not None and not loaded:
+            self._shelf.save(key, program)
+
+    def _keep(self, key: Key, program: Program) -> None:
+        self._held[key] = program
+        while len(self._held) > self._capacity:
+            self._held.popitem(last=False)
+
+    def _warn(self, key: Key, reason: str) -> None:
+        with self._lock:
+            self.unexpected += 1
+            again = self.unexpected > 1
+        if not again:
+            warnings.warn(
+                f"the program {program_name(key)!r} has to be compiled while requests wait: {reason}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _end(reference: "weakref.ref[Executables]") -> None:
+    """A thread that comes back from the compiler into an interpreter that has ended would abort the process."""
+    executables = reference()
+    if executables is not None:
+        executables.stop()
+        wait([executables.idle()], timeout=EXIT_SECONDS)
+
+
+def _differences(expected: dict[str, Any], got: Sequence[Any]) -> Iterator[str]:
+    """Which leaf of which argument has another shape, dtype or sharding."""
+    for (name, shapes), argument in zip(expected.items(), got, strict=True):
+        if str(jax.tree.structure(shapes)) != str(jax.tree.structure(argument)):
+            yield f"{name} has another structure"
+            continue
+        for (path, shape), leaf in zip(
+            jax.tree_util.tree_leaves_with_path(shapes), jax.tree.leaves(argument), strict=True
+        ):
+            for quality in ("shape", "dtype", "sharding"):
+                before, now = getattr(shape, quality, None), getattr(leaf, quality, None)
+                if before is not None and now is not None and before != now:
+                    yield f"{quality} of {name}{jax.tree_util.keystr(path)} is {now} instead of {before}"

@@ -8,7 +8,7 @@ import numpy as np
 from anyio import to_thread
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from rekindle.messages import Drop, Fetch, Fetched, Gathered, Message, Saved
+from rekindle.messages import Copy, Drop, Fetch, Fetched, Gathered, Message, Persist, Saved, Write
 
 
 class Copies(Protocol):
@@ -19,6 +19,13 @@ class Copies(Protocol):
 
     def stage(self, entries: Sequence[Any]) -> list[Any]:
         """Entries as device arrays."""
+
+
+class Disk(Protocol):
+    """Where pages are that are in no memory."""
+
+    def read(self, records: Sequence[int]) -> Sequence[Any | None]:
+        """Their contents, None for one that is good no more. It waits: not for an event loop's thread."""
 
 
 class DeviceCopies:
@@ -60,12 +67,14 @@ class HostTier:
         capacity_bytes: a hard bound of all entries together.
         page_bytes: of one entry.
         copies: does the copying, in a worker thread.
+        disk: the disk tier's records, read in a worker thread; None without one.
     """
 
-    def __init__(self, capacity_bytes: int, page_bytes: int, copies: Copies):
+    def __init__(self, capacity_bytes: int, page_bytes: int, copies: Copies, disk: Disk | None = None):
         self._capacity = capacity_bytes // page_bytes
         self._page_bytes = page_bytes
         self._copies = copies
+        self._disk = disk
         self._entries: dict[int, Any] = {}
         self._newest = -1
         self._dropped_ahead: set[int] = set()
@@ -85,16 +94,18 @@ class HostTier:
         self._entries.clear()
 
     async def handle(self, message: Message) -> list[Message]:
-        """Gathered becomes Saved, and Fetch Fetched; Drop frees entries, also some that are still to come."""
+        """Gathered becomes Saved, Fetch Fetched, and Persist Write; Drop frees entries, also some still to come."""
         match message:
             case Gathered(save_id, entries, pages):
                 return [Saved(save_id, await self._keep(entries, pages))]
-            case Fetch(request_id, entries):
-                return [await self._fetch(request_id, entries)]
+            case Fetch(request_id, copies):
+                return [await self._fetch(request_id, copies)]
+            case Persist(pages, entries, used):
+                return [Write(pages, tuple(self._entries.get(entry) for entry in entries), used)]
             case Drop(entries):
                 self._drop(entries)
                 return []
-        raise TypeError(f"the host tier takes Gathered, Fetch and Drop, got {message!r}")
+        raise TypeError(f"the host tier takes Gathered, Fetch, Persist and Drop, got {message!r}")
 
     async def _keep(self, entries: Sequence[int], pages: Sequence[Any]) -> bool:
         """Keep all of the pages that are still wanted or, where they would exceed the bound, none."""
@@ -113,13 +124,18 @@ class HostTier:
                 self._dropped_ahead.add(entry)
             self._entries.pop(entry, None)
 
-    async def _fetch(self, request_id: int, entries: Sequence[int]) -> Fetched:
-        bad = tuple(entry for entry in entries if entry not in self._entries)
+    async def _fetch(self, request_id: int, copies: Sequence[Copy]) -> Fetched:
+        records = [copy.record for copy in copies if copy.record is not None]
+        found: dict[Copy, Any] = {copy: self._entries.get(copy.entry) for copy in copies if copy.entry is not None}
+        if records and self._disk is not None:
+            contents = await to_thread.run_sync(self._disk.read, records, abandon_on_cancel=True)
+            found |= {Copy(None, record): content for record, content in zip(records, contents, strict=True)}
+        bad = tuple(copy for copy in copies if found.get(copy) is None)
         if bad:
             return Fetched(request_id, None, bad)
-        found = [self._entries[entry] for entry in entries]
         try:
-            staged = await to_thread.run_sync(self._copies.stage, found, abandon_on_cancel=True)
+            stage = self._copies.stage
+            staged = await to_thread.run_sync(stage, [found[copy] for copy in copies], abandon_on_cancel=True)
         except jax.errors.JaxRuntimeError:  # no room on the device: the request can still compute them
             return Fetched(request_id, None)
         return Fetched(request_id, tuple(staged))

@@ -9,10 +9,11 @@ Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rekindle.request import Request, SamplingParams
 from rekindle.results import EndReason, TokenLogprob
+from rekindle.stored_page import NewPage
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +133,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Onload:
-    """Pages from the host tier, staged on the device, and where in the pool each goes before the tick is run."""
+    """Pages that are staged on the device, and where in the pool each goes before the tick is run.
+
+    Attributes:
+        from_disk: how many of them were read from disk; the others come from the host tier.
+    """
 
     staged: tuple[Any, ...]
     pages: tuple[int, ...]
+    from_disk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +193,21 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A request is going to use these entries of the host tier: stage them on the device."""
+    """A request is going to use these pages, which are not in the device tier: stage them on the device.
+
+    Attributes:
+        copies: of each page, the entry of the host tier or, where it has none, the record of the disk tier.
+    """
 
     request_id: int
-    entries: tuple[int, ...]
+    copies: "tuple[Copy, ...]"
+
+
+class Copy(NamedTuple):
+    """Where a page is beside the device tier: the number of an entry of the host tier, or of a record on disk."""
+
+    entry: int | None
+    record: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +215,71 @@ class Fetched:
     """What was fetched for a request.
 
     Attributes:
-        staged: for an `Onload`, one for each entry; None if there is not one for each.
-        bad: the entries that could not be read.
+        staged: for an `Onload`, one for each copy; None if there is not one for each.
+        bad: the copies that could not be read.
     """
 
     request_id: int
     staged: tuple[Any, ...] | None
-    bad: tuple[int, ...] = ()
+    bad: tuple[Copy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write pages to disk, which the host tier has.
+
+    Attributes:
+        pages: what they are.
+        entries: where the host tier has each.
+        used: records whose prefixes were used since the last `Persist`.
+    """
+
+    pages: tuple[NewPage, ...]
+    entries: tuple[int, ...]
+    used: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A `Persist` with the content of each page; None for one that the host tier lacks."""
+
+    pages: tuple[NewPage, ...]
+    contents: tuple[Any, ...]
+    used: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a `Write`; they are answered in their order.
+
+    Attributes:
+        records: of each page; None for one that could not be written.
+        pruned: records that are good no more.
+    """
+
+    records: tuple[int | None, ...]
+    pruned: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCache:
+    """A caller wants all cached pages to be on disk."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSaved:
+    """All pages that were cached are on disk, or as many as can be.
+
+    Attributes:
+        pages: written since the caller asked.
+        complete: whether all of them are there.
+    """
+
+    ticket: int
+    pages: int
+    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +423,6 @@ class Text:
 Message = (
     Submit | Cancel | Admit | Withdraw | Rejected | Plan | Dispatched | Settled | Started | Output | Stopped | Text
     | Save | Gathered | Saved | Drop | Fetch | Fetched | NewWeights | KeepWeights | UseWeights
-    | WeightsUsed
+    | WeightsUsed | Persist | Write | Written | SaveCache | CacheSaved
 )  # fmt: skip
 """Any message."""

@@ -25,10 +25,11 @@ class SchedulerStats(_Counters):
         free_pages: those that a request could have now; cached ones that nobody uses are among them.
         cached_pages: those that hold a cached prefix.
         host_pages: pages with a copy in the host tier.
+        disk_pages: pages with a copy on disk.
         ended: requests that ended, for any reason.
         ticks: plans made.
-        prompt_tokens: tokens in the prompts of started requests: the sum of the next three.
-        device_hit_tokens, host_hit_tokens: those of them found in the prefix cache, by tier.
+        prompt_tokens: tokens in the prompts of started requests: the sum of the next four.
+        device_hit_tokens, host_hit_tokens, disk_hit_tokens: those of them found in the prefix cache, by tier.
         computed_tokens: those of them that had to be computed.
         recomputed_tokens: tokens computed once more, of requests that had lost their pages.
         generated_tokens: tokens handed to requests; surplus ones are not counted.
@@ -41,11 +42,13 @@ class SchedulerStats(_Counters):
     free_pages: int = 0
     cached_pages: int = 0
     host_pages: int = 0
+    disk_pages: int = 0
     ended: int = 0
     ticks: int = 0
     prompt_tokens: int = 0
     device_hit_tokens: int = 0
     host_hit_tokens: int = 0
+    disk_hit_tokens: int = 0
     computed_tokens: int = 0
     recomputed_tokens: int = 0
     generated_tokens: int = 0
@@ -61,6 +64,7 @@ class Counts:
     prompt_tokens: int = 0
     device_hit_tokens: int = 0
     host_hit_tokens: int = 0
+    disk_hit_tokens: int = 0
     computed_tokens: int = 0
     recomputed_tokens: int = 0
     generated_tokens: int = 0
@@ -74,14 +78,16 @@ class Stats(_Counters):
     Attributes:
         scheduler: see `SchedulerStats`.
         programs: compiled programs that are held.
-        compilations: programs compiled since the session began to open.
-        compilations_after_open: those of them compiled after `open` returned; 0 in ahead-of-time mode.
+        loads: programs loaded from the store, since the session began to open.
+        compilations: programs compiled since then.
+        unexpected_compilations: those of them that should have been ready; 0 unless something is wrong.
     """
 
     scheduler: SchedulerStats
     programs: int
+    loads: int
     compilations: int
-    compilations_after_open: int
+    unexpected_compilations: int
 
 
 def _rows(counters: Any) -> Iterator[tuple[str, int]]:

@@ -16,19 +16,25 @@ def page_bytes(pages: Pages) -> int:
     return sum(layer.nbytes // len(layer) for layer in pages)
 
 
-def gather(pages: Pages, page_id: jax.Array) -> jax.Array:
+def gather(pages: Pages, page_id: jax.Array, implementation: kernels.Implementation | None = None) -> jax.Array:
     """A copy of one page.
 
     Args:
         pages: the pool.
         page_id: () int32.
+        implementation: of the kernels; None is the best for this process's platform.
 
     Returns:
         (layers, 2, kv_heads, page_size, head_dim) in the pool's stored form.
     """
-    return jnp.stack([kernels.read_page(layer, page_id) for layer in pages])
+    return jnp.stack([kernels.read_page(layer, page_id, implementation=implementation) for layer in pages])
 
 
-def scatter(pages: Pages, page_id: jax.Array, content: jax.Array) -> Pages:
+def scatter(
+    pages: Pages, page_id: jax.Array, content: jax.Array, implementation: kernels.Implementation | None = None
+) -> Pages:
     """The pool, donated by the caller, with a page in it that `gather` gave."""
-    return tuple(kernels.write_page(layer, page_id, content[place]) for place, layer in enumerate(pages))
+    return tuple(
+        kernels.write_page(layer, page_id, content[place], implementation=implementation)
+        for place, layer in enumerate(pages)
+    )

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from rekindle.config import Limits
 from rekindle.messages import Save, Saved
 from rekindle.pages import NULL_PAGE, PagePool
-from rekindle.prefix_nodes import Node
+from rekindle.prefix_nodes import Evicted, Node
 from rekindle.prefix_tree import PrefixTree
+from rekindle.stored_page import StoredPage
 
 SAVED_AT_ONCE = 16
 """Pages copied to the host tier ahead of need by one `Save`."""
@@ -42,7 +43,7 @@ class Lease:
 
 
 class PrefixCache:
-    """Pages of the device tier and what is known of the host tier. Pure host logic.
+    """Pages of the device tier and what is known of the others. Pure host logic.
 
     Args:
         limits: sizes of both tiers. With `prefix_cache` off nothing is published, so nothing is ever found.
@@ -98,9 +99,7 @@ class PrefixCache:
             return False
         if count > self._pool.free:
             self._save(count - self._pool.free)
-            evicted = self.tree.evict(count - self._pool.free)
-            self._pool.release(evicted.pages)
-            self.dropped += evicted.entries
+            self._let_go(self.tree.evict(count - self._pool.free))
         pages = self._pool.allocate(count)
         lease.pages += pages
         lease.own.update(pages)
@@ -141,17 +140,14 @@ class PrefixCache:
     def forget(self) -> None:
         """Never find again what is cached now."""
         for namespace in self.tree.namespaces:
-            evicted = self.tree.forget(namespace)
-            self._pool.release(evicted.pages)
-            self.dropped += evicted.entries
+            self._let_go(self.tree.forget(namespace))
 
     # The host tier
 
     def save_ahead(self) -> None:
         """Begin to copy the pages that are the next to be evicted to the host tier, if few are free or copied."""
         tree = self.tree
-        in_both = tree.device_pages + tree.host_pages - tree.nodes
-        wanted = self._limits.num_pages // 8 - self._pool.free - in_both
+        wanted = self._limits.num_pages // 8 - self._pool.free - tree.in_both
         if wanted > 0 and not self._saving:
             self._save(min(wanted, SAVED_AT_ONCE))
 
@@ -165,25 +161,60 @@ class PrefixCache:
         """Whether its copy was begun and is not there yet."""
         return any(node in nodes for nodes in self._saving.values())
 
+    def copy(self, nodes: Sequence[Node]) -> None:
+        """Begin to copy those of these pages that the host tier lacks, as far as it has room; they count as copied."""
+        self._make_room(sum(node.unsaved for node in nodes))
+        lacking = [node for node in nodes if node.unsaved]
+        self._begin(lacking[: self._limits.host_pages - self.tree.host_pages])
+
     def _save(self, count: int) -> None:
         """Copy up to `count` pages, least recently used first; they count as copied from now on."""
         tree, room = self.tree, self._limits.host_pages
         wanted = min(count, room // 2)
-        self.dropped += tree.prune(max(0, tree.host_pages + wanted - room))
+        self._make_room(wanted)
         nodes = tree.next_to_save(min(wanted, room - tree.host_pages))  # copies that are locked could not be pruned
+        self._begin(nodes)
+
+    def _make_room(self, copies: int) -> None:
+        self._let_go(self.tree.prune(max(0, self.tree.host_pages + copies - self._limits.host_pages)))
+
+    def _begin(self, nodes: Sequence[Node]) -> None:
         if not nodes:
             return
         entries = tuple(next(self._ids) for _ in nodes)
         for node, entry in zip(nodes, entries, strict=True):
-            tree.saved(node, entry)
+            self.tree.copied(node, entry)
         save = Save(next(self._ids), tuple(_page_of(node) for node in nodes), entries)
-        self._saving[save.save_id] = nodes
+        self._saving[save.save_id] = list(nodes)
         self.saves.append(save)
 
     def unreadable(self, nodes: Iterable[Node]) -> None:
-        """These copies could not be read: what depends on them is forgotten."""
+        """The copies of these could not be read: what depends on them is forgotten."""
         for node in nodes:
-            self.dropped += self.tree.drop_host(node)
+            if node.host is not None:
+                self._let_go(self.tree.drop_host(node))
+            elif node.disk is not None:
+                self._let_go(self.tree.drop_disk(node.disk))
+
+    # The disk tier
+
+    def next_to_archive(self, count: int) -> list[Node]:
+        """Up to `count` pages that are not on disk, parents before children; see `PrefixTree.next_to_archive`."""
+        return self.tree.next_to_archive(count)
+
+    def restore(self, pages: Iterable[StoredPage]) -> None:
+        """Know of the pages that an earlier session wrote to disk."""
+        self.tree.restore(pages)
+
+    def forget_records(self, records: Iterable[int]) -> None:
+        """These are on disk no more."""
+        for record in records:
+            self._let_go(self.tree.drop_disk(record))
+
+    def _let_go(self, evicted: Evicted) -> None:
+        """Records that left the tree stay on disk, and are found again if their pages are computed anew."""
+        self._pool.release(evicted.pages)
+        self.dropped += evicted.entries
 
     def check(self, leases: Sequence[Lease]) -> None:
         """Assert that every page has exactly one owner."""

@@ -1,23 +1,30 @@
 """The prefix cache's tree: which prefixes are computed, and in which tier. Pure host logic, without a clock.
 
 A node is one page of tokens; its prefix is the pages on the way to it from the root of its namespace. It has a page of
-the device tier, a copy in the host tier, or both; a node that has neither leaves the tree at once. Both tiers are kept
-elsewhere: the tree holds the ids alone, and whoever is handed an id owns it.
+the device tier, a copy in the host tier, a copy on disk, or more than one of them; a node that has none leaves the tree
+at once. The tiers are kept elsewhere: the tree holds the ids alone, and whoever is handed an id owns it.
 
 What always holds (`check` asserts it):
 
-    parents are at least as warm as children   above a device page there are device pages only
+    parents are at least as warm as children   above a device page there are device pages only; below the last of them,
+                                               copies in the host tier and on disk follow each other in any order
     a lock holds its whole path                 `locks` counts the locks on a node and below it
     a use of a node is a use of its path        so `last_used` never grows from a parent to a child
 
 Hence what may leave a tier next is always a node without locks that has no child in that tier, and the least recently
-used of these are found by three queues: device pages to evict, device pages to save, host copies to prune.
+used of these are found by three queues: device pages to evict, device pages to save, host copies to prune. Copies on
+disk stay until their store says that they left; what is to be copied there next is found by a fourth queue.
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from rekindle.prefix_nodes import FORGOTTEN, Evicted, Ledger, Node
+from rekindle.prefix_archive import Archive
+from rekindle.prefix_ledger import Ledger
+from rekindle.prefix_nodes import FORGOTTEN, Evicted, Node, digest_of
+from rekindle.prefix_restore import Restorer
+from rekindle.prefix_roots import Roots
+from rekindle.stored_page import StoredPage
 
 
 class PrefixTree:
@@ -33,9 +40,10 @@ class PrefixTree:
         self.page_size = page_size
         self._width = page_size * array("i").itemsize
         self._uses = 0
-        self._roots: dict[str, Node] = {}
-        self._forgotten: set[Node] = set()
-        self._ledger = Ledger()
+        self._roots = Roots()
+        self._archive = Archive()
+        self._ledger = Ledger(self._archive)
+        self._restorer = Restorer(self._roots, self._ledger, self._archive, self._width)
 
     # Reading
 
@@ -55,6 +63,16 @@ class PrefixTree:
         return self._ledger.host_pages
 
     @property
+    def in_both(self) -> int:
+        """How many nodes have both a device page and a host copy."""
+        return self._ledger.in_both
+
+    @property
+    def disk_pages(self) -> int:
+        """How many nodes have a copy on disk."""
+        return len(self._archive.records)
+
+    @property
     def evictable(self) -> int:
         """How many device pages `evict` would free now, if asked for all; kept as a count."""
         return self._ledger.evictable
@@ -62,15 +80,15 @@ class PrefixTree:
     @property
     def namespaces(self) -> list[str]:
         """The namespaces that have a root, oldest first."""
-        return list(self._roots)
+        return self._roots.namespaces
 
     def match(self, namespace: str, tokens: Sequence[int]) -> list[Node]:
-        """The nodes of the longest cached prefix, in order: first those in the device tier, then host copies alone.
+        """The nodes of the longest cached prefix, in order: first those in the device tier, then copies alone.
 
         Nothing is touched: lock the last node to use them.
         """
         found: list[Node] = []
-        node = self._roots.get(namespace)
+        node = self._roots.find(namespace)
         if node is not None:
             for key in self._keys(tokens):
                 node = node.children.get(key)
@@ -87,38 +105,36 @@ class PrefixTree:
         """The tokens of its page."""
         return array("i", node.key).tolist()
 
+    def digest(self, node: Node) -> str:
+        """What identifies its prefix, or the namespace of a root, in every process: 64 hexadecimal digits.
+
+        Computed when first asked for, together with those of the nodes above.
+        """
+        return digest_of(node).hex()
+
+    def node_of_record(self, record: int) -> Node | None:
+        """The node that has this copy on disk."""
+        return self._archive.records.get(record)
+
     def key_of(self, tokens: Sequence[int]) -> bytes | None:
         """The key of one page of tokens; None if they are fewer."""
         return next(self._keys(tokens), None)
 
     def walk(self, namespace: str | None = None) -> Iterator[Node]:
         """All nodes, or those of one namespace, parents before children; the tree must not change meanwhile."""
-        if namespace is None:
-            stack = [*self._roots.values(), *self._forgotten]
-        else:
-            stack = [self._roots[namespace]] if namespace in self._roots else []
-        while stack:
-            node = stack.pop()
-            if node.parent is not None:
-                yield node
-            stack.extend(node.children.values())
+        return self._roots.walk(namespace)
 
     def check(self) -> None:
         """Assert every invariant, by a walk over the whole tree."""
-        for root in self._forgotten:
-            assert root.children or root.locks, "a forgotten root is kept for nothing"
-        for node in [*self._roots.values(), *self._forgotten, *self.walk()]:
-            node.check(self._width)
+        self._roots.check(self._width)
         self._ledger.check(self.walk())
+        self._archive.check(self.walk())
 
     # Locks
 
     def root(self, namespace: str) -> Node:
         """Where prefixes of the namespace begin; made if there is none. Lock it at once: unused, it may be dropped."""
-        root = self._roots.get(namespace)
-        if root is None:
-            root = self._roots[namespace] = Node(namespace.encode(), None)
-        return root
+        return self._roots.make(namespace)
 
     def hit(self, node: Node) -> None:
         """Count that a request found the node's path."""
@@ -129,7 +145,7 @@ class PrefixTree:
         """Use the node's path and hold it: until `unlock`, it keeps its tiers."""
         assert not node.gone, "a node that left the tree cannot be locked: match again"
         upward = node.upward()
-        assert self._has_root(upward[-1]), "a root that was dropped cannot be locked: ask for it again"
+        assert upward[-1] in self._roots, "a root that was dropped cannot be locked: ask for it again"
         used = self._use(upward[-1])
         for each in upward:
             self._ledger.hold(each, used)
@@ -140,7 +156,7 @@ class PrefixTree:
         used = self._use(upward[-1])
         for each in upward:
             self._ledger.release(each, used)
-        self._drop_if_empty(upward[-1])
+        self._roots.drop_if_empty(upward[-1])
 
     # Device tier
 
@@ -167,6 +183,8 @@ class PrefixTree:
                 child = node.children[key] = Node(key, node, page, locks=1, last_used=tip.last_used)
                 node.device_children += 1
                 node.unsaved_children += 1
+                if not created:
+                    self._archive.place(child)  # what follows is below a new page, which is not on disk
                 created += 1
             else:
                 self._ledger.hold(child, tip.last_used)
@@ -180,11 +198,11 @@ class PrefixTree:
         return node, spare
 
     def attach(self, nodes: Sequence[Node], pages: Sequence[int]) -> list[int]:
-        """Give device pages to nodes that were onloaded; they keep their host copies.
+        """Give device pages to nodes that were onloaded; they keep their copies.
 
         Args:
             nodes: a part of a path, in order, below a node in the device tier.
-            pages: a device page for each, with the keys and values of its host copy.
+            pages: a device page for each, with the keys and values of its copy.
 
         Returns:
             The pages that were not taken, because their node has one meanwhile, or has left the tree.
@@ -202,12 +220,12 @@ class PrefixTree:
     def evict(self, count: int) -> Evicted:
         """Free up to `count` device pages, least recently used first, tails before heads.
 
-        A node with a host copy stays without its page. One without leaves the tree, and what is below it too: the host
-        tier has to free those entries.
+        A node with a copy, in the host tier or on disk, stays without its page. One without leaves the tree, and what
+        is below it too.
         """
         evicted = Evicted()
         while len(evicted.pages) < count and (node := self._ledger.to_evict.pop()) is not None:
-            if node.host is None:
+            if node.host is None and node.disk is None:
                 self._cut(node, evicted)
             else:
                 assert node.page is not None
@@ -228,6 +246,12 @@ class PrefixTree:
             nodes.append(node)
         return nodes
 
+    def copied(self, node: Node, entry: int) -> None:
+        """Give a host copy to a node that has a page and none, locked or not."""
+        assert node.page is not None, "a copy of a page that is not there"
+        assert node.host is None, "a second copy"
+        self._ledger.move(node, node.page, entry)
+
     def saved(self, node: Node, entry: int) -> bool:
         """The node's copy is in the host tier. False if it is not wanted any more: then the entry is the caller's."""
         if not node.saving:
@@ -240,86 +264,102 @@ class PrefixTree:
         if node.saving:
             self._ledger.move(node, node.page, None)
 
-    def prune(self, count: int) -> list[int]:
-        """Drop up to `count` host copies, least recently used first, tails before heads; the entries to free.
+    def prune(self, count: int) -> Evicted:
+        """Drop `count` host copies or all, least recently used first, tails before heads.
 
-        A node with a device page keeps it, and may be saved again.
+        A node with a device page or a copy on disk stays, and may be saved again once it has a page. One without leaves
+        the tree, and what is below it too: where that has host copies below others on disk, more than `count` leave.
         """
-        entries: list[int] = []
-        while len(entries) < count and (node := self._ledger.to_prune.pop()) is not None:
-            entries += self.drop_host(node)
-        return entries
+        pruned = Evicted()
+        while len(pruned.entries) < count and (node := self._ledger.to_prune.pop()) is not None:
+            self._drop_host(node, pruned)
+        return pruned
 
-    def drop_host(self, node: Node) -> list[int]:
-        """Drop a host copy, locked or not, as when it proved unreadable; the entries to free.
+    def drop_host(self, node: Node) -> Evicted:
+        """Drop a host copy, locked or not, as when it proved unreadable.
 
-        Without a device page the node leaves the tree, and what is below it too. A lock on one of these has still to be
-        given back.
+        Without a device page or a copy on disk the node leaves the tree, and what is below it too. A lock on one of
+        these has still to be given back.
         """
-        if node.host is None:
-            return []
-        if node.page is None:
-            dropped = Evicted()
-            self._cut(node, dropped)
-            return dropped.entries
-        entry = node.host
-        self._ledger.move(node, node.page, None)
-        return [entry]
+        dropped = Evicted()
+        if node.host is not None:
+            self._drop_host(node, dropped)
+        return dropped
 
-    def restore(self, namespace: str, tokens: Sequence[int], entries: Sequence[int]) -> list[int]:
-        """Add nodes that have a host copy alone, as read from a snapshot; their path counts as used now.
+    # Disk tier
 
-        Args:
-            namespace: whose prefix it is.
-            tokens: a prefix, `page_size` tokens for each entry.
-            entries: where the host tier has its pages.
+    def next_to_archive(self, count: int) -> list[Node]:
+        """Up to `count` nodes to copy to disk, parents before children: locked or not, from their page or host copy.
+
+        A node is chosen if its parent is a root, or on disk, or being archived, as it is once it is chosen itself. They
+        count as being archived until `archived` or `archive_failed`, and may lose their other tiers meanwhile.
+        """
+        return self._archive.choose(count)
+
+    def archived(self, node: Node, record: int) -> bool:
+        """The node's copy is on disk. False if it is not wanted any more: then the record is the caller's to forget."""
+        if not node.archiving:
+            return False
+        self._archive.change(node, record)
+        return True
+
+    def archive_failed(self, node: Node) -> None:
+        """The node could not be copied to disk: it may be chosen again, after all others that are due now."""
+        if node.archiving:
+            self._archive.change(node, None)
+
+    def drop_disk(self, record: int) -> Evicted:
+        """Forget a copy on disk, locked or not, as when it proved unreadable or its store let it go.
+
+        Without another tier the node leaves the tree, and what is below it too. A lock on one of these has still to be
+        given back. What stays may be archived again.
 
         Returns:
-            The entries that were not taken, because their tokens had a node already; an entry that such a node
-            already has is not among them.
+            What the tree let go of, this record included; nothing if no node has it.
         """
-        assert len(tokens) == len(entries) * self.page_size, "restored other than whole pages"
-        root, spare = self.root(namespace), []
-        node, used = root, self._use(root)
-        root.last_used = used
-        for key, entry in zip(self._keys(tokens), entries, strict=True):
-            child = node.children.get(key)
-            if child is None:
-                child = node.children[key] = Node(key, node, last_used=used)
-                self._ledger.nodes += 1
-                self._ledger.move(child, None, entry)
-            else:
-                child.last_used = used
-                self._ledger.place(child)
-                if child.host != entry:
-                    spare.append(entry)
-            node = child
-        self._drop_if_empty(root)
-        return spare
+        dropped = Evicted()
+        node = self.node_of_record(record)
+        if node is None:
+            return dropped
+        if node.in_memory:
+            dropped.records.append(record)
+            self._archive.change(node, None)
+        else:
+            self._cut(node, dropped)
+        return dropped
+
+    def restore(self, pages: Iterable[StoredPage]) -> list[int]:
+        """Add nodes that have a copy on disk alone, and give records to nodes that have none.
+
+        Args:
+            pages: parents before children. Their namespaces are walked once each, for the digests of what is there.
+
+        Returns:
+            The records that were not taken: their parent is unknown, their key is not one page, their digest is not
+            that of their prefix, or their node has another record. A record that its node has already is not among
+            them.
+        """
+        return self._restorer.restore(pages)
 
     def forget(self, namespace: str) -> Evicted:
-        """Never match the namespace's prefixes again; what is not locked leaves the tree at once.
+        """Never match the namespace's prefixes again; what is not locked, or on disk alone, leaves the tree at once.
 
-        The rest stays until it is unlocked, and is then the first to be evicted and pruned; it is never saved. The
-        namespace may be used anew right away.
+        The rest stays until it is unlocked, and is then the first to be evicted and pruned; it is never saved nor
+        archived, and has no record any more. The namespace may be used anew right away.
         """
         evicted = Evicted()
-        root = self._roots.pop(namespace, None)
+        root = self._roots.forget(namespace)
         if root is None:
             return evicted
-        self._forgotten.add(root)
         stack = [root]
         while stack:
-            node = stack.pop()
-            node.last_used = FORGOTTEN
-            if node.saving:
-                self._ledger.move(node, node.page, None)
-            for child in list(node.children.values()):
-                if child.locks:
+            for child in list(stack.pop().children.values()):
+                if child.locks and child.in_memory:
+                    self._ledger.forget(child, evicted)
                     stack.append(child)
                 else:
                     self._ledger.cut(child, evicted)
-        self._drop_if_empty(root)
+        self._roots.drop_if_empty(root)
         return evicted
 
     # The tree's own
@@ -337,15 +377,12 @@ class PrefixTree:
     def _cut(self, node: Node, into: Evicted) -> None:
         assert node.parent is not None
         self._ledger.cut(node, into)
-        self._drop_if_empty(node.parent)
+        self._roots.drop_if_empty(node.parent)
 
-    def _has_root(self, root: Node) -> bool:
-        return root in self._forgotten or self._roots.get(root.key.decode()) is root
-
-    def _drop_if_empty(self, node: Node) -> None:
-        """Let a root go that nobody needs, or namespaces that were used once would add up."""
-        if node.parent is None and not node.children and not node.locks:
-            if node in self._forgotten:
-                self._forgotten.remove(node)
-            else:
-                del self._roots[node.key.decode()]
+    def _drop_host(self, node: Node, into: Evicted) -> None:
+        if node.page is None and node.disk is None:
+            self._cut(node, into)
+        else:
+            assert node.host is not None
+            into.entries.append(node.host)
+            self._ledger.move(node, node.page, None)

@@ -25,11 +25,11 @@ SOURCES: Final = (
     "rekindle/adjustments.py",
     "rekindle/buckets.py",
     "rekindle/errors.py",
-    "rekindle/executables.py",
+    "rekindle/checkpoint/layout.py",
     "rekindle/model_config.py",
     "rekindle/models",
     "rekindle/page_copies.py",
-    "rekindle/progress.py",
+    "rekindle/programs.py",
     "rekindle/request.py",
     "rekindle/results.py",
     "rekindle/sampling.py",
@@ -38,7 +38,7 @@ SOURCES: Final = (
     "rekindle/step.py",
     "rekindle_kernels",
 )
-"""All that `executables` imports, files and whole packages: any of it may end up in a program."""
+"""All that `programs` imports, files and whole packages: any of it may end up in a program."""
 
 JAX_CONFIG: Final = (
     "jax_enable_x64",  # dtypes of everything
@@ -81,12 +81,15 @@ PACKAGES: Final = ("jax", "jaxlib", "flax", "numpy")
 PLUGINS: Final = {
     "tpu": ("libtpu",),
     "gpu": (
+        "jax-cuda12-plugin",
+        "jax-cuda13-plugin",
         "nvidia-cublas",
         "nvidia-cublas-cu12",
         "nvidia-cuda-nvcc",
         "nvidia-cuda-nvcc-cu12",
         "nvidia-cudnn-cu12",
         "nvidia-cudnn-cu13",
+        "nvidia-nvvm",
     ),
 }
 """Packages whose version matters on a platform, beside those that declare themselves as plugins to jax."""
@@ -109,13 +112,14 @@ Difference = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The devices that programs are compiled for.
+    """The devices that programs are compiled for, attached here or not: only what can be known in both cases.
 
     Attributes:
         platform: "cpu", "gpu" or "tpu".
-        platform_version: of the runtime and its driver.
-        device_kind: the model of the device.
-        topology: which devices, in order, out of how many.
+        platform_version: of the runtime, on TPU libtpu's build. Empty on GPU: attached devices give the release of CUDA
+            that the plugin was built with, those that are not give none, and `plugins` says more than that.
+        device_kind: the model of the device, on GPU with its compute capability.
+        topology: which devices, in order, and how they are wired: out of how many, and on TPU where.
         plugins: versions of the packages that compile for them; empty on CPU, where jaxlib does.
         host_cpu: model, features and threads that the CPU compiler reckons with; empty on other platforms.
     """
@@ -129,13 +133,13 @@ class Target:
 
     @classmethod
     def of(cls, devices: Sequence[jax.Device]) -> "Target":
-        """Attached devices, all of one kind, in the order of the mesh."""
+        """Devices of one kind, in the order of the mesh: attached ones, or those of `targets.devices_of`."""
         first = devices[0]
         return cls(
             platform=first.platform,
-            platform_version=first.client.platform_version,
-            device_kind=first.device_kind,
-            topology=f"{' '.join(map(_place, devices))} of {first.client.device_count()}",
+            platform_version="" if first.platform == "gpu" else first.client.platform_version,
+            device_kind=_kind(first),
+            topology=_topology(devices),
             plugins=_plugins(first.platform),
             host_cpu=_host_cpu() if first.platform == "cpu" else "",
         )
@@ -259,14 +263,14 @@ def _sources() -> Iterator[tuple[str, bytes]]:
     for name in SOURCES:
         package, _, inner = name.partition("/")
         place = resources.files(package)
-        yield from _python_files(name, place.joinpath(inner) if inner else place)
+        yield from _files(name, place.joinpath(inner) if inner else place)
 
 
-def _python_files(name: str, place: Traversable) -> Iterator[tuple[str, bytes]]:
+def _files(name: str, place: Traversable) -> Iterator[tuple[str, bytes]]:
     if place.is_dir():
         for child in sorted(place.iterdir(), key=lambda child: child.name):
-            if child.is_dir() or child.name.endswith(".py"):
-                yield from _python_files(f"{name}/{child.name}", child)
+            if child.is_dir() or child.name.endswith((".py", ".json")):  # kernels keep their tuning as JSON
+                yield from _files(f"{name}/{child.name}", child)
     else:
         yield name, place.read_bytes()
 
@@ -295,11 +299,24 @@ def _counted(values: Sequence[str]) -> str:
     return ", ".join(f"{times} x {value}" for value, times in Counter(values).items())
 
 
+def _kind(device: jax.Device) -> str:
+    capability = getattr(device, "compute_capability", None)
+    return device.device_kind if capability is None else f"{device.device_kind} {capability}"
+
+
+def _topology(devices: Sequence[jax.Device]) -> str:
+    """A program names its devices by id, and on TPU is compiled for the way in which all of them are wired."""
+    places = " ".join(map(_place, devices))
+    return places if devices[0].platform == "gpu" else f"{places} of {devices[0].client.device_count()}"
+
+
 def _place(device: jax.Device) -> str:
-    """A program names its devices by id, and is compiled for the way in which they are wired."""
-    wiring = [getattr(device, name, None) for name in ("coords", "core_on_chip", "slice_index")]
-    known = "".join(f"/{value}" for value in wiring if value is not None)
-    return f"{device.platform}:{device.id}@{device.process_index}{known}"
+    named = f"{device.platform}:{device.id}@{device.process_index}"
+    if device.platform != "tpu":
+        return named
+    # Attached chips of a single slice may say that it is the first; those of a description never do.
+    wiring = [(*device.coords, device.core_on_chip), getattr(device, "slice_index", None) or 0]
+    return "/".join([named, *map(str, wiring)])
 
 
 def _configured(name: str) -> Any:

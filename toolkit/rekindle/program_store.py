@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from rekindle import store_entries as disk
-from rekindle.errors import StorageError
+from rekindle.errors import UnsafeStorage
 from rekindle.program_key import Difference, ProgramKey
 
 DEFAULT_BYTES: Final = 4 << 30
@@ -61,6 +61,10 @@ class ProgramStore:
         self._lock = threading.Lock()
         self._failed = False
 
+    def holds(self, key: ProgramKey) -> bool:
+        """Whether there is such a program, which may still prove to be damaged."""
+        return disk.identity(self._directory / key.digest) is not None
+
     def load(self, key: ProgramKey, devices: Sequence[jax.Device]) -> jax.stages.Compiled | None:
         """A stored program, without tracing, lowering or compiling anything.
 
@@ -72,7 +76,7 @@ class ProgramStore:
             The program, or None where there is none that can be used; one that is damaged is dropped, with a warning.
 
         Raises:
-            StorageError: the directory or the entry belongs to another user, or is writable by others.
+            UnsafeStorage: the directory or the entry belongs to another user, or is writable by others.
         """
         entry = self._directory / key.digest
         found = disk.identity(entry)
@@ -84,10 +88,11 @@ class ProgramStore:
                 raise disk.Damaged("it is another program")
             arrays = disk.arrays_of(entry)
             program = _deserialize(arrays["program"].tobytes(), arrays["trees"].tobytes(), devices)
-        except StorageError:
+        except UnsafeStorage:
             raise
         except Exception as error:  # whatever Orbax, pickle and the device's runtime may say of it
-            if disk.identity(entry) == found:  # or another process removed it under our hands
+            ending = not threading.main_thread().is_alive()  # then nothing can be read any more
+            if disk.identity(entry) == found and not ending:  # or another process removed it under our hands
                 self._drop(entry, error)
             return None
         disk.mark_used(entry)
@@ -101,7 +106,7 @@ class ProgramStore:
             Whether it is in the store now. The first time that it is not, a warning says why.
 
         Raises:
-            StorageError: the directory belongs to another user, or is writable by others.
+            UnsafeStorage: the directory belongs to another user, or is writable by others.
         """
         entry = self._directory / key.digest
         try:
@@ -110,7 +115,7 @@ class ProgramStore:
             saved = entry.exists() or self._write(entry, key, program)
             if saved:
                 self._in_use.add(key.digest)
-        except StorageError:
+        except UnsafeStorage:
             raise
         except Exception as error:  # whatever Orbax and the device's runtime may say of a full or broken disk
             self._warn_of_failure(f"{type(error).__name__}: {error}")
@@ -123,7 +128,7 @@ class ProgramStore:
         """All stored programs, the most recently used first; without those whose description is damaged.
 
         Raises:
-            StorageError: the directory or an entry belongs to another user, or is writable by others.
+            UnsafeStorage: the directory or an entry belongs to another user, or is writable by others.
         """
         found = []
         for path in self._paths():
@@ -145,7 +150,7 @@ class ProgramStore:
                 disk.verified(path)
             except FileNotFoundError:
                 continue
-            except (disk.Damaged, StorageError, OSError) as error:
+            except (disk.Damaged, UnsafeStorage, OSError) as error:
                 wrong[path.name] = str(error)
         return wrong
 
@@ -220,7 +225,7 @@ class ProgramStore:
         )
 
     def _warn_of_failure(self, reason: str) -> None:
-        if self._failed:
+        if self._failed or not threading.main_thread().is_alive():  # who ends has nobody to tell
             return
         self._failed = True
         warnings.warn(

@@ -7,9 +7,10 @@ far as they are not found in the cache; so its output does not change.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from rekindle.archiving import Archiving
 from rekindle.buckets import QUERY_BLOCK
 from rekindle.config import Limits
 from rekindle.errors import PromptTooLong, WeightsChanged
@@ -27,18 +28,21 @@ from rekindle.messages import (
     Rejected,
     Row,
     Save,
+    SaveCache,
     Saved,
     Settled,
     Started,
     Stopped,
     UseWeights,
     Withdraw,
+    Written,
 )
 from rekindle.metrics import Counts, SchedulerStats
 from rekindle.prefix_cache import NextPage, PrefixCache
 from rekindle.prefix_nodes import Node
 from rekindle.prefix_tree import PrefixTree
 from rekindle.results import EndReason
+from rekindle.stored_page import StoredPage
 from rekindle.tracked import Tracked
 from rekindle.waiting import WaitingQueue
 
@@ -65,6 +69,7 @@ class Scheduler:
         self._lock = threading.Lock()
         self.cache = PrefixCache(limits)
         self._waiting = WaitingQueue(limits, self.cache)
+        self._archiving = Archiving(self.cache, enabled=limits.snapshots)
         self.stats = self._snapshot()
 
     def handle(self, message: Message) -> list[Message]:
@@ -83,12 +88,19 @@ class Scheduler:
         # Plans before what callers are told, so that the device does not wait for them.
         said = [*changed, *self._plans(), *taken_in, *self._unblock()]
         self.cache.save_ahead()
+        said += self._archiving.go_on(self._counts.ticks, idle=not self._tracked and not self._in_flight)
         said += self._saves()
         if self.cache.dropped:
             said.append(Drop(tuple(self.cache.dropped)))
             self.cache.dropped = []
         self.stats = self._snapshot()
         return said
+
+    def restore(self, pages: Iterable[StoredPage]) -> None:
+        """Know of the pages that an earlier session wrote to disk."""
+        with self._lock:
+            self.cache.restore(pages)
+            self.stats = self._snapshot()
 
     def check(self) -> None:
         """Assert the invariants: every page and slot has exactly one holder, every request one place."""
@@ -129,10 +141,16 @@ class Scheduler:
                 self._new_weights = deque(new for new in self._new_weights if new.ticket != ticket)
             case Saved():
                 self.cache.saved(message)
+            case Written():
+                self._archiving.written(message)
+            case SaveCache(ticket):
+                self._archiving.ask(ticket)
             case Fetched():
                 self._waiting.fetched(message)
             case _:
-                taken = "Admit, Withdraw, Stopped, NewWeights, KeepWeights, Settled, Saved and Fetched"
+                taken = (
+                    "Admit, Withdraw, Stopped, NewWeights, KeepWeights, Settled, Saved, Fetched, Written and SaveCache"
+                )
                 raise TypeError(f"the scheduler takes {taken}, got {message!r}")
 
     # Planning
@@ -231,7 +249,8 @@ class Scheduler:
         tracked.lease, tracked.slot = lease, self._free_slots.pop()
         tracked.computed, tracked.prefill_end = lease.published, len(tracked.tokens)
         self.cache.tree.hit(lease.tip)
-        self._count_admission(tracked, len(onload.pages) * size if onload else 0)
+        self._archiving.use(lease.tip)
+        self._count_admission(tracked, onload)
         if not tracked.started:
             tracked.started = True
             draft.said.append(Started(request.id, len(request.prompt), tracked.computed))
@@ -358,18 +377,21 @@ class Scheduler:
                 self.cache.tree.unlock(node)
             self._held.clear()
             self.cache.forget()
+            self._archiving.stop()
             yield UseWeights(new.ticket, new.weights)
 
     # Statistics
 
-    def _count_admission(self, tracked: Tracked, onloaded: int) -> None:
-        counts, left = self._counts, tracked.prefill_end - tracked.computed
+    def _count_admission(self, tracked: Tracked, onload: Onload | None) -> None:
+        counts, left, size = self._counts, tracked.prefill_end - tracked.computed, self._limits.page_size
         if tracked.started:
             counts.recomputed_tokens += left
             return
         counts.prompt_tokens += tracked.prefill_end
+        onloaded, from_disk = (len(onload.pages) * size, onload.from_disk * size) if onload else (0, 0)
         counts.device_hit_tokens += tracked.computed - onloaded
-        counts.host_hit_tokens += onloaded
+        counts.host_hit_tokens += onloaded - from_disk
+        counts.disk_hit_tokens += from_disk
         counts.computed_tokens += left
 
     def _snapshot(self) -> SchedulerStats:
@@ -381,6 +403,7 @@ class Scheduler:
             free_pages=self.cache.available,
             cached_pages=tree.device_pages,
             host_pages=tree.host_pages,
+            disk_pages=tree.disk_pages,
             **vars(self._counts),
         )
 

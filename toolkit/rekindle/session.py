@@ -13,18 +13,21 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 from rekindle.asking import Asking
 from rekindle.cache_view import CacheView
 from rekindle.callers import Callers
-from rekindle.config import Policy, Precompile, SamplingDefaults, Settings, Ticks, known_settings
-from rekindle.errors import ConfigError, InvalidRequest
+from rekindle.config import Policy, Precompile, Restore, SamplingDefaults, Settings, Ticks, known_settings
+from rekindle.errors import ConfigError, InvalidRequest, StorageError
 from rekindle.feed import Feed
 from rekindle.handle import Handle, Stream
 from rekindle.host import Host
 from rekindle.machine import Machine, build
-from rekindle.messages import KeepWeights
+from rekindle.messages import CacheSaved, KeepWeights
 from rekindle.metrics import Stats
 from rekindle.prefix import Holding, Prefix
+from rekindle.preparing import followed, raise_first
+from rekindle.progress import Progress
 from rekindle.progress_bars import ProgressBars
 from rekindle.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
 from rekindle.request import SamplingOptions, SamplingParams
+from rekindle.restored import Restored
 from rekindle.results import Generation
 from rekindle.text.tokenizer import Tokenizer
 from rekindle.weights import Weights
@@ -52,8 +55,10 @@ class SettingsOptions(TypedDict, total=False):
     policy: Policy
     prefix_cache: bool
     host_cache_bytes: int
+    disk_cache_bytes: int
     overlap: bool
     precompile: Precompile
+    restore: Restore
     prefill_buckets: Sequence[int] | None
     decode_buckets: Sequence[int] | None
     max_executables: int
@@ -122,7 +127,7 @@ class Opening:
             with ProgressBars(self._progress) as bars:
                 while not host.opening.closed:
                     host.opening.grown_blocking(seen)
-                    seen = _show(host, bars, seen)
+                    seen = _show(host.opening, bars, seen)
         except BaseException:
             host.stop()
             raise
@@ -135,7 +140,7 @@ class Opening:
             with ProgressBars(self._progress) as bars:
                 while not host.opening.closed:
                     await host.opening.grown(seen)
-                    seen = _show(host, bars, seen)
+                    seen = _show(host.opening, bars, seen)
         except BaseException:
             host.stop()
             raise
@@ -146,8 +151,8 @@ class Opening:
         return Host(partial(build, self._model, self._settings), callers.deliver, callers.fail_all), callers
 
 
-def _show(host: Host, bars: ProgressBars, seen: int) -> int:
-    for report in host.opening.items[seen:]:
+def _show(feed: Feed[Progress], bars: ProgressBars, seen: int) -> int:
+    for report in feed.items[seen:]:
         bars.show(report)
         seen += 1
     return seen
@@ -460,6 +465,75 @@ class Session:
 
         threading.Thread(target=load, name="rekindle-weights", daemon=True).start()
         return loading
+
+    async def save(self) -> int:
+        """Write all cached prefixes to disk now, for later sessions; otherwise it is done in idle moments.
+
+        Returns:
+            How many pages were written; those that are on disk already are not written again.
+
+        Raises:
+            StorageError: some of them could not be written, or this session writes none.
+            SessionError: the session is closed or its engine failed.
+        """
+        self._check_snapshots()
+        saved = self._callers.save_cache(self._host.post)
+        while not saved.closed:
+            await saved.grown(0)
+        return self._pages_of(saved)
+
+    def save_sync(self) -> int:
+        """The blocking twin of `save`."""
+        self._check_snapshots()
+        saved = self._callers.save_cache(self._host.post)
+        saved.grown_blocking(0)
+        return self._pages_of(saved)
+
+    def _check_snapshots(self) -> None:
+        if not self._machine.limits.snapshots:
+            raise StorageError(
+                'this session writes no prefixes to disk: that takes restore="auto" or "require", prefix_cache=True, '
+                "and host_cache_bytes and disk_cache_bytes above 0 in open()"
+            )
+
+    def _pages_of(self, saved: Feed[CacheSaved]) -> int:
+        if not saved.items:
+            assert self._host.error is not None, "unanswered by an engine that serves"
+            raise self._host.error
+        (answer,) = saved.items
+        if not answer.complete:
+            raise StorageError(
+                f"{answer.pages} pages were written, and others could not be: see the warnings for the reason; after "
+                "update_weights none are"
+            )
+        return answer.pages
+
+    async def precompiled(self, *, progress: bool = True) -> None:
+        """Wait until every program that `precompile` asked for is ready, and stored for later sessions.
+
+        Raises:
+            SessionClosed: the session was closed meanwhile.
+        """
+        feed, seen = followed(self._machine.preparing, self._machine.stored()), 0
+        with ProgressBars(progress) as bars:
+            while not feed.closed:
+                await feed.grown(seen)
+                seen = _show(feed, bars, seen)
+        raise_first(self._machine.preparing)
+
+    def precompiled_sync(self, *, progress: bool = True) -> None:
+        """The blocking twin of `precompiled`."""
+        feed, seen = followed(self._machine.preparing, self._machine.stored()), 0
+        with ProgressBars(progress) as bars:
+            while not feed.closed:
+                feed.grown_blocking(seen)
+                seen = _show(feed, bars, seen)
+        raise_first(self._machine.preparing)
+
+    @property
+    def restored(self) -> Restored:
+        """What was found of earlier sessions, until now: programs are loaded in the background."""
+        return self._machine.restored()
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text in the middle of a prompt: without tokens that the tokenizer puts around a whole one.

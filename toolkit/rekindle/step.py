@@ -151,14 +151,26 @@ def empty_slots(max_running: int, pages_per_request: int, vocab_size: int) -> Sl
     )
 
 
-def empty_pages(config: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype) -> Pages:
-    """A page pool of zeros, one array a layer."""
+def empty_pages(
+    config: ModelConfig,
+    num_pages: int,
+    page_size: int,
+    dtype: jnp.dtype,
+    implementation: kernels.Implementation | None = None,
+) -> Pages:
+    """A page pool of zeros, one array a layer, for the kernels of `implementation`."""
     shape = (num_pages, 2, config.num_kv_heads, page_size, config.head_dim)
-    return tuple(kernels.empty(shape, dtype) for _ in range(config.num_layers))
+    return tuple(kernels.empty(shape, dtype, implementation=implementation) for _ in range(config.num_layers))
 
 
 def step(
-    decoder: Decoder, pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket, max_logprobs: int
+    decoder: Decoder,
+    pages: Pages,
+    slots: Slots,
+    packed: jax.Array,
+    bucket: Bucket,
+    max_logprobs: int,
+    implementation: kernels.Implementation | None = None,
 ) -> tuple[Pages, Slots, TickOutputs]:
     """Run one tick: prefill blocks and decode rows through the decoder, then sample.
 
@@ -168,6 +180,7 @@ def step(
         packed: one int32 array, `Layout` says what is where.
         bucket: the padded shape, static.
         max_logprobs: room for this many of the likeliest tokens in scores, static.
+        implementation: of the kernels, static; None is the best for this process's platform.
 
     Returns:
         Pages and slots after the tick, and what the host reads.
@@ -184,7 +197,7 @@ def step(
     block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)[None]
     tokens = jnp.concatenate([inputs.tokens, slots.token[inputs.row_slot]])
     positions = jnp.concatenate([block_positions.reshape(-1), row_length])
-    hidden, pages = decoder(tokens, positions, pages, TickAttention(inputs, slots, bucket, page_size, block_positions))
+    hidden, pages = decoder(tokens, positions, pages, TickAttention(inputs, slots, bucket, page_size, implementation))
 
     sampled = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
     owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
@@ -213,25 +226,35 @@ class TickAttention:
     slots: Slots
     bucket: Bucket
     page_size: int
-    block_positions: jax.Array
+    implementation: kernels.Implementation | None
 
     def __call__(self, q: jax.Array, k: jax.Array, v: jax.Array, pages: jax.Array) -> tuple[jax.Array, jax.Array]:
         tokens, scale = self.bucket.prefill_tokens, q.shape[-1] ** -0.5
+        null_slot = len(self.slots.token) - 1
         kv = jnp.stack([k, v], axis=1)
         outputs = []
         if tokens:
             blocks = jnp.moveaxis(kv[:tokens].reshape(-1, QUERY_BLOCK, *kv.shape[1:]), 1, 3)
-            pages = kernels.write(pages, blocks, self.inputs.block_page, self.inputs.block_start % self.page_size)
+            offsets = self.inputs.block_start % self.page_size
+            pages = kernels.write(pages, blocks, self.inputs.block_page, offsets, implementation=self.implementation)
         if self.bucket.decode_rows:
             offsets = self.slots.length[self.inputs.row_slot] % self.page_size
-            pages = kernels.write(pages, kv[tokens:, :, :, None], self.inputs.row_page, offsets)
+            pages = kernels.write(
+                pages, kv[tokens:, :, :, None], self.inputs.row_page, offsets, implementation=self.implementation
+            )
         if tokens:
-            table = self.slots.page_table[self.inputs.block_slot]
+            table, owners = self.slots.page_table, self.inputs.block_slot
+            starts = jnp.where(owners == null_slot, -1, self.inputs.block_start)
             block_q = q[:tokens].reshape(-1, QUERY_BLOCK, *q.shape[1:])
-            out = kernels.attend(block_q, pages, table, self.block_positions + 1, scale=scale)
+            out = kernels.attend_blocks(
+                block_q, pages, table, owners, starts, scale=scale, implementation=self.implementation
+            )
             outputs.append(out.reshape(tokens, *q.shape[1:]))
         if self.bucket.decode_rows:
             table = self.slots.page_table[self.inputs.row_slot]
-            visible = self.slots.length[self.inputs.row_slot] + 1
-            outputs.append(kernels.attend(q[tokens:, None], pages, table, visible[:, None], scale=scale)[:, 0])
+            visible = jnp.where(self.inputs.row_slot == null_slot, 0, self.slots.length[self.inputs.row_slot] + 1)
+            out = kernels.attend_rows(
+                q[tokens:], pages, table, visible, scale=scale, implementation=self.implementation
+            )
+            outputs.append(out)
         return jnp.concatenate(outputs), pages

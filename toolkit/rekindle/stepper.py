@@ -1,5 +1,7 @@
 """The stepper actor: puts plans to the device."""
 
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +13,7 @@ from rekindle import buckets
 from rekindle.adjustments import entry
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.config import Limits
-from rekindle.executables import ENTER, GATHER, SCATTER, Executables, Key, Program
+from rekindle.executables import Executables
 from rekindle.messages import (
     Chunk,
     Dispatched,
@@ -25,6 +27,7 @@ from rekindle.messages import (
     UseWeights,
     WeightsUsed,
 )
+from rekindle.programs import ENTER, GATHER, SCATTER, Key, Program
 from rekindle.sampling_rows import packed_row
 from rekindle.step import Layout, Pages, Slots, TickOutputs, samples_of
 
@@ -41,7 +44,8 @@ class Stepper:
     async def handle(self, message: Message) -> list[Message]:
         """Plan becomes Dispatched, Save Gathered, and UseWeights WeightsUsed.
 
-        A program that is not compiled yet is compiled in a worker thread.
+        A bucket whose program is not ready is served by the next larger one that is. Only where there is none, this
+        waits for the program.
         """
         match message:
             case Plan():
@@ -61,10 +65,10 @@ class Stepper:
                 await self._enter(chunk)
         if not plan.chunks and not plan.rows:
             return Dispatched(plan.tick, (), (), None)
-        bucket = self._bucket(plan)
-        program = await self._program(bucket)
+        bucket = await self._ready_bucket(self._bucket(plan))
         packed = pack(plan, Layout.of(bucket, self._slots))
-        self._pages, self._slots, outputs = program(self._executables.weights, self._pages, self._slots, packed)
+        arguments = self._executables.weights, self._pages, self._slots, packed
+        self._pages, self._slots, outputs = await self._call(bucket, *arguments)
         outputs.tokens.copy_to_host_async()
         return _dispatched(plan, bucket, self._limits.max_running, outputs)
 
@@ -80,16 +84,36 @@ class Stepper:
 
     async def _enter(self, chunk: Chunk) -> None:
         assert chunk.completes is not None
-        program = await self._program(ENTER)
         adjustments = self._slots.adjustments
         packed = entry(chunk.completes, chunk.generated, adjustments.bias.shape[1])
-        self._slots = replace(self._slots, adjustments=program(adjustments, np.int32(chunk.slot), packed))
+        entered = await self._call(ENTER, adjustments, np.int32(chunk.slot), packed)
+        self._slots = replace(self._slots, adjustments=entered)
+
+    async def _call(self, key: Key, *arguments: Any) -> Any:
+        program = await self._program(key)
+        try:
+            return program(*arguments)
+        except (TypeError, ValueError):  # so jax refuses what the program was not compiled for, before it runs
+            compile_for = self._executables.compile_for
+            program = await to_thread.run_sync(compile_for, key, arguments, abandon_on_cancel=True)
+            return program(*arguments)
 
     async def _program(self, key: Key) -> Program:
         program = self._executables.find(key)
         if program is None:
-            program = await to_thread.run_sync(self._executables.compile, key, abandon_on_cancel=True)
+            program = await to_thread.run_sync(self._executables.obtain(key).result, abandon_on_cancel=True)
         return program
+
+    async def _ready_bucket(self, needed: Bucket) -> Bucket:
+        """The bucket itself, unless it is still to come and a larger one is ready, or is ready first."""
+        while self._executables.find(needed) is None and self._executables.coming([needed]):
+            larger = buckets.larger(self._limits.all_buckets(), needed)
+            ready = next((bucket for bucket in larger if self._executables.find(bucket) is not None), None)
+            if ready is not None:
+                return ready
+            futures = [self._executables.obtain(needed), *self._executables.coming(larger)]
+            await to_thread.run_sync(_first, futures, abandon_on_cancel=True)
+        return needed
 
     def free(self) -> None:
         """Delete the device state and the weights."""
@@ -102,6 +126,13 @@ class Stepper:
             buckets.smallest(self._limits.prefill_buckets, blocks * QUERY_BLOCK),
             buckets.smallest(self._limits.decode_buckets, len(plan.rows)),
         )
+
+
+def _first(futures: Sequence[Future[Program]]) -> None:
+    """Wait for one of them, and raise its error if it failed."""
+    done, _ = wait(futures, return_when=FIRST_COMPLETED)
+    for future in done:
+        future.result()
 
 
 def _gathered(program: Program, pages: Pages, save: Save) -> tuple[jax.Array, ...]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from rekindle.errors import StorageError
+from rekindle.errors import StorageError, UnsafeStorage
 
 
 def cache_dir(*parts: str) -> Path:
@@ -21,7 +21,8 @@ def cache_dir(*parts: str) -> Path:
         parts: names of directories below the cache directory, outermost first.
 
     Raises:
-        StorageError: a directory cannot be made, belongs to another user, or is writable by others.
+        StorageError: a directory cannot be made.
+        UnsafeStorage: it belongs to another user, or is writable by others.
     """
     path = _root()
     _make_private(path)
@@ -74,12 +75,12 @@ def _make_private(path: Path) -> None:
     if not hasattr(os, "getuid"):  # Windows keeps the user's directories apart by access lists, not by mode bits
         return
     if status.st_uid != os.getuid():
-        raise StorageError(
+        raise UnsafeStorage(
             f"the cache directory {path} belongs to user {status.st_uid}, but this process runs as {os.getuid()}: "
             "set REKINDLE_CACHE to a directory of your own"
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise StorageError(
+        raise UnsafeStorage(
             f"the cache directory {path} is writable by others (mode {stat.S_IMODE(status.st_mode):04o}), who could "
             f"plant programs there: run `chmod go-w {path}`, or set REKINDLE_CACHE to another directory"
         )

@@ -12,13 +12,13 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from rekindle.errors import StorageError
+from rekindle.errors import UnsafeStorage
 from rekindle.storage import atomic_write
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
@@ -30,6 +30,8 @@ ARRAYS: Final = "arrays"
 WRITING: Final = ".writing-"
 REMOVING: Final = ".removing-"
 SPARE_BYTES: Final = 1 << 20
+LARGE_BYTES: Final = 64 << 10
+"""Of files from this length on, a seal may know the length alone."""
 LEFT_BEHIND_SECONDS: Final = 3600
 """A temporary directory this old has lost its process."""
 
@@ -38,7 +40,9 @@ class Damaged(Exception):
     """An entry is not as it was written. For the store, which drops it: a user only sees the warning."""
 
 
-def write_temporary(store: Path, header: Header, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]]) -> Path:
+def write_temporary(
+    store: Path, header: Header, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]], *, singly: bool = False
+) -> Path:
     """A whole, sealed and flushed entry that has no name yet.
 
     Not for an event loop's thread: Orbax would patch the loop.
@@ -47,6 +51,8 @@ def write_temporary(store: Path, header: Header, arrays: Mapping[str, np.ndarray
         store: the directory of the store.
         header: see `Header`.
         arrays: by name.
+        singly: for arrays that are read one by one. They are not compressed, and the seal knows large files by their
+            length alone: the store checks each array against a digest of its own.
 
     Returns:
         The entry, inside of `store`; the caller gives it its name, or removes it.
@@ -57,9 +63,10 @@ def write_temporary(store: Path, header: Header, arrays: Mapping[str, np.ndarray
     _require_room(store, sum(array.nbytes for array in arrays.values()))
     temporary = Path(tempfile.mkdtemp(dir=store, prefix=WRITING))
     try:
-        _save(temporary / ARRAYS, arrays)
+        _save(temporary / ARRAYS, arrays, compressed=not singly)
         files = _closed(temporary)
-        body = json.dumps({"header": header, "files": {name: _fingerprint(path) for name, path in files.items()}})
+        seals = {name: _fingerprint(path, not singly or _size(path) < LARGE_BYTES) for name, path in files.items()}
+        body = json.dumps({"header": header, "files": seals})
         with atomic_write(temporary / SEAL) as file:
             file.write(f"{_digest(body.encode())}\n{body}".encode())
     except BaseException:
@@ -80,11 +87,11 @@ def publish(temporary: Path, entry: Path) -> None:
 
 
 def verified(entry: Path) -> Header:
-    """The header of an entry whose every byte is as written.
+    """The header of an entry whose every byte is as written, but for large files of arrays that are read one by one.
 
     Raises:
         FileNotFoundError: there is no such entry.
-        StorageError: it belongs to another user, or is writable by others.
+        UnsafeStorage: it belongs to another user, or is writable by others.
         Damaged: it is something else than what was written.
     """
     found = _private_files(entry)
@@ -93,7 +100,7 @@ def verified(entry: Path) -> Header:
     if found.keys() != files.keys():
         raise Damaged(f"it holds {sorted(found)} instead of {sorted(files)}")
     for name, expected in files.items():
-        if _fingerprint(found[name]) != expected:
+        if _fingerprint(found[name], digested=len(expected) > 1) != expected:
             raise Damaged(f"{name} is not as it was written")
     return header
 
@@ -108,12 +115,16 @@ def header_of(entry: Path) -> Header:
     return _unsealed(entry)[0]
 
 
-def arrays_of(entry: Path) -> Arrays:
-    """The arrays of a verified entry. Not for an event loop's thread: Orbax would patch the loop."""
+def arrays_of(entry: Path, names: Sequence[str] | None = None) -> Arrays:
+    """All arrays of a verified entry, or some of them. Not for an event loop's thread: Orbax would patch the loop."""
     import orbax.checkpoint as ocp
 
+    wanted = ocp.args.PyTreeRestore()
+    if names is not None:
+        kinds = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
+        wanted = ocp.args.PyTreeRestore(item=dict.fromkeys(names, 0), restore_args=kinds, partial_restore=True)
     with ocp.PyTreeCheckpointer() as checkpointer:
-        arrays: Arrays = checkpointer.restore((entry / ARRAYS).absolute())
+        arrays: Arrays = checkpointer.restore((entry / ARRAYS).absolute(), args=wanted)
     return arrays
 
 
@@ -178,7 +189,7 @@ def require_private(path: Path) -> None:
 
     Raises:
         FileNotFoundError: there is nothing.
-        StorageError: it belongs to another user, or is writable by others.
+        UnsafeStorage: it belongs to another user, or is writable by others.
         Damaged: it is neither a directory nor a file.
     """
     status = path.lstat()
@@ -187,21 +198,21 @@ def require_private(path: Path) -> None:
     if not hasattr(os, "getuid"):  # Windows keeps the user's directories apart by access lists, not by mode bits
         return
     if status.st_uid != os.getuid():
-        raise StorageError(
-            f"{path} belongs to user {status.st_uid}, but this process runs as {os.getuid()}, and will load no "
-            "programs from it: delete it, or set REKINDLE_CACHE to a directory of your own"
+        raise UnsafeStorage(
+            f"{path} belongs to user {status.st_uid}, but this process runs as {os.getuid()}, and will load nothing "
+            "from it: delete it, or set REKINDLE_CACHE to a directory of your own"
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise StorageError(
-            f"{path} is writable by others (mode {stat.S_IMODE(status.st_mode):04o}), who could plant programs there: "
+        raise UnsafeStorage(
+            f"{path} is writable by others (mode {stat.S_IMODE(status.st_mode):04o}), who could plant what they like: "
             f"delete it, or run `chmod -R go-w {path}` if nobody else could have changed it"
         )
 
 
-def _save(path: Path, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]]) -> None:
+def _save(path: Path, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]], compressed: bool) -> None:
     import orbax.checkpoint as ocp
 
-    with ocp.PyTreeCheckpointer() as checkpointer:
+    with ocp.PyTreeCheckpointer(use_compression=compressed) as checkpointer:
         checkpointer.save(path.absolute(), dict(arrays))
 
 
@@ -254,7 +265,9 @@ def _unsealed(entry: Path) -> tuple[Header, dict[str, list[int | str]]]:
         raise Damaged(f"{SEAL} is of an unknown form") from error
 
 
-def _fingerprint(path: Path) -> list[int | str]:
+def _fingerprint(path: Path, digested: bool) -> list[int | str]:
+    if not digested:
+        return [_size(path)]
     content = path.read_bytes()
     return [len(content), _digest(content)]
 

@@ -10,6 +10,7 @@ it finds in the pages. So a plan with a wrong page, slot, position or order show
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from rekindle.cache_view import view
@@ -17,7 +18,7 @@ from rekindle.callers import Callers
 from rekindle.config import Limits, Settings
 from rekindle.detokenizer import Detokenizer
 from rekindle.engine import Actors
-from rekindle.fake_device import FakeHostTier, FakeSettler, FakeStepper, settled
+from rekindle.fake_device import FakeDiskTier, FakeHostTier, FakeSettler, FakeStepper, settled
 from rekindle.fake_model import (
     FAKE_MODEL,
     VOCAB_SIZE,
@@ -33,6 +34,8 @@ from rekindle.intake import Intake
 from rekindle.machine import Machine
 from rekindle.messages import (
     Admit,
+    CacheSaved,
+    Copy,
     Dispatched,
     Drop,
     Fetch,
@@ -40,6 +43,7 @@ from rekindle.messages import (
     Gathered,
     Message,
     Output,
+    Persist,
     Plan,
     Rejected,
     Save,
@@ -47,19 +51,24 @@ from rekindle.messages import (
     Started,
     UseWeights,
     WeightsUsed,
+    Write,
+    Written,
 )
 from rekindle.metrics import Stats
 from rekindle.request import Request, SamplingParams
+from rekindle.restored import Restored
 from rekindle.results import EndReason
 from rekindle.scheduler import Scheduler
 from rekindle.session import Session, SettingsOptions
 from rekindle.text.tokenizer import Tokenizer
+from rekindle.threads import soon
 
 __all__ = [
     "FAKE_MODEL",
     "VOCAB_SIZE",
     "ByHand",
     "CheckedScheduler",
+    "FakeDiskTier",
     "FakeHostTier",
     "FakeSettler",
     "FakeStepper",
@@ -91,18 +100,28 @@ class ByHand:
     Attributes:
         in_flight: ticks that are dispatched and not settled, oldest first.
         saving, fetching: what is on its way to the host tier and from it, oldest first.
-        host_tier: what arrived there.
+        writing: what is on its way to disk, oldest first.
+        host_tier, disk_tier: what arrived there.
         started: requests in the order in which they left the waiting queue.
         tokens: what each request got so far.
         ends: why those that ended did, in order.
         rejected: what those that were turned away were told.
         weights_used: the tickets of new weights that came into use.
+        cache_saved: what callers were told who asked for everything to be on disk.
+
+    Args:
+        disk_tier: what an earlier one left on disk; None for an empty one.
+        settings: as of `rekindle.open`.
     """
 
-    def __init__(self, **settings: Unpack[SettingsOptions]):
+    def __init__(self, disk_tier: FakeDiskTier | None = None, **settings: Unpack[SettingsOptions]):
         self.limits = fake_limits(**settings)
         self.scheduler = CheckedScheduler(self.limits)
-        self.host_tier = FakeHostTier(self.limits.host_pages)
+        self.disk_tier = disk_tier or FakeDiskTier()
+        self.scheduler.restore(self.disk_tier.stored())
+        self.host_tier = FakeHostTier(self.limits.host_pages, self.disk_tier)
+        self.writing: deque[Write] = deque()
+        self.cache_saved: list[CacheSaved] = []
         self.in_flight: deque[Dispatched] = deque()
         self.saving: deque[Gathered] = deque()
         self.fetching: deque[tuple[Fetch, Fetched]] = deque()
@@ -125,8 +144,14 @@ class ByHand:
                     (fetched,) = self.host_tier.handle(answer)
                     assert isinstance(fetched, Fetched)
                     self.fetching.append((answer, fetched))
+                case Persist():
+                    (write,) = self.host_tier.handle(answer)
+                    assert isinstance(write, Write)
+                    self.writing.append(write)
                 case Drop():
                     self.host_tier.handle(answer)
+                case CacheSaved():
+                    self.cache_saved.append(answer)
                 case Rejected(request_id, error):
                     self.rejected[request_id] = error
                 case Started(request_id):
@@ -182,17 +207,25 @@ class ByHand:
         gathered = self.saving.popleft()
         (saved,) = self.host_tier.handle(gathered)
         if not ok:
-            self.host_tier.lose(gathered.entries)
+            self.host_tier.lose([Copy(entry, None) for entry in gathered.entries])
             saved = Saved(gathered.save_id, kept=False)
         return self.say(saved)
 
     def settle_fetch(self, *, ok: bool = True) -> list[Plan]:
-        """Settle the oldest fetch; if it is not ok, all of its entries are bad."""
+        """Settle the oldest fetch; if it is not ok, all of its copies are bad."""
         fetch, fetched = self.fetching.popleft()
         if not ok:
-            self.host_tier.lose(fetch.entries)
-            fetched = Fetched(fetch.request_id, None, fetch.entries)
+            self.host_tier.lose(fetch.copies)
+            fetched = Fetched(fetch.request_id, None, fetch.copies)
         return self.say(fetched)
+
+    def settle_write(self, *, ok: bool = True, pruned: Collection[int] = ()) -> list[Plan]:
+        """Settle the oldest write; if it is not ok, nothing of it was written. These records leave the disk with it."""
+        write = self.writing.popleft()
+        (written,) = self.disk_tier.handle(write) if ok else [Written((None,) * len(write.pages), ())]
+        for record in pruned:
+            self.disk_tier.contents.pop(record, None)
+        return self.say(replace(written, pruned=tuple(pruned)))
 
     def drain(self) -> None:
         """Settle until nothing is in flight, and see that it does not go round in circles."""
@@ -203,7 +236,12 @@ class ByHand:
 
     def _settle_all(self) -> bool:
         """Settle the oldest of each kind; False if there is none."""
-        kinds = ((self.fetching, self.settle_fetch), (self.saving, self.settle_save), (self.in_flight, self.settle))
+        kinds = (
+            (self.fetching, self.settle_fetch),
+            (self.saving, self.settle_save),
+            (self.writing, self.settle_write),
+            (self.in_flight, self.settle),
+        )
         busy = [settle for waiting, settle in kinds if waiting]
         for settle in busy:
             settle()
@@ -224,7 +262,7 @@ def fake_machine(
     free: Callable[[], None] = lambda: None,
 ) -> Machine:
     """A machine around the fake device, built at once; `free` is called when it would free the real one."""
-    scheduler = CheckedScheduler(limits)
+    scheduler, disk_tier = CheckedScheduler(limits), FakeDiskTier()
     text_of = tokenizer.decode if tokenizer else lambda tokens: ""
     actors = Actors(
         intake=Intake(tokenizer, VOCAB_SIZE, frozenset(eos_ids), limits.max_context),
@@ -232,7 +270,8 @@ def fake_machine(
         stepper=FakeStepper(limits),
         settler=settler or FakeSettler(),
         detokenizer=Detokenizer(tokenizer),
-        host_tier=FakeHostTier(limits.host_pages),
+        host_tier=FakeHostTier(limits.host_pages, disk_tier),
+        disk_tier=disk_tier,
     )
     return Machine(
         source="fake",
@@ -246,7 +285,10 @@ def fake_machine(
         free=free,
         load=lambda weights: [],
         cache=lambda: scheduler.look(lambda tree: view(tree, limits.page_bytes, text_of)),
-        stats=lambda: Stats(scheduler.stats, programs=0, compilations=0, compilations_after_open=0),
+        stats=lambda: Stats(scheduler.stats, programs=0, loads=0, compilations=0, unexpected_compilations=0),
+        preparing=(),
+        stored=lambda: soon(lambda: None, "stored"),
+        restored=lambda: Restored(0, 0, 0, 0, 0.0, {}),
     )
 
 

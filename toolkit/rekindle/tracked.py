@@ -13,14 +13,16 @@ from rekindle.request import Request
 
 @dataclass(slots=True, eq=False)
 class Fetching:
-    """What a waiting request gets from the host tier.
+    """What a waiting request gets from the host tier and the disk.
 
     Attributes:
         nodes: whose copies; the last one is locked.
+        from_disk: those of them whose copy is on disk alone.
         staged: the copy of each on the device, once they are there.
     """
 
     nodes: list[Node]
+    from_disk: list[Node]
     staged: Sequence[Any] = ()
 
 

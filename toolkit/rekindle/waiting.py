@@ -1,11 +1,11 @@
-"""The waiting queue: who comes next, who waits for what another computes, and who waits for the host tier."""
+"""The waiting queue: who comes next, who waits for what another computes, and who for the host tier or the disk."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from rekindle.config import Limits
-from rekindle.messages import Fetch, Fetched, Message, Onload
+from rekindle.messages import Copy, Fetch, Fetched, Message, Onload
 from rekindle.prefix_cache import Lease, NextPage, PrefixCache
 from rekindle.prefix_nodes import Node
 from rekindle.tracked import Fetching, Tracked
@@ -88,7 +88,7 @@ class WaitingQueue:
             return
         nodes, tracked.fetchable = tracked.fetching.nodes, bool(message.bad)
         self._let_go(tracked)
-        self._cache.unreadable(node for node in nodes if node.host in message.bad)
+        self._cache.unreadable(node for node in nodes if _copy_of(node) in message.bad)
 
     def onload(self, tracked: Tracked, nodes: Sequence[Node], lease: Lease) -> Onload | None:
         """What was staged for it of these nodes, on its way to the pages of its lease."""
@@ -97,7 +97,8 @@ class WaitingQueue:
         copies = dict(zip(map(id, tracked.fetching.nodes), tracked.fetching.staged, strict=True))
         usable = [node for node in nodes if id(node) in copies]
         pages = tuple(self._cache.onload(lease, usable)) if usable else ()
-        return Onload(tuple(copies[id(node)] for node in usable), pages) if usable else None
+        from_disk = sum(node in tracked.fetching.from_disk for node in usable)
+        return Onload(tuple(copies[id(node)] for node in usable), pages, from_disk) if usable else None
 
     def let_go_of_staged(self) -> bool:
         """Give up what is staged for others than the first, since it holds pages; False if nothing is."""
@@ -128,12 +129,16 @@ class WaitingQueue:
 
     def _fetch(self, tracked: Tracked, nodes: list[Node]) -> Fetch:
         self._cache.tree.lock(nodes[-1])
-        tracked.fetching = Fetching(nodes)
+        tracked.fetching = Fetching(nodes, [node for node in nodes if node.host is None])
         self._queue.remove(tracked)
         self._fetching[tracked.request.id] = tracked
-        return Fetch(tracked.request.id, tuple(node.host for node in nodes if node.host is not None))
+        return Fetch(tracked.request.id, tuple(map(_copy_of, nodes)))
 
     def _let_go(self, tracked: Tracked) -> None:
         if tracked.fetching is not None:
             self._cache.tree.unlock(tracked.fetching.nodes[-1])
             tracked.fetching = None
+
+
+def _copy_of(node: Node) -> Copy:
+    return Copy(node.host, node.disk if node.host is None else None)

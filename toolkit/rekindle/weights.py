@@ -8,12 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from rekindle.checkpoint.layout import check_layout, expected_shapes
 from rekindle.checkpoint.open import open_checkpoint
 from rekindle.errors import InvalidRequest, UnsupportedModel
-from rekindle.executables import flat_weights
 from rekindle.model_config import ModelConfig
+from rekindle.models.decoder import Decoder
 from rekindle.models.load import load_decoder
 
 Weights = str | PathLike[str] | Mapping[str, Any]
@@ -46,6 +47,12 @@ def load_weights(weights: Weights, config: ModelConfig, dtype: jnp.dtype) -> lis
         _check_same(config, checkpoint.config, checkpoint.source)
         tensors = checkpoint.tensors
     return flat_weights(load_decoder(config, tensors, dtype))
+
+
+def flat_weights(decoder: Decoder) -> list[jax.Array]:
+    """A decoder's arrays in the order that programs take them."""
+    leaves: list[jax.Array] = jax.tree.leaves(nnx.state(decoder))
+    return leaves
 
 
 def _check_same(config: ModelConfig, other: ModelConfig, source: str) -> None:

@@ -5,6 +5,8 @@ iteration against the cache footprint of the gathered keys, which is small for a
 loop in groups, so that short contexts (other requests, or a prompt's first blocks) do not pay for the longest.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -17,19 +19,59 @@ GROUP = 8
 MASKED = -1e30
 
 
-def attend(q: jax.Array, pages: jax.Array, page_table: jax.Array, visible: jax.Array, scale: float) -> jax.Array:
-    """See `api.attend`."""
+def attend_rows(
+    q: jax.Array,
+    pages: jax.Array,
+    page_table: jax.Array,
+    visible: jax.Array,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+) -> jax.Array:
+    """See `api.attend_rows`."""
+    rules = Rules(scale, window, soft_cap)
+    return _attend(q[:, None], pages, page_table, visible[:, None], rules)[:, 0]
+
+
+def attend_blocks(
+    q: jax.Array,
+    pages: jax.Array,
+    page_table: jax.Array,
+    block_sequence: jax.Array,
+    block_start: jax.Array,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+) -> jax.Array:
+    """See `api.attend_blocks`."""
+    visible = block_start[:, None] + 1 + jnp.arange(q.shape[1], dtype=jnp.int32)[None]
+    visible = jnp.where(block_start[:, None] < 0, 0, visible)
+    return _attend(q, pages, page_table[block_sequence], visible, Rules(scale, window, soft_cap))
+
+
+class Rules(NamedTuple):
+    """How scores are made and who sees whom, as in `api.attend_rows`."""
+
+    scale: float
+    window: int | None
+    soft_cap: float | None
+
+
+def _attend(q: jax.Array, pages: jax.Array, page_table: jax.Array, visible: jax.Array, rules: Rules) -> jax.Array:
+    """(sequences, queries, heads, head_dim), each query over `[visible - window, visible)` of its sequence."""
     sequences, queries, heads, head_dim = q.shape
     kv_heads, page_size = pages.shape[2:4]
     rows = queries * (heads // kv_heads)
     grouped = jnp.moveaxis(q.reshape(sequences, queries, kv_heads, -1, head_dim), 2, 1)
-    grouped = (grouped * scale).astype(value_dtype(pages)).reshape(sequences, kv_heads, rows, head_dim)
+    grouped = (grouped * rules.scale).astype(value_dtype(pages)).reshape(sequences, kv_heads, rows, head_dim)
     row_visible = jnp.repeat(visible, heads // kv_heads, axis=1)
     tile_pages = max(1, (LONE_TILE_TOKENS if sequences == 1 else TILE_TOKENS) // page_size)
     page_table = jnp.pad(jnp.clip(page_table, 0, len(pages) - 1), ((0, 0), (0, -page_table.shape[1] % tile_pages)))
 
     def one_group(arguments: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        return _online_softmax(*arguments, pages, tile_pages)
+        return _online_softmax(*arguments, pages, tile_pages, rules)
 
     arguments = (grouped, page_table, row_visible)
     if sequences <= GROUP or sequences % GROUP:
@@ -41,7 +83,7 @@ def attend(q: jax.Array, pages: jax.Array, page_table: jax.Array, visible: jax.A
 
 
 def _online_softmax(
-    q: jax.Array, page_table: jax.Array, visible: jax.Array, pages: jax.Array, tile_pages: int
+    q: jax.Array, page_table: jax.Array, visible: jax.Array, pages: jax.Array, tile_pages: int, rules: Rules
 ) -> jax.Array:
     """One group's attention, by the online softmax of Milakov and Gimelshein, 2018 (arXiv:1805.02867).
 
@@ -49,6 +91,8 @@ def _online_softmax(
     """
     halves = pages.reshape(-1, *pages.shape[2:])
     tile = tile_pages * pages.shape[3]
+    first = jnp.zeros_like(visible) if rules.window is None else jnp.maximum(visible - rules.window, 0)
+    first_of_all, last_of_all = jnp.where(visible > 0, first, visible.max()).min(1), visible.max(1)
 
     def gather(ids: jax.Array) -> jax.Array:
         found = jnp.moveaxis(halves.at[ids].get(mode="promise_in_bounds"), 1, 2)
@@ -59,11 +103,20 @@ def _online_softmax(
         ids = 2 * lax.dynamic_slice_in_dim(page_table, step * tile_pages, tile_pages, 1)
         positions = step * tile + jnp.arange(tile, dtype=jnp.int32)
         scores = jnp.einsum("nhmd,nhsd->nhms", q, gather(ids), preferred_element_type=jnp.float32)
-        scores = jnp.where((positions[None, None] < visible[:, :, None])[:, None], scores, MASKED)
+        if rules.soft_cap is not None:
+            scores = rules.soft_cap * jnp.tanh(scores / rules.soft_cap)
+        seen = positions[None, None] < visible[:, :, None]
+        if rules.window is not None:
+            seen &= positions[None, None] >= first[:, :, None]
+        scores = jnp.where(seen[:, None], scores, MASKED)
         new_peak = jnp.maximum(peak, scores.max(-1))
         shrink = jnp.exp(peak - new_peak)
         weights = jnp.exp(scores - new_peak[..., None])
-        values = gather(ids + 1)
+        # A weight of 0 would not hide a NaN that an earlier owner of the page left.
+        written = positions[None] < last_of_all[:, None]
+        if rules.window is not None:
+            written &= positions[None] >= first_of_all[:, None]
+        values = jnp.where(written[:, None, :, None], gather(ids + 1), 0)
         part = jnp.einsum("nhms,nhsd->nhmd", weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
         return new_peak, total * shrink + weights.sum(-1), weighted * shrink[..., None] + part
 
@@ -72,6 +125,7 @@ def _online_softmax(
         jnp.zeros(q.shape[:3], jnp.float32),
         jnp.zeros(q.shape, jnp.float32),
     )
-    _, total, weighted = lax.fori_loop(0, (visible.max() + tile - 1) // tile, body, start)
+    begin = 0 if rules.window is None else first_of_all.min() // tile
+    _, total, weighted = lax.fori_loop(begin, (visible.max() + tile - 1) // tile, body, start)
     seen = visible[:, None, :] > 0
     return jnp.where(seen[..., None], weighted / jnp.where(seen, total, 1.0)[..., None], 0.0)

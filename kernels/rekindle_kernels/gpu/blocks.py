@@ -1,0 +1,219 @@
+"""Attention of prefill blocks on GPU: blocks that follow each other share one tile of queries for the tensor cores."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from rekindle_kernels.gpu.refs import Ref, columns_of, load, padded, store, within
+from rekindle_kernels.gpu.softmax import Context, Sums
+from rekindle_kernels.gpu.target import current
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The static numbers of a call.
+
+    Attributes:
+        blocks: of queries in a tile; a power of two, as are the next two.
+        block_tokens: in a block, padding among them.
+        members: heads of a group in a tile; a group that is larger takes several tiles.
+        keys: positions that one loop iteration visits.
+        step: positions from a block to the one that follows it.
+        group: heads that share a key-value head.
+    """
+
+    blocks: int
+    block_tokens: int
+    members: int
+    keys: int
+    step: int
+    group: int
+    kv_heads: int
+    page_size: int
+    scale: float
+    window: int | None
+    soft_cap: float | None
+
+    @property
+    def queries(self) -> int:
+        """Rows of a tile: tokens times heads."""
+        return self.blocks * self.block_tokens * self.members
+
+    @property
+    def member_tiles(self) -> int:
+        """Tiles that a group takes."""
+        return -(-self.group // self.members)
+
+
+def attend_blocks(
+    q: jax.Array,
+    pages: jax.Array,
+    page_table: jax.Array,
+    block_sequence: jax.Array,
+    block_start: jax.Array,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+) -> jax.Array:
+    """See `api.attend_blocks`.
+
+    Cost: a token at position p meets `seen = min(p + 1, window)` keys and values, 4 * heads * head_dim * seen
+    operations. A tile reads what its last token sees once, 2 * head_dim * itemsize * seen bytes: in bfloat16 that is
+    the operations divided by the tile's queries, and mostly from the L2 cache. Queries and results go through memory
+    once, 4 * heads * head_dim bytes each a token.
+    """
+    blocks, given_tokens, heads, head_dim = q.shape
+    block_tokens = padded(given_tokens)
+    q = jnp.pad(q, ((0, 0), (0, block_tokens - given_tokens), (0, 0), (0, 0)))
+    target = current()
+    tile = target.tuning().tile("blocks", pages.dtype, head_dim)
+    kv_heads, page_size = pages.shape[2:4]
+    members = min(padded(heads // kv_heads), max(1, tile.queries // block_tokens))
+    wanted = max(1, min(tile.queries // (block_tokens * members), padded(blocks)))
+    per_tile = max(wanted, 16 // (block_tokens * members))  # a dot has 16 rows at least
+    plan = Plan(
+        per_tile,
+        block_tokens,
+        members,
+        tile.keys,
+        given_tokens,
+        heads // kv_heads,
+        kv_heads,
+        page_size,
+        scale,
+        window,
+        soft_cap,
+    )
+    tiles = -(-blocks // per_tile)
+    spare = (0, tiles * per_tile - blocks)
+    starts, sequences = jnp.pad(block_start, spare, constant_values=-1), jnp.pad(block_sequence, spare)
+    stops = _stops(sequences, starts, given_tokens, per_tile)
+    longest = min(page_table.shape[1] * page_size, window or page_table.shape[1] * page_size)
+    out: jax.Array = pl.pallas_call(
+        partial(_attend_tile, plan=plan),
+        grid=(kv_heads * plan.member_tiles, tiles),
+        out_shape=jax.ShapeDtypeStruct((blocks * block_tokens, heads, head_dim), jnp.float32),
+        compiler_params=plgpu.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
+        cost_estimate=pl.CostEstimate(
+            flops=4 * q.size * longest,
+            bytes_accessed=q.nbytes
+            + 4 * q.size
+            + 2 * tiles * kv_heads * plan.member_tiles * head_dim * longest * pages.dtype.itemsize,
+            transcendentals=q.size // head_dim * longest,
+        ),
+        interpret=target.interpret,
+        name="attend_blocks",
+    )(q.reshape(-1, heads, head_dim), pages.reshape(-1, head_dim), page_table, sequences, starts, stops)
+    return out.reshape(q.shape)[:, :given_tokens]
+
+
+def _stops(sequences: jax.Array, starts: jax.Array, block_tokens: int, per_tile: int) -> jax.Array:
+    """Where the run that a block begins ends: (blocks,) int32 position, or 0 for a block that begins no run.
+
+    A run is blocks of one tile and sequence that follow each other in position. It takes one pass over its keys.
+    """
+    sequences, starts = sequences.reshape(-1, per_tile), starts.reshape(-1, per_tile)
+    follows = (sequences[:, 1:] == sequences[:, :-1]) & (starts[:, 1:] == starts[:, :-1] + block_tokens)
+    follows &= starts[:, :-1] >= 0
+    edge = jnp.zeros((len(starts), 1), bool)
+    places = jnp.arange(per_tile, dtype=jnp.int32)[None]
+    next_run = jnp.where(jnp.concatenate([follows, edge], axis=1), per_tile, places + 1)
+    length = lax.cummin(next_run, axis=1, reverse=True) - places
+    begins = ~jnp.concatenate([edge, follows], axis=1) & (starts >= 0)
+    return jnp.where(begins, starts + length * block_tokens, 0).reshape(-1)
+
+
+def _attend_tile(
+    q_ref: Ref,
+    pool_ref: Ref,
+    table_ref: Ref,
+    sequence_ref: Ref,
+    start_ref: Ref,
+    stop_ref: Ref,
+    out_ref: Ref,
+    *,
+    plan: Plan,
+) -> None:
+    """One tile of queries, of one key-value head; the tiles with the longest contexts start first."""
+    tile = pl.num_programs(1) - 1 - pl.program_id(1)
+    head, member_tile = lax.div(pl.program_id(0), plan.member_tiles), lax.rem(pl.program_id(0), plan.member_tiles)
+    tokens, _, head_dim = q_ref.shape
+    rows = jnp.arange(plan.queries, dtype=jnp.int32)
+    token, member = lax.div(rows, plan.members), member_tile * plan.members + lax.rem(rows, plan.members)
+    block = lax.div(token, plan.block_tokens)
+    starts = load(start_ref, tile * plan.blocks + block)
+    queries = Queries(block, starts + lax.rem(token, plan.block_tokens))
+
+    token = tile * (plan.blocks * plan.block_tokens) + token
+    columns = columns_of(head_dim)
+    mask = within(columns, head_dim, ((token < tokens) & (member < plan.group))[:, None])
+    place = (token[:, None], (head * plan.group + member)[:, None], columns)
+    q = load(q_ref, *place, mask=mask).astype(pool_ref.dtype)
+
+    def one_run(i: jax.Array, sums: Sums) -> Sums:
+        at = tile * plan.blocks + i
+        pages = (pool_ref, table_ref, sequence_ref[at], head, plan.kv_heads, plan.page_size)
+        context = Context(*pages, plan.scale, plan.soft_cap)
+        return _visit_run(sums, q, queries, context, i, start_ref[at], stop_ref[at], plan)
+
+    sums = lax.fori_loop(0, plan.blocks, one_run, Sums.empty(*q.shape))
+    store(out_ref, *place, value=sums.output(), mask=mask)
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Where a tile's queries are.
+
+    Attributes:
+        block: (queries,) int32, in the tile.
+        position: (queries,) int32, in the sequence; anything in a block that sees nothing.
+    """
+
+    block: jax.Array
+    position: jax.Array
+
+
+def _visit_run(
+    sums: Sums,
+    q: jax.Array,
+    queries: Queries,
+    context: Context,
+    block: jax.Array,
+    start: jax.Array,
+    stop: jax.Array,
+    plan: Plan,
+) -> Sums:
+    """Take the keys and values of one run into the sums of its queries; of none, where `stop` is 0."""
+    blocks = lax.div(stop - start, plan.step)
+    ours = (queries.block >= block) & (queries.block < block + blocks)
+    first = jnp.int32(0) if plan.window is None else jnp.minimum(jnp.maximum(start + 1 - plan.window, 0), stop)
+    tiles = lax.div(first, plan.keys), pl.cdiv(stop, plan.keys)
+    # All queries of the tile see all of these, the most of a long context: nothing is masked there.
+    clear = jnp.int32(0) if plan.window is None else pl.cdiv(jnp.maximum(stop - plan.window, 0), plan.keys)
+    clear_end = jnp.where(blocks == plan.blocks, lax.div(jnp.minimum(start + 1, stop), plan.keys), clear)
+    clear_end = jnp.maximum(clear, clear_end)
+
+    def whole(i: jax.Array, sums: Sums) -> Sums:
+        return context.visit(sums, q, i * plan.keys + jnp.arange(plan.keys, dtype=jnp.int32), None, None)
+
+    def masked(i: jax.Array, sums: Sums) -> Sums:
+        positions = i * plan.keys + jnp.arange(plan.keys, dtype=jnp.int32)
+        seen = ours[:, None] & (positions[None] <= queries.position[:, None])
+        if plan.window is not None:
+            seen &= positions[None] > queries.position[:, None] - plan.window
+        there = (positions >= first) & (positions < stop)
+        new = context.visit(sums, q, positions, there, seen)
+        # A weight of 0 would not keep another sequence's NaN out.
+        peak, total = jnp.where(ours, new.peak, sums.peak), jnp.where(ours, new.total, sums.total)
+        return Sums(peak, total, jnp.where(ours[:, None], new.weighted, sums.weighted))
+
+    if plan.window is not None:
+        sums = lax.fori_loop(tiles[0], clear, masked, sums)
+    sums = lax.fori_loop(clear, clear_end, whole, sums)
+    return Sums(*lax.fori_loop(clear_end, tiles[1], masked, sums))

@@ -1,0 +1,20 @@
+"""The GPU implementation: Pallas kernels in the Triton lowering, for Ampere and Hopper."""
+
+import jax.numpy as jnp
+
+from rekindle_kernels.gpu.blocks import attend_blocks
+from rekindle_kernels.gpu.pages import write
+from rekindle_kernels.gpu.rows import attend_rows
+from rekindle_kernels.reference import empty
+from rekindle_kernels.xla.pages import read_page, write_page  # XLA copies a page as fast as the memory goes
+
+__all__ = ["attend_blocks", "attend_rows", "empty", "read_page", "unserved", "write", "write_page"]
+
+
+def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+    """See `Operations.unserved`."""
+    if dtype not in (jnp.float32, jnp.bfloat16):
+        return "numbers must be float32 or bfloat16"
+    if shape[-1] > 256:
+        return "head_dim must be at most 256, or a tile does not fit into registers"
+    return None

@@ -1,0 +1,105 @@
+"""What the attention kernels share: a tile of paged keys and values, and the online softmax over tiles.
+
+All of it runs inside of Triton programs: sizes are powers of two, and loads are masked where an array is smaller.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rekindle_kernels.gpu.refs import Ref, columns_of, load, within
+
+LOG2E = math.log2(math.e)
+MASKED = -1e30
+
+
+class Sums(NamedTuple):
+    """The softmax so far of a tile of queries, by Milakov and Gimelshein, 2018 (arXiv:1805.02867), in base 2.
+
+    Attributes:
+        peak: (queries,) the largest score.
+        total: (queries,) sum of 2 ** (score - peak); 0 for a query that has seen nothing.
+        weighted: (queries, dims) the same sum with each term times its values.
+    """
+
+    peak: jax.Array
+    total: jax.Array
+    weighted: jax.Array
+
+    @classmethod
+    def empty(cls, queries: int, dims: int) -> "Sums":
+        """Before the first tile."""
+        shape = (queries,)
+        return cls(jnp.full(shape, MASKED), jnp.zeros(shape), jnp.zeros((queries, dims)))
+
+    def output(self) -> jax.Array:
+        """(queries, dims); zeros for a query that has seen nothing."""
+        return self.weighted / jnp.where(self.total == 0.0, 1.0, self.total)[:, None]
+
+
+@dataclass(frozen=True)
+class Context:
+    """The pages of one sequence and key-value head, as a kernel sees them.
+
+    Attributes:
+        pool: ref to (pages * 2 * kv_heads * page_size, head_dim), the pool with all but its last axis joined.
+        table: ref to (sequences, pages_per_sequence) int32.
+        sequence, head: () int32.
+        kv_heads, page_size: of the pool.
+        scale, soft_cap: of the scores.
+    """
+
+    pool: Ref
+    table: Ref
+    sequence: jax.Array
+    head: jax.Array
+    kv_heads: int
+    page_size: int
+    scale: float
+    soft_cap: float | None
+
+    def visit(
+        self, sums: Sums, q: jax.Array, positions: jax.Array, there: jax.Array | None, seen: jax.Array | None
+    ) -> Sums:
+        """Take one tile of keys and values into the sums.
+
+        Args:
+            sums: so far.
+            q: (queries, dims) of the pool's dtype; dims is head_dim padded with zeros to a power of two.
+            positions: (keys,) int32.
+            there: (keys,) bool, whether a position may be read; None for all. What may not be is never read.
+            seen: (queries or 1, keys) bool, which query sees which key; None for all.
+        """
+        page_ids = load(self.table, self.sequence, lax.div(positions, self.page_size), mask=there)
+        keys_at = (page_ids * (2 * self.kv_heads) + self.head) * self.page_size + lax.rem(positions, self.page_size)
+        scores = _dot(q, self._tile(keys_at, there), 1) * self.scale
+        if self.soft_cap is not None:
+            scores = self.soft_cap * jnp.tanh(scores / self.soft_cap)
+        scores = scores * LOG2E
+        if seen is not None:
+            scores = jnp.where(seen, scores, MASKED)
+        peak = jnp.maximum(sums.peak, scores.max(axis=1))
+        weights = jnp.exp2(scores - peak[:, None])
+        if seen is not None:
+            weights = jnp.where(seen, weights, 0.0)
+        shrink = jnp.exp2(sums.peak - peak)
+        values = self._tile(keys_at + self.kv_heads * self.page_size, there)
+        part = _dot(weights.astype(values.dtype), values, 0)
+        return Sums(peak, sums.total * shrink + weights.sum(axis=1), sums.weighted * shrink[:, None] + part)
+
+    def _tile(self, rows: jax.Array, there: jax.Array | None) -> jax.Array:
+        columns = columns_of(self.pool.shape[1])
+        mask = within(columns, self.pool.shape[1], None if there is None else there[:, None])
+        return load(self.pool, rows[:, None], columns, mask=mask)
+
+
+def _dot(a: jax.Array, b: jax.Array, contracted: int) -> jax.Array:
+    """Float32 sums of products along a's last axis and this one of b's: on tensor cores, unless float32 wants more."""
+    precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    dims = (((1,), (contracted,)), ((), ()))
+    product: jax.Array = lax.dot_general(a, b, dims, precision=precision, preferred_element_type=jnp.float32)
+    return product

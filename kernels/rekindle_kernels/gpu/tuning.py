@@ -1,0 +1,71 @@
+"""Tile sizes per device kind: data in tuning.json, found by the device's name."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+import jax.numpy as jnp
+
+Operation = Literal["rows", "blocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How one program of a kernel is cut.
+
+    Attributes:
+        queries: query tokens times heads that share a tile of keys; the rows kernel takes one token and ignores it.
+        keys: positions that one loop iteration visits.
+        warps: of 32 threads.
+        stages: iterations whose loads are in flight together.
+    """
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """One device kind's entry of tuning.json.
+
+    Attributes:
+        programs: as many as the rows kernel splits its contexts into, at least, if they are long enough.
+        tiles: per operation, dtype and head dimension.
+    """
+
+    programs: int
+    tiles: Mapping[tuple[str, str, int], Tile]
+
+    def tile(self, operation: Operation, dtype: jnp.dtype, head_dim: int) -> Tile:
+        """The tile of the smallest listed head dimension that holds `head_dim`, else of the largest."""
+        listed = sorted(dims for name, stored, dims in self.tiles if (name, stored) == (operation, dtype.name))
+        held = next((dims for dims in listed if dims >= head_dim), listed[-1])
+        return self.tiles[operation, dtype.name, held]
+
+
+@cache
+def tuning(device_kind: str) -> Tuning:
+    """The entry of tuning.json whose name begins `device_kind`, the longest of several, over the default entry."""
+    entries = json.loads(resources.files(__package__).joinpath("tuning.json").read_text(encoding="utf-8"))
+    named = max((name for name in entries if device_kind.startswith(name)), key=len, default="default")
+    tiles = {}
+    for entry in (entries["default"], entries[named]):
+        for operation, dtype, dims, numbers in _leaves(entry["tiles"]):
+            tiles[operation, dtype, dims] = Tile(**numbers)
+    return Tuning(entries[named]["programs"], tiles)
+
+
+def _leaves(
+    tiles: Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]],
+) -> list[tuple[str, str, int, Mapping[str, int]]]:
+    return [
+        (operation, dtype, int(dims), numbers)
+        for operation, by_dtype in tiles.items()
+        for dtype, by_dims in by_dtype.items()
+        for dims, numbers in by_dims.items()
+    ]

@@ -1,0 +1,167 @@
+"""Prefill attention on TPU: a grid over windows of blocks, in each a run for every sequence that has blocks there."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from rekindle_kernels.tpu.form import Pool, narrow, page_bytes, widen
+from rekindle_kernels.tpu.softmax import MASKED, capped, finished, fold, product
+from rekindle_kernels.tpu.stream import Ref, Runs, Stream
+from rekindle_kernels.tpu.tuning import tuning
+
+
+def attend_blocks(
+    q: jax.Array,
+    pages: jax.Array,
+    page_table: jax.Array,
+    block_sequence: jax.Array,
+    block_start: jax.Array,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+) -> jax.Array:
+    """See `api.attend_blocks`.
+
+    Cost, of a run that ends at position C (H heads of dimension D, page size P) in a window of W tokens: bytes
+    `ceil(C / P) * page_bytes` of pages as `form` stores them, and `(itemsize + 4) * H * width * W` of queries and
+    output; operations `4 * H * D * W * C`, and `H * W * C` exponentials: a window is computed whole for each run in
+    it. The compiler is told one run a window, and C = half of what the page table has room for.
+    """
+    blocks, tokens, heads, head_dim = q.shape
+    _, _, kv_heads, page_size, width = pages.shape
+    group = heads // kv_heads
+    window_blocks = max(1, min(tuning().window_rows // group // tokens, blocks))
+    windows = -(-blocks // window_blocks)
+    table = jnp.clip(page_table, 0, len(pages) - 1)
+    first, last, start = _runs(block_sequence, block_start, tokens, window_blocks, window)
+    runs = Runs.of(first, last, block_sequence, table, window_blocks)
+    starts = jnp.pad(start, (0, len(runs.first) - blocks))
+    grouped = widen((q * scale).astype(pages.dtype), pages).reshape(blocks, tokens, kv_heads, group, width)
+    grouped = jnp.pad(grouped, ((0, windows * window_blocks - blocks), *((0, 0),) * 4))
+    grouped = grouped.reshape(windows, -1, *grouped.shape[2:]).transpose(0, 2, 3, 1, 4)
+    rows = group * window_blocks * tokens
+    shape = (windows, kv_heads, rows, width)
+    tile_pages = max(1, min(tuning().block_tile_bytes // page_bytes(pages), tuning().block_tile // page_size))
+    buffer = (tuning().block_stages, tile_pages, *pages.shape[1:])
+    of_window = pl.BlockSpec((1, *shape[1:]), lambda step, *_: (step, 0, 0, 0))
+    out: jax.Array = pl.pallas_call(
+        functools.partial(_kernel, tokens, table.shape[1], window, soft_cap),
+        out_shape=jax.ShapeDtypeStruct(shape, jnp.float32),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(runs) + 1,
+            grid=(windows,),
+            in_specs=[of_window, pl.BlockSpec(memory_space=pl.ANY)],
+            out_specs=of_window,
+            scratch_shapes=[
+                pltpu.VMEM((kv_heads, rows, 1), jnp.float32),
+                pltpu.VMEM((kv_heads, rows, 1), jnp.float32),
+                pltpu.VMEM(buffer, pages.dtype),
+                pltpu.SemaphoreType.DMA(buffer[:1]),
+            ],
+        ),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel",), vmem_limit_bytes=tuning().vmem_limit_bytes
+        ),
+        cost_estimate=cost(windows, window_blocks * tokens, heads, head_dim, table.shape[1] * page_size // 2, pages),
+        name="rekindle_attend_blocks",
+    )(*runs, starts, grouped.reshape(shape), pages)
+    out = narrow(out, pages, head_dim).reshape(windows, kv_heads, group, -1, head_dim).transpose(0, 3, 1, 2, 4)
+    return out.reshape(-1, tokens, heads, head_dim)[:blocks]
+
+
+def _runs(
+    sequence: jax.Array, start: jax.Array, tokens: int, window_blocks: int, window: int | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(blocks,) first and last position that is read, and the position of the first token, at each run's first block.
+
+    A run is cut at the border of a window. Blocks that begin no run are empty.
+    """
+    places = jnp.arange(len(start), dtype=jnp.int32)
+    joined = (sequence == jnp.roll(sequence, 1)) & (start == jnp.roll(start, 1) + tokens)
+    begins = (start < 0) | ~joined | (places % window_blocks == 0)
+    nexts = lax.cummin(jnp.where(begins, places, len(start)), reverse=True)
+    nexts = jnp.append(nexts[1:], jnp.int32(len(start)))
+    busy = begins & (start >= 0)
+    first = jnp.zeros_like(start) if window is None else jnp.maximum(start + 1 - window, 0)
+    last = start + (nexts - places) * tokens
+    return jnp.where(busy, first, 0), jnp.where(busy, last, 0), start
+
+
+def cost(windows: int, tokens: int, heads: int, head_dim: int, context: int, pages: Pool) -> pl.CostEstimate:
+    """As `attend_blocks` states it, for windows that each hold one run with this context."""
+    _, _, _, page_size, width = pages.shape
+    queries = (pages.dtype.itemsize + 4) * heads * width * tokens
+    return pl.CostEstimate(
+        flops=4 * windows * tokens * heads * head_dim * context,
+        transcendentals=windows * tokens * heads * context,
+        bytes_accessed=windows * (-(-context // page_size) * page_bytes(pages) + queries),
+    )
+
+
+def _kernel(
+    tokens: int,
+    pages_per_sequence: int,
+    window: int | None,
+    soft_cap: float | None,
+    first: Ref,
+    last: Ref,
+    owner: Ref,
+    following: Ref,
+    table: Ref,
+    start: Ref,
+    q: Ref,
+    pages: Ref,
+    out: Ref,
+    peaks: Ref,
+    totals: Ref,
+    buffer: Ref,
+    arrived: Ref,
+) -> None:
+    """One window: q and out are (1, kv_heads, rows, width); a row is a grouped head, then a token."""
+    _, kv_heads, rows, _ = q.shape
+    blocks = first.shape[0] // pl.num_programs(0)
+    begin = pl.program_id(0) * blocks
+    runs = Runs(first, last, owner, following, table)
+    stream = Stream(runs, pages, buffer, arrived, pages_per_sequence, begin + blocks)
+    out[...] = jnp.zeros_like(out)
+    totals[...] = jnp.zeros_like(totals)
+    peaks[...] = jnp.full(peaks.shape, MASKED, jnp.float32)
+
+    def one_run(block: jax.Array, carry: Any) -> Any:
+        run = begin + block
+
+        def one_tile(tile: jax.Array, carry: Any) -> Any:
+            count, cursor = carry
+            stage, cursor = stream.load(run, tile, count, cursor)
+            shape = (rows, stream.tile_tokens)
+            token = lax.rem(lax.broadcasted_iota(jnp.int32, shape, 0), blocks * tokens) - block * tokens
+            query = start[run] + token
+            key = tile * stream.tile_tokens + lax.broadcasted_iota(jnp.int32, shape, 1)
+            seen = (token >= 0) & (query < last[run]) & (key <= query)
+            if window is not None:
+                seen &= key > query - window
+
+            def one_head(head: jax.Array, _: None) -> None:
+                scores = capped(product(q[0, head], stream.keys(stage, head), (1, 1)), soft_cap)
+                peak, total, shrink, weights = fold(scores, seen, peaks[head], totals[head])
+                part = product(weights.astype(buffer.dtype), stream.values(stage, head), (1, 0))
+                peaks[head], totals[head] = peak, total
+                out[0, head] = out[0, head] * shrink + part
+
+            lax.fori_loop(0, kv_heads, one_head, None)
+            return count + 1, cursor
+
+        return lax.fori_loop(*stream.tiles(run), one_tile, carry)
+
+    lax.fori_loop(0, blocks, one_run, (jnp.int32(0), stream.open(begin)))
+
+    def finish(head: jax.Array, _: None) -> None:
+        out[0, head] = finished(out[0, head], peaks[head], totals[head])
+
+    lax.fori_loop(0, kv_heads, finish, None)

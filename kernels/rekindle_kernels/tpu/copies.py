@@ -1,0 +1,220 @@
+"""Putting keys and values into pages, and copying pages, on TPU: all by asynchronous copies, in place."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from rekindle_kernels.tpu.form import pack, page_bytes, sublanes
+from rekindle_kernels.tpu.stream import Ref
+from rekindle_kernels.tpu.tuning import tuning
+from rekindle_kernels.xla import pages as xla
+
+Copy = Any
+"""A copy that can be started and waited for; Pallas gives it no public type."""
+
+IN_FLIGHT = 8
+"""Copies of whole blocks under way at once."""
+
+HBM = pl.BlockSpec(memory_space=pl.ANY)
+
+
+def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
+    """See `api.write`.
+
+    Cost, of a block of T tokens, a token taking `page_bytes / page_size` bytes as `form` stores it: where T is a
+    multiple of the memory's rows R (8 for float32, 16 for bfloat16), T tokens read and written; where T is smaller, R
+    tokens read twice (the block beside the page) and written once, because no less can be addressed. Blocks that fit
+    neither are left to XLA's scatter.
+    """
+    tokens, rows = kv.shape[3], sublanes(pages.dtype)
+    kv = pack(kv, pages)
+    if tokens % rows == 0:
+        return _write_whole(pages, kv, jnp.where(_named_again(page_ids, offsets), -1, page_ids), offsets)
+    if rows % tokens == 0 and pages.shape[3] % rows == 0:
+        again = _named_again(page_ids, offsets // rows)
+        return _write_small(pages, kv, jnp.where(again, -1, page_ids), offsets)
+    return xla.write(pages, kv, page_ids, offsets)
+
+
+def _named_again(page_ids: jax.Array, places: jax.Array) -> jax.Array:
+    """(blocks,) bool: a later block goes to the same place, so that this one must not be under way beside it."""
+    same = (page_ids[:, None] == page_ids[None]) & (places[:, None] == places[None])
+    return jnp.triu(same, 1).any(1)
+
+
+def _write_whole(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
+    return _in_place(
+        functools.partial(_whole_kernel, kv.shape[3]),
+        (page_ids, offsets),
+        (kv, pages),
+        [pltpu.SemaphoreType.DMA((IN_FLIGHT,))],
+        2 * kv.nbytes,
+        "rekindle_write_blocks",
+    )
+
+
+def _whole_kernel(tokens: int, page_ids: Ref, offsets: Ref, kv: Ref, _: Ref, pages: Ref, done: Ref) -> None:
+    """Copy after copy, HBM to HBM; page -1 is left out."""
+    blocks, rows = kv.shape[0], sublanes(pages.dtype)
+
+    def copy(block: jax.Array) -> Copy:
+        place = pl.ds(pl.multiple_of(offsets[block], rows), tokens)
+        to = pages.at[page_ids[block], :, :, place]
+        return pltpu.make_async_copy(kv.at[block], to, done.at[lax.rem(block, IN_FLIGHT)])
+
+    def one(step: jax.Array, carry: None) -> None:
+        earlier = step - IN_FLIGHT
+
+        @pl.when((earlier >= 0) & (page_ids[jnp.maximum(earlier, 0)] >= 0))
+        def finish() -> None:
+            copy(earlier).wait()
+
+        @pl.when((step < blocks) & (page_ids[jnp.minimum(step, blocks - 1)] >= 0))
+        def start() -> None:
+            copy(step).start()
+
+    lax.fori_loop(0, blocks + IN_FLIGHT, one, None)
+
+
+def _write_small(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
+    rows = sublanes(pages.dtype)
+    changed = (*pages.shape[1:3], rows, pages.shape[4])
+    size = page_bytes(pages) // pages.shape[3] * rows
+    at_once = max(1, min(len(kv), tuning().write_bytes // size))
+    spare = -len(kv) % at_once
+    page_ids = jnp.pad(page_ids, (0, spare), constant_values=-1)
+    # Every row of a slice gets the block, and the kernel keeps those that are named: no shuffle within a register.
+    repeated = jnp.tile(kv, (1, 1, 1, rows // kv.shape[3], 1))
+    return _in_place(
+        functools.partial(_small_kernel, kv.shape[3], at_once),
+        (page_ids, jnp.pad(offsets, (0, spare))),
+        (jnp.pad(repeated, ((0, spare), *((0, 0),) * 4)), pages),
+        [
+            pltpu.VMEM((at_once, *changed), pages.dtype),
+            pltpu.VMEM((at_once, *changed), pages.dtype),
+            pltpu.SemaphoreType.DMA((3,)),
+        ],
+        3 * len(kv) * size,
+        "rekindle_write_tokens",
+    )
+
+
+def _small_kernel(
+    tokens: int,
+    at_once: int,
+    page_ids: Ref,
+    offsets: Ref,
+    kv: Ref,
+    _: Ref,
+    pages: Ref,
+    new: Ref,
+    slices: Ref,
+    done: Ref,
+) -> None:
+    """Read, change and write back the aligned slices that the blocks lie in; page -1 is left out."""
+    rows = sublanes(pages.dtype)
+
+    def one_group(group: jax.Array, _: None) -> None:
+        base = group * at_once
+
+        def place(block: jax.Array) -> Ref:
+            start = pl.multiple_of(lax.div(offsets[base + block], jnp.int32(rows)) * rows, rows)
+            return pages.at[page_ids[base + block], :, :, pl.ds(start, rows)]
+
+        def read(block: jax.Array) -> Copy:
+            return pltpu.make_async_copy(place(block), slices.at[block], done.at[1])
+
+        def written(block: jax.Array) -> Copy:
+            return pltpu.make_async_copy(slices.at[block], place(block), done.at[2])
+
+        def change(block: jax.Array) -> None:
+            offset = lax.rem(offsets[base + block], jnp.int32(rows))
+            row = lax.broadcasted_iota(jnp.int32, slices.shape[1:], 2)
+            named = (row >= offset) & (row < offset + tokens)
+            slices[block] = jnp.where(named, new[block], slices[block])
+
+        each = functools.partial(_for_each, at_once, lambda block: page_ids[base + block] >= 0)
+        block_copy = pltpu.make_async_copy(kv.at[pl.ds(base, at_once)], new, done.at[0])
+        block_copy.start()
+        each(lambda block: read(block).start())
+        block_copy.wait()
+        each(lambda block: read(block).wait())
+        each(change)
+        each(lambda block: written(block).start())
+        each(lambda block: written(block).wait())
+
+    lax.fori_loop(0, kv.shape[0] // at_once, one_group, None)
+
+
+def _for_each(count: int, chosen: Callable[[jax.Array], jax.Array], act: Callable[[jax.Array], None]) -> None:
+    def one(block: jax.Array, _: None) -> None:
+        pl.when(chosen(block))(lambda: act(block))
+
+    lax.fori_loop(0, count, one, None)
+
+
+def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
+    """See `api.read_page`. Cost: one page read and written; there is nothing to compute."""
+    content: jax.Array = pl.pallas_call(
+        _read_kernel,
+        out_shape=jax.ShapeDtypeStruct(pages.shape[1:], pages.dtype),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(1,),
+            in_specs=[HBM],
+            out_specs=HBM,
+            scratch_shapes=[pltpu.SemaphoreType.DMA(())],
+        ),
+        cost_estimate=_moved(2 * page_bytes(pages)),
+        name="rekindle_read_page",
+    )(page_id[None], pages)
+    return content
+
+
+def _read_kernel(page_id: Ref, pages: Ref, content: Ref, done: Ref) -> None:
+    pltpu.async_copy(pages.at[page_id[0]], content, done).wait()
+
+
+def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.Array:
+    """See `api.write_page`. Cost: one page read and written; there is nothing to compute."""
+    moved = 2 * page_bytes(pages)
+    semaphores = [pltpu.SemaphoreType.DMA(())]
+    return _in_place(_write_kernel, (page_id[None],), (content, pages), semaphores, moved, "rekindle_write_page")
+
+
+def _write_kernel(page_id: Ref, content: Ref, _: Ref, pages: Ref, done: Ref) -> None:
+    pltpu.async_copy(content, pages.at[page_id[0]], done).wait()
+
+
+def _in_place(
+    kernel: Callable[..., None],
+    scalars: tuple[jax.Array, ...],
+    arrays: tuple[jax.Array, jax.Array],
+    scratch: list[Any],
+    moved: int,
+    name: str,
+) -> jax.Array:
+    """Run a kernel on arrays in HBM, of which the last is the pool; the result is the pool, in its own memory."""
+    pages = arrays[-1]
+    written: jax.Array = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct(pages.shape, pages.dtype),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(scalars), grid=(1,), in_specs=[HBM, HBM], out_specs=HBM, scratch_shapes=scratch
+        ),
+        input_output_aliases={len(scalars) + len(arrays) - 1: 0},
+        cost_estimate=_moved(moved),
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=tuning().vmem_limit_bytes),
+        name=name,
+    )(*scalars, *arrays)
+    return written
+
+
+def _moved(size: int) -> pl.CostEstimate:
+    return pl.CostEstimate(flops=0, transcendentals=0, bytes_accessed=size)

@@ -1,0 +1,27 @@
+"""The Pallas kernels for TPU: what `operations.Operations` asks for."""
+
+import jax
+import jax.numpy as jnp
+
+from rekindle_kernels.tpu.blocks import attend_blocks
+from rekindle_kernels.tpu.copies import read_page, write, write_page
+from rekindle_kernels.tpu.form import stored_shape
+from rekindle_kernels.tpu.rows import attend_rows
+
+__all__ = ["attend_blocks", "attend_rows", "empty", "read_page", "unserved", "write", "write_page"]
+
+
+def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+    """See `Operations.unserved`."""
+    if dtype not in (jnp.float32, jnp.bfloat16):
+        return "numbers must be float32 or bfloat16"
+    if shape[3] % 16:
+        return f"a page must hold a multiple of 16 tokens, not {shape[3]}"
+    if shape[4] % 8:
+        return f"head_dim must be a multiple of 8, not {shape[4]}"
+    return None
+
+
+def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """See `api.empty`; in the shape that `form` says."""
+    return jnp.zeros(stored_shape(shape), dtype)

@@ -1,0 +1,158 @@
+"""Pages streamed from HBM into VMEM, tile after tile, with several copies in flight.
+
+Both attention kernels read so. The work of one grid step is a chain of runs. A run is a range of positions of one
+sequence: a decode row, or the prefill blocks of one sequence in a window. While a tile is computed, the copies of the
+next ones are under way, also over the border of two runs.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+Ref = Any
+"""A Pallas reference to memory; Pallas gives it no public type."""
+
+
+class Runs(NamedTuple):
+    """What the kernel reads as prefetched scalars. An empty run has `first == last == 0`.
+
+    Attributes:
+        first, last: (runs,) the positions `[first, last)` that a run reads.
+        owner: (runs,) the row of the page table.
+        following: (runs,) the next run that is not empty, in any step; the number of runs where there is none.
+        table: (sequences * pages_per_sequence,) the page table, flat.
+    """
+
+    first: jax.Array
+    last: jax.Array
+    owner: jax.Array
+    following: jax.Array
+    table: jax.Array
+
+    @classmethod
+    def of(cls, first: jax.Array, last: jax.Array, owner: jax.Array, table: jax.Array, multiple: int) -> "Runs":
+        """Pad to a multiple of runs with empty ones; an empty run may be given with any `last <= first`."""
+        first, last, owner = (jnp.pad(x, (0, -len(x) % multiple)) for x in (first, last, owner))
+        busy = last > first
+        places = jnp.where(busy, jnp.arange(len(busy), dtype=jnp.int32), len(busy))
+        following = jnp.append(lax.cummin(places, reverse=True)[1:], jnp.int32(len(busy)))
+        return cls(jnp.where(busy, first, 0), jnp.where(busy, last, 0), owner, following, table.reshape(-1))
+
+
+class Stream(NamedTuple):
+    """One grid step's reading; a kernel makes it of its references.
+
+    Attributes:
+        runs: scalars in SMEM.
+        pages: the pool in HBM.
+        buffer: (stages, tile_pages, sides, kv_heads, page_size, width) in VMEM, pages as `form` says.
+        arrived: (stages,) semaphores.
+        pages_per_sequence: of the page table.
+        stop: the step's runs end before this one.
+    """
+
+    runs: Runs
+    pages: Ref
+    buffer: Ref
+    arrived: Ref
+    pages_per_sequence: int
+    stop: jax.Array
+
+    @property
+    def tile_tokens(self) -> int:
+        """Positions in a tile."""
+        _, tile_pages, _, _, page_size, _ = self.buffer.shape
+        return int(tile_pages * page_size)
+
+    def open(self, begin: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Start the first copies of the step whose first run is `begin`; returns the cursor for `load`."""
+        run = jnp.where(self.runs.last[begin] > 0, begin, self.runs.following[begin])
+        cursor = (run, self._first_tile(run))
+        for stage in range(self.buffer.shape[0] - 1):
+            cursor = self._start(cursor, stage)
+        return cursor
+
+    def tiles(self, run: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The range of tiles that a run reads."""
+        return self._first_tile(run), pl.cdiv(self.runs.last[run], self.tile_tokens)
+
+    def load(
+        self, run: jax.Array, tile: jax.Array, count: jax.Array, cursor: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """Start one more copy, wait for a tile, and hide what in it the run must not read.
+
+        Args:
+            run, tile: which one; tiles are loaded in the order of their runs.
+            count: how many this step has loaded before.
+            cursor: from `open` or the last `load`.
+
+        Returns:
+            The stage of the buffer that holds the tile, and the cursor.
+        """
+        stages = self.buffer.shape[0]
+        cursor = self._start(cursor, lax.rem(count + stages - 1, stages))
+        stage = lax.rem(count, stages)
+        self._for_each_page(run, tile, stage, lambda copy: copy.wait())
+        self._hide(run, tile, stage)
+        return stage, cursor
+
+    def _first_tile(self, run: jax.Array) -> jax.Array:
+        return lax.div(self.runs.first[jnp.minimum(run, self.runs.first.shape[0] - 1)], jnp.int32(self.tile_tokens))
+
+    def _start(self, cursor: tuple[jax.Array, jax.Array], stage: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+        run, tile = cursor
+
+        @pl.when(run < self.stop)
+        def start() -> None:
+            self._for_each_page(run, tile, stage, lambda copy: copy.start())
+
+        known = jnp.minimum(run, self.runs.last.shape[0] - 1)
+        more = (tile + 1) * self.tile_tokens < self.runs.last[known]
+        following = jnp.where(run < self.stop, self.runs.following[known], run)
+        return jnp.where(more, run, following), jnp.where(more, tile + 1, self._first_tile(following))
+
+    def _for_each_page(self, run: jax.Array, tile: jax.Array, stage: jax.Array | int, act: Any) -> None:
+        """For each page of the tile that holds a position of the run."""
+        _, tile_pages, _, _, page_size, _ = self.buffer.shape
+        begin = lax.div(self.runs.first[run], jnp.int32(page_size)) - tile * tile_pages
+        end = pl.cdiv(self.runs.last[run], page_size) - tile * tile_pages
+        base = self.runs.owner[run] * self.pages_per_sequence + tile * tile_pages
+
+        def one(place: jax.Array, carry: None) -> None:
+            page = self.runs.table[base + place]
+            act(pltpu.make_async_copy(self.pages.at[page], self.buffer.at[stage, place], self.arrived.at[stage]))
+
+        lax.fori_loop(jnp.maximum(begin, 0), jnp.minimum(end, tile_pages), one, None)
+
+    def _hide(self, run: jax.Array, tile: jax.Array, stage: jax.Array) -> None:
+        """Zero the values outside of the run: a weight of 0 would not hide a NaN that lies there."""
+        _, tile_pages, sides, kv_heads, page_size, width = self.buffer.shape
+        start = tile * self.tile_tokens
+        first, last = self.runs.first[run], self.runs.last[run]
+
+        @pl.when((first > start) | (last < start + self.tile_tokens))
+        def hide() -> None:
+            shape = (tile_pages, page_size, width)
+            place = lax.broadcasted_iota(jnp.int32, shape, 0) * page_size + lax.broadcasted_iota(jnp.int32, shape, 1)
+            inside = (start + place >= first) & (start + place < last)
+
+            def one(head: jax.Array, carry: None) -> None:
+                values = self.buffer[stage, :, sides - 1, head]
+                self.buffer[stage, :, sides - 1, head] = jnp.where(inside, values, jnp.zeros_like(values))
+
+            lax.fori_loop(0, kv_heads, one, None)
+
+    def keys(self, stage: jax.Array, head: jax.Array | int) -> jax.Array:
+        """(tile_tokens, width) rows that hold the keys of a tile that was loaded."""
+        keys: jax.Array = self.buffer[stage, :, 0, head].reshape(self.tile_tokens, self.buffer.shape[-1])
+        return keys
+
+    def values(self, stage: jax.Array, head: jax.Array | int) -> jax.Array:
+        """(tile_tokens, width) rows that hold the values of a tile that was loaded; zeros outside of its run."""
+        side = self.buffer.shape[2] - 1
+        values: jax.Array = self.buffer[stage, :, side, head].reshape(self.tile_tokens, self.buffer.shape[-1])
+        return values

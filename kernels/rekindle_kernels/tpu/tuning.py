@@ -1,0 +1,50 @@
+"""Block sizes of the TPU kernels: data per device kind in tuning.json."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import jax
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Sizes of one device kind.
+
+    Attributes:
+        cores: that share a chip's memory and run a grid's parallel steps.
+        step_rows: decode rows in a grid step.
+        row_tile, row_tile_bytes: most positions, and most bytes, of a decode tile.
+        row_stages: decode tiles in VMEM; all but one are being copied.
+        window_rows: most rows (tokens times grouped heads) of a prefill window for one key-value head.
+        block_tile, block_tile_bytes, block_stages: the same of prefill as of decode.
+        write_bytes: of page slices that are changed at once.
+        vmem_limit_bytes: what a kernel may take.
+    """
+
+    cores: int
+    step_rows: int
+    row_tile: int
+    row_tile_bytes: int
+    row_stages: int
+    window_rows: int
+    block_tile: int
+    block_tile_bytes: int
+    block_stages: int
+    write_bytes: int
+    vmem_limit_bytes: int
+
+
+def tuning() -> Tuning:
+    """The sizes for this process's TPU; where there is none, ones that every kind can run."""
+    kinds = _kinds()
+    kind = jax.devices()[0].device_kind if jax.default_backend() == "tpu" else "default"
+    return kinds.get(kind, kinds["default"])
+
+
+@cache
+def _kinds() -> dict[str, Tuning]:
+    text = resources.files("rekindle_kernels.tpu").joinpath("tuning.json").read_text(encoding="utf-8")
+    data = json.loads(text)
+    return {kind: Tuning(**(data["default"] | sizes)) for kind, sizes in data.items()}

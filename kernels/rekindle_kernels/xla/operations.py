@@ -1,0 +1,15 @@
+"""The portable implementation: what `operations.Operations` asks for."""
+
+import jax.numpy as jnp
+
+from rekindle_kernels.xla.attention import attend_blocks, attend_rows
+from rekindle_kernels.xla.pages import empty, read_page, write, write_page
+
+__all__ = ["attend_blocks", "attend_rows", "empty", "read_page", "unserved", "write", "write_page"]
+
+
+def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+    """See `Operations.unserved`. Pages may have any shape."""
+    if dtype in (jnp.float32, jnp.bfloat16, jnp.uint16):
+        return None
+    return "numbers must be float32, or bfloat16, which is stored as uint16"

@@ -1,0 +1,175 @@
+"""Whole decode steps of a Llama-3-8B shape with random weights on a GPU, against the bandwidth that they are bound by.
+
+`python -m tests.bench.engine_gpu` on a machine with a GPU; `--tiny` runs a small shape anywhere, interpreted, to see
+that it works.
+"""
+
+import argparse
+import json
+from contextlib import nullcontext
+from dataclasses import replace
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from rekindle.buckets import Bucket
+from rekindle.checkpoint.layout import EMBEDDING, expected_shapes
+from rekindle.config import Settings
+from rekindle.model_config import Llama3Scaling, ModelConfig, Rope
+from rekindle.models.decoder import Decoder
+from rekindle.step import Layout, Pages, Slots, TickOutputs, empty_pages, empty_slots, step
+from rekindle_kernels.gpu.target import Target, tracing_for
+from tests.bench.kernels_gpu import copy_rate
+from tests.bench.say import say
+
+LLAMA_3_8B = ModelConfig(
+    family="llama",
+    vocab_size=128_256,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    max_context=131_072,
+    norm_eps=1e-5,
+    rope=Rope(500_000.0, Llama3Scaling(8.0, 1.0, 4.0, 8192)),
+)
+TINY = replace(
+    LLAMA_3_8B, vocab_size=512, hidden_size=128, intermediate_size=256, num_layers=2, num_heads=4, num_kv_heads=2,
+    head_dim=64,
+)  # fmt: skip
+WARM_STEPS = 3
+
+
+def random_decoder(config: ModelConfig, dtype: jnp.dtype) -> Decoder:
+    """A decoder whose weights are noise, made on the device; it decodes as fast as one that knows something."""
+    shapes = expected_shapes(config)
+
+    def weights(*names: str) -> jax.Array:
+        rows, *rest = (sum(shapes[name][0] for name in names), *shapes[names[0]][1:])
+        key = jax.random.key(len(names[0]))
+        make = jax.jit(lambda: (0.02 * jax.random.normal(key, (rows, *rest), jnp.float32)).astype(dtype))
+        weight: jax.Array = make()
+        return weight
+
+    return Decoder(config, weights)
+
+
+class DecodeBench:
+    """Decode steps of one row count, each row with its own context.
+
+    Args:
+        context: positions of each row that are in the pages when the first step begins.
+        steps: that there is room for.
+    """
+
+    def __init__(self, decoder: Decoder, rows: int, context: int, steps: int, page_size: int, dtype: jnp.dtype):
+        self._bucket, self._rows, self._context = Bucket(0, rows), rows, context
+        self._page_size = page_size
+        per_row = -(-(context + steps) // page_size)
+        order = np.random.default_rng(0).permutation(np.arange(1, 1 + rows * per_row, dtype=np.int32))
+        self._tables = order.reshape(rows, per_row)
+        config = decoder.config
+        self._pages = empty_pages(config, 1 + self._tables.size, page_size, dtype, "gpu")
+        self._slots = replace(
+            empty_slots(rows, per_row, config.vocab_size),
+            page_table=jnp.pad(jnp.asarray(self._tables), ((0, 1), (0, 0))),
+            length=jnp.asarray(np.append(np.full(rows, context, np.int32), np.int32(0))),
+        )
+        graph, self._state = nnx.split(decoder)
+
+        def run(state: Any, pages: Pages, slots: Slots, packed: jax.Array) -> tuple[Pages, Slots, TickOutputs]:
+            decoder = nnx.merge(graph, state)
+            return step(decoder, pages, slots, packed, self._bucket, Settings().max_logprobs, "gpu")
+
+        example = self._inputs(0)
+        self._program = (
+            jax.jit(run, donate_argnames=("pages", "slots"))
+            .lower(self._state, self._pages, self._slots, example)
+            .compile()
+        )
+
+    def _inputs(self, done: int) -> jax.Array:
+        layout = Layout.of(self._bucket, self._slots)
+        packed = layout.blank()
+        inputs = layout.split(packed)
+        inputs.row_slot[:] = np.arange(self._rows)
+        inputs.row_page[:] = self._tables[:, (self._context + done) // self._page_size]
+        return jnp.asarray(packed)
+
+    def seconds(self, steps: int) -> list[float]:
+        """Each step's time, one step kept in flight while the next is dispatched, as the engine does."""
+        packed = [self._inputs(done) for done in range(steps)]
+        jax.block_until_ready(packed)
+        taken, earlier, started = [], None, perf_counter()
+        for inputs in packed:
+            self._pages, self._slots, outputs = self._program(self._state, self._pages, self._slots, inputs)
+            if earlier is not None:
+                earlier.block_until_ready()
+                taken.append(perf_counter() - started)
+                started = perf_counter()
+            earlier = outputs.tokens
+        return taken
+
+
+def bytes_read(config: ModelConfig, rows: int, context: int, dtype: jnp.dtype) -> int:
+    """What a decode step has to read: all weights but the embedding, and every row's keys and values."""
+    shapes = expected_shapes(config)
+    weights = sum(int(np.prod(shape)) for name, shape in shapes.items() if name != EMBEDDING)
+    context_numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim * context
+    return (weights + rows * context_numbers) * dtype.itemsize
+
+
+def measure(config: ModelConfig, row_counts: list[int], context: int, steps: int, copied: int) -> dict[str, Any]:
+    """Tokens a second of each row count, and which fraction of the bound that is."""
+    dtype = jnp.dtype(jnp.bfloat16)
+    bandwidth = copy_rate(copied, 10)
+    say(f"copy {bandwidth / 1e9:.0f} GB/s")
+    decoder = random_decoder(config, dtype)
+    results = []
+    for rows in row_counts:
+        bench = DecodeBench(decoder, rows, context, steps, Settings().page_size, dtype)
+        taken = median(bench.seconds(steps)[WARM_STEPS:])
+        least = bytes_read(config, rows, context + steps // 2, dtype) / bandwidth
+        rate, fraction = rows / taken, least / taken
+        say(f"{rows:4d} rows: {1e3 * taken:8.2f} ms a step, {rate:9.1f} tokens/s, {fraction:.3f} of the bound")
+        results.append({"rows": rows, "seconds": taken, "tokens_per_second": rate, "fraction": fraction})
+    return {
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+        "context": context,
+        "copy": bandwidth,
+        "decode": results,
+    }
+
+
+def main() -> None:
+    """Parse the arguments, measure, and write what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--tiny", action="store_true", help="a small model, interpreted where there is no GPU")
+    parser.add_argument("--out", help="write the numbers to this JSON file")
+    arguments = parser.parse_args()
+    interpreted = jax.default_backend() != "gpu"
+    if interpreted and not arguments.tiny:
+        parser.error("there is no GPU here; --tiny shows that the script works")
+    if arguments.steps <= WARM_STEPS + 1:
+        parser.error(f"--steps must be more than {WARM_STEPS + 1}: the first ones are not counted")
+    config, copied = (TINY, 2**12) if arguments.tiny else (LLAMA_3_8B, 2**30)
+    with tracing_for(Target(interpret=True)) if interpreted else nullcontext():
+        results = measure(config, arguments.rows, arguments.context, arguments.steps, copied)
+    if arguments.out:
+        with open(arguments.out, "w", encoding="utf-8") as file:
+            json.dump(results, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

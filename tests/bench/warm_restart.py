@@ -1,0 +1,164 @@
+"""From the start of a process to its first token: with empty stores, with full ones, and of transformers, in turns.
+
+Each start is a process of its own, told to answer a prompt of 512 tokens; the model file is always there. Also the
+first token after `open` with the pages on disk, next to computing them.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rekindle.storage import cache_dir
+from tests.bench.machine import cores
+from tests.bench.peers import prepare
+from tests.bench.say import say, waiting
+from tests.bench.workload import MODEL
+
+PROMPT_TOKENS = 512
+OURS = """
+import json, os, sys, time
+started = float(sys.argv[1])
+import rekindle
+imported = time.time()
+session = rekindle.open_sync(sys.argv[2], dtype="float32", progress=False)
+opened = time.time()
+prompt = json.loads(sys.argv[3])
+answer = session.generate_sync(token_ids=prompt, max_tokens=1, ignore_eos=True)
+ended = time.time()
+first = ended - opened
+session.precompiled_sync(progress=False)
+session.save_sync()
+stats = session.stats
+print(json.dumps(dict(
+    total=ended - started, imported=imported - started, opened=opened - started, first=first, loads=stats.loads,
+    compilations=stats.compilations, cached=answer.cached_tokens, token=answer.token_ids[0],
+)))
+"""
+THEIRS = """
+import json, sys, time
+started = float(sys.argv[1])
+import torch
+from transformers import AutoModelForCausalLM
+torch.set_num_threads(int(sys.argv[4]))
+model = AutoModelForCausalLM.from_pretrained(sys.argv[2], dtype=torch.float32).eval()
+opened = time.time()
+prompt = torch.tensor([json.loads(sys.argv[3])])
+with torch.inference_mode():
+    model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=1, do_sample=False)
+ended = time.time()
+print(json.dumps(dict(total=ended - started, opened=opened - started, first=ended - opened)))
+"""
+SAVE_THEIRS = """
+import sys
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM
+gguf = Path(sys.argv[1])
+model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+model.save_pretrained(sys.argv[2])
+"""
+
+
+def prompt(number: int) -> list[int]:
+    """Token ids that no other number shares a page with."""
+    return [1000 + (7919 * number + 31 * place) % 40000 for place in range(PROMPT_TOKENS)]
+
+
+class Starts:
+    """Processes over one cache directory whose stores can be emptied."""
+
+    def __init__(self, home: Path):
+        home.chmod(0o700)
+        (home / "models").symlink_to(cache_dir("models"))
+        self._home = home
+        self._code = Path(__file__).parents[2]
+
+    def empty(self) -> None:
+        """As after the download of the model."""
+        for name in ("programs", "snapshots"):
+            shutil.rmtree(self._home / name, ignore_errors=True)
+
+    def ours(self, number: int) -> dict[str, Any]:
+        """Start Rekindle and answer a prompt."""
+        return self._run([sys.executable, "-c", OURS], MODEL, number, [])
+
+    def theirs(self, python: str, model: Path, number: int) -> dict[str, Any]:
+        """Start transformers and answer a prompt."""
+        return self._run([python, "-c", THEIRS], str(model), number, [str(cores())])
+
+    def _run(self, argv: list[str], model: str, number: int, more: list[str]) -> dict[str, Any]:
+        environment = os.environ | {"REKINDLE_CACHE": str(self._home), "HF_HUB_OFFLINE": "1"}
+        command = [*argv, str(time.time()), model, json.dumps(prompt(number)), *more]
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=self._code,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        if done.returncode:
+            raise SystemExit(f"{argv[0]} failed:\n{done.stdout}{done.stderr}")
+        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return told
+
+
+def measure(rounds: int, *, peer: bool) -> None:
+    """Print medians over the rounds and their ratios."""
+    told: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "cache").mkdir()
+        starts = Starts(Path(directory) / "cache")
+        theirs, python = Path(directory) / "hf", ""
+        if peer:
+            command = prepare("hf", "float32")
+            python, gguf = command.argv[0], command.argv[command.argv.index("--gguf") + 1]
+            with waiting("transformers: saving its model as float32 safetensors"):
+                subprocess.run([python, "-c", SAVE_THEIRS, gguf, str(theirs)], check=True, capture_output=True)
+        for round_ in range(rounds):
+            starts.empty()
+            for name, number in (("cold", round_), ("warm", round_), ("warm programs, new prompt", 100 + round_)):
+                with waiting(f"round {round_ + 1} of {rounds}: {name}"):
+                    told[name].append(starts.ours(number))
+            if peer:
+                with waiting(f"round {round_ + 1} of {rounds}: transformers"):
+                    told["transformers"].append(starts.theirs(python, theirs, round_))
+    _report(told)
+
+
+def _report(told: dict[str, list[dict[str, Any]]]) -> None:
+    say(f"medians in seconds, {cores()} cores:")
+    keys = ("imported", "opened", "first", "total", "loads", "compilations", "cached")
+    print(f"{'':28}" + "".join(f"{key:>13}" for key in keys))
+    for name, rounds in told.items():
+        values = [median(each[key] for each in rounds) if key in rounds[0] else None for key in keys]
+        print(f"{name:28}" + "".join(f"{'' if value is None else f'{value:13.2f}':>13}" for value in values))
+    for cold, warm in zip(told["cold"], told["warm"], strict=True):
+        assert cold["token"] == warm["token"], "a warm start answered something else"
+        assert warm["compilations"] == 0, "a warm start compiled"
+    ratio = median(warm["total"] / cold["total"] for warm, cold in zip(told["warm"], told["cold"], strict=True))
+    print(f"warm / cold start: {ratio:.3f} (asked: at most 0.35)")
+    new = "warm programs, new prompt"
+    disk = median(warm["first"] / cold["first"] for warm, cold in zip(told["warm"], told[new], strict=True))
+    print(f"first token after open, pages from disk / computed: {disk:.3f} (asked: at most 0.25)")
+    if "transformers" in told:
+        pairs = zip(told["warm"], told["transformers"], strict=True)
+        print(f"warm start / transformers' start: {median(a['total'] / b['total'] for a, b in pairs):.3f} (at most 1)")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer", action="store_true", help="also transformers, in an environment of its own")
+    arguments = parser.parse_args()
+    measure(arguments.rounds, peer=arguments.peer)

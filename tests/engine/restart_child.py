@@ -1,0 +1,116 @@
+"""Sessions that are restarted, and what other processes do with them."""
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Unpack
+
+import jax
+import numpy as np
+
+import rekindle
+from rekindle.session import SettingsOptions
+
+PAGE = 16
+PAGES = 4
+CACHED = PAGES * PAGE
+"""Tokens of a prompt that lie in whole pages."""
+NEW = 8
+"""Tokens of an answer; too few for another whole page."""
+PROGRAMS = 6
+SETTINGS: SettingsOptions = {
+    "page_size": PAGE,
+    "num_pages": 65,
+    "max_context": 256,
+    "max_running": 2,
+    "max_prefill_tokens": 64,
+    "prefill_buckets": (64,),
+    "decode_buckets": (2,),
+}
+"""One prefill and one decode bucket: with the four programs beside them, `PROGRAMS` in all."""
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+def asked(number: int, **options: Any) -> dict[str, Any]:
+    """A request of a prompt that no other number begins like: greedy for even ones, by a seed for odd ones."""
+    prompt = np.random.default_rng(number).integers(3, 512, CACHED + 5).tolist()
+    drawn = {"temperature": 0.9, "top_p": 0.95, "seed": number} if number % 2 else {}
+    return {"token_ids": prompt, "max_tokens": NEW, "ignore_eos": True, **drawn, **options}
+
+
+def open_session(model: Path, **settings: Unpack[SettingsOptions]) -> rekindle.Session:
+    """With `SETTINGS` where none are given."""
+    return rekindle.open_sync(model, progress=False, **(SETTINGS | settings))
+
+
+def start(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, Connection]:
+    """Run a function of this file in a fresh process, which tells us what it does until it ends."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["rekindle.session", "orbax.checkpoint"])
+    ours, theirs = Pipe(duplex=False)
+    process = context.Process(target=work, args=(*arguments, theirs))
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def told(connection: Connection) -> Iterator[Any]:
+    """What a process says until it ends."""
+    while True:
+        try:
+            yield connection.recv()
+        except EOFError:
+            return
+
+
+def serve(cache: Path, model: Path, numbers: list[int], tell: Connection) -> None:
+    """Open, answer, and wait until all is stored; tell once how it was."""
+    _use(cache)
+    compiled: list[str] = []
+
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event == COMPILED:
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    with warnings.catch_warnings(record=True, action="always") as warned, open_session(model) as session:
+        answers = [session.generate_sync(**asked(number)) for number in numbers]
+        session.precompiled_sync(progress=False)
+        session.save_sync()
+        report = {
+            "tokens": [list(answer.token_ids) for answer in answers],
+            "cached": [answer.cached_tokens for answer in answers],
+            "jax_compiled": len(compiled),
+            "loads": session.stats.loads,
+            "compilations": session.stats.compilations,
+            "disk_hit_tokens": session.stats.scheduler.disk_hit_tokens,
+            "disk_pages": session.stats.scheduler.disk_pages,
+            "restored": asdict(session.restored),
+            "shown": session.restored._repr_mimebundle_(),
+        }
+    tell.send(json.dumps(report | {"warnings": [str(each.message) for each in warned]}))
+
+
+def serve_until_killed(cache: Path, model: Path, first: int, tell: Connection) -> None:
+    """Open, answer, save, and so on with the next number; tell of every step when it is done."""
+    _use(cache)
+    warnings.simplefilter("error")
+    tell.send("began")
+    with open_session(model) as session:
+        tell.send("opened")
+        for number in range(first, first + 10_000):
+            session.generate_sync(**asked(number))
+            tell.send("answered")
+            session.save_sync()
+            tell.send(number)
+
+
+def _use(cache: Path) -> None:
+    os.environ["REKINDLE_CACHE"] = str(cache)
+    jax.config.update("jax_numpy_dtype_promotion", "strict")  # as conftest.py does, and the programs' key knows it

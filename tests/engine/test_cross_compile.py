@@ -1,0 +1,145 @@
+"""Programs are compiled ahead of need, for this machine and for one that is not there, and found again."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import SingleDeviceSharding
+
+import rekindle
+from rekindle.__main__ import main
+from rekindle.buckets import Bucket
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.program_key import Target
+from rekindle.program_shelf import ProgramShelf
+from rekindle.program_store import Entry, ProgramStore
+from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
+
+OPTIONS = "--max-running 2 --decode-buckets 2 --max-prefill-tokens 16 --page-size 16 --max-context 64 --max-logprobs 2"
+"""Two steps, and the four programs beside them."""
+
+without_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler, libtpu, is not installed")
+without_cuda = pytest.mark.skipif(
+    not any(point.name.startswith("xla_cuda") for point in metadata.entry_points(group="jax_plugins")),
+    reason="the CUDA compiler, jax's plugin, is not installed",
+)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def stored(cache: Path) -> list[Entry]:
+    store = ProgramStore(cache / "programs")
+    assert store.verify() == {}
+    return sorted(store.entries(), key=lambda entry: entry.digest)
+
+
+@pytest.mark.parametrize(
+    ("target", "parts", "said"),
+    [
+        pytest.param("tpu:v5e:1x1", ("TPU v5 lite", "tpu:0@0/(0, 0, 0, 0)/0 of 1"), "", marks=without_libtpu),
+        pytest.param(
+            "tpu:v6e:2x2", ("TPU v6 lite", "tpu:0@0/(0, 0, 0, 0)/0 of 4"), ", the first of 4", marks=without_libtpu
+        ),
+        pytest.param("cuda:h100", ("NVIDIA H100 80GB HBM3 9.0", "gpu:0@0"), "", marks=without_cuda),
+    ],
+)
+def test_programs_are_compiled_once_for_a_device_that_is_not_there(
+    target: str, parts: tuple[str, str], said: str, cache: Path, families: Path
+) -> None:
+    def precompile() -> str:
+        command = [sys.executable, "-m", "rekindle", "precompile", str(families / "llama-tied"), "--target", target]
+        ended = subprocess.run(
+            [*command, *OPTIONS.split()], capture_output=True, text=True, check=False, env=os.environ
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    first = precompile()
+    assert "6: 6 compiled" in first
+    assert f"{parts[0].removesuffix(' 9.0')}{said}" in first
+    entries = stored(cache)
+    assert len(entries) == 6
+    assert {(entry.parts["device_kind"], entry.parts["topology"]) for entry in entries} == {parts}
+    assert all(entry.parts["plugins"] and not entry.parts["host_cpu"] for entry in entries)
+    assert "6: 0 compiled" in precompile()
+    assert [(entry.digest, entry.created) for entry in stored(cache)] == [
+        (entry.digest, entry.created) for entry in entries
+    ]
+
+
+def test_a_session_finds_what_was_precompiled_for_this_machine(
+    cache: Path, families: Path, capsys: pytest.CaptureFixture[str], compilations: list[str]
+) -> None:
+    assert main(["precompile", str(families / "llama-tied"), *OPTIONS.split(), "--quiet"]) == 0
+    assert "6: 6 compiled" in capsys.readouterr().out
+    compilations.clear()
+    with rekindle.open_sync(
+        families / "llama-tied",
+        progress=False,
+        restore="require",
+        precompile="all",
+        max_running=2,
+        decode_buckets=(2,),
+        max_prefill_tokens=16,
+        prefill_chunk=16,
+        page_size=16,
+        max_context=64,
+        max_logprobs=2,
+    ) as session:
+        session.generate_sync(token_ids=[1, 2, 3], max_tokens=4)
+        assert (session.stats.compilations, len(stored(cache))) == (0, 6)
+    assert [event for event in compilations if "backend_compile" in event] == []
+
+
+@pytest.fixture
+def programs(families: Path) -> tuple[Programs, Programs, list[ProgramShelf]]:
+    """A model's programs for wherever they are, and for a device by name."""
+    config = open_checkpoint(families / "llama-tied").config
+    here = jax.devices()[0]
+    sizes = Sizes(num_pages=5, page_size=16, pages_per_request=4, max_running=2, max_logprobs=2)
+    anywhere, there = (
+        Programs(config, sizes, jnp.dtype("bfloat16"), "cpu", place) for place in (None, SingleDeviceSharding(here))
+    )
+    shelves = [ProgramShelf(ProgramStore(Path()), made, config, Target.of([here])) for made in (anywhere, there)]
+    return anywhere, there, shelves
+
+
+@pytest.mark.parametrize("key", [EMPTY, ENTER, GATHER, SCATTER, Bucket(16, 0), Bucket(0, 2)])
+def test_a_program_lowered_for_a_device_is_the_program_that_a_session_asks_for(
+    key: Key, programs: tuple[Programs, Programs, list[ProgramShelf]]
+) -> None:
+    anywhere, there, shelves = programs
+    assert shelves[0].key(key) == shelves[1].key(key)
+    assert without_shardings(anywhere.lowered(key).as_text()) == without_shardings(there.lowered(key).as_text())
+
+
+def without_shardings(text: str) -> str:
+    """A lowered program without the places that one device has for anything."""
+    lines = [line for line in text.splitlines() if not line.startswith("  sdy.mesh")]
+    text = re.sub(r"(, )?sdy\.sharding = #sdy\.sharding<[^>]*>", "", "\n".join(lines))
+    return text.replace("{, ", "{").replace(" {}", "")
+
+
+def test_a_name_that_is_no_target_ends_the_command(
+    cache: Path, families: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["precompile", str(families / "llama-tied"), "--target", "tpu:v9:1x1"]) == 1
+    assert "no target 'tpu:v9:1x1'; known are" in capsys.readouterr().err
+    assert not (cache / "programs").exists()
+
+
+def test_buckets_that_are_no_numbers_are_refused(families: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["precompile", str(families / "llama-tied"), "--decode-buckets", "1,x"])
+    assert "such as 16,64, got '1,x'" in capsys.readouterr().err

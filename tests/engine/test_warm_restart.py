@@ -1,0 +1,505 @@
+"""What a session stored is there for the next one, is right, and is of the same model: all of it or none."""
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Unpack
+
+import anyio
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import rekindle
+from rekindle import store_entries
+from rekindle.buckets import Bucket
+from rekindle.errors import UnsafeStorage
+from rekindle.program_shelf import ProgramShelf
+from rekindle.program_store import Entry, ProgramStore
+from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Program
+from rekindle.session import SettingsOptions
+from rekindle.snapshots import list_snapshots
+from rekindle.snapshots import verify as verify_snapshots
+from tests.engine.restart_child import (
+    CACHED,
+    PAGES,
+    PROGRAMS,
+    SETTINGS,
+    asked,
+    open_session,
+    serve,
+    serve_until_killed,
+    start,
+    told,
+)
+
+MOMENTS = [(1, 0.6), (2, 0.1), (3, 0.02), (3, 0.1), (4, 0.1), (5, 0.1), (6, 0.1)]
+"""After how many steps of `serve_until_killed` a process is killed, and at most how many seconds later."""
+NUMBERS = [0, 1]
+Answers = dict[int, tuple[int, ...]]
+
+
+def all_told(*runs: tuple[BaseProcess, Connection]) -> list[dict[str, Any]]:
+    """What processes that ended well said of themselves."""
+    reports = []
+    for process, connection in runs:
+        (report,) = told(connection)
+        process.join()
+        assert process.exitcode == 0
+        reports.append(json.loads(report))
+    return reports
+
+
+@pytest.fixture(scope="module")
+def model(families: Path) -> Path:
+    return families / "llama-tied"
+
+
+@pytest.fixture(scope="module")
+def first_runs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """Two processes that were started at once with an empty cache directory: that directory, and what they said."""
+    cache = tmp_path_factory.mktemp("first") / "cache"
+    return cache, all_told(*(start(serve, cache, model, NUMBERS) for _ in range(2)))
+
+
+@pytest.fixture
+def cache(first_runs: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache directory of the test's own, with all programs and no prefixes."""
+    directory = tmp_path / "cache"
+    directory.mkdir(mode=0o700)
+    shutil.copytree(first_runs[0] / "programs", directory / "programs")
+    monkeypatch.setenv("REKINDLE_CACHE", str(directory))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def cold(model: Path, first_runs: tuple[Path, Any]) -> Answers:
+    """What a session answers that looks for no prefixes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REKINDLE_CACHE", str(first_runs[0]))
+        return answers(model, range(8), prefix_cache=False)
+
+
+def answers(model: Path, numbers: Iterable[int], **settings: Unpack[SettingsOptions]) -> Answers:
+    """Of a session of its own."""
+    with open_session(model, **settings) as session:
+        return {number: session.generate_sync(**asked(number)).token_ids for number in numbers}
+
+
+def ask(session: rekindle.Session, number: int, **options: Any) -> tuple[tuple[int, ...], int]:
+    """Its answer, and how many tokens of the prompt were found."""
+    answer = session.generate_sync(**asked(number, **options))
+    return answer.token_ids, answer.cached_tokens
+
+
+def save_some(model: Path, numbers: Sequence[int] = NUMBERS, **settings: Unpack[SettingsOptions]) -> None:
+    """A session that stores the prefixes of these requests."""
+    with open_session(model, **settings) as session:
+        for number in numbers:
+            session.generate_sync(**asked(number))
+        session.save_sync()
+
+
+@contextmanager
+def recorded() -> Iterator[list[warnings.WarningMessage]]:
+    """Every warning of every thread."""
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        yield warned
+
+
+def files(directory: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change of every file."""
+    found = {str(path.relative_to(directory)): path.stat() for path in directory.rglob("*") if path.is_file()}
+    return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
+
+
+def programs(cache: Path, *names: str) -> list[Entry]:
+    """The stored programs of these names."""
+    return [entry for entry in ProgramStore(cache / "programs").entries() if entry.parts["program"] in names]
+
+
+def lose(cache: Path, *names: str) -> None:
+    """Take stored programs away."""
+    for entry in programs(cache, *names):
+        shutil.rmtree(cache / "programs" / entry.digest)
+
+
+def flip(directory: Path, chance: random.Random) -> None:
+    """Change one byte of the largest file, which is not the seal."""
+    file = max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    file.write_bytes(content)
+
+
+def test_two_processes_that_begin_cold_at_once_are_right_and_leave_one_copy_of_everything(
+    first_runs: tuple[Path, list[dict[str, Any]]], cold: Answers
+) -> None:
+    cache, reports = first_runs
+    for report in reports:
+        assert report["tokens"] == [list(cold[number]) for number in NUMBERS]
+        assert report["loads"] + report["compilations"] == PROGRAMS
+        assert report["jax_compiled"] >= report["compilations"] > 0, "the listener hears nothing"
+        assert report["warnings"] == []
+    store = ProgramStore(cache / "programs")
+    assert store.verify() == verify_snapshots(cache / "snapshots") == {}
+    assert len(store.entries()) == PROGRAMS
+
+
+def test_a_later_process_compiles_nothing_and_finds_its_prefixes_on_disk(
+    first_runs: tuple[Path, Any], model: Path, cold: Answers
+) -> None:
+    numbers = [*NUMBERS, 2]
+    (report,) = all_told(start(serve, first_runs[0], model, numbers))
+    assert (report["jax_compiled"], report["compilations"], report["loads"]) == (0, 0, PROGRAMS)
+    assert report["tokens"] == [list(cold[number]) for number in numbers]
+    assert report["cached"] == [CACHED, CACHED, 0]
+    assert report["disk_hit_tokens"] == 2 * CACHED
+    assert report["warnings"] == []
+    restored = report["restored"]
+    assert 0 < restored.pop("seconds") < 60
+    assert restored == {
+        "programs": PROGRAMS,
+        "compiled": 0,
+        "nodes": 2 * PAGES,
+        "tokens": 2 * CACHED,
+        "differences": {},
+    }
+    for text in report["shown"].values():
+        assert f"{PROGRAMS} programs loaded, 0 compiled" in text
+        assert f"{2 * PAGES} cached pages ({2 * CACHED} tokens) found" in text
+    assert report["shown"]["text/html"].count("<li>") == report["shown"]["text/html"].count("</li>") == 3
+
+
+def test_goldens_come_from_a_warm_session_too(cache: Path, model: Path) -> None:
+    golden = np.load(model / "golden.npz")
+    prompt, new = golden["greedy_prompt"].tolist(), golden["greedy_new"].tolist()
+    settings: SettingsOptions = {"restore": "require", "precompile": "all"}
+    for found in (0, len(prompt) // 16 * 16):
+        with open_session(model, **settings) as session:
+            answer = session.generate_sync(token_ids=prompt, max_tokens=len(new), ignore_eos=True)
+            assert (list(answer.token_ids), answer.cached_tokens) == (new, min(found, len(prompt) - 1))
+            session.save_sync()
+
+
+def test_restore_off_neither_reads_nor_writes(cache: Path, model: Path, cold: Answers) -> None:
+    save_some(model)
+    before = files(cache)
+    with open_session(model, restore="off", precompile="lazy") as session:
+        assert ask(session, 0) == (cold[0], 0)
+        assert ask(session, 2) == (cold[2], 0)
+        with pytest.raises(rekindle.StorageError, match='restore="auto"'):
+            session.save_sync()
+        restored = session.restored
+        assert (restored.programs, restored.nodes, restored.tokens) == (0, 0, 0)
+        assert restored.compiled > 0
+    assert files(cache) == before
+
+
+def test_restore_require_opens_where_everything_is_there(cache: Path, model: Path, cold: Answers) -> None:
+    with open_session(model, restore="require", precompile="all") as session:
+        assert (session.stats.compilations, session.stats.loads) == (0, PROGRAMS)
+        assert ask(session, 0) == (cold[0], 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"page_size": 32}, "page_size"),
+        ({"num_pages": 33}, "num_pages"),
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"prefill_buckets": (32, 64)}, "step of 32"),
+    ],
+)
+def test_restore_require_says_which_part_of_the_key_differs(
+    settings: SettingsOptions, said: str, cache: Path, model: Path
+) -> None:
+    before = files(cache)
+    with pytest.raises(rekindle.NotRestored, match=said):
+        open_session(model, **(settings | {"restore": "require"}))
+    assert files(cache) == before
+
+
+def test_restore_require_does_not_open_on_an_empty_cache(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "empty"))
+    with pytest.raises(rekindle.NotRestored, match=f"{PROGRAMS} of {PROGRAMS} are not there"):
+        open_session(model, restore="require")
+
+
+@pytest.mark.parametrize(("part", "settings"), [("page_size", {"page_size": 32}), ("dtype", {"dtype": "bfloat16"})])
+def test_pages_of_another_kind_are_not_used_and_said_so_once(
+    part: str, settings: SettingsOptions, cache: Path, model: Path
+) -> None:
+    save_some(model)
+    lazy: SettingsOptions = settings | {"precompile": "lazy"}
+    expected = answers(model, NUMBERS, **(lazy | {"prefix_cache": False}))
+    with recorded() as warned, open_session(model, **lazy) as session:
+        assert [ask(session, number) for number in NUMBERS] == [(expected[number], 0) for number in NUMBERS]
+        assert session.restored.nodes == 0
+        session.save_sync()
+    assert [f"{part} is" in str(each.message) for each in warned] == [True]
+    with open_session(model, **lazy) as session:  # no word: it has pages of its own
+        assert [ask(session, number) for number in NUMBERS] == [(expected[number], CACHED) for number in NUMBERS]
+    with open_session(model) as session:
+        assert session.restored.nodes == len(NUMBERS) * PAGES, "others took its place"
+
+
+def test_pages_of_other_weights_are_not_used_and_said_so_once(
+    cache: Path, model: Path, cold: Answers, tmp_path: Path
+) -> None:
+    ours = tmp_path / "model"
+    shutil.copytree(model, ours)
+    save_some(ours)
+    chance = np.random.default_rng(5)
+    tensors = load_file(model / "model.safetensors")
+    for name, tensor in tensors.items():
+        if "norm" not in name:
+            tensors[name] = chance.permutation(tensor.ravel()).reshape(tensor.shape)
+    save_file(tensors, ours / "model.safetensors")
+    expected = answers(ours, NUMBERS, prefix_cache=False)
+    assert all(expected[number] != cold[number] for number in NUMBERS)
+    with recorded() as warned, open_session(ours) as session:
+        assert [ask(session, number) for number in NUMBERS] == [(expected[number], 0) for number in NUMBERS]
+        assert (session.restored.nodes, session.restored.compiled) == (0, 0)
+    assert ["weights is" in str(each.message) for each in warned] == [True]
+
+
+def test_save_writes_what_is_new_and_says_how_much(cache: Path, model: Path) -> None:
+    with open_session(model) as session:
+        running = session.submit(**asked(0) | {"max_tokens": 50})
+        next(pieces := iter(running))
+        assert session.save_sync() >= PAGES, "while it runs, nothing is saved in idle moments"
+        assert sum(len(piece.token_ids) for piece in pieces) == 49
+        session.save_sync()
+        counts = session.stats.scheduler
+        assert counts.disk_pages == counts.cached_pages == (CACHED + 5 + 49) // 16
+        before = files(cache)
+        assert session.save_sync() == 0
+        session.generate_sync(**asked(0))
+        assert session.save_sync() == 0
+        written = {name for name, found in files(cache).items() if before.get(name) != found}
+        assert all(name.endswith(store_entries.SEAL) for name in written), "more than the time of the last use"
+    with open_session(model) as session:
+        assert session.restored.nodes == (CACHED + 5 + 49) // 16
+        assert session.save_sync() == 0
+
+
+def test_nothing_of_new_weights_is_saved(cache: Path, model: Path, cold: Answers) -> None:
+    tensors = load_file(model / "model.safetensors")
+    others = {name: tensor * 1.5 if "q_proj" in name else tensor for name, tensor in tensors.items()}
+    with open_session(model) as session:
+        assert ask(session, 0) == (cold[0], 0)
+        session.save_sync()
+        session.update_weights_sync(others)
+        for number in (0, 1):
+            assert ask(session, number)[1] == 0
+        with pytest.raises(rekindle.StorageError, match="update_weights"):
+            session.save_sync()
+    with open_session(model) as session:
+        assert session.restored.nodes == PAGES
+        assert [ask(session, number) for number in (0, 1)] == [(cold[0], CACHED), (cold[1], 0)]
+
+
+def test_namespaces_are_kept_apart(cache: Path, model: Path, cold: Answers) -> None:
+    with open_session(model) as session:
+        assert ask(session, 0, cache_salt="ours") == (cold[0], 0)
+        assert ask(session, 2) == (cold[2], 0)
+        session.save_sync()
+    with open_session(model) as session:
+        assert ask(session, 0, cache_salt="theirs") == (cold[0], 0)
+        assert ask(session, 0) == (cold[0], 0)
+        assert ask(session, 0, cache_salt="ours") == (cold[0], CACHED)
+        assert ask(session, 2, cache_salt="ours") == (cold[2], 0)
+        assert ask(session, 2) == (cold[2], CACHED)
+
+
+def test_the_directory_stays_within_its_bound_and_the_latest_pages_stay(
+    cache: Path, model: Path, cold: Answers
+) -> None:
+    """There is room for three prompts: a page takes 12 KiB."""
+    bound = 200_000
+
+    def stored_pages() -> int:
+        (snapshot,) = list_snapshots(cache / "snapshots")
+        assert sum(size for size, _ in files(cache / "snapshots").values()) == snapshot.bytes <= bound
+        return snapshot.pages
+
+    with open_session(model, disk_cache_bytes=bound) as session:
+        for number in range(8):
+            assert ask(session, number) == (cold[number], 0)
+            anyio.run(save_in_time, session)
+            assert session.stats.scheduler.disk_pages == stored_pages()
+        assert stored_pages() == 3 * PAGES
+    with open_session(model, disk_cache_bytes=bound) as session:
+        assert session.restored.nodes == 3 * PAGES
+        for number, found in ((7, CACHED), (6, CACHED), (5, CACHED), (4, 0)):
+            assert ask(session, number) == (cold[number], found)
+
+
+async def save_in_time(session: rekindle.Session) -> None:
+    """It would take for ever if what leaves the disk for new pages were written again, and so on."""
+    with anyio.fail_after(30):
+        await session.save()
+
+
+@pytest.mark.parametrize("place", ["", "programs", "snapshots"])
+def test_a_cache_that_others_can_write_to_is_refused(place: str, cache: Path, model: Path) -> None:
+    save_some(model)
+    (cache / place).chmod(0o777)
+    with pytest.raises(UnsafeStorage, match=r"writable by others \(mode 0777\).*chmod .*go-w"):
+        open_session(model)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])
+def test_a_cache_that_cannot_be_written_to_costs_one_warning_for_each_store(
+    error: int, cache: Path, model: Path, cold: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose(cache, GATHER)
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(store_entries, "write_temporary", fail)
+    with recorded() as warned, open_session(model) as session:
+        for number in NUMBERS:
+            assert ask(session, number) == (cold[number], 0)
+        session.precompiled_sync(progress=False)
+        with pytest.raises(rekindle.StorageError, match="could not be"):
+            session.save_sync()
+        assert session.stats.scheduler.disk_pages == 0
+        assert ask(session, 0) == (cold[0], CACHED)
+    said = sorted(str(each.message).partition(" to ")[0] for each in warned)
+    assert said == ["compiled programs cannot be saved", "pages cannot be saved"]
+    assert all(os.strerror(error) in str(each.message) for each in warned)
+
+
+def test_a_cache_directory_that_cannot_be_made_costs_one_warning(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "file" / "cache"))
+    with recorded() as warned, open_session(model, precompile="lazy") as session:
+        assert session.restored.nodes == 0
+    assert ["nothing is restored" in str(each.message) for each in warned] == [True]
+
+
+def test_damaged_files_cost_warnings_and_are_made_again(cache: Path, model: Path, cold: Answers) -> None:
+    save_some(model)
+    chance, damaged = random.Random(0), programs(cache, GATHER, "step of 0+2")
+    for entry in damaged:
+        flip(cache / "programs" / entry.digest, chance)
+    (snapshot,) = (cache / "snapshots").iterdir()
+    for segment in snapshot.iterdir():
+        flip(segment, chance)
+    with recorded() as warned, open_session(model) as session:
+        for number in NUMBERS:
+            assert ask(session, number) == (cold[number], 0)
+        session.precompiled_sync(progress=False)
+        assert (session.stats.compilations, session.stats.loads) == (len(damaged), PROGRAMS - len(damaged))
+        session.save_sync()
+    assert sum("it is dropped and compiled anew" in str(each.message) for each in warned) == len(damaged) == 2
+    assert sum("they are dropped and computed anew" in str(each.message) for each in warned) == len(warned) - 2 > 0
+    with open_session(model, restore="require", precompile="all") as session:
+        assert [ask(session, number) for number in NUMBERS] == [(cold[number], CACHED) for number in NUMBERS]
+        assert session.stats.compilations == 0
+
+
+@pytest.mark.parametrize("kills", [20, pytest.param(300, marks=pytest.mark.deep)])
+def test_whatever_a_kill_interrupts_the_next_session_is_right_and_has_all_that_was_saved(
+    kills: int, cache: Path, model: Path
+) -> None:
+    """Killed a moment after one of its first steps; in every fourth run it has programs to compile and store too."""
+    chance, saved, first = random.Random(0), 0, 0
+    with open_session(model, prefix_cache=False, restore="require", precompile="all") as plain:
+        for kill in range(kills):
+            if kill % 4 == 0:
+                lose(cache, EMPTY, GATHER)
+            done = killed(cache, model, first, *chance.choice(MOMENTS), chance)
+            saved += len(done)
+            with warnings.catch_warnings(action="error"), open_session(model) as session:
+                assert session.restored.nodes >= saved * PAGES
+                for number in done:
+                    assert ask(session, number) == (ask(plain, number)[0], CACHED)
+                first += len(done)
+                assert ask(session, first)[0] == ask(plain, first)[0], "what it was at"
+                session.precompiled_sync(progress=False)
+            first += 1
+    assert kills / 4 < saved, "hardly any had saved anything"
+    assert ProgramStore(cache / "programs").verify() == verify_snapshots(cache / "snapshots") == {}
+
+
+def killed(cache: Path, model: Path, first: int, steps: int, longest: float, chance: random.Random) -> list[int]:
+    """Run a process from a number on, and kill it; the numbers that it told us to be saved."""
+    process, connection = start(serve_until_killed, cache, model, first)
+    heard = told(connection)
+    steps_done = [next(heard) for _ in range(steps)]
+    process.join(chance.uniform(0, longest))
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL, "it had ended by itself"
+    return [step for step in (*steps_done, *heard) if isinstance(step, int)]
+
+
+def test_in_the_background_a_first_answer_waits_for_two_steps_alone(
+    cache: Path, model: Path, cold: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest, gate, load = (GATHER, SCATTER, ENTER), threading.Event(), ProgramShelf.load
+
+    def gated(shelf: ProgramShelf, key: Key) -> Program | None:
+        assert key not in rest or gate.wait(60)
+        return load(shelf, key)
+
+    monkeypatch.setattr(ProgramShelf, "load", gated)
+    with open_session(model) as session:
+        assert ask(session, 0) == (cold[0], 0)
+        assert session.stats.loads == PROGRAMS - len(rest)
+        waiting = threading.Thread(target=session.precompiled_sync, kwargs={"progress": False})
+        waiting.start()
+        gate.set()
+        waiting.join()
+        assert (session.stats.loads, session.stats.compilations) == (PROGRAMS, 0)
+
+
+def test_a_bucket_that_is_not_ready_is_served_by_a_larger_one(
+    cache: Path, model: Path, cold: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, load = threading.Event(), ProgramShelf.load
+
+    def gated(shelf: ProgramShelf, key: Key) -> Program | None:
+        assert key != Bucket(16, 0) or gate.wait(60)
+        return load(shelf, key)
+
+    monkeypatch.setattr(ProgramShelf, "load", gated)
+    with open_session(model, prefill_buckets=(16, 64)) as session:
+        assert ask(session, 0) == (cold[0], 0)
+        assert session.generate_sync(token_ids=[1, 2, 3], max_tokens=1).token_ids
+        assert session.stats.programs < PROGRAMS + 1
+        gate.set()
+        session.precompiled_sync(progress=False)
+        assert ask(session, 1) == (cold[1], 0)
+        assert (session.stats.programs, session.stats.unexpected_compilations) == (PROGRAMS + 1, 0)
+
+
+def test_all_waits_for_all_and_lazy_for_none(cache: Path, model: Path, cold: Answers) -> None:
+    with open_session(model, precompile="all") as session:
+        assert session.stats.loads == PROGRAMS
+    with open_session(model, precompile="lazy", disk_cache_bytes=0) as session:  # or it would copy pages when idle
+        assert session.stats.loads == 1, "the program that makes the empty state"
+        assert ask(session, 0) == (cold[0], 0)
+        assert session.stats.loads == 3
+        session.precompiled_sync(progress=False)
+        assert session.stats.loads == 3
+        ask(session, 0, repetition_penalty=1.1)
+        assert (session.stats.loads, session.stats.compilations) == (4, 0)

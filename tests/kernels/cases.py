@@ -1,0 +1,147 @@
+"""Ragged inputs of the operations, in numbers that the reference and every implementation are given alike."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from rekindle_kernels import api, reference
+from rekindle_kernels.api import Implementation
+
+RTOL = {"float32": 1e-5, "bfloat16": 1e-2}
+HEAD_DIMS = (64, 80, 96, 128, 256)
+HEADS = (
+    (64, "float32"), (64, "bfloat16"), (80, "bfloat16"), (96, "float32"), (128, "bfloat16"), (256, "bfloat16"),
+)  # fmt: skip
+"""Each head_dim, and each dtype of a narrow and of a wide one; the property tests draw the others."""
+PAGE_SIZES = (16, 32, 64, 128)
+BLOCK_TOKENS = 16
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What an attention call is like, but for who sees how much."""
+
+    kv_heads: int = 2
+    group: int = 2
+    head_dim: int = 64
+    page_size: int = 16
+    pages_per_sequence: int = 4
+    dtype: str = "float32"
+    window: int | None = None
+    soft_cap: float | None = None
+    seed: int = 0
+
+    @property
+    def heads(self) -> int:
+        return self.kv_heads * self.group
+
+    @property
+    def longest(self) -> int:
+        """Tokens that a page table's row has room for."""
+        return self.page_size * self.pages_per_sequence
+
+    def pool(self, sequences: int) -> tuple[int, ...]:
+        """The shape of a pool with a page for each place of each page table, the null page, and one that is unused."""
+        pages = 2 + sequences * self.pages_per_sequence
+        return (pages, 2, self.kv_heads, self.page_size, self.head_dim)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    """Any shape that a model may have, and small."""
+    return Shape(
+        kv_heads=draw(st.sampled_from([1, 2, 3])),
+        group=draw(st.sampled_from([1, 2, 3, 4, 7])),
+        head_dim=draw(st.sampled_from(HEAD_DIMS)),
+        page_size=draw(st.sampled_from(PAGE_SIZES)),
+        pages_per_sequence=draw(st.integers(1, 5)),
+        dtype=draw(st.sampled_from(["float32", "bfloat16"])),
+        window=draw(st.sampled_from([None, None, 1, 17, 40])),
+        soft_cap=draw(st.sampled_from([None, None, 1.5])),
+        seed=draw(st.integers(0, 2**16)),
+    )
+
+
+def rounded(numbers: Floats, dtype: str) -> Floats:
+    """What is left of numbers in a dtype, so that the reference is given the same."""
+    return np.asarray(jnp.asarray(numbers, jnp.float32).astype(dtype), np.float64)
+
+
+def stored(numbers: Floats, dtype: str, implementation: Implementation) -> jax.Array:
+    """A pool of these numbers, where an implementation stores them in their own shape."""
+    pool = jax.eval_shape(lambda: api.empty(numbers.shape, jnp.dtype(dtype), implementation=implementation))
+    return jax.lax.bitcast_convert_type(jnp.asarray(numbers, jnp.float32).astype(dtype), pool.dtype)
+
+
+def loaded(pages: jax.Array, dtype: str) -> NDArray[np.float32]:
+    """The numbers in what `stored` gave."""
+    return np.asarray(jax.lax.bitcast_convert_type(pages, jnp.dtype(dtype)), np.float32)
+
+
+class Contexts:
+    """Page tables over a pool in which all that no query sees is NaN.
+
+    Args:
+        shape: of the call.
+        seen: (sequences, 2) the positions `[first, last)` of each sequence that some query sees.
+
+    Attributes:
+        numbers: the pool.
+        table: (sequences, pages_per_sequence), garbage where a sequence sees nothing.
+    """
+
+    def __init__(self, shape: Shape, seen: list[tuple[int, int]]):
+        rng = np.random.default_rng(shape.seed)
+        pool = shape.pool(len(seen))
+        self.numbers = np.full(pool, np.nan)
+        owned = rng.permutation(np.arange(1, pool[0] - 1)).reshape(len(seen), -1)
+        self.table = rng.integers(-(2**31), 2**31, owned.shape).astype(np.int32)
+        for sequence, (first, last) in enumerate(seen):
+            for position in range(first, last):
+                place, offset = divmod(position, shape.page_size)
+                self.table[sequence, place] = owned[sequence, place]
+                values = rng.standard_normal((2, shape.kv_heads, shape.head_dim))
+                self.numbers[owned[sequence, place], :, :, offset] = rounded(values, shape.dtype)
+
+
+def queries(shape: Shape, *leading: int) -> Floats:
+    """(leading, heads, head_dim) random numbers."""
+    rng = np.random.default_rng(shape.seed + 1)
+    return rounded(rng.standard_normal((*leading, shape.heads, shape.head_dim)), shape.dtype)
+
+
+def scale_of(shape: Shape) -> float:
+    """A power of two: multiplying queries by it loses nothing in any dtype."""
+    return float(2.0 ** -round(np.log2(shape.head_dim) / 2))
+
+
+def expected_rows(shape: Shape, q: Floats, contexts: Contexts, visible: Ints) -> Floats:
+    """`attend_rows` by its definition in float64."""
+    return _in_float64(reference.attend_rows, shape, q, contexts.numbers, contexts.table, visible)
+
+
+def expected_blocks(shape: Shape, q: Floats, contexts: Contexts, owners: Ints, starts: Ints) -> Floats:
+    """`attend_blocks` by its definition in float64."""
+    return _in_float64(reference.attend_blocks, shape, q, contexts.numbers, contexts.table, owners, starts)
+
+
+def _in_float64(attend: Callable[..., jax.Array], shape: Shape, *arrays: Floats | Ints) -> Floats:
+    with jax.enable_x64(True):
+        call = partial(attend, scale=scale_of(shape), window=shape.window, soft_cap=shape.soft_cap)
+        return np.asarray(jax.jit(call)(*map(jnp.asarray, arrays)))
+
+
+def assert_close(actual: jax.Array, expected: Floats, dtype: str) -> None:
+    """Equal within the dtype's tolerance of the largest number, and float32."""
+    assert actual.dtype == jnp.float32
+    assert expected.dtype == np.float64
+    largest = np.abs(expected).max(initial=1e-30)
+    np.testing.assert_allclose(np.asarray(actual), expected, rtol=RTOL[dtype], atol=RTOL[dtype] * largest)

@@ -1,0 +1,149 @@
+"""The real CUDA compiler takes every GPU kernel, for GPUs that are not there."""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.experimental.topologies import get_topology_desc
+from jax.sharding import SingleDeviceSharding
+
+from rekindle.buckets import Bucket
+from rekindle.step import Layout, empty_pages, empty_slots, step
+from rekindle_kernels import api
+from rekindle_kernels.gpu.target import Target, tracing_for
+from tests.bench.engine_gpu import LLAMA_3_8B, random_decoder
+
+PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+pytestmark = pytest.mark.skipif(
+    not any(map(_installed, PLUGINS)), reason="needs the CUDA plugin: pip install 'jax[cuda13]', no GPU"
+)
+
+HOPPER = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  shared_memory_per_block: 49152 shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: 84942979072
+  cuda_compute_capability { major: 9 minor: 0 feature_extension: ACCELERATED_FEATURES }
+}
+platform_name: "CUDA" runtime_version { major: 13 } dnn_version_info { major: 9 minor: 10 patch: 0 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+AMPERE = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 core_count: 108 fpus_per_core: 64
+  shared_memory_per_block: 49152 shared_memory_per_core: 167936 shared_memory_per_block_optin: 166912
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  memory_bandwidth: 2039000000000 l2_cache_size: 41943040 clock_rate_ghz: 1.41 device_memory_size: 85100000000
+  cuda_compute_capability { major: 8 minor: 0 }
+}
+platform_name: "CUDA" runtime_version { major: 13 } dnn_version_info { major: 9 minor: 10 patch: 0 }
+device_description_str: "NVIDIA A100-SXM4-80GB"
+"""
+TARGETS = {"NVIDIA H100 80GB HBM3": HOPPER, "NVIDIA A100-SXM4-80GB": AMPERE}
+INT32 = jnp.dtype(jnp.int32)
+
+Shape = jax.ShapeDtypeStruct
+
+
+def compiled(device_kind: str, function: Callable[..., Any], *shapes: Any, donated: tuple[int, ...] = ()) -> Any:
+    """The program for one GPU of this kind."""
+    topology = get_topology_desc(platform="cuda", topology="1x1x1", target_config=TARGETS[device_kind])
+    sharding = SingleDeviceSharding(topology.devices[0])
+    with tracing_for(Target(device_kind)):
+        return jax.jit(function, in_shardings=sharding, donate_argnums=donated).lower(*shapes).compile()
+
+
+def pool(head_dim: int, dtype: str, page_size: int = 16, pages: int = 513) -> Shape:
+    return Shape((pages, 2, 8, page_size, head_dim), jnp.dtype(dtype))
+
+
+@pytest.fixture(params=TARGETS)
+def device_kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
+CASES = [(64, "bfloat16"), (80, "bfloat16"), (96, "bfloat16"), (128, "bfloat16"), (256, "bfloat16"), (128, "float32")]
+
+
+@pytest.mark.parametrize(("head_dim", "dtype"), CASES)
+@pytest.mark.parametrize(("rows", "window", "soft_cap"), [(32, None, None), (1, 512, 30.0)])
+def test_attention_of_rows_compiles(
+    device_kind: str, head_dim: int, dtype: str, rows: int, window: int | None, soft_cap: float | None
+) -> None:
+    function = partial(api.attend_rows, scale=0.125, window=window, soft_cap=soft_cap, implementation="gpu")
+    q, table = Shape((rows, 32, head_dim), jnp.float32), Shape((rows, 256), INT32)
+    program = compiled(device_kind, function, q, pool(head_dim, dtype), table, Shape((rows,), INT32))
+    assert "attend_rows" in program.as_text()
+
+
+@pytest.mark.parametrize(("head_dim", "dtype"), CASES)
+@pytest.mark.parametrize(("group", "window", "soft_cap"), [(4, None, None), (3, 512, 30.0)])
+def test_attention_of_blocks_compiles(
+    device_kind: str, head_dim: int, dtype: str, group: int, window: int | None, soft_cap: float | None
+) -> None:
+    function = partial(api.attend_blocks, scale=0.125, window=window, soft_cap=soft_cap, implementation="gpu")
+    q, blocks = Shape((128, 16, 8 * group, head_dim), jnp.float32), Shape((128,), INT32)
+    program = compiled(device_kind, function, q, pool(head_dim, dtype), Shape((9, 256), INT32), blocks, blocks)
+    assert "attend_blocks" in program.as_text()
+
+
+@pytest.mark.parametrize("tokens", [1, 16])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_writing_compiles_in_place(device_kind: str, dtype: str, tokens: int) -> None:
+    pages, places = pool(128, dtype), Shape((32,), INT32)
+    function = partial(api.write, implementation="gpu")
+    kv = Shape((32, 2, 8, tokens, 128), jnp.float32)
+    program = compiled(device_kind, function, pages, kv, places, places, donated=(0,))
+    memory = program.memory_analysis()
+    assert memory.alias_size_in_bytes == pages.size * pages.dtype.itemsize
+    assert memory.temp_size_in_bytes < pages.size
+
+
+def test_a_page_is_copied_in_place(device_kind: str) -> None:
+    pages, page_id = pool(128, "bfloat16"), Shape((), INT32)
+    content = Shape(pages.shape[1:], pages.dtype)
+    write = compiled(device_kind, partial(api.write_page, implementation="gpu"), pages, page_id, content, donated=(0,))
+    assert write.memory_analysis().alias_size_in_bytes == pages.size * pages.dtype.itemsize
+    read = compiled(device_kind, partial(api.read_page, implementation="gpu"), pages, page_id)
+    assert read.memory_analysis().temp_size_in_bytes < pages.size
+
+
+@pytest.mark.parametrize("bucket", [Bucket(2048, 0), Bucket(0, 32), Bucket(512, 8)])
+def test_the_step_of_a_llama_3_8b_shape_compiles_and_updates_its_pages_in_place(bucket: Bucket) -> None:
+    """Two of its layers: the others are the same."""
+    config = replace(LLAMA_3_8B, num_layers=2)
+    dtype = jnp.dtype(jnp.bfloat16)
+    graph, state = nnx.split(nnx.eval_shape(lambda: random_decoder(config, dtype)))
+    pages = jax.eval_shape(lambda: empty_pages(config, 2049, 16, dtype, "gpu"))
+    slots = jax.eval_shape(lambda: empty_slots(32, 512, config.vocab_size))
+    packed = Layout.of(bucket, slots).blank()
+
+    def run(pages: Any, slots: Any, state: Any, packed: Any) -> Any:
+        return step(nnx.merge(graph, state), pages, slots, packed, bucket, 5, "gpu")
+
+    shape = Shape(packed.shape, packed.dtype)
+    program = compiled("NVIDIA H100 80GB HBM3", run, pages, slots, state, shape, donated=(0, 1))
+    held = sum(int(np.prod(layer.shape)) * layer.dtype.itemsize for layer in pages)
+    assert program.memory_analysis().alias_size_in_bytes >= held
+    text = program.as_text()
+    assert ("attend_blocks" in text, "attend_rows" in text) == (bucket.prefill_tokens > 0, bucket.decode_rows > 0)

@@ -1,0 +1,52 @@
+"""The TPU kernels in the interpreter, with races looked for and memory that nobody wrote full of NaN."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+from jax.experimental.pallas import tpu as pltpu
+from numpy.typing import NDArray
+
+from rekindle_kernels.tpu import form, tuning
+from tests.kernels.cases import Floats, Shape
+from tests.kernels.suite import Suite
+
+
+class TestTpu(Suite):
+    implementation = "tpu"
+
+    def running(self) -> AbstractContextManager[object]:
+        return interpreted()
+
+    def stored(self, numbers: Floats, dtype: str) -> jax.Array:
+        pool = jax.ShapeDtypeStruct(form.stored_shape(numbers.shape), jnp.dtype(dtype))
+        return form.pack(jnp.asarray(numbers, jnp.float32), pool)
+
+    def loaded(self, pages: jax.Array, dtype: str, head_dim: int) -> NDArray[np.float32]:
+        numbers = np.asarray(pages, np.float32)
+        begin = head_dim * (2 - numbers.shape[1])
+        return np.concatenate([numbers[:, :1, ..., :head_dim], numbers[:, -1:, ..., begin : begin + head_dim]], axis=1)
+
+    @pytest.mark.parametrize("visible", [[1], [16 * 40 - 7]])
+    def test_a_context_that_is_split_over_cores(self, visible: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+        two_cores = {"default": tuning._kinds()["TPU v5p"]}
+        monkeypatch.setattr(tuning, "_kinds", lambda: two_cores)
+        self.check_rows(Shape(pages_per_sequence=40, dtype="bfloat16", window=520), visible)
+
+
+@contextmanager
+def interpreted() -> Iterator[None]:
+    """Not optimized: the interpreter's programs take longer to compile than to run."""
+    optimized = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")):
+            yield
+        assert interpreter.races is None or not interpreter.races.races_found
+    finally:
+        jax.config.update("jax_disable_most_optimizations", optimized)
+        pltpu.reset_tpu_interpret_mode_state()

@@ -1,0 +1,200 @@
+"""The real TPU compiler takes every TPU kernel, and whole steps with them, for chips that are not there."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from rekindle.buckets import Bucket
+from rekindle.checkpoint.layout import expected_shapes
+from rekindle.model_config import ModelConfig, Rope
+from rekindle.models.decoder import Decoder
+from rekindle.step import Layout, empty_pages, empty_slots, step
+from rekindle_kernels import api
+from rekindle_kernels.tpu import blocks, form, rows, tuning
+from tests.kernels.topologies import KINDS, V5E, V5P, V6E, chip
+
+Shape = jax.ShapeDtypeStruct
+INT32, FLOAT32, BFLOAT16 = jnp.dtype("int32"), jnp.dtype("float32"), jnp.dtype("bfloat16")
+ALL = pytest.mark.parametrize("topology", [V5E, V6E, V5P])
+
+SMOLLM2 = ModelConfig("llama", 49152, 576, 1536, 30, 9, 3, 64, 2048, 1e-5, Rope(100000.0), tied_embeddings=True)
+LLAMA_3_8B = ModelConfig("llama", 128256, 4096, 14336, 32, 32, 8, 128, 8192, 1e-5, Rope(500000.0))
+
+
+def lowered(topology: str, function: Callable[..., Any], *shapes: Any, donated: tuple[int, ...] = ()) -> Any:
+    """The program for one chip, not yet compiled. A compiled step has no text: jaxlib cannot parse libtpu's."""
+    sharding = chip(topology)
+    placed = jax.tree.map(lambda x: Shape(x.shape, x.dtype, sharding=sharding), shapes)
+    with pytest.MonkeyPatch.context() as patch:
+        sizes = {"default": tuning._kinds()[KINDS[topology]]}
+        patch.setattr(tuning, "_kinds", lambda: sizes)
+        return jax.jit(function, donate_argnums=donated).lower(*placed)
+
+
+def compiled(topology: str, function: Callable[..., Any], *shapes: Any, donated: tuple[int, ...] = ()) -> Any:
+    """The program for one chip."""
+    return lowered(topology, function, *shapes, donated=donated).compile()
+
+
+def pool(head_dim: int, dtype: jnp.dtype, page_size: int = 64, kv_heads: int = 8, pages: int = 513) -> Shape:
+    """A pool much larger than all else in a program."""
+    return Shape(form.stored_shape((pages, 2, kv_heads, page_size, head_dim)), dtype)
+
+
+def size(pages: Shape) -> int:
+    held: int = math.prod(pages.shape) * pages.dtype.itemsize
+    return held
+
+
+def assert_within(measured: float, stated: float) -> None:
+    assert stated / 1.3 <= measured <= stated * 1.3, f"the program's own analysis says {measured:g}, we {stated:g}"
+
+
+@ALL
+@pytest.mark.parametrize(("head_dim", "count", "dtype", "window", "soft_cap"), [
+    (64, 32, BFLOAT16, None, None), (64, 1, FLOAT32, 512, 30.0), (80, 1, BFLOAT16, None, 30.0),
+    (96, 9, FLOAT32, 512, None), (128, 32, BFLOAT16, None, None), (256, 8, BFLOAT16, 512, 30.0),
+])  # fmt: skip
+def test_attention_of_rows_compiles_and_never_copies_the_pool(
+    topology: str, head_dim: int, count: int, dtype: jnp.dtype, window: int | None, soft_cap: float | None
+) -> None:
+    pages = pool(head_dim, dtype)
+    function = partial(api.attend_rows, scale=0.125, window=window, soft_cap=soft_cap, implementation="tpu")
+    shapes = (Shape((count, 32, head_dim), FLOAT32), pages, Shape((count, 64), INT32), Shape((count,), INT32))
+    program = compiled(topology, function, *shapes)
+    assert "rekindle_attend_rows" in program.as_text()
+    assert program.memory_analysis().temp_size_in_bytes < size(pages) / 2
+
+
+@ALL
+@pytest.mark.parametrize(("head_dim", "group", "dtype", "window", "soft_cap"), [
+    (64, 3, BFLOAT16, None, None), (80, 1, BFLOAT16, None, 30.0), (96, 1, FLOAT32, 512, None),
+    (128, 4, BFLOAT16, None, None), (256, 2, BFLOAT16, 512, 30.0),
+])  # fmt: skip
+def test_attention_of_blocks_compiles_and_never_copies_the_pool(
+    topology: str, head_dim: int, group: int, dtype: jnp.dtype, window: int | None, soft_cap: float | None
+) -> None:
+    pages, of_block = pool(head_dim, dtype), Shape((32,), INT32)
+    function = partial(api.attend_blocks, scale=0.125, window=window, soft_cap=soft_cap, implementation="tpu")
+    q = Shape((32, 16, 8 * group, head_dim), FLOAT32)
+    program = compiled(topology, function, q, pages, Shape((9, 64), INT32), of_block, of_block)
+    assert "rekindle_attend_blocks" in program.as_text()
+    assert program.memory_analysis().temp_size_in_bytes < size(pages) / 2
+
+
+@ALL
+@pytest.mark.parametrize("page_size", [16, 32, 128])
+def test_attention_over_pages_of_every_size_compiles(topology: str, page_size: int) -> None:
+    pages, places = pool(64, BFLOAT16, page_size, kv_heads=3), Shape((8,), INT32)
+    kwargs = {"scale": 0.125, "implementation": "tpu"}
+    table = Shape((8, 2048 // page_size), INT32)
+    decode = partial(api.attend_rows, **kwargs)  # type: ignore[arg-type]
+    prefill = partial(api.attend_blocks, **kwargs)  # type: ignore[arg-type]
+    assert compiled(topology, decode, Shape((8, 9, 64), FLOAT32), pages, table, places)
+    assert compiled(topology, prefill, Shape((8, 16, 9, 64), FLOAT32), pages, table, places, places)
+
+
+@ALL
+@pytest.mark.parametrize(("head_dim", "dtype"), [(64, BFLOAT16), (80, FLOAT32), (128, BFLOAT16), (256, FLOAT32)])
+@pytest.mark.parametrize("tokens", [1, 16])
+def test_writing_compiles_in_place(topology: str, dtype: jnp.dtype, head_dim: int, tokens: int) -> None:
+    pages, places = pool(head_dim, dtype), Shape((32,), INT32)
+    function = partial(api.write, implementation="tpu")
+    kv = Shape((32, 2, 8, tokens, head_dim), FLOAT32)
+    program = compiled(topology, function, pages, kv, places, places, donated=(0,))
+    assert program.memory_analysis().alias_size_in_bytes == size(pages)
+    assert program.memory_analysis().temp_size_in_bytes < size(pages) / 2
+
+
+@ALL
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+def test_a_page_is_copied_in_place(topology: str, head_dim: int) -> None:
+    pages, page_id = pool(head_dim, BFLOAT16), Shape((), INT32)
+    content = Shape(pages.shape[1:], pages.dtype)
+    write = compiled(topology, partial(api.write_page, implementation="tpu"), pages, page_id, content, donated=(0,))
+    assert write.memory_analysis().alias_size_in_bytes == size(pages)
+    assert write.memory_analysis().temp_size_in_bytes < size(pages) / 2
+    read = compiled(topology, partial(api.read_page, implementation="tpu"), pages, page_id)
+    assert read.memory_analysis().temp_size_in_bytes < size(pages) / 2
+    for program in (read, write):
+        assert_within(program.cost_analysis()["bytes accessed"], 2 * size(content))
+
+
+@ALL
+def test_the_stated_cost_of_decode_attention_is_the_program_s(topology: str) -> None:
+    pages, heads, count = pool(128, BFLOAT16), 32, 32
+    function = partial(api.attend_rows, scale=0.125, implementation="tpu")
+    shapes = (Shape((count, heads, 128), FLOAT32), pages, Shape((count, 64), INT32), Shape((count,), INT32))
+    measured = compiled(topology, function, *shapes).cost_analysis()
+    stated = rows.cost(count, heads, 128, 64 * 64, pages)
+    assert_within(measured["flops"], stated.flops)
+    assert_within(measured["bytes accessed"], stated.bytes_accessed)
+    assert_within(stated.bytes_accessed, count * 4096 * 8 * 2 * 128 * 2)  # each key and value once
+
+
+@ALL
+def test_the_stated_cost_of_prefill_attention_is_the_program_s(topology: str) -> None:
+    pages, heads, of_block = pool(128, BFLOAT16), 32, Shape((128,), INT32)
+    function = partial(api.attend_blocks, scale=0.125, implementation="tpu")
+    q = Shape((128, 16, heads, 128), FLOAT32)
+    measured = compiled(topology, function, q, pages, Shape((9, 128), INT32), of_block, of_block).cost_analysis()
+    stated = blocks.cost(16, 128, heads, 128, 64 * 128 // 2, pages)
+    assert_within(measured["flops"], stated.flops)
+    assert_within(stated.flops, 4 * 2048 * 4096 * heads * 128)
+    assert_within(stated.bytes_accessed, 16 * (4096 * 8 * 2 * 128 * 2 + 128 * heads * 128 * 6))
+
+
+def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[Any, int]:
+    """The step with abstract weights, and the bytes of its pools."""
+    shapes = expected_shapes(config)
+
+    def weights(*names: str) -> jax.Array:
+        return jnp.zeros((sum(shapes[name][0] for name in names), *shapes[names[0]][1:]), BFLOAT16)
+
+    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config, weights)))
+    pages = jax.eval_shape(lambda: empty_pages(config, 1025, 64, BFLOAT16, "tpu"))
+    slots = jax.eval_shape(lambda: empty_slots(32, 32, config.vocab_size))
+    packed = Layout.of(bucket, slots).blank()
+
+    def run(pages: Any, slots: Any, state: Any, packed: Any) -> Any:
+        return step(nnx.merge(graph, state), pages, slots, packed, bucket, 5, "tpu")
+
+    program = lowered(topology, run, pages, slots, state, Shape(packed.shape, INT32), donated=(0, 1))
+    return program, sum(size(layer) for layer in pages)
+
+
+def _check_step(topology: str, config: ModelConfig, bucket: Bucket) -> None:
+    program, held = _lowered_step(topology, config, bucket)
+    text = program.as_text()
+    used = ("rekindle_attend_blocks" in text, "rekindle_attend_rows" in text)
+    assert used == (bucket.prefill_tokens > 0, bucket.decode_rows > 0)
+    memory = program.compile().memory_analysis()
+    assert memory.alias_size_in_bytes >= held
+    assert memory.temp_size_in_bytes < held * 3 / 4  # no room for a copy of the pools
+
+
+@pytest.mark.parametrize(
+    ("topology", "config", "bucket"),
+    [
+        (V5E, SMOLLM2, Bucket(0, 16)),
+        (V5P, replace(LLAMA_3_8B, num_layers=2), Bucket(0, 32)),  # the other layers are the same
+        (V6E, replace(LLAMA_3_8B, num_layers=2), Bucket(256, 4)),
+    ],
+)
+def test_a_step_compiles_and_updates_its_pages_in_place(topology: str, config: ModelConfig, bucket: Bucket) -> None:
+    _check_step(topology, config, bucket)
+
+
+@ALL
+@pytest.mark.deep
+@pytest.mark.parametrize("config", [SMOLLM2, LLAMA_3_8B], ids=["smollm2", "llama-3-8b"])
+@pytest.mark.parametrize("bucket", [Bucket(512, 0), Bucket(0, 32), Bucket(256, 16)])
+def test_every_step_compiles_with_all_of_its_layers(topology: str, config: ModelConfig, bucket: Bucket) -> None:
+    _check_step(topology, config, bucket)

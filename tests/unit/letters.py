@@ -1,0 +1,88 @@
+"""A prefix tree over texts, for tests to read well. Pages of two letters."""
+
+from rekindle.prefix_nodes import Node
+from rekindle.prefix_tree import PrefixTree
+from rekindle.stored_page import StoredPage
+
+
+def ids(text: str) -> list[int]:
+    return [ord(letter) for letter in text]
+
+
+class Letters(PrefixTree):
+    """A tree over the letters of texts; device pages count from 0, entries from 100, records from 200."""
+
+    def __init__(self) -> None:
+        super().__init__(page_size=2)
+        self.made = 0
+
+    def found(self, text: str, namespace: str = "") -> list[Node]:
+        return self.match(namespace, ids(text))
+
+    def tip(self, text: str) -> Node:
+        return self.found(text)[-1]
+
+    def hold(self, text: str, namespace: str = "") -> Node:
+        """Lock what is cached of a text and publish the rest, as a request does; the locked tip."""
+        nodes = self.found(text, namespace)
+        tip = nodes[-1] if nodes else self.root(namespace)
+        self.lock(tip)
+        rest = text[2 * len(nodes) :]
+        pages = list(range(self.made, self.made + len(rest) // 2))
+        self.made += len(pages)
+        return self.publish(tip, ids(rest), pages)[0]
+
+    def use(self, text: str) -> Node:
+        tip = self.hold(text)
+        self.unlock(tip)
+        return tip
+
+    def save_all(self) -> None:
+        """Copy all that is not locked to the host tier, page 7 to entry 107."""
+        for node in self.next_to_save(1000):
+            assert node.page is not None
+            self.saved(node, 100 + node.page)
+
+    def archive_all(self) -> list[int]:
+        """Copy all to disk, page 7 or entry 107 to record 207; the records in the order in which they were chosen."""
+        nodes = self.next_to_archive(1000)
+        records = [200 + node.page if node.page is not None else 100 + (node.host or 0) for node in nodes]
+        for node, record in zip(nodes, records, strict=True):
+            self.archived(node, record)
+        return records
+
+    def cool(self, text: str, namespace: str = "") -> Node:
+        """Publish a text into an empty tree, and leave its pages in the host tier alone; its tip."""
+        tip = self.hold(text, namespace)
+        self.unlock(tip)
+        self.save_all()
+        self.evict(1000)
+        return tip
+
+    def freeze(self, text: str, namespace: str = "") -> Node:
+        """The same with pages on disk alone."""
+        tip = self.hold(text, namespace)
+        self.unlock(tip)
+        self.archive_all()
+        self.evict(1000)
+        return tip
+
+    def tiers(self, text: str) -> list[tuple[int | None, int | None, int | None]]:
+        return [(node.page, node.host, node.disk) for node in self.found(text)]
+
+    def stored(self) -> list[StoredPage]:
+        """All that is on disk, as a store would tell of it."""
+        pages = []
+        for node in self.walk():
+            if node.disk is not None and node.parent is not None:
+                namespace = node.upward()[-1].key.decode()
+                digests = self.digest(node), self.digest(node.parent)
+                pages.append(StoredPage(node.disk, *digests, namespace, node.key))
+        return pages
+
+    def lose_all(self) -> list[StoredPage]:
+        """Forget all that is on disk; what it was."""
+        pages = self.stored()
+        for page in pages:
+            self.drop_disk(page.record)
+        return pages

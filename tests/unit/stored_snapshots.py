@@ -1,0 +1,115 @@
+"""Pages whose content is known from their digest, for tests of the snapshot store, and what its other processes do."""
+
+import hashlib
+import os
+import random
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from rekindle.snapshot_index import root_digest
+from rekindle.snapshot_key import SnapshotKey
+from rekindle.snapshot_store import SnapshotStore, Written
+from rekindle.stored_page import NewPage
+
+SHAPE = (4, 2, 4, 8, 16)
+"""16 KiB in float32: a few of them are more than a seal has a digest of."""
+DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "uint16": np.uint16, "int8": np.int8}
+PAGE_SIZE = 4
+PATH_PAGES = 3
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def snapshot_key(number: int = 0) -> SnapshotKey:
+    """A key that no source, version or machine changes."""
+    return SnapshotKey("config", f"weights {number}", "float32", "4", "float32[4, 2, 4, 8, 16]", "code", "cpu")
+
+
+def below(parent: str, number: int, namespace: str = "") -> NewPage:
+    """A page of four equal tokens."""
+    key = np.full(PAGE_SIZE, number, "<i4").tobytes()
+    return NewPage(hashlib.sha256(bytes.fromhex(parent) + key).hexdigest(), parent, namespace, key)
+
+
+def path(number: int, length: int = PATH_PAGES, namespace: str = "") -> list[NewPage]:
+    """Pages one below the other, from the root on; no two numbers have a page in common."""
+    pages: list[NewPage] = []
+    for depth in range(length):
+        parent = pages[-1].digest if pages else root_digest(namespace)
+        pages.append(below(parent, 1000 * number + depth, namespace))
+    return pages
+
+
+def content(digest: str, dtype: str = "float32") -> Array:
+    """Of the page with this digest."""
+    drawn = np.random.default_rng(int(digest, 16)).bytes(int(np.prod(SHAPE)) * np.dtype(DTYPES[dtype]).itemsize)
+    return np.frombuffer(drawn, DTYPES[dtype]).reshape(SHAPE)
+
+
+def contents(pages: list[NewPage]) -> list[Array]:
+    """Of all these pages."""
+    return [content(page.digest) for page in pages]
+
+
+def same(found: Array, expected: Array) -> bool:
+    """Bit by bit: NaNs are equal to themselves, and zeros of two signs are not."""
+    return (found.dtype, found.shape, found.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
+
+
+def open_store(directory: Path, capacity_bytes: int = 1 << 30) -> SnapshotStore:
+    """The store of `snapshot_key(0)`, opened anew."""
+    return SnapshotStore(directory, snapshot_key(), "a model", capacity_bytes)
+
+
+def write(store: SnapshotStore, pages: list[NewPage]) -> Written:
+    """Store pages with their contents."""
+    return store.write(pages, contents(pages))
+
+
+def readable(store: SnapshotStore) -> set[str]:
+    """The digests of all pages that can be read, each of which must be the right one, below a page that is told too."""
+    index = store.index()
+    known = {root_digest(page.namespace) for page in index}
+    for page in index:
+        assert page.parent in known, "a page was told before its parent"
+        known.add(page.digest)
+    arrays = store.read([page.record for page in index])
+    found = {page.digest: array for page, array in zip(index, arrays, strict=True) if array is not None}
+    assert all(same(array, content(digest)) for digest, array in found.items()), "a page has another one's content"
+    return set(found)
+
+
+def digests(*numbers: int) -> set[str]:
+    """Of the pages of whole paths."""
+    return {page.digest for number in numbers for page in path(number)}
+
+
+def write_until_killed(directory: Path, log: Path, first: int, seconds: float, capacity_bytes: int) -> None:
+    """Write one path after the other, and write down which are stored."""
+    store = open_store(directory, capacity_bytes)
+    write(store, path(first))
+    # The signal's default action ends the process where it is, as SIGKILL does.
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    with log.open("a", buffering=1) as file:
+        for number in range(first, first + 10_000):
+            assert None not in write(store, path(number)).records
+            file.write(f"{number}\n")
+
+
+def share(directory: Path, rounds: int, capacity_bytes: int) -> None:
+    """Write, read, use and evict the same few paths as somebody else does, and see that every page is right."""
+    warnings.simplefilter("error")
+    chance = random.Random(os.getpid())
+    store = open_store(directory, capacity_bytes)
+    for _ in range(rounds):
+        if chance.random() < 0.3:
+            store = open_store(directory, capacity_bytes)
+        pages = path(chance.randrange(6), length=chance.randint(1, 5))
+        records = [record for record in write(store, pages).records if record is not None]
+        store.use(records)
+        readable(store)

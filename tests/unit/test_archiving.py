@@ -1,0 +1,169 @@
+"""Cached pages get to disk: soon, a few at a time, in the order of their prefixes, and what fails is tried again."""
+
+from itertools import pairwise
+
+import pytest
+
+from rekindle.archiving import PAGES_AT_ONCE, TICKS_BETWEEN
+from rekindle.messages import CacheSaved, NewWeights, SaveCache
+from rekindle.testing import ByHand, FakeDiskTier, expected_tokens
+
+PAGE = 16
+PROMPT = [place % 7 for place in range(5 * PAGE)]
+
+
+def engine(disk: FakeDiskTier | None = None, *, num_pages: int = 65, host_pages: int = 64) -> ByHand:
+    return ByHand(
+        disk,
+        page_size=PAGE,
+        num_pages=num_pages,
+        max_running=2,
+        max_context=32 * PAGE,
+        host_cache_bytes=host_pages * 128,
+    )
+
+
+def test_what_is_cached_is_written_when_nothing_else_is_to_be_done() -> None:
+    one = engine()
+    one.admit(0, PROMPT, max_tokens=PAGE)
+    while one.in_flight:
+        assert not one.writing
+        one.settle()
+    one.drain()
+    assert one.scheduler.stats.disk_pages == len(one.disk_tier.contents) == 5
+
+
+def test_a_new_process_computes_only_what_was_not_written() -> None:
+    first = engine()
+    first.admit(0, PROMPT, max_tokens=4)
+    first.drain()
+    second = engine(first.disk_tier)
+    second.admit(0, [*PROMPT, 3, 1], max_tokens=4)
+    second.drain()
+    stats = second.scheduler.stats
+    assert (stats.disk_hit_tokens, stats.host_hit_tokens, stats.device_hit_tokens) == (5 * PAGE, 0, 0)
+    assert stats.computed_tokens == 2
+    assert tuple(second.tokens[0]) == expected_tokens([*PROMPT, 3, 1], 4)
+
+
+def test_while_requests_run_a_batch_is_written_now_and_then() -> None:
+    busy = engine()
+    for request_id in range(40):
+        busy.admit(request_id, [request_id // 7, request_id % 7, *PROMPT[:PAGE]], max_tokens=16)
+    batches = []
+    while busy.in_flight:
+        busy.settle()
+        while busy.saving:
+            busy.settle_save()
+        if busy.writing:
+            batches.append(busy.scheduler.stats.ticks)
+            busy.settle_write()
+    running = [tick for tick in batches if tick < busy.scheduler.stats.ticks]
+    assert len(running) >= 3
+    assert all(later - earlier >= TICKS_BETWEEN for earlier, later in pairwise(running))
+
+
+def test_no_batch_is_larger_than_the_bound_and_parents_come_first() -> None:
+    one = engine()
+    one.admit(0, [place % 5 for place in range(31 * PAGE)], max_tokens=1)
+    sizes: list[int] = []
+    seen: set[str] = set()
+    while one.in_flight or one.saving or one.writing:
+        for write in one.writing:
+            sizes.append(len(write.pages))
+            for page in write.pages:
+                assert page.parent in seen or len(seen) == 0
+                seen.add(page.digest)
+        one._settle_all()
+    assert max(sizes) <= PAGES_AT_ONCE
+    assert one.scheduler.stats.disk_pages == 31
+
+
+def test_a_failed_write_is_tried_again_after_some_ticks_and_not_before() -> None:
+    one = engine()
+    one.admit(0, PROMPT, max_tokens=1)
+    while not one.writing:
+        one._settle_all()
+    one.settle_write(ok=False)
+    assert not one.writing
+    assert not one.saving
+    one.admit(1, PROMPT[::-1], max_tokens=2 * TICKS_BETWEEN)
+    one.drain()
+    assert one.scheduler.stats.disk_pages == one.scheduler.stats.cached_pages
+
+
+def test_a_caller_is_told_when_all_is_on_disk() -> None:
+    one = engine()
+    one.say(SaveCache(1))
+    assert one.cache_saved == [CacheSaved(1, 0, True)]
+    one.admit(0, PROMPT, max_tokens=200)
+    for _ in range(6):
+        one.settle()
+    one.say(SaveCache(2))
+    assert len(one.cache_saved) == 1, "not before the pages are there"
+    while one.saving or one.writing:
+        one._settle_all()
+    assert one.cache_saved[-1] == CacheSaved(2, 5, True)
+    one.drain()
+    one.say(SaveCache(3))
+    assert one.cache_saved[-1] == CacheSaved(3, 0, True), "nothing is written twice"
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_caller_is_told_of_a_failure(ok: bool) -> None:
+    one = engine()
+    one.admit(0, PROMPT, max_tokens=1)
+    one.say(SaveCache(1))
+    while not one.writing:
+        one._settle_all()
+    one.settle_write(ok=ok)
+    one.drain()
+    assert one.cache_saved == [CacheSaved(1, 5 if ok else 0, ok)]
+
+
+def test_records_that_the_store_lets_go_are_forgotten_and_written_again() -> None:
+    one = engine()
+    one.admit(0, PROMPT, max_tokens=1)
+    while not one.writing:
+        one._settle_all()
+    one.settle_write()
+    one.admit(1, PROMPT[::-1], max_tokens=1)
+    while not one.writing:
+        one._settle_all()
+    one.settle_write(pruned=[0, 1])
+    one.drain()
+    assert one.scheduler.stats.disk_pages == 8, "or pages would push each other out for ever"
+    one.admit(2, PROMPT[1:], max_tokens=TICKS_BETWEEN)
+    one.drain()
+    assert one.scheduler.stats.disk_pages == one.scheduler.stats.cached_pages
+    assert engine(one.disk_tier).scheduler.stats.disk_pages == one.scheduler.stats.cached_pages
+
+
+def test_pages_of_other_weights_are_not_written() -> None:
+    one = engine()
+    one.say(NewWeights(1, [], fail=False))
+    one.admit(0, PROMPT, max_tokens=1)
+    one.say(SaveCache(2))
+    one.drain()
+    assert one.disk_tier.contents == {}
+    assert one.cache_saved == [CacheSaved(2, 0, False)]
+
+
+def test_without_room_in_the_host_tier_nothing_goes_round_in_circles() -> None:
+    one = engine(host_pages=2)
+    one.admit(0, PROMPT, max_tokens=1)
+    one.say(SaveCache(1))
+    one.drain()
+    assert len(one.cache_saved) == 1
+    one.scheduler.check()
+
+
+def test_the_store_is_told_which_prefixes_are_in_use() -> None:
+    first = engine()
+    first.admit(0, PROMPT, max_tokens=4)
+    first.drain()
+    second = engine(first.disk_tier)
+    second.admit(0, [*PROMPT, 3], max_tokens=1)
+    second.drain()
+    last = max(first.disk_tier.pages)
+    assert second.disk_tier.used[last] == 1

@@ -1,0 +1,414 @@
+"""`rekindle cache`: what a cache directory holds, in words, and less of it where that was asked for."""
+
+import json
+import os
+import pickle
+import re
+import shutil
+import sys
+from argparse import ArgumentParser, ArgumentTypeError
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import rekindle
+from rekindle.__main__ import main
+from rekindle.cli import needed
+from rekindle.cli.needed import Needed
+from rekindle.cli.units import ago, parse_size, size_text
+from rekindle.program_key import ProgramKey, code_digest
+from rekindle.program_store import ProgramStore
+from rekindle.progress import silent
+from tests.unit.stored_programs import MODEL, small_program, some_key
+from tests.unit.stored_snapshots import PATH_PAGES, open_store, path, write
+
+OPTIONS = "--max-running 2 --decode-buckets 2 --max-prefill-tokens 16 --page-size 16 --max-context 64 --max-logprobs 2"
+"""Two steps, and the four programs beside them."""
+
+STEPS = ("step of 64+0", "step of 512+0", "step of 0+4")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache directory that nobody made yet."""
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with a model, three programs, and a snapshot of two segments."""
+    root = tmp_path_factory.mktemp("caches") / "example"
+    for name in ("models", "tests"):
+        (root / name).mkdir(mode=0o700, parents=True)
+    (root / "models" / "tiny.gguf").write_bytes(bytes(2_500_000))
+    (root / "tests" / "notes").write_bytes(bytes(999))
+    for place, name in enumerate(STEPS):
+        assert ProgramStore(root / "programs").save(step_key(name), small_program())
+        used(root / "programs" / step_key(name).digest, 1000 + place)
+    for number in (1, 2):
+        write(open_store(root / "snapshots"), path(number))
+    for segment in segments(root):
+        used(segment, 500)
+    root.chmod(0o700)
+    return root
+
+
+@pytest.fixture
+def filled(example: Path, cache: Path) -> Path:
+    shutil.copytree(example, cache)
+    return cache
+
+
+def step_key(name: str) -> ProgramKey:
+    key = some_key(0)
+    build = replace(key.build, model=repr(MODEL), code=code_digest())
+    return replace(key, program=name, statics=json.dumps({"dtype": "float32"}), build=build)
+
+
+def used(entry: Path, second: int) -> None:
+    os.utime(entry / "seal.json", (second, second))
+
+
+def programs(cache: Path) -> set[str]:
+    return {entry.parts["program"] for entry in ProgramStore(cache / "programs").entries()}
+
+
+def segments(cache: Path) -> list[Path]:
+    return list((cache / "snapshots").glob("*/*"))
+
+
+def flip_a_byte(entry: Path) -> None:
+    file = max((file for file in entry.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
+    """What a command writes to stdout, or to stderr for an error."""
+    capsys.readouterr()
+    assert main(["cache", *arguments]) == status
+    output = capsys.readouterr()
+    return output.err or output.out
+
+
+def test_ls_names_what_is_there_in_words(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = said(capsys, "ls")
+    lines = output.splitlines()
+    assert lines[0] == str(filled)
+    assert "models, 2.5 MB" in lines
+    assert "  tiny.gguf  2.5 MB" in lines
+    assert "  llama of 3 layers, hidden 8, float32, for cpu" in lines
+    assert re.search(r"\n    3 programs, .* kB, used \d+ days ago\n    step of 0\+4, 64\+0, 512\+0\n", output)
+    assert "  a model, float32, of another version of Rekindle" in lines
+    assert re.search(rf"\n    {2 * PATH_PAGES} pages, {8 * PATH_PAGES} tokens, .* used \d+ days ago\n", output)
+    assert "  tests  999 B" in lines
+    assert not re.search("[0-9a-f]{64}", output)
+
+
+def test_ls_long_has_every_digest(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = {entry.name for entry in [*(filled / "programs").iterdir(), *(filled / "snapshots").iterdir()]}
+    assert set(re.findall("[0-9a-f]{64}", said(capsys, "ls", "--long"))) == names
+
+
+def test_ls_tells_what_no_entry_accounts_for(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "damaged" not in said(capsys, "ls")
+    (filled / "programs" / ".writing-x").mkdir()
+    (filled / "programs" / ".writing-x" / "half").write_bytes(bytes(1234))
+    assert "  and 1.23 kB that is being written, was left by a killed process, or is damaged\n" in said(capsys, "ls")
+
+
+def test_size_adds_up(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = dict(re.split("  +", line.strip(), maxsplit=1) for line in said(capsys, "size").splitlines()[1:])
+    assert list(rows) == ["models", "programs", "snapshots", "tests", "all of it"]
+    total = sum(file.stat().st_size for file in filled.rglob("*") if file.is_file())
+    assert rows["all of it"] == size_text(total)
+    assert (rows["models"], rows["tests"]) == ("2.5 MB", "999 B")
+
+
+@pytest.mark.parametrize("command", ["ls", "size"])
+def test_a_cache_that_is_missing_is_empty(command: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert said(capsys, command).splitlines()[0] == str(cache)
+        assert "The cache is empty" in said(capsys, command)
+
+
+@pytest.mark.parametrize("command", [["prune"], ["prune", "--max-bytes", "0"], ["clear"], ["verify"]])
+def test_a_cache_that_is_missing_is_no_error(
+    command: list[str], cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, *command)
+    assert list(cache.iterdir()) == []
+
+
+def test_pruning_removes_what_was_used_least_recently_of_both_stores(
+    filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used(segments(filled)[0], 2000)
+    newest = {segments(filled)[0], filled / "programs" / step_key(STEPS[2]).digest}
+    keep = sum(file.stat().st_size for entry in newest for file in entry.rglob("*") if file.is_file())
+    output = said(capsys, "prune", "--max-bytes", str(keep))
+    assert re.search(r"programs: 2 entries removed, .* kB freed; 1 left, ", output)
+    assert re.search(r"snapshots: 1 entry removed, .* kB freed; 1 left, ", output)
+    assert {*segments(filled), *(filled / "programs").iterdir()} == newest
+    said(capsys, "prune", "--max-bytes", str(keep - 1))
+    assert {*segments(filled), *(filled / "programs").iterdir()} == newest - {
+        filled / "programs" / step_key(STEPS[2]).digest
+    }
+
+
+def test_pruning_one_store_leaves_the_other(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "0 left" in said(capsys, "prune", "--programs-bytes", "0")
+    assert (programs(filled), len(segments(filled))) == (set(), 2)
+    said(capsys, "prune", "--snapshots-bytes", "0")
+    assert (segments(filled), (filled / "models" / "tiny.gguf").is_file()) == ([], True)
+
+
+def test_pruning_without_a_bound_removes_leftovers_alone(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (snapshot,) = (filled / "snapshots").iterdir()
+    old, young = filled / "programs" / ".writing-old", snapshot / ".writing-young"
+    for left, age in ((old, 0), (snapshot / ".removing-old", 0), (young, None)):
+        left.mkdir()
+        (left / "half").write_bytes(bytes(100))
+        if age is not None:
+            os.utime(left, (age, age))
+    output = said(capsys, "prune")
+    assert "programs: 0 entries removed, 100 B freed; 3 left" in output
+    assert "snapshots: 0 entries removed, 100 B freed; 2 left" in output
+    assert "No bound was given" in output
+    assert (old.exists(), young.exists(), len(programs(filled)), len(segments(filled))) == (False, True, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-bytes", "2X"], "expected a size such as 500M, 2G or 1.5GiB, got '2X'"),
+        (["--max-bytes", "2G", "--programs-bytes", "1G"], "not both"),
+    ],
+)
+def test_a_bound_that_cannot_be_read_removes_nothing(
+    arguments: list[str], message: str, filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["cache", "prune", *arguments])
+    assert exited.value.code == 2
+    assert message in capsys.readouterr().err
+    assert len(programs(filled)) == 3
+
+
+@pytest.mark.parametrize(
+    ("what", "left"),
+    [
+        ([], (0, 0, True)),
+        (["all"], (0, 0, True)),
+        (["programs"], (0, 2, True)),
+        (["snapshots"], (3, 0, True)),
+        (["models"], (3, 2, False)),
+    ],
+)
+def test_clearing_removes_what_is_named_alone(
+    what: list[str], left: tuple[int, int, bool], filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, "clear", *what, "--yes")
+    assert (len(programs(filled)), len(segments(filled)), (filled / "models" / "tiny.gguf").exists()) == left
+    assert (filled / "tests" / "notes").exists()
+    if what:
+        assert "There is nothing to remove" in said(capsys, "clear", *what)
+
+
+class Terminal:
+    """A person at the keyboard."""
+
+    def __init__(self, answer: str):
+        self._answer = answer
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self) -> str:
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "removed"), [("y\n", True), ("YES\n", True), ("\n", False), ("n\n", False), ("", False)]
+)
+def test_clearing_asks_a_person(
+    answer: str, removed: bool, filled: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    output = said(capsys, "clear", "programs", status=0 if removed else 1)
+    assert re.match(rf"Remove .* kB of programs for good, in {filled / 'programs'}\? \[y/N\] ", output)
+    assert (programs(filled) == set()) == removed
+    assert ("Nothing was removed." in output) != removed
+
+
+def test_clearing_is_refused_where_nobody_can_be_asked(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "give --yes" in said(capsys, "clear", status=1)
+    assert len(programs(filled)) == 3
+
+
+def test_verifying_names_what_is_damaged_and_drops_it_where_asked(
+    filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        said(capsys, "verify")
+        == "programs: 3 entries read, nothing is wrong\nsnapshots: 2 entries read, nothing is wrong\n"
+    )
+    bad = [filled / "programs" / step_key(STEPS[1]).digest, segments(filled)[0]]
+    for entry in bad:
+        flip_a_byte(entry)
+    for drop in ([], ["--drop"]):
+        output = said(capsys, "verify", *drop, status=1)
+        assert re.findall("^  (/.*)$", output, re.MULTILINE) == [str(entry) for entry in bad]
+        assert "programs: 3 entries read, 1 cannot be used\nsnapshots: 2 entries read, 1 cannot be used\n" in output
+    assert (programs(filled), len(segments(filled))) == ({STEPS[0], STEPS[2]}, 1)
+    assert "1 entry read, nothing is wrong" in said(capsys, "verify")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="mode bits of POSIX")
+@pytest.mark.parametrize("name", ["", "programs", "snapshots"])
+@pytest.mark.parametrize("command", ["ls", "size", "prune", "clear --yes", "verify"])
+def test_a_directory_that_others_can_write_to_is_refused(
+    command: str, name: str, filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (filled / name).chmod(0o770)
+    error = said(capsys, *command.split(), status=1)
+    assert error.startswith(f"rekindle: the cache directory {filled / name} is writable by others")
+    assert (len(list((filled / "programs").iterdir())), len(segments(filled))) == (3, 2)
+
+
+def test_no_command_deserializes_anything(
+    filled: Path, families: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("something was deserialized")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    monkeypatch.setattr("rekindle.program_store.deserialize_and_load", refuse)
+    monkeypatch.setattr("rekindle.checkpoint.checkpoint.LazyTensors.__getitem__", refuse)
+    for command in ("ls", "size", "verify", "prune --max-bytes 1G", "clear --yes"):
+        said(capsys, *command.split())
+    said(capsys, "explain", str(families / "llama-tied"), *OPTIONS.split())
+
+
+@pytest.fixture
+def wanted(cache: Path, families: Path) -> Needed:
+    """What `explain` looks for."""
+    parser = ArgumentParser()
+    needed.add_arguments(parser)
+    return Needed.of(parser.parse_args([str(families / "llama-tied"), *OPTIONS.split()]), silent)
+
+
+def explained(capsys: pytest.CaptureFixture[str], needed: Needed, *arguments: str) -> str:
+    return said(capsys, "explain", needed.checkpoint.source, *OPTIONS.split(), *arguments)
+
+
+def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
+    wanted: Needed, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "  not stored: empty, enter, gather, scatter, step of 0+2, step of 16+0\n    no program" in explained(
+        capsys, wanted
+    )
+    first, second, *rest = wanted.keys
+    other = wanted.shelf.key(second)
+    changed = replace(other, build=replace(other.build, xla_flags="XLA_FLAGS: --xla_a", code="0" * 64))
+    assert wanted.shelf.store.save(wanted.shelf.key(first), small_program())
+    assert wanted.shelf.store.save(changed, small_program())
+    output = explained(capsys, wanted)
+    assert f"programs: 1 of 6 are stored in {cache / 'programs'}\n  stored: empty\n" in output
+    assert (
+        "  not stored: enter\n    the stored one most like it differs in\n      code (the sources of Rekindle)"
+        in output
+    )
+    assert f"        here    {code_digest()[:12]}...\n        stored  000000000000...\n" in output
+    assert "        stored  XLA_FLAGS: --xla_a\n" in output
+    assert "jax_config" not in output
+    assert f"        stored  {'0' * 64}\n" in explained(capsys, wanted, "--long")
+
+
+def test_explain_shows_of_a_long_value_only_what_differs(wanted: Needed, capsys: pytest.CaptureFixture[str]) -> None:
+    key = wanted.shelf.key(wanted.keys[0])
+    other = replace(key.build, jax_config=key.build.jax_config.replace("jax_enable_x64=False", "jax_enable_x64=True"))
+    statics = key.statics.replace("float32", "bfloat16")
+    assert wanted.shelf.store.save(replace(key, statics=statics, build=other), small_program())
+    output = explained(capsys, wanted)
+    assert "        here    jax_enable_x64=False\n        stored  jax_enable_x64=True\n" in output
+    assert '        here    "dtype": "float32"\n        stored  "dtype": "bfloat16"\n' in output
+
+
+def test_explain_finds_what_a_session_left(cache: Path, families: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = families / "llama-tied"
+    with rekindle.open_sync(
+        model,
+        progress=False,
+        precompile="all",
+        max_running=2,
+        decode_buckets=(2,),
+        max_prefill_tokens=16,
+        prefill_chunk=16,
+        page_size=16,
+        max_context=64,
+        max_logprobs=2,
+    ) as session:
+        session.generate_sync(token_ids=range(3, 43), max_tokens=2)
+        session.precompiled_sync(progress=False)
+        assert session.save_sync() == 2
+    output = said(capsys, "explain", str(model), *OPTIONS.split())
+    assert "programs: 6 of 6 are stored in" in output
+    assert "snapshot: 2 pages, 32 tokens, " in output
+    other = said(capsys, "explain", str(model), *OPTIONS.split(), "--page-size", "32", "--max-context", "128")
+    assert f"snapshot: the stored one of {model} is not used; it differs in\n  page_size\n    here    32\n" in other
+    assert f"\n  {model}, float32\n    2 pages, 32 tokens" in said(capsys, "ls")
+    shutil.copytree(model, cache / "copy")
+    assert f"snapshot: none of {cache / 'copy'} is stored" in said(capsys, "explain", str(cache / "copy"))
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("123", 123),
+        ("500M", 500_000_000),
+        ("2G", 2 * 10**9),
+        ("2gb", 2 * 10**9),
+        ("1.5GiB", 3 << 29),
+        ("1.5 KiB", 1536),
+        ("0.1k", 100),
+        ("3 MB", 3_000_000),
+        ("1TiB", 1 << 40),
+        ("7B", 7),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text: str, count: int) -> None:
+    assert parse_size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1", "1e9", "nan", "1,5G", "1.G", "2X", "1 Gi G", "1G2", "٣G"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"expected a size such as 500M, 2G or 1\.5GiB, got"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-5, "less than a minute ago"),
+        (59, "less than a minute ago"),
+        (60, "1 minute ago"),
+        (7300, "2 hours ago"),
+        (2e5, "2 days ago"),
+    ],
+)
+def test_times_are_told_in_their_largest_unit(seconds: float, words: str) -> None:
+    assert ago(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "0 B"), (999, "999 B"), (1234, "1.23 kB"), (999_499, "999 kB"), (999_600, "1 MB"), (2 * 10**12, "2000 GB")],
+)
+def test_sizes_are_told_in_three_digits(count: int, words: str) -> None:
+    assert size_text(count) == words

@@ -1,0 +1,191 @@
+"""Programs are made once, in order of need, on threads of their own; what should have been ready and is not is said."""
+
+import threading
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import wait
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rekindle.buckets import Bucket
+from rekindle.errors import SessionClosed
+from rekindle.executables import WORKERS, Executables
+from rekindle.program_shelf import ProgramShelf
+from rekindle.programs import ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
+from rekindle.testing import FAKE_MODEL
+
+STEPS: list[Key] = [Bucket(64, 0), Bucket(0, 1), Bucket(0, 4), Bucket(0, 32)]
+SECONDS = 20.0
+
+
+class GatedPrograms:
+    """Stands for `Programs`; a program is compiled when its gate is open."""
+
+    def __init__(self, *, closed: Sequence[Key] = ()):
+        self.gates = {key: threading.Event() for key in closed}
+        self.begun: list[Key] = []
+        self.fails: set[Key] = set()
+        self._lock = threading.Lock()
+
+    def arguments(self, key: Key) -> dict[str, Any]:
+        return {"weights": [jax.ShapeDtypeStruct((2, 3), jnp.float32)], "packed": np.zeros(4, np.int32)}
+
+    def lowered(self, key: Key, arguments: Sequence[Any] | None = None) -> "_Lowered":
+        with self._lock:
+            self.begun.append(key)
+        return _Lowered(self, key)
+
+
+class _Lowered:
+    def __init__(self, programs: GatedPrograms, key: Key):
+        self._programs, self._key = programs, key
+
+    def compile(self) -> Program:
+        if self._key in self._programs.gates:
+            assert self._programs.gates[self._key].wait(SECONDS)
+        if self._key in self._programs.fails:
+            raise RuntimeError(f"no {self._key}")
+        key = self._key
+        return lambda: key
+
+
+class Shelf:
+    """Stands for `ProgramShelf`."""
+
+    def __init__(self, stored: Sequence[Key] = ()):
+        self.stored = set(stored)
+        self.saved: list[Key] = []
+
+    def load(self, key: Key) -> Program | None:
+        return (lambda: key) if key in self.stored else None
+
+    def save(self, key: Key, program: Program) -> bool:
+        self.saved.append(key)
+        return True
+
+    def explain(self, key: Key) -> dict[str, tuple[str, str]] | None:
+        return {"code": ("new", "old")}
+
+
+def made(programs: GatedPrograms, capacity: int = 64, shelf: Shelf | None = None) -> Executables:
+    return Executables(cast(Programs, programs), capacity, cast(ProgramShelf, shelf) if shelf else None)
+
+
+def test_every_program_is_made_once_in_the_order_of_asking() -> None:
+    programs = GatedPrograms()
+    executables = made(programs)
+    futures = executables.prepare(STEPS)
+    assert [future.result(SECONDS)() for future in [*futures, *map(executables.obtain, STEPS)]] == STEPS * 2
+    assert sorted(programs.begun) == sorted(STEPS)
+    assert (executables.compilations, executables.loads, executables.unexpected, len(executables)) == (4, 0, 0, 4)
+
+
+def test_what_somebody_waits_for_overtakes_what_is_prepared() -> None:
+    programs = GatedPrograms(closed=STEPS)
+    executables = made(programs)
+    executables.prepare(STEPS)
+    urgent = executables.obtain(STEPS[-1])
+    for key in STEPS[:WORKERS]:
+        programs.gates[key].set()
+    programs.gates[STEPS[-1]].set()
+    urgent.result(SECONDS)
+    assert STEPS[WORKERS] not in programs.begun[: WORKERS + 1]
+    programs.gates[STEPS[WORKERS]].set()
+    executables.idle().result(SECONDS)
+
+
+def test_stored_programs_are_loaded_and_others_saved() -> None:
+    programs, shelf = GatedPrograms(), Shelf(STEPS[:2])
+    executables = made(programs, shelf=shelf)
+    wait(executables.prepare(STEPS), SECONDS)
+    executables.idle().result(SECONDS)
+    assert (executables.loads, executables.compilations) == (2, 2)
+    assert sorted(programs.begun) == sorted(shelf.saved) == sorted(STEPS[2:])
+    assert executables.misses == {key: {"code": ("new", "old")} for key in STEPS[2:]}
+
+
+def test_a_failure_is_told_to_all_who_wait_and_another_try_is_made_later() -> None:
+    programs = GatedPrograms(closed=[ENTER])
+    programs.fails.add(ENTER)
+    executables = made(programs)
+    waiting = [executables.obtain(ENTER), executables.obtain(ENTER)]
+    programs.gates[ENTER].set()
+    for future in waiting:
+        with pytest.raises(RuntimeError, match="no enter"):
+            future.result(SECONDS)
+    programs.fails.clear()
+    assert executables.obtain(ENTER).result(SECONDS)() == ENTER
+
+
+def test_a_planned_program_that_was_given_up_is_made_again_with_one_warning() -> None:
+    executables = made(GatedPrograms(), capacity=1)
+    wait(executables.prepare([GATHER, SCATTER]), SECONDS)
+    with pytest.warns(RuntimeWarning, match=r"program '\w+' has to be compiled .* max_executables keeps 1"):
+        executables.obtain(_lacking(executables)).result(SECONDS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        executables.obtain(_lacking(executables)).result(SECONDS)
+    assert executables.unexpected == 2
+    assert len(executables) == 1
+
+
+def _lacking(executables: Executables) -> Key:
+    keys: list[Key] = [GATHER, SCATTER]
+    return next(key for key in keys if executables.find(key) is None)
+
+
+def test_without_a_plan_nothing_is_unexpected() -> None:
+    executables = made(GatedPrograms(), capacity=1)
+    for key in (GATHER, SCATTER, GATHER):
+        executables.obtain(key).result(SECONDS)
+    assert (executables.compilations, executables.unexpected) == (3, 0)
+
+
+def test_stopping_ends_the_wait_for_what_is_not_begun() -> None:
+    programs = GatedPrograms(closed=STEPS)
+    executables = made(programs)
+    futures = executables.prepare(STEPS)
+    while len(programs.begun) < WORKERS:
+        threading.Event().wait(0.001)
+    executables.stop()
+    for future in futures[WORKERS:]:
+        with pytest.raises(SessionClosed):
+            future.result(SECONDS)
+    for gate in programs.gates.values():
+        gate.set()
+    executables.idle().result(SECONDS)
+    assert len(programs.begun) == WORKERS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (([np.zeros((2, 4), "f4")], np.zeros(4, "i4")), r"shape of weights\[0\] is \(2, 4\) instead of \(2, 3\)"),
+        (([np.zeros((2, 3), "f2")], np.zeros(4, "i4")), r"dtype of weights\[0\] is float16 instead of float32"),
+        (([np.zeros((2, 3), "f4")], np.zeros(5, "i4")), r"shape of packed is \(5,\) instead of \(4,\)"),
+        (([np.zeros((2, 3), "f4")] * 2, np.zeros(4, "i4")), "weights has another structure"),
+    ],
+)
+def test_a_compilation_for_other_arguments_says_which_property_differs(arguments: Sequence[Any], said: str) -> None:
+    executables = made(GatedPrograms())
+    with pytest.warns(RuntimeWarning, match=said):
+        executables.compile_for(Bucket(0, 1), arguments)
+    assert executables.unexpected == 1
+
+
+def test_a_real_program_that_is_called_with_another_dtype_raises_before_it_takes_anything() -> None:
+    """What the stepper relies on when it compiles for the arguments that came."""
+    sizes = Sizes(num_pages=4, page_size=16, pages_per_request=2, max_running=2, max_logprobs=0)
+    programs = Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), "cpu")
+    page = programs.lowered(SCATTER).compile()
+    pages, _ = programs.lowered("empty").compile()()
+    content = np.zeros(programs.page.shape, np.float16)
+    with pytest.raises(TypeError):
+        page(pages, np.int32(1), content)
+    assert not any(layer.is_deleted() for layer in pages)
+    again = programs.lowered(GATHER, (pages, np.int16(1))).compile()
+    assert again(pages, np.int16(1)).shape == programs.page.shape

@@ -1,0 +1,697 @@
+"""Stored pages come back as they were, under one bound; and whatever happens to the store, nobody fails by it."""
+
+import errno
+import os
+import shutil
+import stat
+import subprocess
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rekindle import snapshot_segments, snapshot_store, snapshots, store_entries
+from rekindle.errors import UnsafeStorage
+from rekindle.snapshot_index import root_digest
+from rekindle.snapshot_store import SnapshotStore
+from rekindle.stored_page import NewPage, StoredPage
+from tests.unit.stored_snapshots import (
+    DTYPES,
+    Array,
+    below,
+    content,
+    contents,
+    digests,
+    open_store,
+    path,
+    readable,
+    same,
+    snapshot_key,
+    write,
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "snapshots"
+
+
+@pytest.fixture
+def segment(directory: Path) -> Path:
+    """The only segment of a store: `path(0, length=8)`, large enough that its seal has no digest of the pages."""
+    write(open_store(directory), path(0, length=8))
+    return segments(directory)[0]
+
+
+def segments(directory: Path, number: int = 0) -> list[Path]:
+    """Of one key; the least recently used first."""
+    return sorted((directory / snapshot_key(number).digest).glob("[0-9a-f]*"), key=store_entries.last_used)
+
+
+def large_file(segment: Path) -> Path:
+    return max((file for file in segment.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+
+
+def spoil(segment: Path, pages: list[NewPage]) -> int:
+    """Change one of a segment's pages, where the seal has no digest of it; its place."""
+    file = large_file(segment)
+    stored = bytearray(file.read_bytes())
+    found = {place: stored.find(content(page.digest).tobytes()) for place, page in enumerate(pages)}
+    place = next(place for place, start in found.items() if start >= 0)
+    stored[found[place] + 5] ^= 1
+    file.write_bytes(stored)
+    return place
+
+
+def listing(directory: Path) -> dict[Path, tuple[int, int]]:
+    """All that is there, and when it last changed."""
+    return {path: (path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in directory.rglob("*")}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pages_come_back_bit_by_bit_in_the_shape_and_dtype_they_had(dtype: str, directory: Path) -> None:
+    pages = path(0, length=5)
+    arrays = [content(page.digest, dtype) for page in pages]
+    records = open_store(directory).write(pages, arrays).records
+    assert None not in records
+    store = open_store(directory)
+    found = {page.digest: page.record for page in store.index()}
+    order = [3, 0, 4]
+    read = store.read([found[pages[place].digest] for place in order])
+    for place, array in zip(order, read, strict=True):
+        assert array is not None
+        assert same(array, arrays[place])
+
+
+def test_arrays_of_any_layout_come_back(directory: Path) -> None:
+    whole = np.arange(120, dtype=np.float32).reshape(4, 5, 6)
+    arrays: list[Array] = [whole[:, ::2], np.asfortranarray(whole), np.array(7, np.int32)]
+    store = open_store(directory)
+    records = store.write(path(0), arrays).records
+    for array, found in zip(arrays, store.read([each for each in records if each is not None]), strict=True):
+        assert found is not None
+        assert same(found, array)
+
+
+def test_the_index_tells_where_each_page_belongs_parents_before_children(directory: Path) -> None:
+    store = open_store(directory)
+    trunk = path(0, length=2)
+    fork = [below(trunk[1].digest, number) for number in (71, 72)]
+    other = path(0, length=2, namespace="ünïcode")
+    for pages in (trunk, fork, other):
+        write(store, pages)
+    expected = {page.digest: page for page in (*trunk, *fork, *other)}
+    assert len(expected) == 6, "two namespaces share nothing"
+    for index in (store.index(), open_store(directory).index()):
+        assert {page.digest for page in index} == expected.keys()
+        for page in index:
+            new = expected[page.digest]
+            assert page == StoredPage(page.record, new.digest, new.parent, new.namespace, new.key)
+        assert len({page.record for page in index}) == 6
+    assert readable(store) == readable(open_store(directory)) == expected.keys()
+    assert (store.pages, store.bytes) == (6, sum(entry.bytes for entry in snapshots.list_snapshots(directory)))
+
+
+def test_a_page_whose_prefix_is_not_stored_is_not_told_until_it_is(directory: Path) -> None:
+    pages = path(0, length=4)
+    store = open_store(directory)
+    write(store, pages[2:])
+    assert readable(store) == set()
+    write(store, pages[:1])
+    assert readable(store) == {pages[0].digest}
+    write(store, pages[1:2])
+    assert readable(store) == readable(open_store(directory)) == {page.digest for page in pages}
+
+
+def test_writing_a_thousand_stored_pages_again_changes_nothing_on_disk(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_store, "PAGES_PER_SEGMENT", 250)
+    pages = path(0, length=1000)
+    arrays = [np.full(3, number, np.float32) for number in range(1000)]
+    store = open_store(directory)
+    first = store.write(pages, arrays)
+    assert first.bytes > 0
+    before = listing(directory)
+    assert len(segments(directory)) == 4
+    for again in (store, open_store(directory)):
+        written = again.write(pages, arrays)
+        assert (written.bytes, written.pruned, len(set(written.records))) == (0, (), 1000)
+    assert store.write(pages, arrays).records == first.records
+    assert store.write([], []).records == ()
+    assert listing(directory) == before
+
+
+def test_only_new_pages_are_written_and_each_once(directory: Path) -> None:
+    store, pages = open_store(directory), path(0, length=4)
+    first = write(store, pages[:2]).records
+    records = write(store, [pages[0], pages[2], pages[3], pages[2], pages[1]]).records
+    assert (records[0], records[4]) == first
+    assert records[1] == records[3] != records[2]
+    headers = [snapshot_segments.open_segment(path) for path in segments(directory)]
+    assert sorted(len(header.pages) for header in headers) == [2, 2]
+
+
+def test_many_pages_are_written_in_segments(directory: Path) -> None:
+    store, pages = open_store(directory), path(0, length=2 * snapshot_segments.PAGES_PER_SEGMENT + 1)
+    assert write(store, pages).bytes == store.bytes
+    lengths = [len(snapshot_segments.open_segment(path).pages) for path in segments(directory)]
+    assert sorted(lengths) == [1, snapshot_segments.PAGES_PER_SEGMENT, snapshot_segments.PAGES_PER_SEGMENT]
+    assert readable(open_store(directory)) == {page.digest for page in pages}
+
+
+def test_a_read_restores_the_wanted_pages_alone_and_each_segment_once(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(directory)
+    one, two = (write(store, path(number, length=5)).records for number in (0, 1))
+    calls: list[list[str]] = []
+    restore = store_entries.arrays_of
+
+    def count(entry: Path, names: list[str]) -> store_entries.Arrays:
+        calls.append(names)
+        arrays = restore(entry, names)
+        assert arrays.keys() == set(names)
+        return arrays
+
+    monkeypatch.setattr(store_entries, "arrays_of", count)
+    found = store.read([each for each in (one[3], two[0], one[1], two[4]) if each is not None])
+    assert all(array is not None for array in found)
+    assert calls == [["3", "1"], ["0", "4"]]
+
+
+def test_an_unknown_record_is_none(directory: Path) -> None:
+    assert open_store(directory).read([0, 7]) == [None, None]
+    store = open_store(directory)
+    write(store, path(0))
+    assert store.read([99]) == [None]
+    store.use([99])
+
+
+def test_a_store_that_is_not_there_is_empty(directory: Path) -> None:
+    store = open_store(directory)
+    assert (store.index(), store.pages, store.bytes) == ([], 0, 0)
+    assert snapshots.list_snapshots(directory) == []
+    assert (snapshots.verify(directory), snapshots.prune(directory, 0)) == ({}, 0)
+    assert snapshots.explain_missing(directory, snapshot_key(), "a model") is None
+    snapshots.clear(directory)
+    assert not directory.exists()
+
+
+def test_a_page_that_the_seal_does_not_cover_is_still_checked(segment: Path, directory: Path) -> None:
+    store, pages = open_store(directory), path(0, length=8)
+    found = {page.digest: page.record for page in store.index()}
+    spoilt = spoil(segment, pages)
+    assert store_entries.verified(segment), "the seal knows only the length of what was changed"
+    bad, good = found[pages[spoilt].digest], found[pages[spoilt - 1].digest]
+    (first,) = store.read([good])
+    assert first is not None
+    assert same(first, content(pages[spoilt - 1].digest))
+    assert f"page {spoilt} is not as it was written" in next(iter(snapshots.verify(directory).values()))
+    with pytest.warns(RuntimeWarning, match=f"page {spoilt} is not as it was written.*computed anew") as warned:
+        assert store.read([good, bad]) == [None, None]
+    assert len(warned) == 1
+    assert segments(directory) == []
+    assert store.read([good]) == [None], "without another warning"
+    assert sorted(write(store, pages[:1]).pruned) == sorted(found.values())
+
+
+def test_a_page_of_another_dtype_with_the_same_bytes_is_damaged(segment: Path, directory: Path) -> None:
+    """What says so lies in a file that the seal does not cover."""
+    store = open_store(directory)
+    records = [page.record for page in store.index()]
+    restore = store_entries.arrays_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            store_entries, "arrays_of", lambda *x: {name: each.view("<i4") for name, each in restore(*x).items()}
+        )
+        with pytest.warns(RuntimeWarning, match="not as it was written"):
+            assert store.read(records[:1]) == [None]
+
+
+def test_pages_of_another_key_are_not_seen(directory: Path) -> None:
+    write(SnapshotStore(directory, snapshot_key(1), "a model"), path(0))
+    assert open_store(directory).index() == []
+    write(open_store(directory), path(1))
+    assert readable(open_store(directory)) == digests(1)
+    assert readable(SnapshotStore(directory, snapshot_key(1), "a model")) == digests(0)
+
+
+def test_a_segment_that_was_moved_from_another_key_is_dropped(directory: Path) -> None:
+    write(SnapshotStore(directory, snapshot_key(1), "a model"), path(0))
+    write(open_store(directory), path(1))
+    foreign = segments(directory, 1)[0]
+    foreign.rename(directory / snapshot_key().digest / foreign.name)
+    with pytest.warns(RuntimeWarning, match="another key"):
+        assert readable(open_store(directory)) == digests(1)
+    assert len(segments(directory)) == 1
+
+
+def honest(directory: Path, header: store_entries.Header) -> None:
+    """An entry whose seal is right, and whose header is not ours."""
+    temporary = store_entries.write_temporary(directory, header, {"0": np.zeros(3)}, singly=True)
+    store_entries.publish(temporary, directory / ("0" * 32))
+
+
+GOOD = {"model": "m", "parts": snapshot_key().parts(), "created": 1.0, "pages": []}
+PAGE = {"digest": "d", "parent": "d", "namespace": "", "key": "00", "content": "", "shape": [3], "dtype": "float64"}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {},
+        {"parts": {}},
+        GOOD | {"parts": []},
+        GOOD | {"created": "x"},
+        GOOD | {"pages": 7},
+        GOOD | {"pages": [[]]},
+        GOOD | {"pages": [{}]},
+        GOOD | {"pages": [PAGE | {"key": "zz"}]},
+        GOOD | {"pages": [PAGE | {"shape": 3}]},
+    ],
+)
+def test_a_header_of_an_unknown_form_is_dropped(header: store_entries.Header, directory: Path) -> None:
+    write(open_store(directory), path(0))
+    honest(directory / snapshot_key().digest, header)
+    assert len(snapshots.verify(directory)) == 1
+    with pytest.warns(RuntimeWarning, match="unknown form"):
+        assert readable(open_store(directory)) == digests(0)
+    assert len(segments(directory)) == 1
+
+
+def test_pages_above_each_other_in_a_circle_do_no_harm(directory: Path) -> None:
+    write(open_store(directory), path(0))
+    circle = [PAGE | {"digest": "a", "parent": "b"}, PAGE | {"digest": "b", "parent": "a"}]
+    honest(directory / snapshot_key().digest, GOOD | {"pages": circle})
+    store = open_store(directory)
+    assert readable(store) == digests(0)
+    store.use(range(9))
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link", "empty directory", "seal is a directory"])
+def test_something_else_under_the_name_of_a_segment_is_dropped(kind: str, segment: Path, tmp_path: Path) -> None:
+    other = segment.with_name("f" * 32)
+    match kind:
+        case "file":
+            other.write_text("not a directory")
+        case "link":
+            other.symlink_to(shutil.copytree(segment, tmp_path / "elsewhere"))
+        case "dangling link":
+            other.symlink_to(tmp_path / "nowhere")
+        case "empty directory":
+            other.mkdir()
+        case _:
+            (other / "seal.json").mkdir(parents=True)
+    directory = segment.parent.parent
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        assert len(readable(open_store(directory))) == 8
+    assert segments(directory) == [segment]
+    assert kind != "link" or (tmp_path / "elsewhere" / "seal.json").exists(), "what a link leads to is left alone"
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_what_is_damaged_and_cannot_be_removed_is_told_once(
+    early: bool, segment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    store = open_store(segment.parent.parent)
+    records = [page.record for page in store.index()] if early else []
+    (segment / "seal.json").write_text("?")
+    monkeypatch.setattr("pathlib.Path.rename", fail)
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        assert [*store.read(records), *store.index()] == [None] * len(records)
+    assert store.read(records) == [None] * len(records), "without another warning"
+    assert store.index() == []
+
+
+def test_other_files_are_left_alone(segment: Path, directory: Path) -> None:
+    notes = [directory / "notes.txt", segment.parent / "notes.txt"]
+    for note in notes:
+        note.write_text("mine")
+    assert len(readable(open_store(directory))) == 8
+    assert len(snapshots.list_snapshots(directory)) == 1
+    assert snapshots.verify(directory) == {}
+    assert snapshots.prune(directory, 0) == 0
+    snapshots.clear(directory)
+    assert [note.read_text() for note in notes] == ["mine", "mine"]
+
+
+def test_a_link_in_the_place_of_a_snapshot_is_not_followed(segment: Path, directory: Path, tmp_path: Path) -> None:
+    elsewhere = segment.parent.rename(tmp_path / "elsewhere")
+    segment.parent.symlink_to(elsewhere)
+    store = open_store(directory)
+    assert store.index() == []
+    with pytest.warns(RuntimeWarning, match="cannot be saved"):
+        assert write(store, path(1)).records == (None, None, None)
+    snapshots.clear(directory)
+    assert (elsewhere / segment.name / "seal.json").exists()
+
+
+def test_a_link_to_the_directory_is_followed(segment: Path, directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(directory)
+    assert len(readable(open_store(tmp_path / "link"))) == 8
+    assert len(snapshots.list_snapshots(tmp_path / "link")) == 1
+
+
+def test_pages_of_other_processes_are_found_and_those_they_removed_are_told(directory: Path) -> None:
+    here, there = open_store(directory), open_store(directory)
+    mine = write(here, path(0)).records
+    assert write(there, path(0)).records == (0, 1, 2)
+    assert write(there, path(0)).bytes == 0
+    theirs = write(there, path(1)).records
+    assert readable(here) == digests(0, 1)
+    shutil.rmtree(segments(directory)[0])
+    assert here.read([each for each in mine if each is not None]) == [None, None, None]
+    assert readable(here) == digests(1)
+    written = write(here, path(0))
+    assert written.pruned == mine
+    assert not set(written.records) & {*mine, *theirs}, "a number is never given again"
+    assert write(here, path(0)).pruned == (), "they are told once"
+    assert readable(open_store(directory)) == digests(0, 1)
+
+
+def test_a_page_that_two_processes_stored_outlives_one_of_them(directory: Path, tmp_path: Path) -> None:
+    here, there = open_store(directory), open_store(tmp_path / "other")
+    write(there, path(0, length=8))
+    records = write(here, path(0)).records
+    moved = segments(tmp_path / "other")[0]
+    moved.rename(directory / snapshot_key().digest / moved.name)
+    assert len(readable(here)) == 8
+    shutil.rmtree(next(path for path in segments(directory) if path.name != moved.name))
+    assert len(readable(here)) == 8
+    assert write(here, path(0)).records == records, "it is the same page"
+    assert len(readable(here)) == 8
+
+
+def size_of_one(tmp_path: Path) -> int:
+    """Of a segment that holds a path, at most: Orbax writes a few KiB more at some times than at others."""
+    write(open_store(tmp_path / "one"), path(0))
+    return store_entries.size_of(segments(tmp_path / "one")[0]) + (8 << 10)
+
+
+def test_the_least_recently_used_pages_leave_first_and_are_told(directory: Path, tmp_path: Path) -> None:
+    store = open_store(directory, 3 * size_of_one(tmp_path))
+    records = {number: write(store, path(number)).records for number in range(3)}
+    store.use([each for each in records[0][-1:] if each is not None])
+    written = write(store, path(3))
+    assert written.pruned == records[1]
+    assert None not in written.records
+    assert readable(store) == readable(open_store(directory)) == digests(0, 2, 3)
+
+
+def test_snapshots_of_all_keys_share_one_bound(directory: Path, tmp_path: Path) -> None:
+    size = size_of_one(tmp_path)
+    for number in (1, 2):
+        write(SnapshotStore(directory, snapshot_key(number), "other"), path(number))
+    store = open_store(directory, 2 * size)
+    assert write(store, path(0)).pruned == (), "they were not this store's"
+    assert [len(segments(directory, number)) for number in range(3)] == [1, 0, 1]
+
+
+def test_children_leave_before_their_parents(directory: Path, tmp_path: Path) -> None:
+    """Also where the leaf was just used and all of its prefix lies in other segments."""
+    store = open_store(directory)
+    pages = path(0, length=4)
+    for page in pages:
+        last = write(store, [page]).records[0]
+    names = [snapshot_segments.open_segment(path).pages[0].digest for path in segments(directory)]
+    assert names == [page.digest for page in reversed(pages)]
+    assert last is not None
+    for each in segments(directory):
+        os.utime(each / "seal.json", ns=(1, 1))
+    store.use([last])
+    assert [snapshot_segments.open_segment(path).pages[0].digest for path in segments(directory)] == names
+    for kept in (3, 2, 1, 0):
+        snapshots.prune(directory, kept * (max(map(store_entries.size_of, segments(directory))) + 100))
+        assert readable(open_store(directory)) == {page.digest for page in pages[:kept]}
+
+
+def test_what_is_above_new_pages_never_leaves_for_them(directory: Path, tmp_path: Path) -> None:
+    size = size_of_one(tmp_path)
+    pages = path(0, length=9)
+    store = open_store(directory, 2 * size)
+    write(store, pages[:3])
+    write(store, path(1))
+    os.utime(segments(directory)[0] / "seal.json", ns=(1, 1))
+    assert write(store, pages[3:6]).bytes > 0
+    assert readable(store) == {page.digest for page in pages[:6]}
+    with pytest.warns(RuntimeWarning, match="too few for them and what is above them") as warned:
+        assert write(store, pages[6:]).records == (None, None, None)
+    assert len(warned) == 1
+    assert write(store, pages[6:]).records == (None, None, None), "without a second warning"
+    assert readable(open_store(directory)) == {page.digest for page in pages[:6]}
+
+
+def test_the_bound_counts_all_bytes_on_disk(directory: Path) -> None:
+    """Here the pages alone would fit, and their segment does not."""
+    capacity = sum(array.nbytes for array in contents(path(0)))
+    store = open_store(directory, capacity)
+    assert write(store, path(0)).records == (None, None, None)
+    assert segments(directory) == []
+    assert readable(store) == set()
+    write(store, path(0)[:1])
+    assert 0 < store.bytes <= capacity
+
+
+def test_snapshots_are_listed_verified_pruned_and_cleared(directory: Path) -> None:
+    before = time.time()
+    for number, model in enumerate(("first", "second")):
+        store = SnapshotStore(directory, snapshot_key(number), model)
+        write(store, path(0))
+        write(store, path(number + 1, length=2))
+    second, first = snapshots.list_snapshots(directory)
+    assert (first.model, second.model) == ("first", "second")
+    assert first.fingerprint == snapshot_key(0).digest
+    assert first.parts == snapshot_key(0).parts()
+    assert (first.pages, first.tokens) == (5, 20)
+    assert first.bytes == sum(map(store_entries.size_of, segments(directory)))
+    assert before <= first.created <= first.used + 0.1 <= time.time() + 0.2
+    assert first.used < second.used
+    (segments(directory)[0] / "arrays" / "_METADATA").write_text("")
+    assert list(snapshots.verify(directory)) == [f"{first.fingerprint}/{segments(directory)[0].name}"]
+    (segments(directory)[0] / "seal.json").write_text("")
+    os.utime(segments(directory)[-1] / "seal.json", ns=(1, 1))
+    assert {entry.model: entry.pages for entry in snapshots.list_snapshots(directory)}["first"] < 5
+    left = snapshots.prune(directory, second.bytes)
+    assert 0 < left <= second.bytes
+    assert segments(directory) == []
+    assert [entry.model for entry in snapshots.list_snapshots(directory)] == ["second"]
+    snapshots.clear(directory)
+    assert list(directory.iterdir()) == []
+
+
+def test_pruning_removes_what_killed_processes_left(segment: Path, directory: Path) -> None:
+    old, young = segment.with_name(".writing-old"), segment.with_name(".writing-young")
+    for left in (old, young):
+        left.mkdir()
+        (left / "file").write_text("half")
+    os.utime(old, (0, 0))
+    assert snapshots.prune(directory, 1 << 30) == store_entries.size_of(segment)
+    assert (old.exists(), young.exists()) == (False, True), "somebody may still be writing the young one"
+    os.utime(young, (0, 0))
+    write(open_store(directory), path(1))
+    assert not young.exists(), "a store removes them as well"
+
+
+def test_a_missing_snapshot_is_explained_by_the_latest_of_the_same_model(directory: Path) -> None:
+    for number, model in ((1, "a model"), (2, "a model"), (3, "another"), (4, "a model")):
+        write(SnapshotStore(directory, snapshot_key(number), model), path(0))
+    (segments(directory, 4)[0] / "seal.json").write_text("damaged")
+    wanted = snapshot_key()
+    expected = {"weights": ("weights 0", "weights 2")}
+    assert snapshots.explain_missing(directory, wanted, "a model") == expected
+    assert snapshots.explain_missing(directory, wanted, "a third") is None
+    write(open_store(directory), path(0))
+    assert snapshots.explain_missing(directory, wanted, "a model") is None
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720, 0o1777])
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_directory_that_others_can_write_to_is_refused(mode: int, inner: bool, segment: Path) -> None:
+    directory = segment.parent.parent
+    store = open_store(directory)
+    store.index()
+    (segment.parent if inner else directory).chmod(mode)
+    for call in (store.index, lambda: store.read([0]), lambda: write(store, path(1)), open_store(directory).index):
+        with pytest.raises(UnsafeStorage, match=r"writable by others.*chmod"):
+            call()
+    if not inner:
+        with pytest.raises(UnsafeStorage):
+            snapshots.list_snapshots(directory)
+        with pytest.raises(UnsafeStorage):
+            snapshots.explain_missing(directory, snapshot_key(1), "a model")
+
+
+@pytest.mark.parametrize("inside", [".", "seal.json", "arrays", "arrays/_METADATA"])
+def test_a_segment_that_others_can_write_to_is_refused_unread(
+    inside: str, segment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_entries, "arrays_of", lambda *_: pytest.fail("it was read"))
+    directory = segment.parent.parent
+    store, place = open_store(directory), segment / inside
+    store.index()
+    place.chmod(place.stat().st_mode | stat.S_IWGRP)
+    with pytest.raises(UnsafeStorage, match=r"writable by others.*chmod"):
+        store.read([0])
+    with pytest.raises(UnsafeStorage):
+        open_store(directory).index()
+    with pytest.raises(UnsafeStorage):
+        snapshots.list_snapshots(directory)
+    assert "writable by others" in next(iter(snapshots.verify(directory).values()))
+    assert segment.exists(), "it is the user's to remove"
+
+
+def test_a_directory_of_another_user_is_refused(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    with pytest.raises(UnsafeStorage, match=f"belongs to user {owner}.*delete it"):
+        open_store(segment.parent.parent).index()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a file away")
+def test_a_segment_with_a_file_of_another_user_is_refused(segment: Path) -> None:
+    os.chown(large_file(segment), 12345, -1)
+    with pytest.raises(UnsafeStorage, match="belongs to user 12345"):
+        open_store(segment.parent.parent).index()
+
+
+def test_pages_are_private_whatever_the_umask_is(directory: Path) -> None:
+    before = os.umask(0)
+    try:
+        write(open_store(directory), path(0))
+    finally:
+        os.umask(before)
+    for found in (directory, *directory.rglob("*")):
+        assert stat.S_IMODE(found.stat().st_mode) & 0o077 == 0
+    assert readable(open_store(directory)) == digests(0)
+
+
+def writing_fails_with_one_warning(directory: Path, reason: str) -> None:
+    store = open_store(directory)
+    with pytest.warns(RuntimeWarning, match=reason) as warned:
+        written = write(store, path(7))
+    assert len(warned) == 1
+    assert (written.records, written.bytes) == ((None, None, None), 0)
+    assert write(store, path(8)).records == (None, None, None)
+
+
+@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("call", ["shutil.disk_usage", "tempfile.mkdtemp", "os.fsync", "pathlib.Path.rename"])
+def test_a_directory_that_cannot_be_written_to_costs_one_warning(
+    call: str, problem: int, segment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(problem, os.strerror(problem))
+
+    directory = segment.parent.parent
+    with monkeypatch.context() as patch:
+        patch.setattr(call, fail)
+        writing_fails_with_one_warning(directory, os.strerror(problem))
+    assert list(segment.parent.iterdir()) == [segment], "nothing half-written stays"
+    store = open_store(directory)
+    assert len(readable(store)) == 8
+    assert None not in write(store, path(7)).records, "later tries are allowed"
+
+
+def test_pages_are_read_from_a_directory_that_cannot_be_written_to(
+    segment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", fail)
+    store = open_store(segment.parent.parent)
+    assert len(readable(store)) == 8
+    store.use(range(8))
+
+
+def test_a_file_in_the_place_of_the_directory_costs_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert open_store(place).index() == []
+        writing_fails_with_one_warning(place, "FileExistsError|NotADirectoryError")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    options = ["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(place)]
+    if mount is None or subprocess.run([mount, *options], capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a small disk")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_costs_one_warning(small_disk: Path) -> None:
+    write(open_store(small_disk), path(0))
+    (small_disk / "filler").write_bytes(b"x" * (1400 << 10))
+    writing_fails_with_one_warning(small_disk, "No space left")
+    (small_disk / "filler").unlink()
+    assert len(segments(small_disk)) == 1
+    assert readable(open_store(small_disk)) == digests(0)
+
+
+def test_a_disk_that_fills_up_while_orbax_writes_costs_one_warning(
+    segment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_half(path: Path, _: object, compressed: bool) -> None:
+        path.mkdir()
+        (path / "half").write_bytes(b"x")
+        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_entries, "_save", write_half)
+        writing_fails_with_one_warning(segment.parent.parent, "No space left")
+    assert list(segment.parent.iterdir()) == [segment]
+
+
+def test_what_was_written_before_the_disk_was_full_stays(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_store, "PAGES_PER_SEGMENT", 2)
+    free = iter([1 << 30, 1 << 30, 0, 0])
+    usage = shutil.disk_usage(directory.parent)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=next(free)))
+    store, pages = open_store(directory), path(0, length=7)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        written = write(store, pages)
+    assert [record is None for record in written.records] == [False] * 4 + [True] * 3
+    assert written.bytes == store.bytes
+    assert readable(store) == {page.digest for page in pages[:4]}
+
+
+def test_threads_read_right_pages_while_others_write_and_evict(directory: Path, tmp_path: Path) -> None:
+    store = open_store(directory, 3 * size_of_one(tmp_path))
+
+    def work(number: int) -> None:
+        for turn in range(8):
+            if number % 2:
+                records = write(store, path((number + turn) % 5)).records
+                store.use([each for each in records if each is not None])
+            else:
+                readable(store)
+
+    with warnings.catch_warnings(action="error"), ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert snapshots.verify(directory) == {}
+    assert readable(store) == readable(open_store(directory))
+
+
+def test_a_page_is_never_written_twice_by_two_threads(directory: Path) -> None:
+    store = open_store(directory)
+    with ThreadPoolExecutor(4) as pool:
+        written = list(pool.map(lambda _: write(store, path(0)), range(4)))
+    assert len({each.records for each in written}) == 1
+    assert len(segments(directory)) == 1
+
+
+def test_the_parent_of_a_first_page_is_its_namespace_s_root() -> None:
+    assert path(0)[0].parent == root_digest("") != root_digest("x")

@@ -1,0 +1,195 @@
+"""`python -m rekindle cache`: what the cache directory holds, why, whether it is whole, and less of it.
+
+Nothing that is stored is deserialized here, and sessions may use the directory meanwhile.
+"""
+
+import shutil
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rekindle import snapshots
+from rekindle import store_entries as disk
+from rekindle.cli import needed, stored
+from rekindle.cli.cache_explain import explain
+from rekindle.cli.cache_list import ls, size
+from rekindle.cli.stored import MODELS, STORES
+from rekindle.cli.units import counted, parse_size, size_text
+from rekindle.errors import StorageError
+from rekindle.program_store import ProgramStore
+from rekindle.storage import cache_dir
+from rekindle.stores import PROGRAMS, SNAPSHOTS
+
+ALL: Final = "all"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The commands and their arguments."""
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, run: Callable[[Namespace], int], what: str) -> ArgumentParser:
+        added = commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+        added.set_defaults(run=partial(_told, run))
+        return added
+
+    lists = command("ls", ls, "models, programs and snapshots that are there")
+    lists.add_argument("--long", action="store_true", help="each program, and whole digests")
+    command("size", size, "what each directory takes, and all of them")
+    prunes = command("prune", prune, "remove what was used least recently, and what killed processes left behind")
+    prunes.set_defaults(refuse=prunes.error)
+    for name, what in (("max", "of programs and snapshots together"), *((store, f"of {store}") for store in STORES)):
+        prunes.add_argument(
+            f"--{name}-bytes",
+            type=parse_size,
+            metavar="SIZE",
+            help=f"keep at most this much {what}, such as 500M, 2G, 1.5GiB",
+        )
+    clears = command("clear", clear, "remove all programs, all snapshots, or both")
+    clears.add_argument(
+        "what",
+        nargs="?",
+        default=ALL,
+        choices=(*STORES, ALL, MODELS),
+        help="all, which is the default, is programs and snapshots; downloaded models go only where they are named",
+    )
+    clears.add_argument("--yes", action="store_true", help="do not ask")
+    explains = command("explain", explain, "which programs and pages a model finds here, and why not the others")
+    needed.add_arguments(explains)
+    explains.add_argument("--long", action="store_true", help="whole values of what differs")
+    verifies = command("verify", verify, "read all programs and snapshots, and say what is not as it was written")
+    verifies.add_argument("--drop", action="store_true", help="remove what cannot be used")
+
+
+def prune(arguments: Namespace) -> int:
+    """Keep what was used last, within the bounds that are given, and remove what killed processes left behind."""
+    bounds: dict[str, int | None] = {name: getattr(arguments, f"{name}_bytes") for name in STORES}
+    if arguments.max_bytes is not None:
+        if any(bound is not None for bound in bounds.values()):
+            arguments.refuse("give --max-bytes, or bounds of the stores, not both")
+        bounds = {**stored.shares(arguments.max_bytes)}
+    for name in STORES:
+        print(_freed(name, partial(_pruned, name, sys.maxsize if (bound := bounds[name]) is None else bound)))
+    if all(bound is None for bound in bounds.values()):
+        print(
+            "No bound was given, so only leftovers of killed processes went; --max-bytes 2G keeps what was used last."
+        )
+    return 0
+
+
+def clear(arguments: Namespace) -> int:
+    """Remove whole stores, after a question."""
+    names = [name for name in (STORES if arguments.what == ALL else (arguments.what,)) if _holds_something(name)]
+    if not names:
+        print(f"There is nothing to remove in {cache_dir()}.")
+        return 0
+    if not arguments.yes and not _agreed(names):
+        print("Nothing was removed.")
+        return 1
+    for name in names:
+        print(_freed(name, partial(_cleared, name)))
+    left = [str(stored.place(name)) for name in names if _entries(name)]
+    if left:
+        raise StorageError(
+            f"something is left in {' and '.join(left)}: this user may not remove it, or a session wrote it meanwhile"
+        )
+    return 0
+
+
+def verify(arguments: Namespace) -> int:
+    """Every byte of both stores against its seals; 1 if one is wrong, dropped or not."""
+    wrong: dict[Path, str] = {}
+    for name in STORES:
+        directory, count = stored.place(name), len(stored.entries(name))
+        found = ProgramStore(directory).verify() if name == PROGRAMS else snapshots.verify(directory)
+        # What is gone was removed by another process while it was read.
+        bad = {directory / entry: reason for entry, reason in found.items() if disk.identity(directory / entry)}
+        wrong |= bad
+        result = f"{len(bad)} cannot be used" if bad else "nothing is wrong"
+        print(f"{name}: {counted(count, 'entry', 'entries')} read, {result}")
+    for path, reason in wrong.items():
+        print(f"  {path}\n    {reason}")
+        if arguments.drop:
+            disk.remove(path)
+    if not wrong:
+        return 0
+    kept = [path for path in wrong if disk.identity(path)]
+    if not arguments.drop:
+        print("`rekindle cache verify --drop` removes what cannot be used; it is made anew when it is needed.")
+    elif kept:
+        raise StorageError(f"{counted(len(kept), 'entry', 'entries')} could not be removed, such as {kept[0]}")
+    else:
+        print("What cannot be used was removed; it is made anew when it is needed.")
+    return 1
+
+
+def _told(run: Callable[[Namespace], int], arguments: Namespace) -> int:
+    """A command, whose trouble with the disk is told as Rekindle's own errors are."""
+    try:
+        return run(arguments)
+    except BrokenPipeError:  # of stdout
+        raise
+    except OSError as error:
+        raise StorageError(f"this cannot be read or written: {error}") from error
+
+
+def _pruned(name: str, max_bytes: int) -> None:
+    directory = stored.place(name)
+    if name == PROGRAMS:
+        ProgramStore(directory).prune(max_bytes)
+    else:
+        snapshots.prune(directory, max_bytes)
+
+
+def _cleared(name: str) -> None:
+    directory = stored.place(name)
+    if name == PROGRAMS:
+        ProgramStore(directory).clear()
+    elif name == SNAPSHOTS:
+        snapshots.clear(directory)
+    else:
+        for path in _entries(name):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _freed(name: str, remove: Callable[[], None]) -> str:
+    """Remove something of a store, and say what went and what is left."""
+    directory = stored.place(name)
+    entries, taken = len(_entries(name)), stored.size_of(directory)
+    remove()
+    left, leaves = len(_entries(name)), stored.size_of(directory)
+    gone = counted(max(0, entries - left), "entry", "entries")
+    return f"{name}: {gone} removed, {size_text(max(0, taken - leaves))} freed; {left} left, {size_text(leaves)}"
+
+
+def _entries(name: str) -> list[Path]:
+    if name in STORES:
+        return stored.entries(name)
+    directory = stored.place(name)
+    return list(directory.iterdir()) if directory.is_dir() else []
+
+
+def _holds_something(name: str) -> bool:
+    return bool(_entries(name)) or stored.size_of(stored.place(name)) > 0
+
+
+def _agreed(names: list[str]) -> bool:
+    """Ask a person.
+
+    Raises:
+        StorageError: there is nobody to ask.
+    """
+    sizes = " and ".join(f"{size_text(stored.size_of(stored.place(name)))} of {name}" for name in names)
+    if not sys.stdin.isatty():
+        raise StorageError(f"nothing was removed of {sizes}: give --yes, since there is no terminal to ask at")
+    places = ", ".join(str(stored.place(name).resolve()) for name in names)
+    try:
+        return input(f"Remove {sizes} for good, in {places}? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False

@@ -1,0 +1,120 @@
+"""`python -m rekindle cache explain`: why what is stored is used for a model, or is not."""
+
+import re
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from rekindle.cli import stored
+from rekindle.cli.needed import Needed
+from rekindle.cli.units import ago, columns, counted, size_text
+from rekindle.program_key import Difference
+from rekindle.programs import program_name
+from rekindle.progress_bars import ProgressBars
+from rekindle.snapshot_key import SnapshotKey, weights_fingerprint
+from rekindle.snapshots import explain_missing, list_snapshots
+from rekindle.stores import PROGRAMS, SNAPSHOTS
+
+WORDS: Final = {
+    "code": "the sources of Rekindle",
+    "statics": "sizes that are compiled in",
+    "arguments": "shapes of what programs take",
+    "shardings": "places of what programs take",
+    "model": "the model's config",
+    "weights": "the weight files: names, sizes, times of change, samples of their content",
+    "page": "dtype and shape of a page",
+    "jax_config": "settings of JAX",
+    "xla_flags": "XLA_FLAGS and LIBTPU_INIT_ARGS",
+    "packages": "versions of what compiles",
+    "host_cpu": "the CPU that is compiled for",
+}
+"""What parts of keys are, where their names do not say it."""
+
+WHOLE: Final = 80
+LONGEST: Final = 160
+NOTHING: Final = "(nothing)"
+
+
+def explain(arguments: Namespace) -> int:
+    """Every program and the snapshot of a model, without its weights and without a compiler."""
+    with ProgressBars(not arguments.quiet) as bars:
+        needed = Needed.of(arguments, bars.show)
+    print(f"{needed.checkpoint.source}, {needed.dtype.name}, for {needed.devices[0].device_kind}")
+    for line in (*_programs(needed, bool(arguments.long)), *_snapshot(needed, bool(arguments.long))):
+        print(line)
+    return 0
+
+
+def _programs(needed: Needed, long: bool) -> Iterator[str]:
+    missing = needed.shelf.missing(needed.keys)
+    yield f"\nprograms: {len(needed.keys) - len(missing)} of {len(needed.keys)} are stored in {stored.place(PROGRAMS)}"
+    names = [program_name(key) for key in needed.keys if key not in missing]
+    if names:
+        yield f"  stored: {', '.join(names)}"
+    reasons: dict[str, list[str]] = {}
+    for key in missing:
+        reasons.setdefault(_reason(needed.shelf.explain(key), long), []).append(program_name(key))
+    for reason, names in reasons.items():
+        yield f"  not stored: {', '.join(names)}"
+        yield reason
+
+
+def _reason(differences: Mapping[str, Difference] | None, long: bool) -> str:
+    if differences is None:
+        return "    no program of that name is stored"
+    if not differences:
+        return "    it was stored a moment ago"
+    return "\n".join(("    the stored one most like it differs in", *_parts(differences, long, "      ")))
+
+
+def _snapshot(needed: Needed, long: bool) -> Iterator[str]:
+    key, directory = _key(needed), stored.place(SNAPSHOTS)
+    source = needed.checkpoint.source
+    found = next((entry for entry in list_snapshots(directory) if entry.fingerprint == key.digest), None)
+    if found is not None:
+        told = f"{counted(found.pages, 'page')}, {counted(found.tokens, 'token')}, {size_text(found.bytes)}"
+        yield f"\nsnapshot: {told}, used {ago(time.time() - found.used)}, in {directory}"
+        return
+    differences = explain_missing(directory, key, source)
+    if differences is None:
+        yield f"\nsnapshot: none of {source} is stored in {directory}"
+        return
+    yield f"\nsnapshot: the stored one of {source} is not used; it differs in"
+    yield from _parts(differences, long, "  ")
+
+
+def _key(needed: Needed) -> SnapshotKey:
+    programs = needed.programs
+    return SnapshotKey.of(
+        needed.checkpoint.config,
+        weights_fingerprint(needed.checkpoint.files),
+        needed.dtype.name,
+        needed.limits.page_size,
+        programs.page.shape,
+        programs.page.dtype.name,
+        programs.platform,
+    )
+
+
+def _parts(differences: Mapping[str, Difference], long: bool, indent: str) -> Iterator[str]:
+    for part, pair in differences.items():
+        here, there = pair if long else _apart(*pair)
+        yield f"{indent}{part}{f' ({WORDS[part]})' if part in WORDS else ''}"
+        yield from columns([("here", here or NOTHING), ("stored", there or NOTHING)], f"{indent}  ")
+
+
+def _apart(here: str, there: str) -> Difference:
+    """Two values without what long ones have in common, and with the first digits of digests."""
+    if max(len(here), len(there)) > WHOLE:
+        separator = next((mark for mark in ("; ", ", ") if mark in here or mark in there), " ")
+        mine, theirs = here.strip("{}").split(separator), there.strip("{}").split(separator)
+        only = [word for word in mine if word not in theirs], [word for word in theirs if word not in mine]
+        if any(only):
+            here, there = (separator.join(words) for words in only)
+    return _shortened(here), _shortened(there)
+
+
+def _shortened(text: str) -> str:
+    text = re.sub("[0-9a-f]{64}", lambda digest: f"{digest[0][:12]}...", text)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

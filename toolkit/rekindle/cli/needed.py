@@ -1,0 +1,117 @@
+"""What a model needs with given settings: its limits, its programs, and where they are stored."""
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+from rekindle.checkpoint.checkpoint import Checkpoint
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.config import Limits, Settings
+from rekindle.machine import sizes
+from rekindle.program_key import Target
+from rekindle.program_shelf import ProgramShelf
+from rekindle.program_store import ProgramStore
+from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Programs
+from rekindle.progress import Report
+from rekindle.storage import cache_dir
+from rekindle.stores import PROGRAMS
+from rekindle.targets import devices_of, known_targets
+
+SETTINGS: Final = (
+    *("dtype", "page_size", "num_pages", "max_context", "max_running", "max_prefill_tokens", "ticks"),
+    *("prefill_buckets", "decode_buckets", "max_logprobs"),
+)
+"""The settings of `open` that its programs depend on, beside `prefill_chunk`, which must only fit in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """A model as `open` would make it.
+
+    Attributes:
+        checkpoint: the model; its weights are not read.
+        devices: of the target, or of this machine; the first one is used.
+        dtype: of weights and pages.
+        limits: that the settings resolve to.
+        programs: how each is made.
+        shelf: where they are stored.
+        keys: of all programs.
+    """
+
+    checkpoint: Checkpoint
+    devices: Sequence[jax.Device]
+    dtype: jnp.dtype
+    limits: Limits
+    programs: Programs
+    shelf: ProgramShelf
+    keys: tuple[Key, ...]
+
+    @classmethod
+    def of(cls, arguments: Namespace, report: Report) -> "Needed":
+        """What the arguments of `add_arguments` ask for; a model that is not on this machine yet is downloaded.
+
+        Raises:
+            ModelError: the model cannot be opened.
+            ConfigError: the settings do not fit it, or nothing can be compiled for the target.
+            StorageError: the cache directory cannot be used.
+        """
+        target: str | None = arguments.target
+        devices = jax.devices() if target is None else devices_of(target)
+        settings = _settings(arguments)
+        checkpoint = open_checkpoint(arguments.model, report)
+        config, device = checkpoint.config, devices[0]
+        dtype = jnp.dtype(settings.dtype or ("float32" if device.platform == "cpu" else "bfloat16"))
+        limits = Limits.of(settings, config, dtype.itemsize)
+        where = None if target is None else SingleDeviceSharding(device)
+        programs = Programs(config, sizes(limits), dtype, device.platform, where)
+        shelf = ProgramShelf(ProgramStore(cache_dir(PROGRAMS)), programs, config, Target.of([device]))
+        keys: tuple[Key, ...] = (EMPTY, ENTER, GATHER, SCATTER, *limits.all_buckets())
+        return cls(checkpoint, devices, dtype, limits, programs, shelf, keys)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """A model, a target and settings. A setting that is not given is what `open` has where it is not given."""
+    parser.add_argument("model", metavar="MODEL", help="smollm2-135m-instruct, a directory, a .gguf file, or a hub id")
+    parser.add_argument(
+        "--target",
+        metavar="TARGET",
+        help=f"a machine other than this one: {', '.join(known_targets())}, or a larger TPU arrangement",
+    )
+    settings = parser.add_argument_group("settings, as `open` will be given them")
+    settings.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), help="of weights and pages (float32 on CPU, else bfloat16)"
+    )
+    for name, what in (
+        ("page-size", "tokens per page"),
+        ("num-pages", "pages in the pool"),
+        ("max-context", "the most tokens of one request"),
+        ("max-running", "requests in the running batch"),
+        ("max-prefill-tokens", "prompt tokens computed in one tick"),
+        ("max-logprobs", "the most alternatives that a request may ask for"),
+    ):
+        settings.add_argument(f"--{name}", type=int, metavar="N", help=what)
+    settings.add_argument("--ticks", choices=("prefill-first", "combined"), help="whether ticks have both parts")
+    for part, what in (("prefill", "prompt tokens"), ("decode", "decode rows")):
+        settings.add_argument(
+            f"--{part}-buckets", type=_numbers, metavar="N,N", help=f"padded {what} of a tick, such as 16,64"
+        )
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError as error:
+        raise ArgumentTypeError(f"expected numbers with commas between them, such as 16,64, got {text!r}") from error
+
+
+def _settings(arguments: Namespace) -> Settings:
+    given: dict[str, Any] = {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
+    if "max_prefill_tokens" in given:
+        given["prefill_chunk"] = given["max_prefill_tokens"]
+    return Settings(**given, precompile="lazy")  # which does not mind how many programs there are

@@ -1,0 +1,73 @@
+"""`python -m rekindle precompile`: a model's programs into the executable store, for this machine or another one."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib.metadata import version
+from platform import python_version_tuple
+from time import monotonic
+
+import jax
+
+from rekindle.buckets import Bucket
+from rekindle.cli.needed import Needed
+from rekindle.errors import ConfigError, StorageError
+from rekindle.executables import WORKERS
+from rekindle.program_key import PACKAGES, Target
+from rekindle.program_shelf import ProgramShelf
+from rekindle.programs import Key, Programs, program_name
+from rekindle.progress import Progress, Report
+from rekindle.progress_bars import ProgressBars
+from rekindle.storage import cache_dir
+from rekindle.stores import PROGRAMS
+
+
+def precompile(arguments: Namespace) -> int:
+    """Compile what is not stored yet, from the model's config alone: no weights are read, no device is used."""
+    target: str | None = arguments.target
+    with ProgressBars(not arguments.quiet) as bars:
+        needed = Needed.of(arguments, bars.show)
+        keys, shelf, device = needed.keys, needed.shelf, needed.devices[0]
+        missing, start = shelf.missing(keys), monotonic()
+        _make(needed.programs, shelf, missing, target or "this machine", bars.show)
+    seconds = monotonic() - start
+    others = f", the first of {len(needed.devices)}: Rekindle runs on one" if len(needed.devices) > 1 else ""
+    print(f"device    {device.device_kind}{others}; {needed.dtype.name}")
+    print(f"programs  {len(keys)}: {len(missing)} compiled in {seconds:.1f} s, {len(keys) - len(missing)} found stored")
+    print(f"stored    {_bytes(shelf, keys) / 1e6:.1f} MB in {cache_dir(PROGRAMS)}")
+    if target is not None:
+        print(f"valid     with {_versions(device)}, and the same flags of XLA", flush=True)
+    return 0
+
+
+def _make(programs: Programs, shelf: ProgramShelf, keys: Sequence[Key], where: str, report: Report) -> None:
+    def make(key: Key) -> None:
+        try:
+            compiled = programs.lowered(key).compile()
+        except jax.errors.JaxRuntimeError as error:
+            raise ConfigError(f"the program {program_name(key)!r} does not compile for {where}: {error}") from error
+        if not shelf.save(key, compiled):
+            raise StorageError(f"the program {program_name(key)!r} cannot be stored in {cache_dir(PROGRAMS)}")
+
+    # The largest first: they take longest, and what does not fit is known early.
+    keys = sorted(keys, key=lambda key: -sum(key) if isinstance(key, Bucket) else 0)
+    with ThreadPoolExecutor(WORKERS, "rekindle-programs") as pool:
+        futures = [pool.submit(make, key) for key in keys]
+        try:
+            report(Progress(f"compiling for {where}", 0, len(keys), "programs"))
+            for done, future in enumerate(as_completed(futures), 1):
+                future.result()
+                report(Progress(f"compiling for {where}", done, len(keys), "programs"))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _bytes(shelf: ProgramShelf, keys: Sequence[Key]) -> int:
+    digests = {shelf.key(key).digest for key in keys}
+    return sum(entry.bytes for entry in shelf.store.entries() if entry.digest in digests)
+
+
+def _versions(device: jax.Device) -> str:
+    packages = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
+    return f"python {'.'.join(python_version_tuple()[:2])}, {packages}, {Target.of([device]).plugins}"

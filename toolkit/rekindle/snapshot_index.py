@@ -1,0 +1,101 @@
+"""Which pages the segments of a snapshot hold, and where."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+from rekindle.snapshot_segments import Segment, SegmentPage
+from rekindle.stored_page import StoredPage
+
+
+@dataclass(slots=True)
+class _Copies:
+    """A page, and where it is stored: its place in each segment, by the segment's name. Two processes may store one."""
+
+    record: int
+    page: SegmentPage
+    places: dict[str, int] = field(default_factory=dict)
+
+
+class SnapshotIndex:
+    """The pages of all known segments, each under a record number of this process, which no other page ever gets."""
+
+    def __init__(self) -> None:
+        self.segments: dict[str, Segment] = {}
+        self._copies: dict[str, _Copies] = {}
+        self._digests: dict[int, str] = {}
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        """How many pages there are."""
+        return len(self._copies)
+
+    def add(self, segment: Segment) -> None:
+        """Take in a segment."""
+        self.segments[segment.path.name] = segment
+        for place, page in enumerate(segment.pages):
+            copies = self._copies.get(page.digest)
+            if copies is None:
+                copies = self._copies[page.digest] = _Copies(next(self._numbers), page)
+                self._digests[copies.record] = page.digest
+            copies.places[segment.path.name] = place
+
+    def discard(self, name: str) -> list[int]:
+        """Forget a segment, if it is known; the records of the pages that no other segment holds."""
+        segment = self.segments.pop(name, None)
+        lost = []
+        for digest in {page.digest: None for page in segment.pages} if segment is not None else ():
+            copies = self._copies[digest]
+            del copies.places[name]
+            if not copies.places:
+                del self._copies[digest], self._digests[copies.record]
+                lost.append(copies.record)
+        return lost
+
+    def record_of(self, digest: str) -> int | None:
+        """Of a page, if it is stored."""
+        copies = self._copies.get(digest)
+        return None if copies is None else copies.record
+
+    def find(self, record: int) -> tuple[Segment, int] | None:
+        """A segment that holds a page, and the page's place there."""
+        if record not in self._digests:
+            return None
+        name, place = next(iter(self._copies[self._digests[record]].places.items()))
+        return self.segments[name], place
+
+    def pages(self) -> list[StoredPage]:
+        """All pages whose whole prefix is stored, parents before children."""
+        children: dict[str, list[_Copies]] = {}
+        for copies in self._copies.values():
+            children.setdefault(copies.page.parent, []).append(copies)
+        roots = {root_digest(copies.page.namespace) for copies in self._copies.values()}
+        found: list[StoredPage] = []
+        waiting = [copies for root in sorted(roots) for copies in children.get(root, [])]
+        while waiting:
+            copies = waiting.pop()
+            page = copies.page
+            found.append(StoredPage(copies.record, page.digest, page.parent, page.namespace, page.key))
+            waiting += children.get(page.digest, [])
+        return found
+
+    def prefixes(self, records: Iterable[int]) -> list[Segment]:
+        """The segments of these pages and of all above them that are stored, those nearest to a root first."""
+        seen: set[str] = set()
+        ordered: list[str] = []
+        for record in records:
+            path = []
+            digest = self._digests.get(record, "")
+            while digest in self._copies and digest not in seen:
+                seen.add(digest)
+                path.append(digest)
+                digest = self._copies[digest].page.parent
+            ordered += reversed(path)
+        names = dict.fromkeys(name for digest in ordered for name in self._copies[digest].places)
+        return [self.segments[name] for name in names]
+
+
+def root_digest(namespace: str) -> str:
+    """The parent of a namespace's first pages."""
+    return hashlib.sha256(b"root" + namespace.encode()).hexdigest()

@@ -1,0 +1,87 @@
+"""The stores of one session in the cache directory, as its `restore` setting has them."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from rekindle.config import Restore
+from rekindle.errors import NotRestored, StorageError, UnsafeStorage
+from rekindle.program_key import Difference
+from rekindle.program_shelf import ProgramShelf
+from rekindle.programs import Key, program_name
+from rekindle.snapshot_key import SnapshotKey
+from rekindle.snapshot_store import SnapshotStore
+from rekindle.snapshots import explain_missing
+from rekindle.storage import cache_dir
+from rekindle.stored_page import StoredPage
+
+PROGRAMS: Final = "programs"
+SNAPSHOTS: Final = "snapshots"
+"""Directories of the stores in the cache directory."""
+
+
+def store_directory(restore: Restore) -> Path | None:
+    """The cache directory; None where nothing is to be restored, or nothing can be kept.
+
+    Raises:
+        UnsafeStorage: somebody else could have written what is in it.
+    """
+    if restore == "off":
+        return None
+    try:
+        return cache_dir()
+    except UnsafeStorage:
+        raise
+    except StorageError as error:
+        warnings.warn(f"nothing is restored, and nothing will be: {error}", RuntimeWarning, stacklevel=2)
+        return None
+
+
+def require_all(shelf: ProgramShelf | None, keys: Sequence[Key]) -> None:
+    """See that no program would have to be compiled.
+
+    Raises:
+        NotRestored: one is not stored, and how its key differs from the stored one most like it.
+    """
+    missing = shelf.missing(keys) if shelf is not None else list(keys)
+    if not missing:
+        return
+    reasons = shelf.explain(missing[0]) if shelf is not None else None
+    raise NotRestored(
+        f'restore="require" needs every program in the executable store, and {len(missing)} of {len(keys)} are not '
+        f"there, such as {program_name(missing[0])!r}{_most_like(reasons or {})}. "
+        'Open once with restore="auto", or run `rekindle precompile`'
+    )
+
+
+def open_snapshots(
+    directory: Path, key: SnapshotKey, model: str, capacity_bytes: int
+) -> tuple[SnapshotStore, list[StoredPage]]:
+    """The model's snapshot store and what is in it; a warning says why, if there is one that cannot be used.
+
+    Args:
+        directory: the cache directory.
+        key: of the pages of this session.
+        model: the name that a person knows the model by.
+        capacity_bytes: room for the snapshots of all models.
+
+    Raises:
+        UnsafeStorage: somebody else could have written what is in it.
+    """
+    differences = explain_missing(directory / SNAPSHOTS, key, model)
+    if differences:
+        warnings.warn(
+            f"the stored prefixes of {model} are not used{_most_like(differences)}; new ones are kept beside them",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    store = SnapshotStore(directory / SNAPSHOTS, key, model, capacity_bytes)
+    return store, store.index()
+
+
+def _most_like(differences: Mapping[str, Difference]) -> str:
+    parts = "; ".join(
+        f"{part} is {here!r:.60} here and {there!r:.60} there" for part, (here, there) in differences.items()
+    )
+    return f", because what is stored differs: {parts}" if parts else ""

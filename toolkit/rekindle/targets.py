@@ -1,0 +1,171 @@
+"""Devices that programs can be compiled for on a machine that has none of them, by name."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Final
+
+import jax
+from jax.experimental.topologies import get_topology_desc
+
+from rekindle.errors import ConfigError
+
+TPUS: Final[Mapping[str, tuple[int, ...]]] = {"v5e": (1, 1), "v6e": (1, 1), "v5p": (2, 2, 1)}
+"""Generations, each with the chips of its smallest machine along the axes in which they are wired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What the CUDA compiler asks of a device; all sizes in bytes.
+
+    Attributes:
+        kind: its name as the driver says it.
+        capability: the compute capability.
+        accelerated: it has instructions that later capabilities need not have, as sm_90a.
+        cores: streaming multiprocessors.
+        lanes: float32 units of one core.
+        shared_memory: of one core.
+        block_memory: shared memory that one block may ask for.
+        cache: the second level.
+        bandwidth: bytes a second of its memory.
+        gigahertz: of the cores.
+        memory: in all.
+    """
+
+    kind: str
+    capability: tuple[int, int]
+    accelerated: bool
+    cores: int
+    lanes: int
+    shared_memory: int
+    block_memory: int
+    cache: int
+    bandwidth: int
+    gigahertz: float
+    memory: int
+
+
+GPUS: Final[Mapping[str, Gpu]] = {
+    "h100": Gpu(
+        "NVIDIA H100 80GB HBM3", (9, 0), True, 132, 128, 233472, 232448, 52428800, 3352320000000, 1.98, 84942979072
+    ),
+    "a100": Gpu(
+        "NVIDIA A100-SXM4-40GB", (8, 0), False, 108, 64, 167936, 166912, 41943040, 1555200000000, 1.41, 42331013120
+    ),
+    "a100-80gb": Gpu(
+        "NVIDIA A100-SXM4-80GB", (8, 0), False, 108, 64, 167936, 166912, 41943040, 2039040000000, 1.41, 85100068864
+    ),
+}
+"""The SXM models; those on PCIe cards have other names, clocks and memories, and programs of their own."""
+
+_TPU_MACHINE: Final = {
+    "JAX_FORCE_TPU_INIT": "1",  # jax looks for chips
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu guards chips against a second process
+    "TPU_SKIP_MDS_QUERY": "1",  # and asks Google's cloud what machine this is
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",  # or takes it from here; a target is described by its own name
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+_PLUGINS: Final = {"xla_cuda13": 13, "xla_cuda12": 12}
+"""Entry points of the CUDA plugins, and the major version of CUDA of each."""
+
+
+def devices_of(target: str) -> list[jax.Device]:
+    """The devices of a target, which can be compiled for and do nothing else.
+
+    For a process of its own, before it asks jax for any device: from then on it has its CPU alone, and the environment
+    of a machine with the target's devices.
+
+    Args:
+        target: such as "tpu:v5e:2x2", a machine with chips in this arrangement, or "cuda:h100".
+
+    Returns:
+        The devices in the order in which `jax.devices()` has them there.
+
+    Raises:
+        ConfigError: an unknown target, or a compiler that is not installed.
+    """
+    platform, _, model = target.partition(":")
+    generation, _, arrangement = model.partition(":")
+    if platform == "tpu" and generation in TPUS and _is_arrangement(arrangement, len(TPUS[generation])):
+        return _tpus(target, f"{generation}:{arrangement}")
+    if platform == "cuda" and model in GPUS:
+        return _gpu(target, GPUS[model])
+    raise ConfigError(f"no target {target!r}; known are {', '.join(known_targets())}, and larger TPU arrangements")
+
+
+def known_targets() -> tuple[str, ...]:
+    """A name of each kind of device."""
+    tpus = (f"tpu:{generation}:{'x'.join(map(str, shape))}" for generation, shape in TPUS.items())
+    return (*tpus, *(f"cuda:{model}" for model in GPUS))
+
+
+def _is_arrangement(text: str, axes: int) -> bool:
+    sizes = text.split("x")
+    return len(sizes) == axes and all(size.isdecimal() and int(size) for size in sizes)
+
+
+def _tpus(target: str, topology: str) -> list[jax.Device]:
+    if find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
+        raise ConfigError(f"{_needs(target)} libtpu: install rekindle[tpu] here, with the target's versions")
+    from jax._src.cloud_tpu_init import cloud_tpu_init
+
+    _have_no_devices()
+    for name, value in _TPU_MACHINE.items():
+        os.environ.setdefault(name, value)
+    cloud_tpu_init()  # adds to LIBTPU_INIT_ARGS, which are in the key, as it does where there are chips
+    try:
+        return list(get_topology_desc(topology, "tpu").devices)
+    except jax.errors.JaxRuntimeError as error:
+        raise ConfigError(f"libtpu has no target {target!r}: {_first_line(error)}") from error
+
+
+def _gpu(target: str, gpu: Gpu) -> list[jax.Device]:
+    installed = {point.name for point in metadata.entry_points(group="jax_plugins")}
+    versions = [version for plugin, version in _PLUGINS.items() if plugin in installed]
+    if not versions:
+        raise ConfigError(
+            f"{_needs(target)} jax's CUDA plugin: install rekindle[cuda] here, with the target's versions"
+        )
+    _have_no_devices()
+    text = _description(gpu, versions[0])
+    try:
+        return list(get_topology_desc(platform="cuda", topology="1x1x1", target_config=text).devices)
+    except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
+        raise ConfigError(f"jax's CUDA plugin has no target {target!r}: {_first_line(error)}") from error
+
+
+def _description(gpu: Gpu, cuda: int) -> str:
+    """A stream_executor.GpuTargetConfigProto as text. No program of ours calls cuDNN: any version of it will do."""
+    major, minor = gpu.capability
+    return f"""
+        platform_name: "CUDA"
+        device_description_str: "{gpu.kind}"
+        runtime_version {{ major: {cuda} }}
+        dnn_version_info {{ major: 9 minor: 10 }}
+        gpu_device_info {{
+            cuda_compute_capability {{
+                major: {major} minor: {minor} feature_extension: {"ACCELERATED_FEATURES" if gpu.accelerated else "NONE"}
+            }}
+            core_count: {gpu.cores} fpus_per_core: {gpu.lanes} clock_rate_ghz: {gpu.gigahertz}
+            shared_memory_per_core: {gpu.shared_memory} shared_memory_per_block_optin: {gpu.block_memory}
+            l2_cache_size: {gpu.cache} memory_bandwidth: {gpu.bandwidth} device_memory_size: {gpu.memory}
+            shared_memory_per_block: 49152 registers_per_core_limit: 65536 registers_per_block_limit: 65536
+            threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+            block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+        }}
+    """
+
+
+def _have_no_devices() -> None:
+    """A plugin that finds no device of its own is an error to jax, and one that finds some would compile for those."""
+    jax.config.update("jax_platforms", "cpu")
+
+
+def _needs(target: str) -> str:
+    return f"compiling for {target} needs"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
