@@ -1,21 +1,27 @@
-"""Sessions that are restarted, and what other processes do with them."""
+"""Sessions that are restarted, and what other processes do with them; as a script, one that ends while it reads."""
 
 import json
 import os
+import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Unpack
+from unittest import mock
 
 import jax
 import numpy as np
 
 import rekindle
+from rekindle.program_shelf import ProgramShelf
+from rekindle.programs import ENTER, GATHER, SCATTER, Key, Program
 from rekindle.session import SettingsOptions
+from rekindle.snapshot_store import SnapshotStore
 
 PAGE = 16
 PAGES = 4
@@ -114,3 +120,34 @@ def serve_until_killed(cache: Path, model: Path, first: int, tell: Connection) -
 def _use(cache: Path) -> None:
     os.environ["REKINDLE_CACHE"] = str(cache)
     jax.config.update("jax_numpy_dtype_promotion", "strict")  # as conftest.py does, and the programs' key knows it
+
+
+def end_while_reading(model: Path) -> None:
+    """End without closing, when the stores are just going to be read: programs in the background, pages for a request.
+
+    The interpreter ends executors first, and waits for threads then.
+    """
+    ending, reading = threading.Event(), threading.Event()
+    load, read = ProgramShelf.load, SnapshotStore.read
+
+    def load_late(shelf: ProgramShelf, key: Key) -> Program | None:
+        assert key not in (GATHER, SCATTER, ENTER) or ending.wait(60)
+        return load(shelf, key)
+
+    def read_late(store: SnapshotStore, records: Sequence[int]) -> list[Any]:
+        reading.set()
+        assert ending.wait(60)
+        return read(store, records)
+
+    mock.patch.object(ProgramShelf, "load", load_late).start()
+    mock.patch.object(SnapshotStore, "read", read_late).start()
+    session = open_session(model)
+    session.submit(**asked(0))
+    assert reading.wait(60)
+    sys.setswitchinterval(60)  # no other thread runs before this one waits for it
+    ending.set()
+
+
+if __name__ == "__main__":
+    _use(Path(sys.argv[1]))
+    end_while_reading(Path(sys.argv[2]))

@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,9 +34,9 @@ from rekindle.snapshots import list_snapshots
 from rekindle.snapshots import verify as verify_snapshots
 from tests.engine.restart_child import (
     CACHED,
+    PAGE,
     PAGES,
     PROGRAMS,
-    SETTINGS,
     asked,
     open_session,
     serve,
@@ -149,8 +151,9 @@ def test_two_processes_that_begin_cold_at_once_are_right_and_leave_one_copy_of_e
     for report in reports:
         assert report["tokens"] == [list(cold[number]) for number in NUMBERS]
         assert report["loads"] + report["compilations"] == PROGRAMS
-        assert report["jax_compiled"] >= report["compilations"] > 0, "the listener hears nothing"
+        assert report["jax_compiled"] >= report["compilations"], "the listener does not hear all"
         assert report["warnings"] == []
+    assert sum(report["compilations"] for report in reports) >= PROGRAMS
     store = ProgramStore(cache / "programs")
     assert store.verify() == verify_snapshots(cache / "snapshots") == {}
     assert len(store.entries()) == PROGRAMS
@@ -185,10 +188,12 @@ def test_goldens_come_from_a_warm_session_too(cache: Path, model: Path) -> None:
     golden = np.load(model / "golden.npz")
     prompt, new = golden["greedy_prompt"].tolist(), golden["greedy_new"].tolist()
     settings: SettingsOptions = {"restore": "require", "precompile": "all"}
-    for found in (0, len(prompt) // 16 * 16):
+    in_pages = (len(prompt) - 1) // PAGE * PAGE
+    assert in_pages > 0
+    for found in (0, in_pages):
         with open_session(model, **settings) as session:
             answer = session.generate_sync(token_ids=prompt, max_tokens=len(new), ignore_eos=True)
-            assert (list(answer.token_ids), answer.cached_tokens) == (new, min(found, len(prompt) - 1))
+            assert (list(answer.token_ids), answer.cached_tokens) == (new, found)
             session.save_sync()
 
 
@@ -284,7 +289,7 @@ def test_save_writes_what_is_new_and_says_how_much(cache: Path, model: Path) -> 
         assert sum(len(piece.token_ids) for piece in pieces) == 49
         session.save_sync()
         counts = session.stats.scheduler
-        assert counts.disk_pages == counts.cached_pages == (CACHED + 5 + 49) // 16
+        assert counts.disk_pages == counts.cached_pages == (CACHED + 5 + 49) // PAGE
         before = files(cache)
         assert session.save_sync() == 0
         session.generate_sync(**asked(0))
@@ -292,7 +297,7 @@ def test_save_writes_what_is_new_and_says_how_much(cache: Path, model: Path) -> 
         written = {name for name, found in files(cache).items() if before.get(name) != found}
         assert all(name.endswith(store_entries.SEAL) for name in written), "more than the time of the last use"
     with open_session(model) as session:
-        assert session.restored.nodes == (CACHED + 5 + 49) // 16
+        assert session.restored.nodes == (CACHED + 5 + 49) // PAGE
         assert session.save_sync() == 0
 
 
@@ -342,16 +347,17 @@ def test_the_directory_stays_within_its_bound_and_the_latest_pages_stay(
             anyio.run(save_in_time, session)
             assert session.stats.scheduler.disk_pages == stored_pages()
         assert stored_pages() == 3 * PAGES
+        assert anyio.run(save_in_time, session) == 0
     with open_session(model, disk_cache_bytes=bound) as session:
         assert session.restored.nodes == 3 * PAGES
         for number, found in ((7, CACHED), (6, CACHED), (5, CACHED), (4, 0)):
             assert ask(session, number) == (cold[number], found)
 
 
-async def save_in_time(session: rekindle.Session) -> None:
+async def save_in_time(session: rekindle.Session) -> int:
     """It would take for ever if what leaves the disk for new pages were written again, and so on."""
     with anyio.fail_after(30):
-        await session.save()
+        return await session.save()
 
 
 @pytest.mark.parametrize("place", ["", "programs", "snapshots"])
@@ -416,12 +422,14 @@ def test_damaged_files_cost_warnings_and_are_made_again(cache: Path, model: Path
         assert session.stats.compilations == 0
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(300, marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(0, 20), *(pytest.param(seed, 30, marks=pytest.mark.deep) for seed in range(1, 11))]
+)
 def test_whatever_a_kill_interrupts_the_next_session_is_right_and_has_all_that_was_saved(
-    kills: int, cache: Path, model: Path
+    seed: int, kills: int, cache: Path, model: Path
 ) -> None:
     """Killed a moment after one of its first steps; in every fourth run it has programs to compile and store too."""
-    chance, saved, first = random.Random(0), 0, 0
+    chance, saved, first = random.Random(seed), 0, 0
     with open_session(model, prefix_cache=False, restore="require", precompile="all") as plain:
         for kill in range(kills):
             if kill % 4 == 0:
@@ -450,6 +458,39 @@ def killed(cache: Path, model: Path, first: int, steps: int, longest: float, cha
     process.join()
     assert process.exitcode == -signal.SIGKILL, "it had ended by itself"
     return [step for step in (*steps_done, *heard) if isinstance(step, int)]
+
+
+def test_a_process_that_ends_while_it_reads_says_nothing_and_drops_nothing(cache: Path, model: Path) -> None:
+    save_some(model)
+    command = [sys.executable, "-m", "tests.engine.restart_child", str(cache), str(model)]
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=root)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    with open_session(model, restore="require", precompile="all") as session:
+        assert session.stats.compilations == 0
+        assert ask(session, 0)[1] == CACHED
+
+
+def test_what_was_answered_is_stored_when_the_session_is_closed_at_once(cache: Path, model: Path) -> None:
+    with open_session(model) as session:
+        assert ask(session, 0)[1] == 0
+    with open_session(model) as session:
+        assert ask(session, 0)[1] == CACHED
+
+
+def test_a_store_that_becomes_unsafe_while_it_is_used_costs_the_store_alone(
+    cache: Path, model: Path, cold: Answers
+) -> None:
+    with open_session(model) as session:
+        assert ask(session, 0) == (cold[0], 0)
+        session.save_sync()
+        (cache / "snapshots").chmod(0o777)
+        with recorded() as warned:
+            assert ask(session, 1) == (cold[1], 0)
+            with pytest.raises(rekindle.StorageError, match="could not be"):
+                session.save_sync()
+            assert ask(session, 1) == (cold[1], CACHED)
+    assert ["writable by others" in str(each.message) for each in warned] == [True]
 
 
 def test_in_the_background_a_first_answer_waits_for_two_steps_alone(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -31,11 +32,24 @@ class TestTpu(Suite):
         begin = head_dim * (2 - numbers.shape[1])
         return np.concatenate([numbers[:, :1, ..., :head_dim], numbers[:, -1:, ..., begin : begin + head_dim]], axis=1)
 
+    @pytest.mark.parametrize("stages", [2, 3])
+    def test_many_small_tiles_go_round_the_buffer(self, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Over several runs and grid steps, with empty runs between them."""
+        small = {"row_tile": 32, "block_tile": 32, "row_stages": stages, "block_stages": stages}
+        use(monkeypatch, replace(tuning.tuning(), step_rows=3, window_rows=64, **small))
+        shape = Shape(pages_per_sequence=20, dtype="bfloat16", kv_heads=1)
+        self.check_rows(shape, [0, 310, 0, 65, 0, 0, 0, 1, 97])
+        self.check_blocks(shape, [(3, 5), (0, 1), (17, 3), (9, 2)], 3)
+
     @pytest.mark.parametrize("visible", [[1], [16 * 40 - 7]])
     def test_a_context_that_is_split_over_cores(self, visible: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-        two_cores = {"default": tuning._kinds()["TPU v5p"]}
-        monkeypatch.setattr(tuning, "_kinds", lambda: two_cores)
+        use(monkeypatch, replace(tuning.tuning(), cores=2))
         self.check_rows(Shape(pages_per_sequence=40, dtype="bfloat16", window=520), visible)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, sizes: tuning.Tuning) -> None:
+    """Instead of those of tuning.json."""
+    monkeypatch.setattr(tuning, "_kinds", lambda: {"default": sizes})
 
 
 @contextmanager

@@ -303,16 +303,16 @@ def wanted(cache: Path, families: Path) -> Needed:
 
 
 def explained(capsys: pytest.CaptureFixture[str], needed: Needed, *arguments: str) -> str:
-    return said(capsys, "explain", needed.checkpoint.source, *OPTIONS.split(), *arguments)
+    return said(capsys, "explain", needed.blueprint.checkpoint.source, *OPTIONS.split(), *arguments)
 
 
 def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
     wanted: Needed, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "  not stored: empty, enter, gather, scatter, step of 0+2, step of 16+0\n    no program" in explained(
+    assert "  not stored: empty, step of 16+0, step of 0+2, scatter, gather, enter\n    no program" in explained(
         capsys, wanted
     )
-    first, second, *rest = wanted.keys
+    first, second, *rest = wanted.blueprint.all_programs
     other = wanted.shelf.key(second)
     changed = replace(other, build=replace(other.build, xla_flags="XLA_FLAGS: --xla_a", code="0" * 64))
     assert wanted.shelf.store.save(wanted.shelf.key(first), small_program())
@@ -320,7 +320,7 @@ def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
     output = explained(capsys, wanted)
     assert f"programs: 1 of 6 are stored in {cache / 'programs'}\n  stored: empty\n" in output
     assert (
-        "  not stored: enter\n    the stored one most like it differs in\n      code (the sources of Rekindle)"
+        "  not stored: step of 16+0\n    the stored one most like it differs in\n      code (the sources of Rekindle)"
         in output
     )
     assert f"        here    {code_digest()[:12]}...\n        stored  000000000000...\n" in output
@@ -330,7 +330,7 @@ def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
 
 
 def test_explain_shows_of_a_long_value_only_what_differs(wanted: Needed, capsys: pytest.CaptureFixture[str]) -> None:
-    key = wanted.shelf.key(wanted.keys[0])
+    key = wanted.shelf.key(wanted.blueprint.all_programs[0])
     other = replace(key.build, jax_config=key.build.jax_config.replace("jax_enable_x64=False", "jax_enable_x64=True"))
     statics = key.statics.replace("float32", "bfloat16")
     assert wanted.shelf.store.save(replace(key, statics=statics, build=other), small_program())

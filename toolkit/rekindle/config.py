@@ -175,11 +175,6 @@ class Limits:
             )
         return limits
 
-    def first_buckets(self) -> tuple[buckets.Bucket, ...]:
-        """Those with which any request can be served alone: the largest prefill, and the smallest decode bucket."""
-        prefill, decode = self.prefill_buckets[-1], self.decode_buckets[0]
-        return buckets.Bucket(prefill, 0), buckets.Bucket(0, decode)
-
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
         """Every bucket that a tick may need."""
         return buckets.all_buckets(self.prefill_buckets, self.decode_buckets, combined=self.combined)

@@ -5,8 +5,9 @@ import threading
 import warnings
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,9 +16,10 @@ from rekindle.errors import SessionClosed
 from rekindle.program_key import Difference
 from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import Key, Program, Programs, program_name
+from rekindle.threads import lower_priority
 
 WORKERS = 2
-"""Lowering and loading hold the interpreter about half of the time, and the compiler uses several threads itself."""
+"""In the background. Lowering and loading hold the interpreter about half of the time."""
 
 EXIT_SECONDS = 10.0
 """How long a process that ends waits for a program that is being made."""
@@ -51,7 +53,7 @@ class Executables:
         self._coming: dict[Key, Future[Program]] = {}
         self._queue: deque[Key] = deque()
         self._planned: set[Key] = set()
-        self._workers = 0
+        self._background = self._threads = 0
         self._idle: Future[None] = Future()
         self._lock = threading.Lock()
         atexit.register(_end, weakref.ref(self))
@@ -66,21 +68,23 @@ class Executables:
                 self._held.move_to_end(key)
             return self._held.get(key)
 
-    def prepare(self, keys: Iterable[Key]) -> list[Future[Program]]:
-        """Begin to make these programs, in their order, and say when each is ready."""
+    def prepare(self, keys: Iterable[Key], *, urgent: bool = False) -> list[Future[Program]]:
+        """Begin to make these programs, and say when each is ready.
+
+        Args:
+            keys: in the order in which they are to be made.
+            urgent: all at once, rather than a few at a time behind everything else that the machine does.
+        """
         with self._lock:
             keys = list(keys)
             self._planned.update(keys)
-            return [self._ask(key) for key in keys]
+            return [self._ask(key, urgent=urgent) for key in keys]
 
     def obtain(self, key: Key) -> Future[Program]:
-        """A program as soon as can be: it is the next to be made, if it is neither ready nor under way."""
+        """A program as soon as can be."""
         with self._lock:
             missed = key in self._planned and key not in self._held and key not in self._coming
-            future = self._ask(key)
-            if key in self._queue:
-                self._queue.remove(key)
-                self._queue.appendleft(key)
+            future = self._ask(key, urgent=True)
         if missed:
             self._warn(key, f"it was given up for others: max_executables keeps {self._capacity}")
         return future
@@ -103,7 +107,7 @@ class Executables:
     def idle(self) -> Future[None]:
         """Done once nothing is being made or saved."""
         with self._lock:
-            if not self._workers and not self._idle.done():
+            if not self._threads and not self._idle.done():
                 self._idle.set_result(None)
             return self._idle
 
@@ -116,29 +120,44 @@ class Executables:
         for future in waiting:
             future.set_exception(SessionClosed("the session was closed before the program was made"))
 
-    def _ask(self, key: Key) -> Future[Program]:
-        future: Future[Program] = Future()
+    def _ask(self, key: Key, *, urgent: bool) -> Future[Program]:
         if key in self._held:
+            future: Future[Program] = Future()
             future.set_result(self._held[key])
             return future
-        if key in self._coming:
-            return self._coming[key]
-        self._coming[key] = future
-        self._queue.append(key)
-        if self._workers < WORKERS:
-            self._workers += 1
-            if self._idle.done():
-                self._idle = Future()
-            threading.Thread(target=self._work, name="rekindle-programs", daemon=True).start()
-        return future
+        new = key not in self._coming
+        if new:
+            self._coming[key] = Future()
+        if urgent and (new or key in self._queue):
+            if not new:
+                self._queue.remove(key)
+            self._start(partial(self._make, key))
+        elif new:
+            self._queue.append(key)
+            if self._background < WORKERS:
+                self._background += 1
+                self._start(self._work)
+        return self._coming[key]
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._threads += 1
+        if self._idle.done():
+            self._idle = Future()
+        threading.Thread(target=self._run, args=(work,), name="rekindle-programs", daemon=True).start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        work()
+        with self._lock:
+            self._threads -= 1
+            if not self._threads:
+                self._idle.set_result(None)
 
     def _work(self) -> None:
+        lower_priority()
         while True:
             with self._lock:
                 if not self._queue:
-                    self._workers -= 1
-                    if not self._workers:
-                        self._idle.set_result(None)
+                    self._background -= 1
                     return
                 key = self._queue.popleft()
             self._make(key)

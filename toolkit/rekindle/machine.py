@@ -3,15 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from os import PathLike
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
+from rekindle.blueprint import Blueprint
 from rekindle.cache_view import CacheView, view
 from rekindle.checkpoint.checkpoint import Checkpoint
 from rekindle.checkpoint.layout import expected_shapes
@@ -30,21 +28,15 @@ from rekindle.model_config import ModelConfig
 from rekindle.models.load import load_decoder
 from rekindle.page_copies import page_bytes
 from rekindle.preparing import wait_for
-from rekindle.program_key import Target
-from rekindle.program_shelf import ProgramShelf
-from rekindle.program_store import ProgramStore
-from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
+from rekindle.programs import EMPTY
 from rekindle.progress import Progress, Report
 from rekindle.request import SamplingParams
 from rekindle.restored import Restored
 from rekindle.scheduler import Scheduler
 from rekindle.settler import Settler
-from rekindle.snapshot_key import SnapshotKey, weights_fingerprint
-from rekindle.snapshot_store import SnapshotStore
-from rekindle.step import Pages
+from rekindle.step import Pages, Slots
 from rekindle.stepper import Stepper
-from rekindle.stored_page import StoredPage
-from rekindle.stores import PROGRAMS, open_snapshots, require_all, store_directory
+from rekindle.stores import Stored, open_shelf, open_snapshots, require_all, store_directory
 from rekindle.text.tokenizer import Tokenizer
 from rekindle.threads import soon
 from rekindle.weights import Weights, flat_weights, load_weights
@@ -90,143 +82,138 @@ class Machine:
 def build(model: str | PathLike[str], settings: Settings, report: Report) -> Machine:
     """Load a model, allocate its pages, and make the programs that `settings.precompile` says.
 
-    Programs are loaded or compiled, and pages allocated, on threads of their own while the weights are read.
-
     Raises:
         ModelError: the model cannot be opened.
         ConfigError: the settings do not fit the model.
-        StorageError: the cache directory is not safe to load programs from.
+        UnsafeStorage: somebody else could have written what is in the cache directory.
         NotRestored: `restore="require"`, and not all programs are stored.
     """
     started = monotonic()
     report(Progress("opening the model", 0, 1, "model"))
     checkpoint = open_checkpoint(model, report)
     report(Progress("opening the model", 1, 1, "model"))
-    config, device = checkpoint.config, jax.devices()[0]
-    dtype = jnp.dtype(settings.dtype or ("float32" if device.platform == "cpu" else "bfloat16"))
-    limits = Limits.of(settings, config, dtype.itemsize)
-    defaults, unserved = _defaults(checkpoint, settings, limits)
-    programs = Programs(config, sizes(limits), dtype, device.platform)
+    blueprint = Blueprint.of(checkpoint, settings, jax.devices()[0])
+    defaults, unserved = _defaults(checkpoint, settings, blueprint.limits)
+    parts = _parts(blueprint, settings, report)
+    limits = blueprint.limits
+    scheduler, stepper = Scheduler(limits), Stepper(parts.executables, parts.pages, parts.slots, limits)
+    scheduler.restore(parts.stored.pages)
+    running = Running(blueprint, parts, scheduler, stepper, _host_tier(blueprint, parts), monotonic() - started)
+    return Machine(
+        source=checkpoint.source,
+        model=checkpoint.config,
+        limits=limits,
+        dtype=blueprint.dtype.name,
+        actors=Actors(
+            intake=Intake(checkpoint.tokenizer, checkpoint.config.vocab_size, checkpoint.eos_ids, limits.max_context),
+            scheduler=scheduler,
+            stepper=stepper,
+            settler=Settler(),
+            detokenizer=Detokenizer(checkpoint.tokenizer),
+            host_tier=running.host_tier,
+            disk_tier=DiskTier(parts.stored.store),
+        ),
+        tokenizer=checkpoint.tokenizer,
+        defaults=defaults,
+        unserved=unserved,
+        free=running.free,
+        stats=running.stats,
+        cache=running.cache,
+        load=running.load,
+        preparing=parts.preparing,
+        stored=parts.executables.idle,
+        restored=running.restored,
+    )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What takes time to get.
+
+    Attributes:
+        executables: with the weights.
+        preparing: as in `Machine`.
+        pages, slots: the state of an idle engine.
+        stored: the snapshot of the prefix cache.
+    """
+
+    executables: Executables
+    preparing: Sequence[Future[Any]]
+    pages: Pages
+    slots: Slots
+    stored: Stored
+
+
+@dataclass(frozen=True)
+class Running:
+    """What a machine tells and does while its actors run.
+
+    Attributes:
+        seconds: that it took to open.
+    """
+
+    blueprint: Blueprint
+    parts: Parts
+    scheduler: Scheduler
+    stepper: Stepper
+    host_tier: HostTier
+    seconds: float
+
+    def stats(self) -> Stats:
+        """See `Machine`, like the others."""
+        made = self.parts.executables
+        return Stats(self.scheduler.stats, len(made), made.loads, made.compilations, made.unexpected)
+
+    def cache(self) -> CacheView:
+        tokenizer, page_bytes = self.blueprint.checkpoint.tokenizer, self.blueprint.limits.page_bytes
+        text_of = tokenizer.decode if tokenizer else lambda tokens: ""
+        return self.scheduler.look(lambda tree: view(tree, page_bytes, text_of))
+
+    def load(self, weights: Weights) -> list[Any]:
+        return load_weights(weights, self.blueprint.checkpoint.config, self.blueprint.dtype)
+
+    def restored(self) -> Restored:
+        made, nodes = self.parts.executables, len(self.parts.stored.pages)
+        differences = {part: pair for found in made.misses.values() if found for part, pair in found.items()}
+        tokens = nodes * self.blueprint.limits.page_size
+        return Restored(made.loads, made.compilations, nodes, tokens, self.seconds, differences)
+
+    def free(self) -> None:
+        self.parts.executables.stop()
+        self.stepper.free()
+        self.host_tier.free()
+
+
+def _parts(blueprint: Blueprint, settings: Settings, report: Report) -> Parts:
+    """Read the weights; programs are loaded or compiled, and pages allocated, on threads of their own meanwhile."""
     directory = store_directory(settings.restore)
-    shelf = None
-    if directory is not None:
-        store = ProgramStore(directory / PROGRAMS)
-        shelf = ProgramShelf(store, programs, config, Target.of([device]), [device])
-    snapshots = soon(partial(_snapshots, directory, checkpoint, limits, programs, dtype, settings), "snapshots")
-    first, rest = _planned(settings, limits)
+    shelf = open_shelf(directory, blueprint)
+    snapshots = soon(lambda: open_snapshots(directory, blueprint, settings.disk_cache_bytes), "snapshots")
+    wanted, first = blueprint.all_programs, blueprint.first_programs
     if settings.restore == "require":
-        require_all(shelf, [*first, *rest])
-    executables = Executables(programs, settings.max_executables, shelf)
+        require_all(shelf, wanted)
+    if shelf is not None and not shelf.missing([*first, *blueprint.cached_programs]):
+        first = list(dict.fromkeys([*first, *blueprint.cached_programs]))  # stored ones cost little
+    if settings.precompile == "lazy":
+        first = wanted = [EMPTY]
+    executables = Executables(blueprint.programs, settings.max_executables, shelf)
     try:
-        preparing = executables.prepare(first)
+        preparing = executables.prepare(first, urgent=True)
         state = soon(lambda: executables.obtain(EMPTY).result()(), "device-state")
-        preparing += executables.prepare(rest)
-        executables.weights = _load(checkpoint, dtype, report)
+        preparing += executables.prepare([key for key in wanted if key not in first])
+        executables.weights = _load(blueprint, report)
         wait_for(preparing if settings.precompile == "all" else preparing[: len(first)], report)
         pages, slots = state.result()
-        snapshot_store, stored = snapshots.result()
+        return Parts(executables, preparing, pages, slots, snapshots.result())
     except BaseException:
         executables.stop()
         raise
-    scheduler, stepper = Scheduler(limits), Stepper(executables, pages, slots, limits)
-    scheduler.restore(stored)
-    restored_pages = scheduler.stats.disk_pages
-    host_tier = _host_tier(pages, limits, snapshot_store)
-    seconds = monotonic() - started
-
-    def stats() -> Stats:
-        return Stats(
-            scheduler.stats, len(executables), executables.loads, executables.compilations, executables.unexpected
-        )
-
-    actors = Actors(
-        intake=Intake(checkpoint.tokenizer, config.vocab_size, checkpoint.eos_ids, limits.max_context),
-        scheduler=scheduler,
-        stepper=stepper,
-        settler=Settler(),
-        detokenizer=Detokenizer(checkpoint.tokenizer),
-        host_tier=host_tier,
-        disk_tier=DiskTier(snapshot_store),
-    )
-
-    def cache() -> CacheView:
-        tokenizer = checkpoint.tokenizer
-        text_of = tokenizer.decode if tokenizer else lambda tokens: ""
-        return scheduler.look(lambda tree: view(tree, limits.page_bytes, text_of))
-
-    def load(weights: Weights) -> list[Any]:
-        return load_weights(weights, config, dtype)
-
-    def restored() -> Restored:
-        differences = {part: pair for found in executables.misses.values() if found for part, pair in found.items()}
-        tokens = restored_pages * limits.page_size
-        return Restored(executables.loads, executables.compilations, restored_pages, tokens, seconds, differences)
-
-    def free() -> None:
-        executables.stop()
-        stepper.free()
-        host_tier.free()
-
-    return Machine(
-        checkpoint.source,
-        config,
-        limits,
-        dtype.name,
-        actors,
-        checkpoint.tokenizer,
-        defaults,
-        unserved,
-        free,
-        stats,
-        cache,
-        load,
-        preparing,
-        executables.idle,
-        restored,
-    )
 
 
-def sizes(limits: Limits) -> Sizes:
-    """Of the device state within these limits."""
-    return Sizes(limits.num_pages, limits.page_size, limits.pages_per_request, limits.max_running, limits.max_logprobs)
-
-
-def _planned(settings: Settings, limits: Limits) -> tuple[list[Key], list[Key]]:
-    """The programs to make before the first request, and those to make after them."""
-    if settings.precompile == "lazy":
-        return [EMPTY], []
-    first: list[Key] = [EMPTY, *limits.first_buckets()]
-    largest: list[Key] = [*sorted(limits.all_buckets(), key=sum, reverse=True)]
-    rest: list[Key] = [GATHER, SCATTER, ENTER, *largest]
-    return first, [key for key in rest if key not in first]
-
-
-def _snapshots(
-    directory: Path | None,
-    checkpoint: Checkpoint,
-    limits: Limits,
-    programs: Programs,
-    dtype: jnp.dtype,
-    settings: Settings,
-) -> tuple[SnapshotStore | None, Sequence[StoredPage]]:
-    if directory is None or not limits.snapshots:
-        return None, ()
-    key = SnapshotKey.of(
-        checkpoint.config,
-        weights_fingerprint(checkpoint.files),
-        dtype.name,
-        limits.page_size,
-        programs.page.shape,
-        programs.page.dtype.name,
-        programs.platform,
-    )
-    return open_snapshots(directory, key, checkpoint.source, settings.disk_cache_bytes)
-
-
-def _host_tier(pages: Pages, limits: Limits, disk: SnapshotStore | None) -> HostTier:
-    (device,) = pages[0].devices()
+def _host_tier(blueprint: Blueprint, parts: Parts) -> HostTier:
+    limits, device = blueprint.limits, blueprint.device
     copies = DeviceCopies(device, host_memory(device))
-    return HostTier(limits.host_pages * limits.page_bytes, page_bytes(pages), copies, disk)
+    return HostTier(limits.host_pages * limits.page_bytes, page_bytes(parts.pages), copies, parts.stored.store)
 
 
 def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -242,12 +229,13 @@ def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tup
     return defaults, unserved
 
 
-def _load(checkpoint: Checkpoint, dtype: jnp.dtype, report: Report) -> list[jax.Array]:
-    total, read = len(expected_shapes(checkpoint.config)), 0
+def _load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
+    checkpoint, read = blueprint.checkpoint, 0
+    total = len(expected_shapes(checkpoint.config))
 
     def loaded(tensors: int) -> None:
         nonlocal read
         read += tensors
         report(Progress("loading weights", read, total, "tensors"))
 
-    return flat_weights(load_decoder(checkpoint.config, checkpoint.tensors, dtype, loaded))
+    return flat_weights(load_decoder(checkpoint.config, checkpoint.tensors, blueprint.dtype, loaded))

@@ -1,10 +1,10 @@
 """Which pages the segments of a snapshot hold, and where."""
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
+from rekindle.prefix_nodes import digest_below
 from rekindle.snapshot_segments import Segment, SegmentPage
 from rekindle.stored_page import StoredPage
 
@@ -98,4 +98,4 @@ class SnapshotIndex:
 
 def root_digest(namespace: str) -> str:
     """The parent of a namespace's first pages."""
-    return hashlib.sha256(b"root" + namespace.encode()).hexdigest()
+    return digest_below(b"root", namespace.encode()).hex()

@@ -2,15 +2,17 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rekindle.blueprint import Blueprint
 from rekindle.config import Restore
 from rekindle.errors import NotRestored, StorageError, UnsafeStorage
-from rekindle.program_key import Difference
+from rekindle.program_key import Difference, Target
 from rekindle.program_shelf import ProgramShelf
+from rekindle.program_store import ProgramStore
 from rekindle.programs import Key, program_name
-from rekindle.snapshot_key import SnapshotKey
 from rekindle.snapshot_store import SnapshotStore
 from rekindle.snapshots import explain_missing
 from rekindle.storage import cache_dir
@@ -55,20 +57,42 @@ def require_all(shelf: ProgramShelf | None, keys: Sequence[Key]) -> None:
     )
 
 
-def open_snapshots(
-    directory: Path, key: SnapshotKey, model: str, capacity_bytes: int
-) -> tuple[SnapshotStore, list[StoredPage]]:
-    """The model's snapshot store and what is in it; a warning says why, if there is one that cannot be used.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The snapshot of a model's prefix cache.
+
+    Attributes:
+        store: None where nothing is kept.
+        pages: what an earlier session left there, parents before children.
+    """
+
+    store: SnapshotStore | None
+    pages: Sequence[StoredPage]
+
+
+def open_shelf(directory: Path | None, blueprint: Blueprint) -> ProgramShelf | None:
+    """The model's programs in the cache directory, if there is one."""
+    if directory is None:
+        return None
+    target = Target.of([blueprint.device])
+    store = ProgramStore(directory / PROGRAMS)
+    return ProgramShelf(store, blueprint.programs, blueprint.checkpoint.config, target, [blueprint.device])
+
+
+def open_snapshots(directory: Path | None, blueprint: Blueprint, capacity_bytes: int) -> Stored:
+    """The model's snapshot; a warning says why, if there is one that cannot be used.
 
     Args:
-        directory: the cache directory.
-        key: of the pages of this session.
-        model: the name that a person knows the model by.
+        directory: the cache directory, if there is one.
+        blueprint: of the session.
         capacity_bytes: room for the snapshots of all models.
 
     Raises:
         UnsafeStorage: somebody else could have written what is in it.
     """
+    if directory is None or not blueprint.limits.snapshots:
+        return Stored(None, ())
+    key, model = blueprint.snapshot_key(), blueprint.checkpoint.source
     differences = explain_missing(directory / SNAPSHOTS, key, model)
     if differences:
         warnings.warn(
@@ -77,7 +101,7 @@ def open_snapshots(
             stacklevel=2,
         )
     store = SnapshotStore(directory / SNAPSHOTS, key, model, capacity_bytes)
-    return store, store.index()
+    return Stored(store, store.index())
 
 
 def _most_like(differences: Mapping[str, Difference]) -> str:

@@ -12,7 +12,6 @@ from rekindle.cli.units import ago, columns, counted, size_text
 from rekindle.program_key import Difference
 from rekindle.programs import program_name
 from rekindle.progress_bars import ProgressBars
-from rekindle.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.snapshots import explain_missing, list_snapshots
 from rekindle.stores import PROGRAMS, SNAPSHOTS
 
@@ -40,16 +39,18 @@ def explain(arguments: Namespace) -> int:
     """Every program and the snapshot of a model, without its weights and without a compiler."""
     with ProgressBars(not arguments.quiet) as bars:
         needed = Needed.of(arguments, bars.show)
-    print(f"{needed.checkpoint.source}, {needed.dtype.name}, for {needed.devices[0].device_kind}")
+    blueprint = needed.blueprint
+    print(f"{blueprint.checkpoint.source}, {blueprint.dtype.name}, for {needed.devices[0].device_kind}")
     for line in (*_programs(needed, bool(arguments.long)), *_snapshot(needed, bool(arguments.long))):
         print(line)
     return 0
 
 
 def _programs(needed: Needed, long: bool) -> Iterator[str]:
-    missing = needed.shelf.missing(needed.keys)
-    yield f"\nprograms: {len(needed.keys) - len(missing)} of {len(needed.keys)} are stored in {stored.place(PROGRAMS)}"
-    names = [program_name(key) for key in needed.keys if key not in missing]
+    keys = needed.blueprint.all_programs
+    missing = needed.shelf.missing(keys)
+    yield f"\nprograms: {len(keys) - len(missing)} of {len(keys)} are stored in {stored.place(PROGRAMS)}"
+    names = [program_name(key) for key in keys if key not in missing]
     if names:
         yield f"  stored: {', '.join(names)}"
     reasons: dict[str, list[str]] = {}
@@ -69,8 +70,8 @@ def _reason(differences: Mapping[str, Difference] | None, long: bool) -> str:
 
 
 def _snapshot(needed: Needed, long: bool) -> Iterator[str]:
-    key, directory = _key(needed), stored.place(SNAPSHOTS)
-    source = needed.checkpoint.source
+    key, directory = needed.blueprint.snapshot_key(), stored.place(SNAPSHOTS)
+    source = needed.blueprint.checkpoint.source
     found = next((entry for entry in list_snapshots(directory) if entry.fingerprint == key.digest), None)
     if found is not None:
         told = f"{counted(found.pages, 'page')}, {counted(found.tokens, 'token')}, {size_text(found.bytes)}"
@@ -82,19 +83,6 @@ def _snapshot(needed: Needed, long: bool) -> Iterator[str]:
         return
     yield f"\nsnapshot: the stored one of {source} is not used; it differs in"
     yield from _parts(differences, long, "  ")
-
-
-def _key(needed: Needed) -> SnapshotKey:
-    programs = needed.programs
-    return SnapshotKey.of(
-        needed.checkpoint.config,
-        weights_fingerprint(needed.checkpoint.files),
-        needed.dtype.name,
-        needed.limits.page_size,
-        programs.page.shape,
-        programs.page.dtype.name,
-        programs.platform,
-    )
 
 
 def _parts(differences: Mapping[str, Difference], long: bool, indent: str) -> Iterator[str]:

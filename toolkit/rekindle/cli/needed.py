@@ -6,17 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
-from rekindle.checkpoint.checkpoint import Checkpoint
+from rekindle.blueprint import Blueprint
 from rekindle.checkpoint.open import open_checkpoint
-from rekindle.config import Limits, Settings
-from rekindle.machine import sizes
+from rekindle.config import Settings
 from rekindle.program_key import Target
 from rekindle.program_shelf import ProgramShelf
 from rekindle.program_store import ProgramStore
-from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Programs
 from rekindle.progress import Report
 from rekindle.storage import cache_dir
 from rekindle.stores import PROGRAMS
@@ -34,22 +31,14 @@ class Needed:
     """A model as `open` would make it.
 
     Attributes:
-        checkpoint: the model; its weights are not read.
-        devices: of the target, or of this machine; the first one is used.
-        dtype: of weights and pages.
-        limits: that the settings resolve to.
-        programs: how each is made.
-        shelf: where they are stored.
-        keys: of all programs.
+        blueprint: for the first device.
+        devices: of the target, or of this machine.
+        shelf: where its programs are stored.
     """
 
-    checkpoint: Checkpoint
+    blueprint: Blueprint
     devices: Sequence[jax.Device]
-    dtype: jnp.dtype
-    limits: Limits
-    programs: Programs
     shelf: ProgramShelf
-    keys: tuple[Key, ...]
 
     @classmethod
     def of(cls, arguments: Namespace, report: Report) -> "Needed":
@@ -62,16 +51,12 @@ class Needed:
         """
         target: str | None = arguments.target
         devices = jax.devices() if target is None else devices_of(target)
-        settings = _settings(arguments)
-        checkpoint = open_checkpoint(arguments.model, report)
-        config, device = checkpoint.config, devices[0]
-        dtype = jnp.dtype(settings.dtype or ("float32" if device.platform == "cpu" else "bfloat16"))
-        limits = Limits.of(settings, config, dtype.itemsize)
-        where = None if target is None else SingleDeviceSharding(device)
-        programs = Programs(config, sizes(limits), dtype, device.platform, where)
-        shelf = ProgramShelf(ProgramStore(cache_dir(PROGRAMS)), programs, config, Target.of([device]))
-        keys: tuple[Key, ...] = (EMPTY, ENTER, GATHER, SCATTER, *limits.all_buckets())
-        return cls(checkpoint, devices, dtype, limits, programs, shelf, keys)
+        settings, checkpoint = _settings(arguments), open_checkpoint(arguments.model, report)
+        place = None if target is None else SingleDeviceSharding(devices[0])
+        blueprint = Blueprint.of(checkpoint, settings, devices[0], place)
+        store = ProgramStore(cache_dir(PROGRAMS))
+        shelf = ProgramShelf(store, blueprint.programs, checkpoint.config, Target.of(devices[:1]))
+        return cls(blueprint, devices, shelf)
 
 
 def add_arguments(parser: ArgumentParser) -> None:

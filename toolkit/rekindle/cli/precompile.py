@@ -27,12 +27,13 @@ def precompile(arguments: Namespace) -> int:
     target: str | None = arguments.target
     with ProgressBars(not arguments.quiet) as bars:
         needed = Needed.of(arguments, bars.show)
-        keys, shelf, device = needed.keys, needed.shelf, needed.devices[0]
+        blueprint, shelf, device = needed.blueprint, needed.shelf, needed.devices[0]
+        keys = blueprint.all_programs
         missing, start = shelf.missing(keys), monotonic()
-        _make(needed.programs, shelf, missing, target or "this machine", bars.show)
+        _make(blueprint.programs, shelf, missing, target or "this machine", bars.show)
     seconds = monotonic() - start
     others = f", the first of {len(needed.devices)}: Rekindle runs on one" if len(needed.devices) > 1 else ""
-    print(f"device    {device.device_kind}{others}; {needed.dtype.name}")
+    print(f"device    {device.device_kind}{others}; {blueprint.dtype.name}")
     print(f"programs  {len(keys)}: {len(missing)} compiled in {seconds:.1f} s, {len(keys) - len(missing)} found stored")
     print(f"stored    {_bytes(shelf, keys) / 1e6:.1f} MB in {cache_dir(PROGRAMS)}")
     if target is not None:

@@ -1,0 +1,85 @@
+"""All that is known of an engine before any weights are read: its limits, its programs, and the keys of its stores."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Sharding
+
+from rekindle.buckets import Bucket
+from rekindle.checkpoint.checkpoint import Checkpoint
+from rekindle.config import Limits, Settings
+from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
+from rekindle.snapshot_key import SnapshotKey, weights_fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """A model as `open` would make it.
+
+    Attributes:
+        checkpoint: the model; its weights are not read.
+        device: that it is made for, which may be a topology's.
+        dtype: of weights and pages.
+        limits: what the settings resolve to.
+        programs: how each is made.
+    """
+
+    checkpoint: Checkpoint
+    device: jax.Device
+    dtype: jnp.dtype
+    limits: Limits
+    programs: Programs
+
+    @classmethod
+    def of(
+        cls, checkpoint: Checkpoint, settings: Settings, device: jax.Device, place: Sharding | None = None
+    ) -> "Blueprint":
+        """Resolve settings for a model and a device.
+
+        Args:
+            place: where the programs' arguments are to be, for a device that is not attached.
+
+        Raises:
+            ConfigError: the settings do not fit the model.
+        """
+        dtype = jnp.dtype(settings.dtype or ("float32" if device.platform == "cpu" else "bfloat16"))
+        limits = Limits.of(settings, checkpoint.config, dtype.itemsize)
+        sizes = Sizes(
+            limits.num_pages, limits.page_size, limits.pages_per_request, limits.max_running, limits.max_logprobs
+        )
+        programs = Programs(checkpoint.config, sizes, dtype, device.platform, place)
+        return cls(checkpoint, device, dtype, limits, programs)
+
+    @property
+    def first_programs(self) -> list[Key]:
+        """With these any request can be served alone: the empty state, the largest prefill, the smallest decode."""
+        prefill, decode = self.limits.prefill_buckets[-1], self.limits.decode_buckets[0]
+        return [EMPTY, Bucket(prefill, 0), Bucket(0, decode)]
+
+    @property
+    def cached_programs(self) -> list[Key]:
+        """With these, a prompt that is cached but for a little: the copies of pages, and the smallest prefill."""
+        return [SCATTER, GATHER, Bucket(self.limits.prefill_buckets[0], 0)]
+
+    @property
+    def all_programs(self) -> list[Key]:
+        """Every one, in the order in which they are wanted."""
+        largest = sorted(self.limits.all_buckets(), key=sum, reverse=True)
+        return list(dict.fromkeys([*self.first_programs, *self.cached_programs, ENTER, *largest]))
+
+    def snapshot_key(self) -> SnapshotKey:
+        """What makes cached pages valid; the weight files are looked at.
+
+        Raises:
+            OSError: one of them cannot be read.
+        """
+        return SnapshotKey.of(
+            self.checkpoint.config,
+            weights_fingerprint(self.checkpoint.files),
+            self.dtype.name,
+            self.limits.page_size,
+            self.programs.page.shape,
+            self.programs.page.dtype.name,
+            self.programs.platform,
+        )
