@@ -184,10 +184,14 @@ def test_interrupting_a_generation_exits_130_without_a_traceback(model: str) -> 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_interrupting_the_compiler_does_not_wait_for_it(smollm2_path: Path) -> None:
+def test_interrupting_the_compiler_does_not_wait_for_it(
+    smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))  # where no program is stored yet
     with running("generate", str(smollm2_path), "Hello") as process:
         assert process.stderr is not None
-        while process.stderr.readline() != "compiling\n":
+        while process.stderr.readline() != "preparing programs\n":
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         output, error = process.communicate(timeout=10)
