@@ -37,6 +37,7 @@ from tests.engine.restart_child import (
     PAGE,
     PAGES,
     PROGRAMS,
+    SETTINGS,
     asked,
     open_session,
     serve,
@@ -366,6 +367,21 @@ def test_a_cache_that_others_can_write_to_is_refused(place: str, cache: Path, mo
     (cache / place).chmod(0o777)
     with pytest.raises(UnsafeStorage, match=r"writable by others \(mode 0777\).*chmod .*go-w"):
         open_session(model)
+
+
+def test_an_empty_store_that_others_can_write_to_is_refused_too(cache: Path, model: Path) -> None:
+    """Before anything is compiled for it."""
+    shutil.rmtree(cache / "programs")
+    (cache / "programs").mkdir()
+    (cache / "programs").chmod(0o777)
+    with pytest.raises(UnsafeStorage, match=r"writable by others \(mode 0777\).*chmod .*go-w"):
+        anyio.run(open_in_time, model)
+
+
+async def open_in_time(model: Path) -> None:
+    with anyio.fail_after(60):
+        async with rekindle.open(model, progress=False, **SETTINGS):
+            pass
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])

@@ -312,7 +312,7 @@ def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
     assert "  not stored: empty, step of 16+0, step of 0+2, scatter, gather, enter\n    no program" in explained(
         capsys, wanted
     )
-    first, second, *rest = wanted.blueprint.all_programs
+    first, second, *rest = wanted.blueprint.all_programs()
     other = wanted.shelf.key(second)
     changed = replace(other, build=replace(other.build, xla_flags="XLA_FLAGS: --xla_a", code="0" * 64))
     assert wanted.shelf.store.save(wanted.shelf.key(first), small_program())
@@ -330,7 +330,7 @@ def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
 
 
 def test_explain_shows_of_a_long_value_only_what_differs(wanted: Needed, capsys: pytest.CaptureFixture[str]) -> None:
-    key = wanted.shelf.key(wanted.blueprint.all_programs[0])
+    key = wanted.shelf.key(wanted.blueprint.all_programs()[0])
     other = replace(key.build, jax_config=key.build.jax_config.replace("jax_enable_x64=False", "jax_enable_x64=True"))
     statics = key.statics.replace("float32", "bfloat16")
     assert wanted.shelf.store.save(replace(key, statics=statics, build=other), small_program())

@@ -58,6 +58,7 @@ class Archiving:
 
     def use(self, node: Node) -> None:
         """A request found the node: its copy on disk is not to leave before others."""
+        self._cache.tree.wanted(node)
         on_disk = next((each.disk for each in node.upward() if each.disk is not None), None)
         if on_disk is not None:
             self._used.add(on_disk)
@@ -84,8 +85,6 @@ class Archiving:
             ticket.pages += sum(record is not None for record in message.records)
         self._batch = None
         self._cache.forget_records(message.pruned)
-        # More is cached than the disk has room for: without a pause, its pages would push each other out for ever.
-        self._failed |= bool(message.pruned)
 
     def go_on(self, ticks: int, *, idle: bool) -> Iterator[Message]:
         """Begin or go on with a batch, if it is time.

@@ -57,16 +57,16 @@ class Blueprint:
         prefill, decode = self.limits.prefill_buckets[-1], self.limits.decode_buckets[0]
         return [EMPTY, Bucket(prefill, 0), Bucket(0, decode)]
 
-    @property
-    def cached_programs(self) -> list[Key]:
-        """With these, a prompt that is cached but for a little: the copies of pages, and the smallest prefill."""
-        return [SCATTER, GATHER, Bucket(self.limits.prefill_buckets[0], 0)]
+    def all_programs(self, *, cached: bool = False) -> list[Key]:
+        """Every one, in the order in which they are wanted.
 
-    @property
-    def all_programs(self) -> list[Key]:
-        """Every one, in the order in which they are wanted."""
+        Args:
+            cached: whether prompts are expected that are cached but for a little.
+        """
+        little: list[Key] = [SCATTER, Bucket(self.limits.prefill_buckets[0], 0)]
         largest = sorted(self.limits.all_buckets(), key=sum, reverse=True)
-        return list(dict.fromkeys([*self.first_programs, *self.cached_programs, ENTER, *largest]))
+        first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
+        return list(dict.fromkeys([*first, GATHER, ENTER, *largest]))
 
     def snapshot_key(self) -> SnapshotKey:
         """What makes cached pages valid; the weight files are looked at.

@@ -1,11 +1,13 @@
 """The disk tier: the actor that writes pages of the prefix cache to the snapshot store, beside the ticks."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from anyio import to_thread
 
+from rekindle.errors import StorageError
 from rekindle.messages import Message, Write, Written
 from rekindle.stored_page import NewPage
 
@@ -46,6 +48,14 @@ class DiskTier:
 
 
 def _written(store: Store, message: Write) -> Written:
+    try:
+        return _stored(store, message)
+    except StorageError as error:  # the directory has become unsafe since it was opened
+        warnings.warn(f"cached pages are not written to disk: {error}", RuntimeWarning, stacklevel=2)
+        return Written((None,) * len(message.pages), ())
+
+
+def _stored(store: Store, message: Write) -> Written:
     store.use(message.used)
     there = [place for place, content in enumerate(message.contents) if content is not None]
     contents = [np.asarray(message.contents[place]) for place in there]

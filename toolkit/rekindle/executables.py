@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import jax
@@ -16,11 +17,12 @@ from rekindle.errors import SessionClosed
 from rekindle.program_key import Difference
 from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import Key, Program, Programs, program_name
-from rekindle.threads import lower_priority
 
 WORKERS = 2
-"""In the background. Lowering and loading hold the interpreter about half of the time."""
+"""Lowering and loading hold the interpreter about half of the time."""
 
+QUIET_SECONDS, PATIENCE_SECONDS = 0.3, 5.0
+"""How long no program is called before the next is made in the background, and how long that is waited for."""
 EXIT_SECONDS = 10.0
 """How long a process that ends waits for a program that is being made."""
 
@@ -53,6 +55,9 @@ class Executables:
         self._coming: dict[Key, Future[Program]] = {}
         self._queue: deque[Key] = deque()
         self._planned: set[Key] = set()
+        self._patient: set[Key] = set()
+        self._called = monotonic()
+        self._stopped = threading.Event()
         self._background = self._threads = 0
         self._idle: Future[None] = Future()
         self._lock = threading.Lock()
@@ -64,21 +69,25 @@ class Executables:
     def find(self, key: Key) -> Program | None:
         """A program if it is ready. The caller's reference keeps it alive whatever is given up."""
         with self._lock:
+            self._called = monotonic()
             if key in self._held:
                 self._held.move_to_end(key)
             return self._held.get(key)
 
-    def prepare(self, keys: Iterable[Key], *, urgent: bool = False) -> list[Future[Program]]:
-        """Begin to make these programs, and say when each is ready.
+    def prepare(self, keys: Iterable[Key], *, patient: bool = False) -> list[Future[Program]]:
+        """Begin to make these programs, in their order, and say when each is ready.
 
         Args:
-            keys: in the order in which they are to be made.
-            urgent: all at once, rather than a few at a time behind everything else that the machine does.
+            keys: of the programs.
+            patient: each begins only when no program was called for a moment, or all the time for seconds.
         """
         with self._lock:
             keys = list(keys)
             self._planned.update(keys)
-            return [self._ask(key, urgent=urgent) for key in keys]
+            if patient:
+                self._patient.update(keys)
+                self._called = monotonic()
+            return [self._ask(key, urgent=False) for key in keys]
 
     def obtain(self, key: Key) -> Future[Program]:
         """A program as soon as can be."""
@@ -117,6 +126,7 @@ class Executables:
             waiting = [self._coming.pop(key) for key in self._queue]
             self._queue.clear()
             self._capacity = 0
+            self._stopped.set()
         for future in waiting:
             future.set_exception(SessionClosed("the session was closed before the program was made"))
 
@@ -153,14 +163,25 @@ class Executables:
                 self._idle.set_result(None)
 
     def _work(self) -> None:
-        lower_priority()
         while True:
             with self._lock:
                 if not self._queue:
                     self._background -= 1
                     return
-                key = self._queue.popleft()
-            self._make(key)
+                patient = self._queue[0] in self._patient
+            if patient:
+                self._wait_for_quiet()
+            with self._lock:
+                key = self._queue.popleft() if self._queue else None
+            if key is not None:
+                self._make(key)
+
+    def _wait_for_quiet(self) -> None:
+        """The compiler uses all cores, and so does a tick."""
+        latest = monotonic() + PATIENCE_SECONDS
+        while (left := min(latest, self._called + QUIET_SECONDS) - monotonic()) > 0:
+            if self._stopped.wait(left):
+                return
 
     def _make(self, key: Key) -> None:
         try:
@@ -182,7 +203,10 @@ class Executables:
             future = self._coming.pop(key)
         future.set_result(program)
         if self._shelf is not None and not loaded:
-            self._shelf.save(key, program)
+            try:
+                self._shelf.save(key, program)
+            except Exception as error:  # it is made: that it cannot be stored stops nobody
+                warnings.warn(f"the program {program_name(key)!r} is not stored: {error}", RuntimeWarning, stacklevel=2)
 
     def _keep(self, key: Key, program: Program) -> None:
         self._held[key] = program

@@ -1,5 +1,6 @@
 """The host tier: pages of the prefix cache in host memory, and the actor that keeps and stages them."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -8,6 +9,7 @@ import numpy as np
 from anyio import to_thread
 from jax.sharding import Sharding, SingleDeviceSharding
 
+from rekindle.errors import StorageError
 from rekindle.messages import Copy, Drop, Fetch, Fetched, Gathered, Message, Persist, Saved, Write
 
 
@@ -52,6 +54,14 @@ class DeviceCopies:
 def _put(arrays: Sequence[Any], where: Sharding) -> list[Any]:
     there: list[Any] = jax.block_until_ready([jax.device_put(array, where) for array in arrays])
     return there
+
+
+def _read(disk: Disk, records: Sequence[int]) -> Sequence[Any | None]:
+    try:
+        return disk.read(records)
+    except StorageError as error:  # the directory has become unsafe since it was opened
+        warnings.warn(f"cached pages are not read from disk: {error}", RuntimeWarning, stacklevel=2)
+        return [None] * len(records)
 
 
 def host_memory(device: jax.Device) -> str | None:
@@ -128,7 +138,7 @@ class HostTier:
         records = [copy.record for copy in copies if copy.record is not None]
         found: dict[Copy, Any] = {copy: self._entries.get(copy.entry) for copy in copies if copy.entry is not None}
         if records and self._disk is not None:
-            contents = await to_thread.run_sync(self._disk.read, records, abandon_on_cancel=True)
+            contents = await to_thread.run_sync(_read, self._disk, records, abandon_on_cancel=True)
             found |= {Copy(None, record): content for record, content in zip(records, contents, strict=True)}
         bad = tuple(copy for copy in copies if found.get(copy) is None)
         if bad:

@@ -28,6 +28,7 @@ from rekindle.model_config import ModelConfig
 from rekindle.models.load import load_decoder
 from rekindle.page_copies import page_bytes
 from rekindle.preparing import wait_for
+from rekindle.program_key import apart
 from rekindle.programs import EMPTY
 from rekindle.progress import Progress, Report
 from rekindle.request import SamplingParams
@@ -40,6 +41,9 @@ from rekindle.stores import Stored, open_shelf, open_snapshots, require_all, sto
 from rekindle.text.tokenizer import Tokenizer
 from rekindle.threads import soon
 from rekindle.weights import Weights, flat_weights, load_weights
+
+LOADED_AT_ONCE = 5
+"""Stored programs that are loaded while the weights are read; the others wait for a moment of quiet."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,8 @@ class Running:
 
     def restored(self) -> Restored:
         made, nodes = self.parts.executables, len(self.parts.stored.pages)
-        differences = {part: pair for found in made.misses.values() if found for part, pair in found.items()}
+        misses = [found for found in made.misses.values() if found]
+        differences = {part: apart(pair) for found in misses for part, pair in found.items()}
         tokens = nodes * self.blueprint.limits.page_size
         return Restored(made.loads, made.compilations, nodes, tokens, self.seconds, differences)
 
@@ -188,26 +193,30 @@ def _parts(blueprint: Blueprint, settings: Settings, report: Report) -> Parts:
     """Read the weights; programs are loaded or compiled, and pages allocated, on threads of their own meanwhile."""
     directory = store_directory(settings.restore)
     shelf = open_shelf(directory, blueprint)
-    snapshots = soon(lambda: open_snapshots(directory, blueprint, settings.disk_cache_bytes), "snapshots")
-    wanted, first = blueprint.all_programs, blueprint.first_programs
+    stored = open_snapshots(directory, blueprint, settings.disk_cache_bytes)
+    wanted = blueprint.all_programs(cached=bool(stored.pages))
     if settings.restore == "require":
         require_all(shelf, wanted)
-    if shelf is not None and not shelf.missing([*first, *blueprint.cached_programs]):
-        first = list(dict.fromkeys([*first, *blueprint.cached_programs]))  # stored ones cost little
-    if settings.precompile == "lazy":
-        first = wanted = [EMPTY]
+    quick = shelf is not None and not shelf.missing(wanted)
+    first = wanted[:LOADED_AT_ONCE] if quick else blueprint.first_programs
+    match settings.precompile:
+        case "all":
+            first = wanted
+        case "lazy":
+            first = wanted = [EMPTY]
     executables = Executables(blueprint.programs, settings.max_executables, shelf)
     try:
-        preparing = executables.prepare(first, urgent=True)
+        preparing = executables.prepare(first)
         state = soon(lambda: executables.obtain(EMPTY).result()(), "device-state")
-        preparing += executables.prepare([key for key in wanted if key not in first])
         executables.weights = _load(blueprint, report)
-        wait_for(preparing if settings.precompile == "all" else preparing[: len(first)], report)
         pages, slots = state.result()
-        return Parts(executables, preparing, pages, slots, snapshots.result())
+        if not quick or settings.precompile == "all":  # else a request waits for nothing but what it needs
+            wait_for(preparing, report)
+        preparing += executables.prepare([key for key in wanted if key not in first], patient=True)
     except BaseException:
         executables.stop()
         raise
+    return Parts(executables, preparing, pages, slots, stored)
 
 
 def _host_tier(blueprint: Blueprint, parts: Parts) -> HostTier:

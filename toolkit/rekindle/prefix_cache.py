@@ -209,7 +209,7 @@ class PrefixCache:
     def forget_records(self, records: Iterable[int]) -> None:
         """These are on disk no more."""
         for record in records:
-            self._let_go(self.tree.drop_disk(record))
+            self._let_go(self.tree.crowded_out(record))
 
     def _let_go(self, evicted: Evicted) -> None:
         """Records that left the tree stay on disk, and are found again if their pages are computed anew."""

@@ -22,6 +22,7 @@ class Node:
         hits: how many requests found it.
         saving: whether it is on its way to the host tier.
         archiving: whether it is on its way to disk.
+        crowded_out: whether its copy left the disk for others, and no request found it since then.
         digest: its `digest_of`, once somebody asked for it.
         device_children: how many children have a device page.
         host_children: how many children have a host copy.
@@ -38,6 +39,7 @@ class Node:
     hits: int = 0
     saving: bool = False
     archiving: bool = False
+    crowded_out: bool = False
     digest: bytes | None = field(default=None, repr=False)
     device_children: int = 0
     host_children: int = 0
@@ -74,7 +76,7 @@ class Node:
         """Whether it is to be archived, which nobody is doing."""
         if self.disk is not None or self.archiving or self.last_used == FORGOTTEN or self.parent is None or self.gone:
             return False
-        return self.parent.archivable_below
+        return self.parent.archivable_below and not self.crowded_out
 
     def upward(self) -> list["Node"]:
         """Itself, its parent, and so on to the root."""

@@ -308,6 +308,23 @@ class PrefixTree:
         if node.archiving:
             self._archive.change(node, None)
 
+    def crowded_out(self, record: int) -> Evicted:
+        """A copy left the disk to make room: as `drop_disk`, but it is not due again until a request found it.
+
+        Or more pages than there is room for would push each other out for ever.
+        """
+        node = self.node_of_record(record)
+        if node is not None:
+            node.crowded_out = True
+        return self.drop_disk(record)
+
+    def wanted(self, node: Node) -> None:
+        """A request found the node: what of its path left the disk to make room may be archived again."""
+        for each in reversed(node.upward()):
+            if each.crowded_out:
+                each.crowded_out = False
+                self._archive.place(each)
+
     def drop_disk(self, record: int) -> Evicted:
         """Forget a copy on disk, locked or not, as when it proved unreadable or its store let it go.
 

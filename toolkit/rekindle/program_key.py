@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -105,6 +106,9 @@ CPU_NAMES: Final = (
 )
 CPU_FEATURES: Final = ("flags", "Features")
 THREAD_VARIABLES: Final = ("NPROC", "PJRT_NPROC")
+
+_WHOLE: Final = 80
+_LONGEST: Final = 160
 
 Difference = tuple[str, str]
 """A part's value here, and there; empty where there is no such part."""
@@ -242,6 +246,18 @@ class ProgramKey:
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def apart(difference: Difference) -> Difference:
+    """For a person: both values without what long ones have in common, and with the first digits of digests."""
+    here, there = difference
+    if max(map(len, difference)) > _WHOLE:
+        separator = next((mark for mark in ("; ", ", ") if mark in here or mark in there), " ")
+        mine, theirs = here.strip("{}").split(separator), there.strip("{}").split(separator)
+        only = [word for word in mine if word not in theirs], [word for word in theirs if word not in mine]
+        if any(only):
+            here, there = (separator.join(words) for words in only)
+    return _abridged(here), _abridged(there)
+
+
 def code_digest() -> str:
     """Of the sources that this process runs.
 
@@ -277,6 +293,11 @@ def _files(name: str, place: Traversable) -> Iterator[tuple[str, bytes]]:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _abridged(text: str) -> str:
+    text = re.sub("[0-9a-f]{64}", lambda digest: f"{digest[0][:12]}...", text)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _short(text: str) -> str:

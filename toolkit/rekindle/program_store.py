@@ -18,6 +18,7 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 from rekindle import store_entries as disk
 from rekindle.errors import UnsafeStorage
 from rekindle.program_key import Difference, ProgramKey
+from rekindle.threads import ending
 
 DEFAULT_BYTES: Final = 4 << 30
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
@@ -91,8 +92,7 @@ class ProgramStore:
         except UnsafeStorage:
             raise
         except Exception as error:  # whatever Orbax, pickle and the device's runtime may say of it
-            ending = not threading.main_thread().is_alive()  # then nothing can be read any more
-            if disk.identity(entry) == found and not ending:  # or another process removed it under our hands
+            if disk.identity(entry) == found and not ending():  # or another process removed it under our hands
                 self._drop(entry, error)
             return None
         disk.mark_used(entry)
@@ -225,7 +225,7 @@ class ProgramStore:
         )
 
     def _warn_of_failure(self, reason: str) -> None:
-        if self._failed or not threading.main_thread().is_alive():  # who ends has nobody to tell
+        if self._failed or ending():  # who ends has nobody to tell
             return
         self._failed = True
         warnings.warn(

@@ -39,13 +39,9 @@ class Restored:
             f"open after {self.seconds:.2f} s",
         ]
         for part, (here, there) in self.differences.items():
-            lines.append(f"what is stored differs in {part}: {_shortened(there)} there, {_shortened(here)} here")
+            lines.append(f"what is stored differs in {part}: {there!r} there, {here!r} here")
         return lines
 
 
 def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:40]} … {text[-17:]}")

@@ -5,16 +5,19 @@ import threading
 import warnings
 import weakref
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, TypedDict, Unpack, overload
 
+import anyio
+
 from rekindle.asking import Asking
 from rekindle.cache_view import CacheView
 from rekindle.callers import Callers
 from rekindle.config import Policy, Precompile, Restore, SamplingDefaults, Settings, Ticks, known_settings
-from rekindle.errors import ConfigError, InvalidRequest, StorageError
+from rekindle.errors import ConfigError, InvalidRequest, SessionError, StorageError
 from rekindle.feed import Feed
 from rekindle.handle import Handle, Stream
 from rekindle.host import Host
@@ -37,6 +40,8 @@ ManyPrompts = list[str] | list[Messages] | None
 ManyTokenIds = Sequence[TokenIds] | None
 
 
+CLOSE_SECONDS = 3.0
+"""How long a session that is closed goes on writing what is cached to disk."""
 InFlight = Literal["finish", "fail"]
 
 
@@ -572,15 +577,29 @@ class Session:
         return self._machine.stats()
 
     async def close(self) -> None:
-        """Stop the engine and free its device memory. Requests under way fail with `SessionClosed`. Idempotent."""
+        """Stop the engine and free its device memory. Requests under way fail with `SessionClosed`. Idempotent.
+
+        What is cached and not on disk yet is written first, as far as that takes seconds.
+        """
+        with anyio.move_on_after(CLOSE_SECONDS):
+            await self._last_save().grown(0)
         self._host.stop()
         while not self._host.stopped.closed:
             await self._host.stopped.grown(0)
 
     def close_sync(self) -> None:
         """The blocking twin of `close`."""
+        self._last_save().grown_blocking(0, CLOSE_SECONDS)
         self._host.stop()
         self._host.stopped.grown_blocking(0)
+
+    def _last_save(self) -> Feed[CacheSaved]:
+        if self._host.error is None and self._machine.limits.snapshots:
+            with suppress(SessionError):
+                return self._callers.save_cache(self._host.post)
+        nothing: Feed[CacheSaved] = Feed()
+        nothing.close()
+        return nothing
 
     async def __aenter__(self) -> "Session":
         return self

@@ -23,6 +23,7 @@ from rekindle.snapshot_segments import (
     write_segment,
 )
 from rekindle.stored_page import NewPage, StoredPage
+from rekindle.threads import ending
 
 DEFAULT_BYTES: Final = 4 << 30
 
@@ -246,7 +247,7 @@ class SnapshotStore:
 
     def _drop(self, path: Path, found: tuple[int, int] | None, error: Exception) -> None:
         """Remove what turned out to be damaged, unless another process removed it under our hands."""
-        if found is None or disk.identity(path) != found:
+        if found is None or disk.identity(path) != found or ending():
             return
         disk.remove(path)
         self._unusable.add(path.name)  # it may lie in a directory that cannot be written to
@@ -257,7 +258,7 @@ class SnapshotStore:
         )
 
     def _warn_of_failure(self, reason: str) -> None:
-        if self._failed:
+        if self._failed or ending():  # who ends has nobody to tell
             return
         self._failed = True
         warnings.warn(

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -9,13 +10,14 @@ from typing import Final
 from rekindle.blueprint import Blueprint
 from rekindle.config import Restore
 from rekindle.errors import NotRestored, StorageError, UnsafeStorage
-from rekindle.program_key import Difference, Target
+from rekindle.program_key import Difference, Target, apart
 from rekindle.program_shelf import ProgramShelf
 from rekindle.program_store import ProgramStore
 from rekindle.programs import Key, program_name
 from rekindle.snapshot_store import SnapshotStore
 from rekindle.snapshots import explain_missing
 from rekindle.storage import cache_dir
+from rekindle.store_entries import require_private
 from rekindle.stored_page import StoredPage
 
 PROGRAMS: Final = "programs"
@@ -32,7 +34,11 @@ def store_directory(restore: Restore) -> Path | None:
     if restore == "off":
         return None
     try:
-        return cache_dir()
+        directory = cache_dir()
+        for name in (PROGRAMS, SNAPSHOTS):
+            with suppress(FileNotFoundError):
+                require_private((directory / name).resolve())
+        return directory
     except UnsafeStorage:
         raise
     except StorageError as error:
@@ -105,7 +111,6 @@ def open_snapshots(directory: Path | None, blueprint: Blueprint, capacity_bytes:
 
 
 def _most_like(differences: Mapping[str, Difference]) -> str:
-    parts = "; ".join(
-        f"{part} is {here!r:.60} here and {there!r:.60} there" for part, (here, there) in differences.items()
-    )
+    pairs = {part: apart(pair) for part, pair in differences.items()}
+    parts = "; ".join(f"{part} is {here!r} here and {there!r} there" for part, (here, there) in pairs.items())
     return f", because what is stored differs: {parts}" if parts else ""

@@ -1,10 +1,8 @@
 """Work on daemon threads: a kernel shuts down without waiting for them, as it would for those of an executor."""
 
-import os
-import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -24,7 +22,13 @@ def soon(work: Callable[[], T], name: str) -> "Future[T]":
     return future
 
 
-def lower_priority() -> None:
-    """Let the calling thread run behind all others from now on, where the system can tell threads apart."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+def ending() -> bool:
+    """Whether the interpreter is ending: then executors take no work, and nothing can be read or written any more."""
+    if not threading.main_thread().is_alive():
+        return True
+    try:
+        with ThreadPoolExecutor(1) as executor:
+            executor.submit(int)
+    except RuntimeError:
+        return True
+    return False

@@ -1,6 +1,5 @@
 """`python -m rekindle cache explain`: why what is stored is used for a model, or is not."""
 
-import re
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -9,7 +8,7 @@ from typing import Final
 from rekindle.cli import stored
 from rekindle.cli.needed import Needed
 from rekindle.cli.units import ago, columns, counted, size_text
-from rekindle.program_key import Difference
+from rekindle.program_key import Difference, apart
 from rekindle.programs import program_name
 from rekindle.progress_bars import ProgressBars
 from rekindle.snapshots import explain_missing, list_snapshots
@@ -30,8 +29,6 @@ WORDS: Final = {
 }
 """What parts of keys are, where their names do not say it."""
 
-WHOLE: Final = 80
-LONGEST: Final = 160
 NOTHING: Final = "(nothing)"
 
 
@@ -47,7 +44,7 @@ def explain(arguments: Namespace) -> int:
 
 
 def _programs(needed: Needed, long: bool) -> Iterator[str]:
-    keys = needed.blueprint.all_programs
+    keys = needed.blueprint.all_programs()
     missing = needed.shelf.missing(keys)
     yield f"\nprograms: {len(keys) - len(missing)} of {len(keys)} are stored in {stored.place(PROGRAMS)}"
     names = [program_name(key) for key in keys if key not in missing]
@@ -87,22 +84,6 @@ def _snapshot(needed: Needed, long: bool) -> Iterator[str]:
 
 def _parts(differences: Mapping[str, Difference], long: bool, indent: str) -> Iterator[str]:
     for part, pair in differences.items():
-        here, there = pair if long else _apart(*pair)
+        here, there = pair if long else apart(pair)
         yield f"{indent}{part}{f' ({WORDS[part]})' if part in WORDS else ''}"
         yield from columns([("here", here or NOTHING), ("stored", there or NOTHING)], f"{indent}  ")
-
-
-def _apart(here: str, there: str) -> Difference:
-    """Two values without what long ones have in common, and with the first digits of digests."""
-    if max(len(here), len(there)) > WHOLE:
-        separator = next((mark for mark in ("; ", ", ") if mark in here or mark in there), " ")
-        mine, theirs = here.strip("{}").split(separator), there.strip("{}").split(separator)
-        only = [word for word in mine if word not in theirs], [word for word in theirs if word not in mine]
-        if any(only):
-            here, there = (separator.join(words) for words in only)
-    return _shortened(here), _shortened(there)
-
-
-def _shortened(text: str) -> str:
-    text = re.sub("[0-9a-f]{64}", lambda digest: f"{digest[0][:12]}...", text)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

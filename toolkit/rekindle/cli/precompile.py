@@ -28,7 +28,7 @@ def precompile(arguments: Namespace) -> int:
     with ProgressBars(not arguments.quiet) as bars:
         needed = Needed.of(arguments, bars.show)
         blueprint, shelf, device = needed.blueprint, needed.shelf, needed.devices[0]
-        keys = blueprint.all_programs
+        keys = blueprint.all_programs()
         missing, start = shelf.missing(keys), monotonic()
         _make(blueprint.programs, shelf, missing, target or "this machine", bars.show)
     seconds = monotonic() - start
