@@ -144,7 +144,7 @@ def end_while_reading(model: Path) -> None:
     session = open_session(model)
     session.submit(**asked(0))
     assert reading.wait(60)
-    sys.setswitchinterval(60)  # no other thread runs before this one waits for it
+    sys.setswitchinterval(2)  # no other thread runs before this one waits for it
     ending.set()
 
 

@@ -18,9 +18,11 @@ from rekindle.errors import ConfigError
 
 @pytest.mark.parametrize(
     ("limit", "expected"),
-    [(16, (16,)), (64, (64,)), (80, (64, 80)), (256, (64, 128, 256)), (4000, (64, 128, 256, 512, 1024, 2048, 4000))],
+    [(16, (16,)), (64, (16, 64)), (80, (16, 64, 80)), (4000, (16, 64, 128, 256, 512, 1024, 2048, 4000))],
 )  # fmt: skip
-def test_default_prefill_buckets_double_up_to_the_limit(limit: int, expected: tuple[int, ...]) -> None:
+def test_default_prefill_buckets_are_one_block_and_then_double_up_to_the_limit(
+    limit: int, expected: tuple[int, ...]
+) -> None:
     assert default_prefill_buckets(limit) == expected
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from rekindle.errors import PromptTooLong
 from rekindle.messages import Plan, Withdraw
+from rekindle.pages import NULL_PAGE
 from rekindle.testing import ByHand, expected_tokens
 
 SHARED = list(range(48))
@@ -229,3 +230,17 @@ def test_a_prefix_of_less_than_a_page_is_held_at_once_and_holds_nothing() -> Non
     assert engine.ends == {0: "held"}
     stats = engine.scheduler.stats
     assert (stats.running, stats.ticks, stats.free_pages) == (0, 0, stats.pages)
+
+
+def test_of_a_prompt_that_is_cached_whole_the_last_block_is_computed_and_nothing_is_written() -> None:
+    engine = ByHand(page_size=64, num_pages=9, max_running=2, max_context=256)
+    prompt = [place % 7 for place in range(128)]
+    engine.admit(0, prompt, max_tokens=3)
+    engine.drain()
+    plan, *_ = engine.admit(1, prompt, max_tokens=3)
+    (chunk,) = plan.chunks
+    assert (chunk.start, len(chunk.tokens), chunk.pages) == (112, 16, (NULL_PAGE,))
+    engine.drain()
+    stats = engine.scheduler.stats
+    assert (stats.device_hit_tokens, stats.computed_tokens) == (112, 128 + 16)
+    assert engine.tokens[0] == engine.tokens[1]

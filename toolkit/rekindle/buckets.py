@@ -27,8 +27,10 @@ class Bucket(NamedTuple):
 
 
 def default_prefill_buckets(limit: int) -> tuple[int, ...]:
-    """Doubling from 64 tokens: padding wastes less than half, and each bucket costs a compilation."""
-    return _geometric(64, 2, limit)
+    """One block, for prompts that are cached but for their end; then doubling from 64 tokens, as padding wastes less
+    than half, and each bucket costs a compilation.
+    """
+    return tuple(dict.fromkeys((QUERY_BLOCK, *_geometric(64, 2, limit))))
 
 
 def default_decode_buckets(limit: int) -> tuple[int, ...]:

@@ -141,8 +141,17 @@ class FakeStepper:
             tokens = list(chunk.tokens[block * QUERY_BLOCK : (block + 1) * QUERY_BLOCK])
             position = chunk.start + block * QUERY_BLOCK
             padding = [None] * (QUERY_BLOCK - len(tokens))
-            self._write(page, position, [*tokens, *padding])
+            if page == NULL_PAGE:
+                self._check_found(chunk.table, position, tokens)
+            else:
+                self._write(page, position, [*tokens, *padding])
         return slot
+
+    def _check_found(self, table: Sequence[int], position: int, tokens: Sequence[int]) -> None:
+        """A block that is computed for its last token alone: its keys and values are there."""
+        index, offset = divmod(position, self._limits.page_size)
+        found = self._pages[table[index]][offset : offset + len(tokens)]
+        assert [token % VOCAB_SIZE for token in found if token is not None] == list(tokens), "not what is in its page"
 
     def _write_row(self, row: Row) -> _Slot:
         slot = self._slots[row.slot]

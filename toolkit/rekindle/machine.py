@@ -42,7 +42,7 @@ from rekindle.text.tokenizer import Tokenizer
 from rekindle.threads import soon
 from rekindle.weights import Weights, flat_weights, load_weights
 
-LOADED_AT_ONCE = 5
+LOADED_AT_ONCE = 3
 """Stored programs that are loaded while the weights are read; the others wait for a moment of quiet."""
 
 

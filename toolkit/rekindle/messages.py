@@ -103,7 +103,7 @@ class Chunk:
 
     Attributes:
         start: the position of its first token, a multiple of `QUERY_BLOCK`.
-        pages: the page of each of its query blocks.
+        pages: the page of each of its query blocks; the null page for one whose keys and values are there already.
         table: all pages of the request, in order of position.
         completes: the request, given with the last chunk, after which the first token is sampled.
         generated: the tokens among the known ones that it generated before it lost its pages.

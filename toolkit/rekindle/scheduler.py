@@ -115,7 +115,7 @@ class Scheduler:
         for tracked, lease in zip(self._running, leases, strict=True):
             assert tracked.computed <= len(lease.pages) * self._limits.page_size, "computed past its pages"
             assert tracked.computed <= len(tracked.tokens) + tracked.pending, "computed past its tokens"
-            assert lease.published <= tracked.computed, "published before it was computed"
+            assert lease.published <= tracked.computed + QUERY_BLOCK, "published before it was computed"
 
     def _take_in(self, message: Message) -> Iterator[Message]:
         match message:
@@ -247,7 +247,7 @@ class Scheduler:
         self._waiting.leave(tracked)
         self._running.append(tracked)
         tracked.lease, tracked.slot = lease, self._free_slots.pop()
-        tracked.computed, tracked.prefill_end = lease.published, len(tracked.tokens)
+        tracked.begin(lease.published)
         self.cache.tree.hit(lease.tip)
         self._archiving.use(lease.tip)
         self._count_admission(tracked, onload)
@@ -389,6 +389,9 @@ class Scheduler:
             return
         counts.prompt_tokens += tracked.prefill_end
         onloaded, from_disk = (len(onload.pages) * size, onload.from_disk * size) if onload else (0, 0)
+        # The last block is computed again: it counts as that, and not as found where its page was.
+        onloaded = min(onloaded, tracked.computed)
+        from_disk = min(from_disk, onloaded)
         counts.device_hit_tokens += tracked.computed - onloaded
         counts.host_hit_tokens += onloaded - from_disk
         counts.disk_hit_tokens += from_disk

@@ -6,6 +6,7 @@ from typing import Any
 
 from rekindle.buckets import QUERY_BLOCK
 from rekindle.messages import Chunk, Scoring
+from rekindle.pages import NULL_PAGE
 from rekindle.prefix_cache import Lease
 from rekindle.prefix_nodes import Node
 from rekindle.request import Request
@@ -32,7 +33,7 @@ class Tracked:
 
     Attributes:
         tokens: the prompt and every settled token; of a prefix to hold, its whole pages.
-        computed: positions whose keys and values are written by dispatched ticks, or were found.
+        computed: positions whose keys and values are written by dispatched ticks, or were found and are not looked at.
         prefill_end: how many tokens were known when it last got its pages; up to there it is computed in chunks.
         pending: sampled tokens that are dispatched and not settled.
         slot: its row of the decode batch while it runs.
@@ -82,10 +83,17 @@ class Tracked:
 
     @property
     def reusable(self) -> list[int]:
-        """Those of its tokens that may be found instead of computed: the last one gives the logits of the next."""
-        if self.request.hold:
-            return self.tokens
-        return [] if self.request.params.prompt_logprobs is not None else self.tokens[:-1]
+        """Those of its tokens whose keys and values may be found instead of computed."""
+        return [] if self.request.params.prompt_logprobs is not None else self.tokens
+
+    def begin(self, published: int) -> None:
+        """It has its pages, and those up to `published` are there already.
+
+        Its last token is computed in any case, because that gives the logits of the next.
+        """
+        self.prefill_end = len(self.tokens)
+        last_block = (self.prefill_end - 1) // QUERY_BLOCK * QUERY_BLOCK
+        self.computed = published if self.request.hold else min(published, last_block)
 
     def next_chunk(self, most: int, page_size: int) -> Chunk:
         """The next `most` of its known tokens, which count as computed from now on."""
@@ -101,12 +109,17 @@ class Tracked:
             slot=self.slot,
             start=start,
             tokens=tuple(self.tokens[start : start + size]),
-            pages=tuple(pages[at // page_size] for at in range(start, start + size, QUERY_BLOCK)),
+            pages=tuple(self._page(at, page_size) for at in range(start, start + size, QUERY_BLOCK)),
             table=tuple(pages),
             completes=request if last else None,
             generated=tuple(self.tokens[len(request.prompt) :]) if last else (),
             scoring=self._scoring(start, start + size),
         )
+
+    def _page(self, position: int, page_size: int) -> int:
+        """Where its keys and values go from there: what is published is read by others, and never written again."""
+        assert self.lease is not None
+        return NULL_PAGE if position < self.lease.published else self.lease.pages[position // page_size]
 
     def _scoring(self, start: int, end: int) -> Scoring | None:
         """What to score when the positions from `start` to `end` are computed; each tells of the token after it."""
