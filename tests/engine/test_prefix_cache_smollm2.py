@@ -27,6 +27,7 @@ def session() -> Iterator[rekindle.Session]:
     with rekindle.open_sync(
         "smollm2-135m-instruct",
         progress=False,
+        disk_cache_bytes=0,
         page_size=16,
         num_pages=45,
         host_cache_bytes=HOST_PAGES * PAGE_BYTES,
