@@ -64,7 +64,11 @@ import torch
 from transformers import AutoModelForCausalLM
 gguf = Path(sys.argv[1])
 model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-model.save_pretrained(sys.argv[2])
+config = model.config
+del config.quantization_config  # which it keeps of the file, though its weights are plain
+plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+plain.load_state_dict(model.state_dict())
+plain.save_pretrained(sys.argv[2])
 """
 
 
