@@ -39,10 +39,10 @@ def test_a_stopped_cell_ends_its_own_request_alone(wait: str, notebook: Notebook
 
 
 def test_stopping_open_while_it_compiles_ends_its_engine(notebook: Notebook, record_property: Record) -> None:
-    compiling = "lambda: 'rekindle-compile' in ''.join(thread.name for thread in threading.enumerate())"
+    compiling = "lambda: 'rekindle-programs' in ''.join(thread.name for thread in threading.enumerate())"
     engines = "[thread for thread in threading.enumerate() if thread.name == 'rekindle-engine']"
     before = notebook.run(f"before = {engines}; print(len(before))")
-    stop(notebook, compiling, "await open_tiny(progress=False)", record_property)
+    stop(notebook, compiling, "await open_tiny(restore='off', progress=False)", record_property)
     notebook.run(f"while len({engines}) > len(before): time.sleep(0.01)")
     assert notebook.run(f"print(len({engines}))") == before
     assert (

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
 from IPython.lib import pretty as untyped
 
 import rekindle
 from rekindle import Generation, Stats, Timings, Usage
 from rekindle.metrics import SchedulerStats
+from rekindle.restored import Restored
 from rekindle.testing import fake_session
 
 pretty: Callable[[object], str] = untyped.pretty
@@ -62,3 +64,24 @@ def test_a_session_is_named_as_it_was_opened(model: str, monkeypatch: pytest.Mon
         monkeypatch.setattr("rekindle.session.build", lambda *_: fake._machine)
         with rekindle.open_sync(model, progress=False) as session:
             assert repr(session).startswith(f"<rekindle.Session {model} (int): 0 running, 0 waiting, ")
+
+
+def test_a_cell_shows_html_and_the_same_plain_text_as_before() -> None:
+    with fake_session() as session:
+        handle, stream = session.submit(token_ids=[1], max_tokens=2), session.stream(token_ids=[1], max_tokens=1)
+        handle.result()
+        assert len(list(stream)) == 1
+        cache, prefix = session.cache, session.prefix_sync(token_ids=[1, 2])
+    results = [handle, stream, prefix, session, STATS, STATS.scheduler, cache, cache.draw(), session.restored]
+    for result in [*results, generated("", (2,)), generated("\nOne", (5,))]:
+        shown, _ = DisplayFormatter().format(result)  # type: ignore[no-untyped-call]
+        assert set(shown) == {"text/plain", "text/html"}
+        assert shown["text/plain"] == pretty(result)
+
+
+def test_what_was_restored_is_said_in_one_line() -> None:
+    restored = Restored(8, 1, 1200, 76800, 2.314, {"jax": ("0.9", "0.8")})
+    assert repr(restored) == (
+        "<rekindle restored: 8 programs loaded, 1 compiled; 1,200 cached pages (76,800 tokens) found; "
+        "open after 2.31 s; what is stored differs in jax: '0.8' there, '0.9' here>"
+    )

@@ -1,0 +1,339 @@
+"""HTML for the results of cells: hostile text stays text, nothing runs, nothing is loaded, nothing is large."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rekindle import markup
+from rekindle.cache_view import CacheView, view
+from rekindle.cached_runs import MOST_RUNS
+from rekindle.handle import Handle
+from rekindle.heat_map import heat_map
+from rekindle.messages import Chat, Continued, Started, Text
+from rekindle.metrics import SchedulerStats
+from rekindle.prefix_tree import PrefixTree
+from rekindle.prompts import as_text
+from rekindle.request import SamplingParams
+from rekindle.restored import Restored
+from rekindle.results import Generation, Timings, TokenLogprob, Usage
+from rekindle.testing import fake_session
+from rekindle.tree_drawing import Run, draw
+
+HOSTILE = (
+    "</pre></span></svg><script>alert('x')</script><img src=x onerror=\"go()\">&amp;\x00\x1b[31m\ud800\u202e\uffff"
+)
+SPELLED = HOSTILE.replace("\x00", r"\x00").replace("\x1b", r"\x1b")
+SPELLED = SPELLED.replace("\ud800", r"\ud800").replace("\u202e", r"\u202e").replace("\uffff", r"\uffff")
+ALLOWED = {"div", "span", "b", "pre", "table", "tr", "td", "th", "ul", "li", "details", "summary"}
+DRAWN = {"svg", "g", "title", "rect", "text", "path"}
+PAGE = 4
+
+
+class Page(HTMLParser):
+    """The tags, attributes and text of a piece of HTML whose tags are all closed in order."""
+
+    def __init__(self, html: str):
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert not self.open, f"{self.open} are left open"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open.append(tag)
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    @property
+    def titles(self) -> list[str]:
+        return [value for name, value in self.attributes if name == "title"]
+
+
+def read(html: str, tags: set[str] = ALLOWED) -> Page:
+    """Parse what a cell would show, and check what holds of all of it."""
+    html.encode()  # a lone surrogate would fail here, and in the file of a notebook
+    page = Page(html)
+    assert page.tags <= tags
+    names = {name for name, _ in page.attributes}
+    assert not any(name.startswith("on") or name in {"id", "class", "href", "src"} for name in names)
+    assert not any("url(" in value for name, value in page.attributes if name == "style")
+    assert not re.search(r"(?<!-)color:(?!inherit)", html), "text keeps the page's colour"
+    return page
+
+
+def shown(thing: object) -> Page:
+    bundle = thing._repr_mimebundle_()  # type: ignore[attr-defined]
+    assert set(bundle) == {"text/plain", "text/html"}
+    assert bundle["text/plain"]
+    return read(bundle["text/html"])
+
+
+def scored(text: str, logprob: float = -0.5, rank: int = 2, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+    return TokenLogprob(7, text, logprob, rank, top)
+
+
+def generation(text: str, logprobs: tuple[TokenLogprob, ...] | None = None) -> Generation:
+    usage, timings = Usage(24, 3), Timings(0.012, 0.1, 1.1)
+    return Generation(text, (5, 6, 7), "stop", HOSTILE, logprobs, None, usage, timings, cached_tokens=16)
+
+
+def published(tree: PrefixTree, text: str, *, hits: int = 0, salt: str = "") -> None:
+    """Cache the whole pages of a text whose characters are its tokens."""
+    tokens = [ord(character) for character in text][: len(text) // tree.page_size * tree.page_size]
+    found = tree.match(salt, tokens)
+    tip = found[-1] if found else tree.root(salt)
+    tree.lock(tip)
+    more = tokens[len(found) * tree.page_size :]
+    tip, _ = tree.publish(tip, more, range(tree.nodes, tree.nodes + len(more) // tree.page_size))
+    for _ in range(hits):
+        tree.hit(tip)
+    tree.unlock(tip)
+
+
+def viewed(tree: PrefixTree) -> CacheView:
+    return view(tree, 1000, lambda tokens: "".join(map(chr, tokens)))
+
+
+@given(st.text(st.characters()))
+def test_text_stays_text_and_is_well_formed_xml_too(text: str) -> None:
+    escaped = markup.visible(text)
+    escaped.encode()
+    root = ElementTree.fromstring(f'<a b="{escaped}">{escaped}</a>')
+    assert root.text == Page(f"<b>{escaped}</b>").text or not text
+    assert "<" not in escaped
+    assert '"' not in escaped
+
+
+def test_hostile_text_is_shown_as_it_is_and_what_is_unseen_is_spelled_out() -> None:
+    tokens = (scored(HOSTILE, top=(scored(HOSTILE, rank=1),)),)
+    page = shown(replace(generation(HOSTILE, tokens), prompt_logprobs=(None, *tokens)))
+    assert page.text.count(SPELLED[:40]) >= 3
+    assert SPELLED in page.text
+    assert any(SPELLED[:40] in title for title in page.titles)
+    shown(Restored(1, 1, 1, 1, 1.0, {HOSTILE: (HOSTILE, HOSTILE)}))
+    read(markup.card(HOSTILE, HOSTILE, markup.facts({HOSTILE: HOSTILE}), markup.folded(HOSTILE, "")))
+    read(markup.table([(HOSTILE, HOSTILE)], (HOSTILE, HOSTILE)) + markup.shares({HOSTILE: 1}, HOSTILE))
+
+
+def test_a_generation_says_how_it_ended_its_usage_its_timings_and_what_was_cached() -> None:
+    text = shown(replace(generation("One two"), stopped_by=0)).text
+    for said in ("ended: stop at end token 0, 3 tokens", "One two", "24 tokens (16 of them cached)", "3 tokens"):
+        assert said in text
+    for said in ("queued 12 ms", "first token after 100 ms", "then per token 500 ms", "total 1.10 s"):
+        assert said in text
+
+
+def test_a_generation_without_text_shows_its_token_ids() -> None:
+    assert "5 6 7" in shown(generation("")).text
+
+
+def test_one_token_has_no_time_per_token() -> None:
+    assert Timings(0.1, 0.2, 0.2).per_token(1) is None
+    assert "per token" not in shown(replace(generation("One"), token_ids=(5,))).text
+
+
+@pytest.mark.parametrize("length", [markup.HEAD + 1, markup.LONGEST, markup.LONGEST + 1, 10**7])
+def test_a_long_text_is_folded_and_one_that_is_too_long_is_cut(length: int) -> None:
+    html = markup.passage("x" * length)
+    page = read(html)
+    assert f"{length - markup.HEAD:,} more characters" in page.text
+    assert page.text.count("x") == min(length, markup.LONGEST)
+    assert len(html) < markup.LONGEST + 1500
+    assert "details" not in read(markup.passage("x" * markup.HEAD)).tags
+
+
+def test_a_heat_map_says_rank_and_probability_and_marks_what_was_not_the_likeliest() -> None:
+    html = heat_map([None, scored(" sure", 0.0, 1), scored(" <odd>\n", -8.0, 300, (scored(" sure", -0.1, 1),))])
+    unknown, sure, odd = read(html).titles
+    assert "no probability" in unknown
+    assert sure == "“ sure”: 100.0%, rank 1, token 7"
+    assert odd == "“ <odd>↵”: 3.4e-02%, rank 300, token 7\n  1. “ sure” 90.5%"
+    assert html.count("border-bottom") == html.count("background") == 1
+
+
+@pytest.mark.parametrize("logprob", [float("-inf"), -1e30, 1e-7])
+def test_a_heat_map_takes_any_logprob(logprob: float) -> None:
+    assert re.search(r"(100\.0|0\.0)%", read(heat_map([scored("a", logprob)])).titles[0])
+
+
+def test_a_token_without_text_is_shown_by_its_id() -> None:
+    assert "⟨7⟩" in read(heat_map([scored("")])).text
+
+
+def test_a_heat_map_of_many_long_tokens_is_cut() -> None:
+    token = scored("<" * 1000, top=(scored("<" * 1000),) * 20)
+    html = heat_map([token] * 10_000)
+    assert "9,600 more tokens" in read(html).text
+    assert len(html) < 1_000_000
+    assert len(heat_map([scored(" word", top=(scored(" other"),) * 3)] * 10_000)) < 150_000
+
+
+def test_where_tokens_were_found_is_said_in_words_and_fills_a_bar() -> None:
+    stats = SchedulerStats(prompt_tokens=200, device_hit_tokens=100, host_hit_tokens=50, computed_tokens=50)
+    html = stats._repr_mimebundle_()["text/html"]
+    page = shown(stats)
+    assert "device 100 (50.0%)host 50 (25.0%)disk 0 (0.0%)computed 50 (25.0%)" in page.text
+    assert sum(float(width) for width in re.findall(r"[;\"]width:([\d.]+)%", html)) == 100
+    assert "by where they were found" not in shown(SchedulerStats()).text
+
+
+def test_session_prefix_handle_stream_and_what_they_give_are_shown() -> None:
+    with fake_session() as session:
+        handle = session.submit(token_ids=[3, 1, 4], max_tokens=5, logprobs=2)
+        ended = handle.result()
+        assert "ended: length, 5 tokens" in shown(handle).text
+        assert " ".join(map(str, ended.token_ids)) in shown(handle).text
+        assert sum("rank" in title for title in shown(handle).titles) == 5
+        stream = session.stream(token_ids=[3, 1, 4], max_tokens=5)
+        assert "Stream" in shown(stream).text
+        with session.prefix_sync(token_ids=[1, 2, 3]) as prefix:
+            assert "Prefix held1 2 3tokens 3" in shown(prefix).text
+        assert "Prefix released" in shown(prefix).text
+        assert re.search(r"running \d+waiting \d+pages free", shown(session).text)
+        assert "prompt_tokens" in shown(session.stats).text
+        assert "programs" in shown(session.restored).text
+        assert shown(session.cache).text.startswith("rekindle prefix cache")
+    assert "closed" in shown(session).text
+
+
+def test_a_handle_shows_what_came_so_far() -> None:
+    handle = Handle(lambda: None, lambda: None, SamplingParams(logprobs=0))
+    assert "waiting, 0 tokens" in shown(handle).text
+    assert "queued" not in shown(handle).text
+    handle.send()
+    handle.deliver(Started(1, prompt_tokens=24, cached_tokens=16))
+    handle.deliver(Text(1, HOSTILE, (7,), None, logprobs=(scored(HOSTILE),)))
+    page = shown(handle)
+    for said in ("running, 1 token", SPELLED, "24 tokens (16 of them cached)", "queued", "first token after"):
+        assert said in page.text
+    assert sum("rank 2" in title for title in page.titles) == 1
+    handle.fail(RuntimeError(HOSTILE))
+    assert f"failed: {SPELLED}" in shown(handle).text
+
+
+def test_a_cancelled_handle_says_so() -> None:
+    handle = Handle(lambda: None, lambda: None, SamplingParams())
+    handle.cancel()
+    assert "Handle cancelled, 0 tokens" in shown(handle).text
+
+
+def test_a_prompt_is_shown_as_it_was_given() -> None:
+    chat = Chat([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None}], None, {})
+    assert as_text(chat) == "user: Hi\nassistant: None"
+    assert as_text(Continued("One", "Two")) == "OneTwo"
+    assert as_text((1, 2)) == "1 2"
+
+
+# The tree
+
+
+def parsed(svg: str) -> ElementTree.Element:
+    read(svg, DRAWN)
+    return ElementTree.fromstring(svg)
+
+
+def test_a_drawn_tree_is_xml_that_says_text_pages_tiers_hits_and_locks() -> None:
+    tree = PrefixTree(PAGE)
+    published(tree, f"begins{HOSTILE[:60]}", hits=2)
+    published(tree, "begins otherwise", hits=3)
+    tree.lock(tree.match("", [ord(letter) for letter in "begins otherwise"])[-1])
+    drawing = viewed(tree).draw()
+    said = "".join(parsed(drawing.svg).itertext())
+    assert "1 page, 5 hits, held 1 time; in device\nbegi" in said
+    assert "3 pages, 3 hits, held 1 time; in device\nns otherwise" in said
+    assert "</pre></span></svg>" in said
+    assert drawing.text.splitlines()[1:3] == [
+        "`- [D] 1 page, 5 hits, held 1 time: 'begi'",
+        "   |- [D] 3 pages, 3 hits, held 1 time: 'ns otherwise'",
+    ]
+    bundle = drawing._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(drawing) == drawing.text
+    assert drawing.svg in bundle["text/html"]
+
+
+def test_a_run_ends_where_its_tiers_differ_and_names_all_of_them() -> None:
+    tree = PrefixTree(PAGE)
+    published(tree, "aaaabbbbcccc")
+    for node in tree.next_to_save(2):
+        assert tree.saved(node, 1)
+    tree.evict(1)
+    runs = viewed(tree).runs
+    assert [(run.pages, run.letters) for run in runs] == [(1, "D"), (1, "DH"), (1, "H")]
+
+
+def test_a_chain_of_any_length_is_one_run() -> None:
+    tree = PrefixTree(PAGE)
+    published(tree, "abcd" * 5000)
+    (run,) = viewed(tree).runs
+    assert run.pages == 5000
+    assert run.text == "abcd" * 12 + " …"
+
+
+def test_what_does_not_fit_is_counted_and_the_hottest_is_drawn() -> None:
+    tree = PrefixTree(PAGE)
+    for number in range(MOST_RUNS * 5):
+        published(tree, f"{number:04d}", hits=number % 100)
+        published(tree, f"hot!{number:04d}")
+    published(tree, "hot!", hits=1000)
+    seen = viewed(tree)
+    assert len(seen.runs) == MOST_RUNS
+    assert seen.runs[0].hits == 1000
+    assert min(run.hits for run in seen.runs) == 80  # two each with 99 to 81, one with 80, and the one above
+    assert seen.runs[0].hidden == MOST_RUNS * 5
+    assert seen.more_beginnings == MOST_RUNS * 5 - (MOST_RUNS - 1)
+    drawing = seen.draw()
+    assert f"… {MOST_RUNS * 5} more branches" in drawing.text
+    assert f"… {seen.more_beginnings} more branches" in "".join(parsed(drawing.svg).itertext())
+
+
+def test_a_drawing_is_small_whatever_the_texts_are() -> None:
+    runs = [Run(at - 1, 0, "<\x00" * 500, 1, ("device", "host", "disk"), at, at, 1) for at in range(MOST_RUNS)]
+    drawing = draw(runs, 7, HOSTILE)
+    parsed(drawing.svg)
+    assert len(drawing.svg) < 150_000
+    assert max(map(len, drawing.text.splitlines())) < 500
+
+
+def test_salts_are_told_apart_and_not_told() -> None:
+    tree = PrefixTree(PAGE)
+    published(tree, "same")
+    published(tree, "same", salt="secret")
+    published(tree, "same", salt="other")
+    drawing = viewed(tree).draw()
+    assert [run.salt for run in viewed(tree).runs] == [2, 1, 0]
+    assert "salt 1" in drawing.svg
+    assert "secret" not in drawing.svg + drawing.text
+
+
+def test_an_empty_cache_is_drawn_too() -> None:
+    drawing = viewed(PrefixTree(PAGE)).draw()
+    parsed(drawing.svg)
+    assert drawing.text.startswith("0 pages of 4 tokens")
+
+
+def test_the_hottest_ends_are_those_that_a_walk_over_all_finds() -> None:
+    tree = PrefixTree(PAGE)
+    for number in range(60):
+        published(tree, f"{number % 7:04d}{number % 11:04d}{number:04d}", hits=number * 37 % 5)
+    ends = [node for node in tree.walk() if not node.children]
+    ends.sort(key=lambda node: (-max(each.hits for each in tree.path(node)), -node.last_used))
+    tokens = [tuple(token for node in tree.path(end) for token in tree.tokens_of(node)) for end in ends[:5]]
+    assert [path.tokens for path in viewed(tree).hottest] == tokens
