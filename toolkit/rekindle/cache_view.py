@@ -1,10 +1,15 @@
 """What the prefix cache holds, as its user sees it."""
 
+import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 
+from rekindle import markup
+from rekindle.cached_runs import hottest_runs
 from rekindle.prefix_nodes import Node
 from rekindle.prefix_tree import PrefixTree
+from rekindle.tree_drawing import LETTERS, Drawing, Run, counted, draw
 
 SHOWN = 5
 """How many paths are described."""
@@ -31,9 +36,9 @@ class CachedPath:
     held_pages: int
 
     def __repr__(self) -> str:
-        pages = _counted(self.device_pages + self.host_pages + self.disk_pages, "page")
+        pages = counted(self.device_pages + self.host_pages + self.disk_pages, "page")
         held = f", {self.held_pages} held" if self.held_pages else ""
-        return f"<{_counted(self.hits, 'hit')}, {pages}{held}: {self._ends()}>"
+        return f"<{counted(self.hits, 'hit')}, {pages}{held}: {self._ends()}>"
 
     def _ends(self) -> str:
         """Its beginning, which it may share with others, and its end."""
@@ -52,6 +57,8 @@ class CacheView:
         device_pages, host_pages, disk_pages: pages in each tier; some are in several.
         device_bytes, host_bytes, disk_bytes: what they take; on disk, before compression.
         hottest: the paths that were found most often.
+        runs: the hottest part of the tree, for `draw`.
+        more_beginnings: how many beginnings of prefixes are not in `runs`.
     """
 
     page_size: int
@@ -63,16 +70,39 @@ class CacheView:
     host_bytes: int
     disk_bytes: int
     hottest: tuple[CachedPath, ...]
+    runs: tuple[Run, ...] = field(repr=False)
+    more_beginnings: int = field(repr=False)
 
     def __repr__(self) -> str:
         lines = [
-            f"<rekindle prefix cache: {_counted(self.nodes, 'page')} of {self.page_size} tokens; "
-            f"{self.device_pages} on the device ({_megabytes(self.device_bytes)}), "
-            f"{self.host_pages} in host memory ({_megabytes(self.host_bytes)}), "
-            f"{self.disk_pages} on disk ({_megabytes(self.disk_bytes)})>"
+            f"<rekindle prefix cache: {counted(self.nodes, 'page')} of {self.page_size} tokens; "
+            f"{self.device_pages} on the device ({markup.megabytes(self.device_bytes)}), "
+            f"{self.host_pages} in host memory ({markup.megabytes(self.host_bytes)}), "
+            f"{self.disk_pages} on disk ({markup.megabytes(self.disk_bytes)})>"
         ]
         lines += [f"  {path!r}" for path in self.hottest]
         return "\n".join(lines)
+
+    def draw(self) -> Drawing:
+        """The tree, as far as it fits: its hottest paths, with their texts, pages, tiers, hits and locks."""
+        return draw(self.runs, self.more_beginnings, f"{counted(self.nodes, 'page')} of {self.page_size} tokens")
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        tiers = (
+            (f"{LETTERS['device']} device", self.device_pages, self.device_bytes),
+            (f"{LETTERS['host']} host memory", self.host_pages, self.host_bytes),
+            (f"{LETTERS['disk']} disk", self.disk_pages, self.disk_bytes),
+        )
+        rows = [(name, f"{pages:,}", markup.megabytes(size)) for name, pages, size in tiers]
+        hottest = "<div>found most often:</div>" + markup.listed(map(repr, self.hottest)) if self.hottest else ""
+        shown = markup.card(
+            "rekindle prefix cache",
+            f"{counted(self.nodes, 'page')} of {self.page_size} tokens",
+            markup.table(rows, ("tier", "pages", "size")),
+            hottest,
+            markup.facts({"its tree": "session.cache.draw()"}) if self.runs else "",
+        )
+        return markup.bundle(repr(self), shown)
 
 
 def view(tree: PrefixTree, page_bytes: int, text_of: Callable[[Sequence[int]], str]) -> CacheView:
@@ -82,8 +112,7 @@ def view(tree: PrefixTree, page_bytes: int, text_of: Callable[[Sequence[int]], s
         page_bytes: of one page over all layers.
         text_of: tokens to text.
     """
-    ends = [node for node in tree.walk() if not node.children]
-    ends.sort(key=lambda node: (-_hottest(tree.path(node)), -node.last_used))
+    runs, more_beginnings = hottest_runs(tree, text_of)
     return CacheView(
         page_size=tree.page_size,
         nodes=tree.nodes,
@@ -93,20 +122,31 @@ def view(tree: PrefixTree, page_bytes: int, text_of: Callable[[Sequence[int]], s
         device_bytes=tree.device_pages * page_bytes,
         host_bytes=tree.host_pages * page_bytes,
         disk_bytes=tree.disk_pages * page_bytes,
-        hottest=tuple(_described(tree, node, text_of) for node in ends[:SHOWN]),
+        hottest=tuple(_described(tree, end, text_of) for end in _hottest_ends(tree)),
+        runs=runs,
+        more_beginnings=more_beginnings,
     )
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def _hottest_ends(tree: PrefixTree) -> list[Node]:
+    """The ends of the `SHOWN` hottest paths, of equal ones the last used.
 
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"
-
-
-def _hottest(path: Sequence[Node]) -> int:
-    return max(node.hits for node in path)
+    No node was found more often than the first of its path, nor used later than its parent: looking at the hottest
+    first, the last used first, finds the ends in order without a walk over the others.
+    """
+    order = count()  # two nodes are never compared
+    waiting = [
+        (-node.hits, -node.last_used, next(order), node) for root in tree.roots for node in root.children.values()
+    ]
+    heapq.heapify(waiting)
+    ends: list[Node] = []
+    while waiting and len(ends) < SHOWN:
+        hits, _, _, node = heapq.heappop(waiting)
+        if not node.children:
+            ends.append(node)
+        for child in node.children.values():
+            heapq.heappush(waiting, (hits, -child.last_used, next(order), child))
+    return ends
 
 
 def _described(tree: PrefixTree, end: Node, text_of: Callable[[Sequence[int]], str]) -> CachedPath:
@@ -115,7 +155,7 @@ def _described(tree: PrefixTree, end: Node, text_of: Callable[[Sequence[int]], s
     return CachedPath(
         tokens=tokens,
         text=text_of(tokens),
-        hits=_hottest(path),
+        hits=path[0].hits,
         device_pages=sum(node.page is not None for node in path),
         host_pages=sum(node.page is None and node.host is not None for node in path),
         disk_pages=sum(node.page is None and node.host is None for node in path),

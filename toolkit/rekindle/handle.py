@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from time import perf_counter
 from typing import Any
 
+from rekindle import markup
 from rekindle.errors import RequestCancelled
 from rekindle.feed import TO_THE_END, Feed
 from rekindle.messages import Message, Rejected, Started, Text
 from rekindle.request import SamplingParams
-from rekindle.results import Generation, Piece, Timings, TokenLogprob, Usage, counted
+from rekindle.results import Generation, Piece, Timings, TokenLogprob, Usage, counted, generation_html, said_html
 
 
 class Handle:
@@ -41,6 +42,30 @@ class Handle:
         return self._wait().__await__()
 
     def __repr__(self) -> str:
+        return f"<rekindle.Handle {self._state()}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        return markup.bundle(repr(self), self._html("Handle"))
+
+    def _html(self, kind: str) -> str:
+        """How it is now, for a cell that shows it as this kind of object."""
+        state = self._state()
+        if isinstance(self._outcome, Generation):
+            return markup.card(kind, state, generation_html(self._outcome))
+        pieces = self._feed.items
+        token_ids = [token for piece in pieces for token in piece.token_ids]
+        logprobs = [logprob for piece in pieces for logprob in piece.logprobs or ()]
+        known: dict[str, str | None] = {}
+        if self._started:
+            started, queued = self._started
+            known |= Usage(started.prompt_tokens, len(token_ids)).said(started.cached_tokens)
+            known["queued"] = markup.seconds(queued)
+        if self._first_token:
+            known["first token after"] = markup.seconds(self._first_token)
+        text = "".join(piece.text for piece in pieces)
+        return markup.card(kind, state, said_html(text, token_ids, logprobs), markup.facts(known))
+
+    def _state(self) -> str:
         tokens = [token for piece in self._feed.items for token in piece.token_ids]
         match self._outcome:
             case None:
@@ -51,7 +76,7 @@ class Handle:
                 state = "cancelled"
             case error:
                 state = f"failed: {error}"
-        return f"<rekindle.Handle {state}, {counted(tokens)}>"
+        return f"{state}, {counted(tokens)}"
 
     @property
     def done(self) -> bool:
@@ -197,6 +222,9 @@ class Stream(AsyncIterator[Piece], Iterator[Piece]):
 
     def __repr__(self) -> str:
         return f"<rekindle.Stream of {self._handle!r}, for 'async for' or 'for'>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        return markup.bundle(repr(self), self._handle._html("Stream"))
 
     def _next(self, stop: type[Exception]) -> Piece:
         pieces = self._handle._feed.items

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+from rekindle import markup
+
 
 class _Counters:
     """Shown as a table, with a line for each counter."""
@@ -13,6 +15,12 @@ class _Counters:
     def __repr__(self) -> str:
         rows = dict(_rows(self))
         return "\n".join(f"{name:{max(map(len, rows))}}  {count}" for name, count in rows.items())
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        return markup.bundle(repr(self), markup.card(type(self).__name__, "", self._html()))
+
+    def _html(self) -> str:
+        return markup.table((name, f"{count:,}") for name, count in _rows(self))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -54,6 +62,9 @@ class SchedulerStats(_Counters):
     generated_tokens: int = 0
     preemptions: int = 0
 
+    def _html(self) -> str:
+        return prompt_shares(self) + _Counters._html(self)
+
 
 @dataclass
 class Counts:
@@ -88,6 +99,21 @@ class Stats(_Counters):
     loads: int
     compilations: int
     unexpected_compilations: int
+
+    def _html(self) -> str:
+        return prompt_shares(self.scheduler) + _Counters._html(self)
+
+
+def prompt_shares(stats: SchedulerStats) -> str:
+    """Where the tokens of prompts came from, as HTML; nothing before the first prompt."""
+    parts = {
+        "device": stats.device_hit_tokens,
+        "host": stats.host_hit_tokens,
+        "disk": stats.disk_hit_tokens,
+        "computed": stats.computed_tokens,
+    }
+    shares = markup.shares(parts, "tokens")
+    return f"<div>tokens of prompts, by where they were found:</div>{shares}" if shares else ""
 
 
 def _rows(counters: Any) -> Iterator[tuple[str, int]]:

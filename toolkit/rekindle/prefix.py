@@ -6,11 +6,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Unpack, overload
 
+from rekindle import markup
 from rekindle.asking import Asked, Asking
 from rekindle.errors import InvalidRequest
 from rekindle.handle import Handle, Stream
 from rekindle.messages import Chat, Continued, Prompt
-from rekindle.prompts import Messages, TokenIds, all_prompts, one_prompt
+from rekindle.prompts import Messages, TokenIds, all_prompts, as_text, one_prompt
 from rekindle.request import SamplingOptions
 from rekindle.results import Generation
 
@@ -37,6 +38,12 @@ class Prefix:
 
     def __repr__(self) -> str:
         return f"<rekindle.Prefix of {self.tokens} tokens{'' if self._release.alive else ', released'}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        known = {"tokens": f"{self.tokens:,}", "found in the cache": f"{self.cached_tokens:,} of them"}
+        state = "held" if self._release.alive else "released"
+        shown = markup.card("Prefix", state, markup.passage(as_text(self._prompt)), markup.facts(known))
+        return markup.bundle(repr(self), shown)
 
     @overload
     async def generate(

@@ -23,6 +23,11 @@ class Roots:
         """The namespaces that have a root and are not forgotten, oldest first."""
         return list(self._named)
 
+    @property
+    def all(self) -> list[Node]:
+        """The roots of all namespaces, oldest first, then those of forgotten ones."""
+        return [*self._named.values(), *self._forgotten]
+
     def find(self, namespace: str) -> Node | None:
         """The root of a namespace, if there is one."""
         return self._named.get(namespace)
@@ -53,7 +58,7 @@ class Roots:
     def walk(self, namespace: str | None) -> Iterator[Node]:
         """All nodes, or those of one namespace, parents before children, without the roots."""
         if namespace is None:
-            stack = [*self._named.values(), *self._forgotten]
+            stack = self.all
         else:
             stack = [self._named[namespace]] if namespace in self._named else []
         while stack:
@@ -66,5 +71,5 @@ class Roots:
         """Assert what must hold of every node, `width` bytes of tokens each."""
         for root in self._forgotten:
             assert root.children or root.locks, "a forgotten root is kept for nothing"
-        for node in [*self._named.values(), *self._forgotten, *self.walk(None)]:
+        for node in [*self.all, *self.walk(None)]:
             node.check(width)

@@ -82,6 +82,11 @@ class PrefixTree:
         """The namespaces that have a root, oldest first."""
         return self._roots.namespaces
 
+    @property
+    def roots(self) -> list[Node]:
+        """The roots of all namespaces, oldest first, then those of forgotten ones that something still holds."""
+        return self._roots.all
+
     def match(self, namespace: str, tokens: Sequence[int]) -> list[Node]:
         """The nodes of the longest cached prefix, in order: first those in the device tier, then copies alone.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rekindle.errors import InvalidRequest
-from rekindle.messages import Chat, Prompt
+from rekindle.messages import Chat, Continued, Prompt
 from rekindle.request import check_token_ids
 from rekindle.text.chat import check_messages, check_tools, check_variables
 
@@ -68,6 +68,18 @@ def all_prompts(
     if tools is not None or variables:
         _check_chats(prompts, "chat_template_kwargs=" if tools is None else "tools=")
     return prompts, batch
+
+
+def as_text(prompt: Prompt) -> str:
+    """A prompt as its giver may read it: the messages of a conversation below each other, token ids as numbers."""
+    match prompt:
+        case str():
+            return prompt
+        case Chat():
+            return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in prompt.messages)
+        case Continued():
+            return f"{as_text(prompt.prefix)}{as_text(prompt.more)}"
+    return " ".join(map(str, prompt))
 
 
 def _token_prompts(token_ids: Any, vocab_size: int) -> tuple[list[Prompt], bool]:

@@ -1,8 +1,8 @@
 """What a session found of earlier ones, as its user sees it."""
 
-import html
 from dataclasses import dataclass
-from typing import Any
+
+from rekindle import markup
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -28,9 +28,8 @@ class Restored:
     def __repr__(self) -> str:
         return f"<rekindle restored: {'; '.join(self._lines())}>"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        rows = "".join(f"<li>{html.escape(line)}</li>" for line in self._lines())
-        return {"text/plain": repr(self), "text/html": f"<b>rekindle restored</b><ul>{rows}</ul>"}
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        return markup.bundle(repr(self), markup.card("rekindle restored", "", markup.listed(self._lines())))
 
     def _lines(self) -> list[str]:
         lines = [

@@ -1,7 +1,11 @@
 """What a caller gets back: pieces as they come, the whole at the end, and what is known about it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from rekindle import markup
+from rekindle.heat_map import heat_map
 
 EndReason = Literal["stop", "length", "cancelled", "held"]
 """Why a request ended: an end token or a stop string; `max_tokens` or the context; its caller; or, of a prefix that was
@@ -62,6 +66,11 @@ class Usage:
         """Both together."""
         return self.prompt_tokens + self.completion_tokens
 
+    def said(self, cached_tokens: int) -> dict[str, str]:
+        """What a cell shows of it."""
+        cached = f" ({cached_tokens:,} of them cached)" if cached_tokens else ""
+        return {"prompt": f"{self.prompt_tokens:,} tokens{cached}", "generated": f"{self.completion_tokens:,} tokens"}
+
 
 @dataclass(frozen=True, slots=True)
 class Timings:
@@ -76,6 +85,20 @@ class Timings:
     queued: float
     first_token: float
     total: float
+
+    def per_token(self, tokens: int) -> float | None:
+        """Seconds for each token after the first, of so many; None if there is no other."""
+        return (self.total - self.first_token) / (tokens - 1) if tokens > 1 else None
+
+    def said(self, tokens: int) -> dict[str, str | None]:
+        """What a cell shows of them, after so many tokens."""
+        each = self.per_token(tokens)
+        return {
+            "queued": markup.seconds(self.queued),
+            "first token after": markup.seconds(self.first_token),
+            "then per token": None if each is None else markup.seconds(each),
+            "total": markup.seconds(self.total),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +136,15 @@ class Generation:
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """As the result of a cell, the text as it is; in a list, one line each."""
-        alone = self.text and not printer.indentation
-        printer.text(f"{self.text}\n[{self._ending()}]" if alone else repr(self))
+        printer.text(repr(self) if printer.indentation else self._alone())
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        shown = markup.card("Generation", self._ending(), generation_html(self))
+        return markup.bundle(self._alone(), shown)
+
+    def _alone(self) -> str:
+        """As the result of a cell."""
+        return f"{self.text}\n[{self._ending()}]" if self.text else repr(self)
 
     def _ending(self) -> str:
         match self.stopped_by:
@@ -125,6 +155,23 @@ class Generation:
             case token:
                 by = f" at end token {token}"
         return f"ended: {self.finish_reason}{by}, {counted(self.token_ids)}"
+
+
+def generation_html(generation: Generation) -> str:
+    """All but its title, as HTML."""
+    prompt = heat_map(generation.prompt_logprobs or ())
+    parts = (
+        said_html(generation.text, generation.token_ids, generation.logprobs or ()),
+        markup.folded("tokens of the prompt", prompt) if prompt else "",
+        markup.facts(generation.usage.said(generation.cached_tokens)),
+        markup.facts(generation.timings.said(len(generation.token_ids))),
+    )
+    return "".join(parts)
+
+
+def said_html(text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> str:
+    """What was generated, as HTML: its text, or its token ids where it has none, and its tokens as a heat map."""
+    return markup.passage(text or " ".join(map(str, token_ids))) + heat_map(logprobs)
 
 
 def counted(tokens: tuple[int, ...] | list[int]) -> str:

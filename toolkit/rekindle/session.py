@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import anyio
 
+from rekindle import markup
 from rekindle.asking import Asking
 from rekindle.cache_view import CacheView
 from rekindle.callers import Callers
@@ -23,7 +24,7 @@ from rekindle.handle import Handle, Stream
 from rekindle.host import Host
 from rekindle.machine import Machine, build
 from rekindle.messages import CacheSaved, KeepWeights
-from rekindle.metrics import Stats
+from rekindle.metrics import Stats, prompt_shares
 from rekindle.prefix import Holding, Prefix
 from rekindle.preparing import followed, raise_first
 from rekindle.progress import Progress
@@ -614,6 +615,22 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close_sync()
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        if self._host.error is not None:
+            return markup.bundle(
+                repr(self), markup.card("Session", self._name, markup.facts({"": str(self._host.error)}))
+            )
+        counts = self.stats.scheduler
+        known = {
+            "computes in": self._machine.dtype,
+            "running": f"{counts.running:,}",
+            "waiting": f"{counts.waiting:,}",
+            "pages free": f"{counts.free_pages:,} of {counts.pages:,}",
+            "generated": f"{counts.generated_tokens:,} tokens",
+        }
+        shown = markup.card("Session", self._name, markup.facts(known), prompt_shares(counts))
+        return markup.bundle(repr(self), shown)
 
     def __repr__(self) -> str:
         if self._host.error is not None:

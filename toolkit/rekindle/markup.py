@@ -1,0 +1,161 @@
+"""HTML for the results of cells: escaped, without scripts, styled inline, legible on light pages and on dark ones.
+
+Text keeps the page's own colour, and what lies behind it is a colour with alpha over the page's own background.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+Bundle = dict[str, str]
+"""What `_repr_mimebundle_` returns: a representation by its MIME type."""
+
+HEAD = 1200
+"""Characters of a text that are shown; what follows is folded."""
+LONGEST = 20_000
+"""Characters of a text that are in the page at all."""
+TIERS = {"device": "230,140,20", "host": "40,130,220", "disk": "130,130,130"}
+"""The colour of each tier of the prefix cache, to be followed by an alpha."""
+
+# Control characters, those that turn the direction of what follows, lone surrogates, and what XML has not.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+def visible(text: str) -> str:
+    """Text as HTML and as XML, in an element or in a quoted attribute; what would not be seen is spelled out."""
+    return escape(_UNSEEN.sub(_spelled, text))
+
+
+def one_line(text: str, longest: int) -> str:
+    """The beginning of a text, on one line, not escaped."""
+    shown = text[: longest + 1].replace("\n", "↵").replace("\t", "→")
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def bundle(plain: str, html: str) -> Bundle:
+    """Both representations."""
+    return {"text/plain": plain, "text/html": html}
+
+
+def card(kind: str, state: str, *parts: str) -> str:
+    """The whole of one object.
+
+    Args:
+        kind, state: what it is and how it is, as text.
+        parts: HTML; empty ones are left out.
+    """
+    said = f' <span style="opacity:0.75">{visible(state)}</span>' if state else ""
+    title = f'<div style="margin:0 0 0.3em 0"><b>{visible(kind)}</b>{said}</div>'
+    return f'<div style="line-height:1.5;max-width:72em">{title}{"".join(parts)}</div>'
+
+
+def facts(known: Mapping[str, str | None]) -> str:
+    """Names and values in a row, as text; those that are None are left out."""
+    items = "".join(
+        '<span style="display:inline-block;margin-right:1.4em"><span style="opacity:0.75">'
+        f"{visible(name)}</span> {visible(value)}</span>"
+        for name, value in known.items()
+        if value is not None
+    )
+    return f'<div style="margin:0.2em 0">{items}</div>' if items else ""
+
+
+def passage(text: str) -> str:
+    """A text as it is, its beginning shown and the rest folded; nothing for an empty one."""
+    if not text:
+        return ""
+    rest, cut = text[HEAD:LONGEST], len(text) - LONGEST
+    shown = _block(visible(text[:HEAD]))
+    if cut > 0:
+        rest += f"\n… {cut:,} more characters"
+    return shown + (folded(f"{len(text) - HEAD:,} more characters", _block(visible(rest))) if rest else "")
+
+
+def folded(summary: str, html: str) -> str:
+    """HTML behind a line of text that opens it."""
+    return (
+        '<details style="margin:0.2em 0"><summary style="cursor:pointer;opacity:0.75">'
+        f"{visible(summary)}</summary>{html}</details>"
+    )
+
+
+def listed(lines: Iterable[str]) -> str:
+    """Lines of text as a list."""
+    items = "".join(f"<li>{visible(line)}</li>" for line in lines)
+    return f'<ul style="margin:0.2em 0">{items}</ul>'
+
+
+def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
+    """Rows of text: the first column names them, numbers in the others are right-aligned."""
+    lines = [_row("th", head)] if head else []
+    lines += [_row("td", row) for row in rows]
+    return f'<table style="border-collapse:collapse;margin:0.3em 0;font-size:inherit">{"".join(lines)}</table>'
+
+
+def shares(parts: Mapping[str, int], unit: str) -> str:
+    """A bar of the parts of a whole, named below it with their counts: read by words, and by colour beside them.
+
+    Args:
+        parts: counts by tier, or by another name, which has no colour.
+    """
+    whole = sum(parts.values())
+    if not whole:
+        return ""
+    bar = "".join(
+        f'<span title="{visible(name)}: {count:,} {visible(unit)}" style="display:inline-block;height:100%;'
+        "box-sizing:border-box;border-right:1px solid rgba(128,128,128,0.8);"
+        f'width:{100 * count / whole:.2f}%;background:{shade(name)}"></span>'
+        for name, count in parts.items()
+        if count
+    )
+    named = {name: f"{count:,} ({percent(count / whole)})" for name, count in parts.items()}
+    outline = "height:0.8em;max-width:36em;line-height:0;border:1px solid rgba(128,128,128,0.5);white-space:nowrap"
+    return f'<div style="{outline};overflow:hidden">{bar}</div>{facts(named)}'
+
+
+def shade(tier: str) -> str:
+    """The colour behind what is in a tier; none for another name."""
+    return f"rgba({TIERS[tier]},0.45)" if tier in TIERS else "transparent"
+
+
+def seconds(count: float) -> str:
+    """A time, in the unit that suits it."""
+    if count < 1:
+        return f"{1e3 * count:.{0 if count >= 0.01 else 1}f} ms"
+    return f"{count:.{2 if count < 100 else 0}f} s"
+
+
+def percent(share: float) -> str:
+    """A share, with as many digits as tell it from nothing."""
+    return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.1e}%"
+
+
+def megabytes(count: int) -> str:
+    """Bytes, in the unit of the whole project."""
+    return f"{count / 1e6:.1f} MB"
+
+
+def _spelled(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def _block(html: str) -> str:
+    style = (
+        "white-space:pre-wrap;overflow-wrap:anywhere;margin:0.2em 0;padding:0.3em 0.7em;font:inherit;color:inherit;"
+        "background:rgba(128,128,128,0.1);border:0;border-left:3px solid rgba(128,128,128,0.5)"
+    )
+    return f'<pre dir="auto" style="{style}">{html}</pre>'
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    style = "padding:0.1em 0.8em;border:0;text-align:"
+    made = (
+        f'<{tag} style="{style}{"right" if place and _number(cell, tag) else "left"}">{visible(cell)}</{tag}>'
+        for place, cell in enumerate(cells)
+    )
+    return f"<tr>{''.join(made)}</tr>"
+
+
+def _number(cell: str, tag: str) -> bool:
+    return tag == "th" or cell[:1].isdigit()
