@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from rekindle.errors import InvalidRequest
 from rekindle.request import SamplingOptions
-from rekindle.results import TokenLogprob
 from rekindle.session import Session
 from rekindle.testing import expected_of, expected_tokens, fake_session, score_of
 from rekindle.text.tokenizer import Tokenizer
+from rekindle.token_logprob import TokenLogprob
 from tests.unit.stages import Stages, request_of, shuffled
 
 PROMPT = tuple(range(100, 140))

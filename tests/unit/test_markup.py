@@ -20,8 +20,9 @@ from rekindle.prefix_tree import PrefixTree
 from rekindle.prompts import as_text
 from rekindle.request import SamplingParams
 from rekindle.restored import Restored
-from rekindle.results import Generation, Timings, TokenLogprob, Usage
+from rekindle.results import Generation, Timings, Usage
 from rekindle.testing import fake_session
+from rekindle.token_logprob import TokenLogprob
 from rekindle.tree_drawing import Run, draw
 
 HOSTILE = (

@@ -27,8 +27,9 @@ from rekindle.errors import (
 from rekindle.handle import Handle, Stream
 from rekindle.metrics import Stats
 from rekindle.prefix import Prefix
-from rekindle.results import Generation, Piece, Timings, TokenLogprob, Usage
+from rekindle.results import Generation, Piece, Timings, Usage
 from rekindle.session import Session, open, open_sync
+from rekindle.token_logprob import TokenLogprob
 
 __version__ = "0.1.0"
 

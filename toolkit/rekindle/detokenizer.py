@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rekindle.messages import Message, Output, Stopped, Text
-from rekindle.results import TokenLogprob
 from rekindle.text.incremental import IncrementalDecoder
 from rekindle.text.stops import StopMatcher
 from rekindle.text.tokenizer import Tokenizer
+from rekindle.token_logprob import TokenLogprob
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from rekindle.errors import RequestCancelled
 from rekindle.feed import TO_THE_END, Feed
 from rekindle.messages import Message, Rejected, Started, Text
 from rekindle.request import SamplingParams
-from rekindle.results import Generation, Piece, Timings, TokenLogprob, Usage, counted, generation_html, said_html
+from rekindle.results import Generation, Piece, Timings, Usage, counted, generation_html, said_html
+from rekindle.token_logprob import TokenLogprob
 
 
 class Handle:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rekindle.request import Request, SamplingParams
-from rekindle.results import EndReason, TokenLogprob
+from rekindle.results import EndReason
 from rekindle.stored_page import NewPage
+from rekindle.token_logprob import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

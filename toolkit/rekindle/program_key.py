@@ -32,11 +32,11 @@ SOURCES: Final = (
     "rekindle/page_copies.py",
     "rekindle/programs.py",
     "rekindle/request.py",
-    "rekindle/results.py",
     "rekindle/sampling.py",
     "rekindle/sampling_rows.py",
     "rekindle/scores.py",
     "rekindle/step.py",
+    "rekindle/token_logprob.py",
     "rekindle_kernels",
 )
 """All that `programs` imports, files and whole packages: any of it may end up in a program."""

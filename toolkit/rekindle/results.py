@@ -6,29 +6,11 @@ from typing import Any, Literal
 
 from rekindle import markup
 from rekindle.heat_map import heat_map
+from rekindle.token_logprob import TokenLogprob
 
 EndReason = Literal["stop", "length", "cancelled", "held"]
 """Why a request ended: an end token or a stop string; `max_tokens` or the context; its caller; or, of a prefix that was
 asked for, that it is computed."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """How likely a token was by the model alone, before any sampling parameter.
-
-    Attributes:
-        token_id: the token.
-        text: the text of this token by itself; U+FFFD where it is a part of a character.
-        logprob: natural logarithm of its probability.
-        rank: its place among all tokens; 1 is the likeliest.
-        top: the likeliest tokens at this place, as many as were asked for, the likeliest first; theirs are empty.
-    """
-
-    token_id: int
-    text: str
-    logprob: float
-    rank: int
-    top: tuple["TokenLogprob", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

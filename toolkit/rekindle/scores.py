@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rekindle.results import TokenLogprob
 from rekindle.sampling import in_blocks
+from rekindle.token_logprob import TokenLogprob
 
 GROUP = 64
 """Prompt tokens scored at a time: the logits of a whole chunk would not fit beside a model."""

@@ -6,8 +6,8 @@ import numpy as np
 from anyio import to_thread
 
 from rekindle.messages import Dispatched, Message, Settled
-from rekindle.results import TokenLogprob
 from rekindle.scores import unpack_score
+from rekindle.token_logprob import TokenLogprob
 
 
 class Settler:
