@@ -114,9 +114,11 @@ def _tpus(target: str, topology: str) -> list[jax.Device]:
     _have_no_devices()
     for name, value in _TPU_MACHINE.items():
         os.environ.setdefault(name, value)
+    # Some versions take a host to have at least four chips, unless they are told.
+    bounds = {"chips_per_host_bounds": [1, 1, 1]} if set(topology.partition(":")[2].split("x")) == {"1"} else {}
     cloud_tpu_init()  # adds to LIBTPU_INIT_ARGS, which are in the key, as it does where there are chips
     try:
-        return list(get_topology_desc(topology, "tpu").devices)
+        return list(get_topology_desc(topology, "tpu", **bounds).devices)
     except jax.errors.JaxRuntimeError as error:
         raise ConfigError(f"libtpu has no target {target!r}: {_first_line(error)}") from error
 
