@@ -39,17 +39,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
 
 
 @pytest.mark.parametrize("target", known_targets())
-def test_every_known_target_is_described_to_its_own_compiler(target: str, asked: list[dict[str, str]]) -> None:
+def test_every_known_target_is_described_to_its_own_compiler(target: str, asked: list[dict[str, Any]]) -> None:
     assert len(devices_of(target)) == 1
     platform, _, rest = target.partition(":")
     assert asked[0]["platform"] == platform
     if platform == "tpu":
-        assert asked == [{"platform": "tpu", "topology": rest}]
+        one_chip = {"chips_per_host_bounds": [1, 1, 1]} if rest.endswith(":1x1") else {}
+        assert asked == [{"platform": "tpu", "topology": rest, **one_chip}]
     else:
         assert GPUS[rest].kind in asked[0]["target_config"]
 
 
-def test_larger_arrangements_of_chips_are_left_to_libtpu(asked: list[dict[str, str]]) -> None:
+def test_larger_arrangements_of_chips_are_left_to_libtpu(asked: list[dict[str, Any]]) -> None:
     devices_of("tpu:v6e:16x16")
     assert asked[0]["topology"] == "v6e:16x16"
 
@@ -62,14 +63,14 @@ def test_larger_arrangements_of_chips_are_left_to_libtpu(asked: list[dict[str, s
         *("cuda", "cuda:", "cuda:h100:1", "cuda:NVIDIA", "gpu:h100", "cpu"),
     ],
 )
-def test_other_names_are_refused_with_those_that_are_known(target: str, asked: list[dict[str, str]]) -> None:
+def test_other_names_are_refused_with_those_that_are_known(target: str, asked: list[dict[str, Any]]) -> None:
     with pytest.raises(ConfigError, match=rf"no target '{re.escape(target)}'; known are tpu:v5e:1x1, .*cuda:h100"):
         devices_of(target)
     assert asked == []
 
 
 def test_without_libtpu_the_error_says_what_to_install(
-    asked: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(targets, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"tpu:v5e:1x1 needs libtpu: install rekindle\[tpu\]"):
@@ -80,7 +81,7 @@ def test_without_libtpu_the_error_says_what_to_install(
 
 
 def test_without_the_cuda_plugin_the_error_says_what_to_install(
-    asked: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: [SimpleNamespace(name="another")])
     with pytest.raises(ConfigError, match=r"cuda:h100 needs jax's CUDA plugin: install rekindle\[cuda\]"):
@@ -89,7 +90,7 @@ def test_without_the_cuda_plugin_the_error_says_what_to_install(
 
 @pytest.mark.parametrize("target", ["tpu:v5e:3x3", "cuda:h100"])
 def test_what_a_compiler_says_against_a_target_is_passed_on(
-    target: str, asked: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    target: str, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: not divisible\nand a trace")
@@ -100,7 +101,7 @@ def test_what_a_compiler_says_against_a_target_is_passed_on(
 
 
 def test_flags_that_jax_sets_where_there_are_chips_are_set_beside_those_of_the_user(
-    asked: list[dict[str, str]],
+    asked: list[dict[str, Any]],
 ) -> None:
     """They are in the key of every program."""
     devices_of("tpu:v5e:1x1")
@@ -110,7 +111,7 @@ def test_flags_that_jax_sets_where_there_are_chips_are_set_beside_those_of_the_u
 
 
 @pytest.mark.parametrize("target", ["tpu:v5e:1x1", "cuda:h100"])
-def test_the_devices_of_this_machine_are_not_used(target: str, asked: list[dict[str, str]]) -> None:
+def test_the_devices_of_this_machine_are_not_used(target: str, asked: list[dict[str, Any]]) -> None:
     devices_of(target)
     assert jax.config.values["jax_platforms"] == "cpu"
 
@@ -121,7 +122,7 @@ def numbers(description: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("plugin", "cuda"), [("xla_cuda12", "12"), ("xla_cuda13", "13")])
 def test_a_gpu_is_described_by_its_own_numbers(
-    plugin: str, cuda: str, asked: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    plugin: str, cuda: str, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: [SimpleNamespace(name=plugin)])
     devices_of("cuda:h100")
