@@ -18,9 +18,9 @@ import jax
 import numpy as np
 
 import rekindle
+from rekindle.config import SettingsOptions
 from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import ENTER, GATHER, SCATTER, Key, Program
-from rekindle.session import SettingsOptions
 from rekindle.snapshot_store import SnapshotStore
 
 PAGE = 16

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.config import Ticks
-from rekindle.session import SettingsOptions
+from rekindle.config import SettingsOptions, Ticks
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 

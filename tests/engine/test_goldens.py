@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.config import SettingsOptions
 from rekindle.request import SamplingOptions
-from rekindle.session import SettingsOptions
 
 Golden = dict[str, Any]
 FAMILIES = ["llama-tied", "llama3-rope", "qwen2", "qwen3"]

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.config import SettingsOptions
 from rekindle.host_tier import HostTier
 from rekindle.scheduler import Scheduler
-from rekindle.session import SettingsOptions
 
 PAGE = 16
 HOST_PAGES = 112

@@ -25,11 +25,11 @@ from safetensors.numpy import load_file, save_file
 import rekindle
 from rekindle import store_entries
 from rekindle.buckets import Bucket
+from rekindle.config import SettingsOptions
 from rekindle.errors import UnsafeStorage
 from rekindle.program_shelf import ProgramShelf
 from rekindle.program_store import Entry, ProgramStore
 from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Program
-from rekindle.session import SettingsOptions
 from rekindle.snapshots import list_snapshots
 from rekindle.snapshots import verify as verify_snapshots
 from tests.engine.restart_child import (

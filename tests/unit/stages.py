@@ -7,11 +7,11 @@ from typing import Unpack
 
 from rekindle.actor import Actor
 from rekindle.callers import Callers
+from rekindle.config import SettingsOptions
 from rekindle.handle import Handle
 from rekindle.messages import Message, Prompt
 from rekindle.metrics import SchedulerStats
 from rekindle.request import Request, SamplingOptions, SamplingParams
-from rekindle.session import SettingsOptions
 from rekindle.testing import fake_limits, fake_machine
 from rekindle.text.tokenizer import Tokenizer
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle.config import DEFAULT_POOL_BYTES, Limits, Settings, known_settings
+from rekindle.config import DEFAULT_POOL_BYTES, Limits, Settings, SettingsOptions, known_settings
 from rekindle.errors import ConfigError
-from rekindle.session import SettingsOptions
 from rekindle.testing import FAKE_MODEL, fake_limits
 
 MULTIPLES = ["page_size", "max_prefill_tokens", "prefill_chunk"]

@@ -27,6 +27,7 @@ from rekindle.messages import (
     Withdraw,
 )
 from rekindle.request import Request, SamplingParams
+from rekindle.results import CachedTokens
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine
 from rekindle.text.tokenizer import Tokenizer
 
@@ -52,7 +53,7 @@ async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> N
     assert (admit.request.prompt, admit.request.params.seed) == (prompt, 5)
     plan, started = said_by(actors.scheduler, admit)
     assert isinstance(plan, Plan)
-    assert started == Started(7, 2, 0)
+    assert started == Started(7, 2, CachedTokens())
     (dispatched,) = said_by(actors.stepper, plan)
     assert dispatched == Dispatched(1, (Sampled(7, 0, None),), (), [first])
     (settled,) = await settler.handle(dispatched)
@@ -196,7 +197,7 @@ async def test_requests_are_answered_in_full_and_nothing_is_left() -> None:
         mine = [answer for answer in answers if isinstance(answer, Text) and answer.request_id == request_id]
         assert tuple(token for text in mine for token in text.token_ids) == expected_tokens(prompt, 40)
         assert [text.end for text in mine if text.end] == ["length"]
-        assert answers.index(Started(request_id, 15, 0)) < answers.index(mine[0])
+        assert answers.index(Started(request_id, 15, CachedTokens())) < answers.index(mine[0])
     stats = machine.stats().scheduler
     assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, 4)
     assert stats.preemptions > 0
@@ -217,7 +218,7 @@ async def test_a_cancel_ends_a_request_while_its_tick_is_in_flight() -> None:
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     (token,) = expected_tokens((1, 2), 1)
-    assert answers == [Started(0, 2, 0), Text(0, "", (token,), None), Text(0, "", (), "cancelled")]
+    assert answers == [Started(0, 2, CachedTokens()), Text(0, "", (token,), None), Text(0, "", (), "cancelled")]
 
 
 async def test_one_that_is_turned_away_does_not_disturb_the_others() -> None:

@@ -20,7 +20,7 @@ from rekindle.prefix_tree import PrefixTree
 from rekindle.prompts import as_text
 from rekindle.request import SamplingParams
 from rekindle.restored import Restored
-from rekindle.results import Generation, Timings, Usage
+from rekindle.results import CachedTokens, Generation, Timings, Usage
 from rekindle.testing import fake_session
 from rekindle.token_logprob import TokenLogprob
 from rekindle.tree_drawing import Run, draw
@@ -93,7 +93,7 @@ def scored(text: str, logprob: float = -0.5, rank: int = 2, top: tuple[TokenLogp
 
 def generation(text: str, logprobs: tuple[TokenLogprob, ...] | None = None) -> Generation:
     usage, timings = Usage(24, 3), Timings(0.012, 0.1, 1.1)
-    return Generation(text, (5, 6, 7), "stop", HOSTILE, logprobs, None, usage, timings, cached_tokens=16)
+    return Generation(text, (5, 6, 7), "stop", HOSTILE, logprobs, None, usage, timings, CachedTokens(device=16))
 
 
 def published(tree: PrefixTree, text: str, *, hits: int = 0, salt: str = "") -> None:
@@ -136,7 +136,7 @@ def test_hostile_text_is_shown_as_it_is_and_what_is_unseen_is_spelled_out() -> N
 
 def test_a_generation_says_how_it_ended_its_usage_its_timings_and_what_was_cached() -> None:
     text = shown(replace(generation("One two"), stopped_by=0)).text
-    for said in ("ended: stop at end token 0, 3 tokens", "One two", "24 tokens (16 of them cached)", "3 tokens"):
+    for said in ("ended: stop at end token 0, 3 tokens", "One two", "24 tokens (cached: 16 on the device)", "3 tokens"):
         assert said in text
     for said in ("queued 12 ms", "first token after 100 ms", "then per token 500 ms", "total 1.10 s"):
         assert said in text
@@ -220,10 +220,10 @@ def test_a_handle_shows_what_came_so_far() -> None:
     assert "waiting, 0 tokens" in shown(handle).text
     assert "queued" not in shown(handle).text
     handle.send()
-    handle.deliver(Started(1, prompt_tokens=24, cached_tokens=16))
+    handle.deliver(Started(1, prompt_tokens=24, cached=CachedTokens(device=16)))
     handle.deliver(Text(1, HOSTILE, (7,), None, logprobs=(scored(HOSTILE),)))
     page = shown(handle)
-    for said in ("running, 1 token", SPELLED, "24 tokens (16 of them cached)", "queued", "first token after"):
+    for said in ("running, 1 token", SPELLED, "24 tokens (cached: 16 on the device)", "queued", "first token after"):
         assert said in page.text
     assert sum("rank 2" in title for title in page.titles) == 1
     handle.fail(RuntimeError(HOSTILE))

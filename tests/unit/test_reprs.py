@@ -8,7 +8,7 @@ from IPython.core.formatters import DisplayFormatter
 from IPython.lib import pretty as untyped
 
 import rekindle
-from rekindle import Generation, Stats, Timings, Usage
+from rekindle import CachedTokens, Generation, Stats, Timings, Usage
 from rekindle.metrics import SchedulerStats
 from rekindle.restored import Restored
 from rekindle.testing import fake_session
@@ -19,7 +19,7 @@ STATS = Stats(SchedulerStats(running=2, pages=364), programs=8, loads=0, compila
 
 def generated(text: str, token_ids: tuple[int, ...]) -> Generation:
     usage, timings = Usage(2, len(token_ids)), Timings(0.1, 0.2, 0.3)
-    return Generation(text, token_ids, "length", None, None, None, usage, timings, cached_tokens=0)
+    return Generation(text, token_ids, "length", None, None, None, usage, timings, CachedTokens())
 
 
 def test_a_generation_shows_its_text_and_what_ended_it() -> None:
@@ -61,7 +61,7 @@ def test_what_is_not_awaited_says_so() -> None:
 @pytest.mark.parametrize("model", ["a-model", "owner/name"])
 def test_a_session_is_named_as_it_was_opened(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_session() as fake:
-        monkeypatch.setattr("rekindle.session.build", lambda *_: fake._machine)
+        monkeypatch.setattr("rekindle.opening.build", lambda *_, **__: fake._machine)
         with rekindle.open_sync(model, progress=False) as session:
             assert repr(session).startswith(f"<rekindle.Session {model} (int): 0 running, 0 waiting, ")
 

@@ -9,7 +9,7 @@ from anyio import to_thread
 
 from rekindle.actor import Waiter
 from rekindle.errors import InvalidRequest, PromptTooLong
-from rekindle.results import Generation, Usage
+from rekindle.results import CachedTokens, Generation, Usage
 from rekindle.session import Session
 from rekindle.testing import VOCAB_SIZE, FakeSettler, expected_tokens, fake_session
 from rekindle.text.tokenizer import Tokenizer
@@ -32,7 +32,7 @@ async def test_generate_gives_the_tokens_of_the_model(session: Session) -> None:
     generation = await session.generate(token_ids=PROMPT, max_tokens=5)
     expected = expected_tokens(PROMPT, 5)
     timings = generation.timings
-    assert generation == Generation("", expected, "length", None, None, None, Usage(3, 5), timings, cached_tokens=0)
+    assert generation == Generation("", expected, "length", None, None, None, Usage(3, 5), timings, CachedTokens())
     assert generation.usage.total_tokens == 8
     assert 0 < timings.queued <= timings.first_token <= timings.total
     assert_all_is_free(session)

@@ -25,10 +25,12 @@ from rekindle.errors import (
     WeightsChanged,
 )
 from rekindle.handle import Handle, Stream
+from rekindle.handled import Handled
 from rekindle.metrics import Stats
+from rekindle.opening import open, open_sync
 from rekindle.prefix import Prefix
-from rekindle.results import Generation, Piece, Timings, Usage
-from rekindle.session import Session, open, open_sync
+from rekindle.results import CachedTokens, Generation, Piece, Timings, Usage
+from rekindle.session import Session
 from rekindle.token_logprob import TokenLogprob
 
 __version__ = "0.1.0"
@@ -36,11 +38,13 @@ __version__ = "0.1.0"
 __all__ = [
     "CacheView",
     "CachedPath",
+    "CachedTokens",
     "CheckpointError",
     "ConfigError",
     "EngineFailed",
     "Generation",
     "Handle",
+    "Handled",
     "InvalidRequest",
     "ModelError",
     "ModelNotFound",

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 import anyio
@@ -23,11 +24,16 @@ class Actor(Protocol):
         """Take in a message; awaitable only where something has to be waited for."""
 
 
+async def answers(actor: Actor, message: Message) -> tuple[Message, ...]:
+    """What the actor says to a message, waiting where it has to."""
+    outcome = actor.handle(message)
+    return tuple(await outcome if isinstance(outcome, Awaitable) else outcome)
+
+
 async def run(actor: Actor, mailbox: "Mailbox[Message]", send: Callable[[Message], None]) -> None:
     """Receive, handle, send on, for ever."""
     while True:
-        outcome = actor.handle(await mailbox.receive())
-        for message in await outcome if isinstance(outcome, Awaitable) else outcome:
+        for message in await answers(actor, await mailbox.receive()):
             send(message)
 
 
@@ -80,27 +86,61 @@ class _Pulses:
         self._timer.cancel()
 
 
+_numbers = count()
+"""Of all items in all mailboxes, so that the oldest of several is known."""
+
+
 class Mailbox(Generic[T]):
-    """Messages from any thread, in order, to the one task that receives them."""
+    """Messages from any thread, in order, to the one task that receives them, unless they are held back."""
 
     def __init__(self) -> None:
-        self._items: deque[T] = deque()
+        self._items: deque[tuple[int, T]] = deque()
         self._waiter: Waiter | None = None
+        self._held = False
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def items(self) -> tuple[T, ...]:
+        """What waits in it, oldest first. Any thread may ask."""
+        return tuple(item for _, item in list(self._items))
+
+    @property
+    def oldest(self) -> int:
+        """A number that is lower than those of all items, of any mailbox, that were put later than the first here."""
+        return self._items[0][0]
 
     def put(self, item: T) -> None:
         """Leave a message and wake the receiver. Never blocks."""
-        self._items.append(item)
-        if waiter := self._waiter:
-            waiter.wake()
+        self._items.append((next(_numbers), item))
+        self._wake()
+
+    def hold(self) -> None:
+        """Let the receiver wait even for messages that are there."""
+        self._held = True
+
+    def release(self) -> None:
+        """No longer hold anything back."""
+        self._held = False
+        self._wake()
+
+    def take(self) -> T | None:
+        """The next message, held back or not; None if there is none."""
+        return self._items.popleft()[1] if self._items else None
 
     async def receive(self) -> T:
         """The next message, waiting for it if there is none."""
-        while not self._items:
+        while self._held or not self._items:
             self._waiter = Waiter()
-            if not self._items:  # a message that came before the waiter stood there has woken nobody
+            if self._held or not self._items:  # what came before the waiter stood there has woken nobody
                 await self._waiter.wait()
             self._waiter = None
-        return self._items.popleft()
+        return self._items.popleft()[1]
+
+    def _wake(self) -> None:
+        if waiter := self._waiter:
+            waiter.wake()
 
 
 def _call_soon_of_running_loop() -> Callable[[Callable[[], object]], object]:

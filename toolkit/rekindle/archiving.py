@@ -6,7 +6,7 @@ A kernel may be killed at any moment, so pages are written soon; a tick must not
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rekindle.messages import CacheSaved, Message, Persist, Written
+from rekindle.messages import CacheSaved, CacheSaving, Message, Persist, Written
 from rekindle.prefix_cache import PrefixCache
 from rekindle.prefix_nodes import Node
 from rekindle.stored_page import NewPage
@@ -133,6 +133,9 @@ class Archiving:
         entries = tuple(node.host for node in batch.nodes if node.host is not None)
         yield Persist(tuple(map(self._described, batch.nodes)), entries, tuple(sorted(self._used)))
         self._used.clear()
+        left = self._cache.tree.nodes - self._cache.tree.disk_pages
+        for ticket in self._tickets:
+            yield CacheSaving(ticket.number, ticket.pages, ticket.pages + left)
 
     def _described(self, node: Node) -> NewPage:
         tree = self._cache.tree

@@ -1,8 +1,10 @@
 """All who wait for the engine: a handle for each request, found by its id when the engine says something of it."""
 
 import itertools
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from rekindle.errors import QueueFull, SessionError
@@ -10,6 +12,7 @@ from rekindle.feed import Feed
 from rekindle.handle import Handle
 from rekindle.messages import (
     CacheSaved,
+    CacheSaving,
     Cancel,
     Message,
     NewWeights,
@@ -22,9 +25,13 @@ from rekindle.messages import (
     WeightsUsed,
 )
 from rekindle.request import SamplingParams
+from rekindle.results import Timings
 from rekindle.room import Room
 
 Post = Callable[[Message], None]
+
+ENDED = 256
+"""Of how many requests the timings are remembered."""
 
 
 class Callers:
@@ -32,6 +39,9 @@ class Callers:
 
     Args:
         max_waiting: places in the waiting queue.
+
+    Attributes:
+        ended: of the last requests that ended well, when, in seconds of `time.perf_counter`, and their timings.
     """
 
     def __init__(self, max_waiting: int):
@@ -40,8 +50,14 @@ class Callers:
         self._handles: dict[int, Handle] = {}
         self._queued: set[int] = set()
         self._weights: dict[int, Feed[None]] = {}
-        self._saves: dict[int, Feed[CacheSaved]] = {}
+        self._saves: dict[int, Feed[CacheSaving | CacheSaved]] = {}
         self._error: Exception | None = None
+        self.ended: deque[tuple[float, Timings]] = deque(maxlen=ENDED)
+
+    @property
+    def under_way(self) -> dict[int, Handle]:
+        """The handles of all requests that have not ended, by request id, oldest first. Any thread may ask."""
+        return self._handles.copy()
 
     def submit(self, prompt: Prompt, params: SamplingParams, post: Post, *, wait: bool, hold: bool = False) -> Handle:
         """A handle for a new request.
@@ -102,7 +118,7 @@ class Callers:
             used.close()
         return ticket, used
 
-    def save_cache(self, post: Post) -> Feed[CacheSaved]:
+    def save_cache(self, post: Post) -> Feed[CacheSaving | CacheSaved]:
         """Have all cached pages written to disk: a feed that ends with the answer, or when the engine has stopped."""
         ticket = next(self._ids)
         saved = self._saves[ticket] = Feed()
@@ -113,10 +129,10 @@ class Callers:
 
     def deliver(self, message: Message) -> None:
         """Take what the engine says to callers; runs on the engine's thread."""
-        if isinstance(message, CacheSaved):
-            saved = self._saves.pop(message.ticket)
-            saved.put(message)
-            saved.close()
+        if isinstance(message, CacheSaving | CacheSaved):
+            self._saves[message.ticket].put(message)
+            if isinstance(message, CacheSaved):
+                self._saves.pop(message.ticket).close()
             return
         if isinstance(message, WeightsUsed):
             self._weights.pop(message.ticket).close()
@@ -131,6 +147,8 @@ class Callers:
             self._leave_queue(request_id)
         if handle is not None:
             handle.deliver(message)
+            if ended and handle.generation is not None:
+                self.ended.append((perf_counter(), handle.generation.timings))
 
     def fail_all(self, error: Exception) -> None:
         """End every request with the same error, those that are still to come too."""

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from rekindle import buckets
 from rekindle.errors import ConfigError
 from rekindle.model_config import ModelConfig
+from rekindle.policy import NAMED, Order
 
 Ticks = Literal["prefill-first", "combined"]
-Policy = Literal["fcfs", "longest-prefix"]
+Policy = Literal["fcfs", "longest-prefix"] | Order
 Precompile = Literal["all", "background", "lazy"]
 Restore = Literal["auto", "require", "off"]
 SamplingDefaults = Literal["model", "neutral"]
@@ -32,7 +33,9 @@ class Settings:
         max_prefill_tokens: prompt tokens computed in one tick, a multiple of 16.
         prefill_chunk: prompt tokens of one request computed in one tick, a multiple of 16.
         ticks: "prefill-first" computes prompts and decode rows in ticks of their own; "combined" lets them share one.
-        policy: who leaves the waiting queue next: "fcfs" who came first, "longest-prefix" who has most in the cache.
+        policy: who leaves the waiting queue next: "fcfs" who came first, "longest-prefix" who has most in the cache, or
+            a function that orders `rekindle.policy.Candidate`s as a key of `sorted` does. It is called on the engine's
+            thread for up to 64 waiting requests a tick; an error in it ends the engine.
         prefix_cache: keep the pages of prompts and outputs, and use them for requests that begin the same.
         host_cache_bytes: host memory for pages that the device has no room for; 0 keeps none, and none on disk either.
         disk_cache_bytes: room in the cache directory for pages of all models; 0 keeps none there.
@@ -82,7 +85,8 @@ class Settings:
                 _integer(name, getattr(self, name), low)
         _one_of("dtype", self.dtype, (None, "float32", "bfloat16"))
         _one_of("ticks", self.ticks, ("prefill-first", "combined"))
-        _one_of("policy", self.policy, ("fcfs", "longest-prefix"))
+        if not callable(self.policy):
+            _one_of("policy", self.policy, tuple(NAMED), "or a function of a rekindle.policy.Candidate")
         _one_of("prefix_cache", self.prefix_cache, (True, False))
         _integer("host_cache_bytes", self.host_cache_bytes, 0)
         _integer("disk_cache_bytes", self.disk_cache_bytes, 0)
@@ -91,6 +95,32 @@ class Settings:
         _one_of("restore", self.restore, ("auto", "require", "off"))
         _integer("max_logprobs", self.max_logprobs, 0)
         _one_of("sampling_defaults", self.sampling_defaults, ("model", "neutral"))
+
+
+class SettingsOptions(TypedDict, total=False):
+    """The keywords of `open`; `Settings` says what each does."""
+
+    dtype: Literal["float32", "bfloat16"] | None
+    page_size: int
+    num_pages: int | None
+    max_context: int | None
+    max_running: int
+    max_waiting: int
+    max_prefill_tokens: int
+    prefill_chunk: int
+    ticks: Ticks
+    policy: Policy
+    prefix_cache: bool
+    host_cache_bytes: int
+    disk_cache_bytes: int
+    overlap: bool
+    precompile: Precompile
+    restore: Restore
+    prefill_buckets: Sequence[int] | None
+    decode_buckets: Sequence[int] | None
+    max_executables: int
+    max_logprobs: int
+    sampling_defaults: SamplingDefaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +222,7 @@ def _integer(name: str, value: Any, low: int, multiple: int = 1) -> None:
         raise ConfigError(f"{name} must be {what}, got {value!r}")
 
 
-def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+def _one_of(name: str, value: Any, allowed: tuple[Any, ...], another: str = "") -> None:
     if value not in allowed:
-        raise ConfigError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        what = " ".join(filter(None, [", ".join(map(repr, allowed)), another]))
+        raise ConfigError(f"{name} must be one of {what}, got {value!r}")

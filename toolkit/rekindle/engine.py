@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import anyio
 
-from rekindle.actor import Actor, Mailbox, run
+from rekindle.actor import Actor
+from rekindle.conductor import Conductor
+from rekindle.errors import ConfigError
+from rekindle.handled import Handled, See
 from rekindle.messages import (
     Admit,
     CacheSaved,
+    CacheSaving,
     Cancel,
     Dispatched,
     Drop,
@@ -37,6 +40,7 @@ from rekindle.messages import (
     Write,
     Written,
 )
+from rekindle.stage import Stage
 
 Deliver = Callable[[Message], None]
 
@@ -81,7 +85,30 @@ class Actors:
         }
 
 
-TO_CALLER = (Rejected, Started, Text, WeightsUsed, CacheSaved)
+Compose = Callable[[Actors], Actors]
+"""Gets the actors of an engine before they run, and returns those that are to run, some of them perhaps one's own."""
+
+
+def composed(actors: Actors, compose: Compose | None) -> Actors:
+    """The actors as `compose` wants them.
+
+    Raises:
+        ConfigError: it returned something else.
+    """
+    if compose is None:
+        return actors
+    made: object = compose(actors)
+    if not isinstance(made, Actors):
+        raise ConfigError(
+            f"compose must return Actors, such as dataclasses.replace(actors, settler=...); got {made!r:.80}"
+        )
+    for name, actor in vars(made).items():
+        if not callable(getattr(actor, "handle", None)):
+            raise ConfigError(f"compose must give an actor with a handle() for {name}; got {actor!r:.80}")
+    return made
+
+
+TO_CALLER = (Rejected, Started, Text, WeightsUsed, CacheSaving, CacheSaved)
 """Messages that leave the engine."""
 
 
@@ -91,20 +118,48 @@ class Engine:
     Args:
         actors: the stages.
         deliver: takes the messages for callers, on the engine's loop; it must not block.
+
+    Attributes:
+        conductor: pauses it.
     """
 
     def __init__(self, actors: Actors, deliver: Deliver):
-        routes = actors.by_message()
-        self._mailboxes: dict[Actor, Mailbox[Message]] = {actor: Mailbox() for actor in routes.values()}
-        self._routes: dict[type, Deliver] = {kind: self._mailboxes[actor].put for kind, actor in routes.items()}
+        stages = {actor: Stage(name, actor, self.post, self._tell) for name, actor in vars(actors).items()}
+        self._stages = {name: stages[actor] for name, actor in vars(actors).items()}
+        self._routes: dict[type, Deliver] = {
+            kind: stages[actor].mailbox.put for kind, actor in actors.by_message().items()
+        }
         self._routes.update((kind, deliver) for kind in TO_CALLER)
+        self._watchers: tuple[See, ...] = ()
+        self.conductor = Conductor(tuple(stages.values()))
+
+    @property
+    def pending(self) -> dict[str, tuple[Message, ...]]:
+        """The messages that wait to be taken, by the name of the actor that is to take them. Any thread may ask."""
+        return {name: stage.mailbox.items for name, stage in self._stages.items()}
 
     def post(self, message: Message) -> None:
         """Send a message to whoever takes it. Any thread may call this; it never blocks."""
         self._routes[type(message)](message)
 
+    def watch(self, see: See) -> None:
+        """Have `see` told of every message from now on. Any thread may call this."""
+        self._watchers = (*self._watchers, see)
+
+    def unwatch(self, see: See) -> None:
+        """Tell it no more."""
+        self._watchers = tuple(each for each in self._watchers if each is not see)
+
     async def run(self) -> None:
         """Serve until cancelled. An error in any actor ends the engine and comes out of here."""
-        async with anyio.create_task_group() as tasks:
-            for actor, mailbox in self._mailboxes.items():
-                tasks.start_soon(partial(run, actor, mailbox, self.post))
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.conductor.run)
+                for stage in dict.fromkeys(self._stages.values()):
+                    tasks.start_soon(stage.run)
+        finally:
+            self.conductor.close()
+
+    def _tell(self, handled: Handled) -> None:
+        for see in self._watchers:
+            see(handled)

@@ -59,7 +59,7 @@ class Handle:
         known: dict[str, str | None] = {}
         if self._started:
             started, queued = self._started
-            known |= Usage(started.prompt_tokens, len(token_ids)).said(started.cached_tokens)
+            known |= Usage(started.prompt_tokens, len(token_ids)).said(started.cached)
             known["queued"] = markup.seconds(queued)
         if self._first_token:
             known["first token after"] = markup.seconds(self._first_token)
@@ -83,6 +83,11 @@ class Handle:
     def done(self) -> bool:
         """Whether it ended, well or not."""
         return self._feed.closed
+
+    @property
+    def generation(self) -> Generation | None:
+        """What it gave, if it ended well."""
+        return self._outcome if isinstance(self._outcome, Generation) else None
 
     def cancel(self) -> None:
         """End it now, if it has not ended. Returns at once; any thread may call this, and any number of times."""
@@ -187,7 +192,7 @@ class Handle:
             prompt_logprobs=None if self._params.prompt_logprobs is None else tuple(self._prompt_logprobs),
             usage=Usage(started.prompt_tokens, len(token_ids)),
             timings=Timings(queued, self._first_token or total, total),
-            cached_tokens=started.cached_tokens,
+            cached=started.cached,
         )
         self._feed.close()
 

@@ -6,9 +6,11 @@ from collections.abc import Callable
 import anyio
 
 from rekindle.actor import Mailbox
+from rekindle.conductor import Command
 from rekindle.engine import Deliver, Engine
 from rekindle.errors import EngineFailed, SessionClosed
 from rekindle.feed import Feed
+from rekindle.handled import See
 from rekindle.machine import Machine
 from rekindle.messages import Message
 from rekindle.progress import Progress, Report
@@ -46,15 +48,45 @@ class Host:
             SessionClosed: the engine has been stopped.
             EngineFailed: the engine has failed.
         """
-        if self.error is not None:
-            raise self.error
-        assert self._engine is not None, "nobody has a session before it serves"
-        self._engine.post(message)
+        self._serving().post(message)
+
+    def command(self, command: Command) -> None:
+        """Have the engine's conductor do something.
+
+        Raises:
+            SessionClosed, EngineFailed: as of `post`.
+        """
+        self._serving().conductor.tell(command)
+
+    def watch(self, see: See) -> None:
+        """Have `see` told of every message; raises as `post`."""
+        self._serving().watch(see)
+
+    def unwatch(self, see: See) -> None:
+        """Tell it no more."""
+        if self._engine is not None:
+            self._engine.unwatch(see)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the engine is there and paused."""
+        return self.error is None and self._engine is not None and self._engine.conductor.paused
+
+    @property
+    def pending(self) -> dict[str, tuple[Message, ...]]:
+        """See `Engine`; raises as `post`."""
+        return self._serving().pending
 
     def stop(self) -> None:
         """Tell the engine to stop. Returns at once, and may be called any number of times from any thread."""
         self._stopping.set()
         self._stop.put(None)
+
+    def _serving(self) -> Engine:
+        if self.error is not None:
+            raise self.error
+        assert self._engine is not None, "nobody has a session before it serves"
+        return self._engine
 
     def _main(self) -> None:
         try:

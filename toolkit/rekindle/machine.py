@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from time import monotonic
 from typing import Any
@@ -18,13 +19,14 @@ from rekindle.config import Limits, Settings
 from rekindle.defaults import sampling_defaults
 from rekindle.detokenizer import Detokenizer
 from rekindle.disk_tier import DiskTier
-from rekindle.engine import Actors
+from rekindle.engine import Actors, Compose, composed
 from rekindle.errors import CheckpointError, InvalidRequest
 from rekindle.executables import Executables
 from rekindle.host_tier import DeviceCopies, HostTier, host_memory
 from rekindle.intake import Intake
 from rekindle.metrics import Stats
 from rekindle.model_config import ModelConfig
+from rekindle.models.families import Family
 from rekindle.models.load import load_decoder
 from rekindle.page_copies import page_bytes
 from rekindle.preparing import wait_for
@@ -83,8 +85,18 @@ class Machine:
     restored: Callable[[], Restored]
 
 
-def build(model: str | PathLike[str], settings: Settings, report: Report) -> Machine:
+def build(
+    model: str | PathLike[str],
+    settings: Settings,
+    report: Report,
+    *,
+    compose: Compose | None = None,
+    family: Family | None = None,
+) -> Machine:
     """Load a model, allocate its pages, and make the programs that `settings.precompile` says.
+
+    Args:
+        compose, family: as `rekindle.open` takes them.
 
     Raises:
         ModelError: the model cannot be opened.
@@ -94,7 +106,7 @@ def build(model: str | PathLike[str], settings: Settings, report: Report) -> Mac
     """
     started = monotonic()
     report(Progress("opening the model", 0, 1, "model"))
-    checkpoint = open_checkpoint(model, report)
+    checkpoint = open_checkpoint(model, report, family)
     report(Progress("opening the model", 1, 1, "model"))
     blueprint = Blueprint.of(checkpoint, settings, jax.devices()[0])
     defaults, unserved = _defaults(checkpoint, settings, blueprint.limits)
@@ -103,27 +115,28 @@ def build(model: str | PathLike[str], settings: Settings, report: Report) -> Mac
     scheduler, stepper = Scheduler(limits), Stepper(parts.executables, parts.pages, parts.slots, limits)
     scheduler.restore(parts.stored.pages)
     running = Running(blueprint, parts, scheduler, stepper, _host_tier(blueprint, parts), monotonic() - started)
+    actors = Actors(
+        intake=Intake(checkpoint.tokenizer, checkpoint.config.vocab_size, checkpoint.eos_ids, limits.max_context),
+        scheduler=scheduler,
+        stepper=stepper,
+        settler=Settler(),
+        detokenizer=Detokenizer(checkpoint.tokenizer),
+        host_tier=running.host_tier,
+        disk_tier=DiskTier(parts.stored.store),
+    )
     return Machine(
         source=checkpoint.source,
         model=checkpoint.config,
         limits=limits,
         dtype=blueprint.dtype.name,
-        actors=Actors(
-            intake=Intake(checkpoint.tokenizer, checkpoint.config.vocab_size, checkpoint.eos_ids, limits.max_context),
-            scheduler=scheduler,
-            stepper=stepper,
-            settler=Settler(),
-            detokenizer=Detokenizer(checkpoint.tokenizer),
-            host_tier=running.host_tier,
-            disk_tier=DiskTier(parts.stored.store),
-        ),
+        actors=composed(actors, compose),
         tokenizer=checkpoint.tokenizer,
         defaults=defaults,
         unserved=unserved,
         free=running.free,
         stats=running.stats,
         cache=running.cache,
-        load=running.load,
+        load=partial(running.load, family=family),
         preparing=parts.preparing,
         stored=parts.executables.idle,
         restored=running.restored,
@@ -173,8 +186,8 @@ class Running:
         text_of = tokenizer.decode if tokenizer else lambda tokens: ""
         return self.scheduler.look(lambda tree: view(tree, page_bytes, text_of))
 
-    def load(self, weights: Weights) -> list[Any]:
-        return load_weights(weights, self.blueprint.checkpoint.config, self.blueprint.dtype)
+    def load(self, weights: Weights, family: Family | None) -> list[Any]:
+        return load_weights(weights, self.blueprint.checkpoint.config, self.blueprint.dtype, family)
 
     def restored(self) -> Restored:
         made, nodes = self.parts.executables, len(self.parts.stored.pages)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rekindle.request import Request, SamplingParams
-from rekindle.results import EndReason
+from rekindle.results import CachedTokens, EndReason
 from rekindle.stored_page import NewPage
 from rekindle.token_logprob import TokenLogprob
 
@@ -270,6 +270,20 @@ class SaveCache:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSaving:
+    """Cached pages are on their way to disk, for who asked.
+
+    Attributes:
+        pages: written since the caller asked.
+        total: those, and those that are left to write.
+    """
+
+    ticket: int
+    pages: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class CacheSaved:
     """All pages that were cached are on disk, or as many as can be.
 
@@ -339,12 +353,12 @@ class Started:
 
     Attributes:
         prompt_tokens: tokens in its prompt.
-        cached_tokens: those of them that need not be computed.
+        cached: those of them that need not be computed.
     """
 
     request_id: int
     prompt_tokens: int
-    cached_tokens: int
+    cached: CachedTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +438,6 @@ class Text:
 Message = (
     Submit | Cancel | Admit | Withdraw | Rejected | Plan | Dispatched | Settled | Started | Output | Stopped | Text
     | Save | Gathered | Saved | Drop | Fetch | Fetched | NewWeights | KeepWeights | UseWeights
-    | WeightsUsed | Persist | Write | Written | SaveCache | CacheSaved
+    | WeightsUsed | Persist | Write | Written | SaveCache | CacheSaving | CacheSaved
 )  # fmt: skip
 """Any message."""

@@ -26,12 +26,12 @@ class Prefix:
 
     Attributes:
         tokens: tokens in the prefix.
-        cached_tokens: those of them that were found in the cache when it was made.
+        cached: those of them that were found in the cache when it was made, by tier.
     """
 
     def __init__(self, prompt: Prompt, asking: Asking, handle: Handle, made: Generation):
         self.tokens = made.usage.prompt_tokens
-        self.cached_tokens = made.cached_tokens
+        self.cached = made.cached
         self._prompt = prompt
         self._asking = asking
         self._release = weakref.finalize(self, handle.withdraw)
@@ -39,8 +39,13 @@ class Prefix:
     def __repr__(self) -> str:
         return f"<rekindle.Prefix of {self.tokens} tokens{'' if self._release.alive else ', released'}>"
 
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens that were found in the cache when it was made, in any tier."""
+        return self.cached.total
+
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        known = {"tokens": f"{self.tokens:,}", "found in the cache": f"{self.cached_tokens:,} of them"}
+        known = {"tokens": f"{self.tokens:,}", "cached when it was made": str(self.cached)}
         state = "held" if self._release.alive else "released"
         shown = markup.card("Prefix", state, markup.passage(as_text(self._prompt)), markup.facts(known))
         return markup.bundle(repr(self), shown)

@@ -32,6 +32,24 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class CachedTokens:
+    """Tokens of a prompt that were found in the prefix cache, by the tier that each was in."""
+
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+
+    @property
+    def total(self) -> int:
+        """In any tier."""
+        return self.device + self.host + self.disk
+
+    def __str__(self) -> str:
+        tiers = {"on the device": self.device, "in host memory": self.host, "on disk": self.disk}
+        return ", ".join(f"{count:,} {where}" for where, count in tiers.items() if count) or "none"
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one request.
 
@@ -48,10 +66,10 @@ class Usage:
         """Both together."""
         return self.prompt_tokens + self.completion_tokens
 
-    def said(self, cached_tokens: int) -> dict[str, str]:
+    def said(self, cached: CachedTokens) -> dict[str, str]:
         """What a cell shows of it."""
-        cached = f" ({cached_tokens:,} of them cached)" if cached_tokens else ""
-        return {"prompt": f"{self.prompt_tokens:,} tokens{cached}", "generated": f"{self.completion_tokens:,} tokens"}
+        found = f" (cached: {cached})" if cached.total else ""
+        return {"prompt": f"{self.prompt_tokens:,} tokens{found}", "generated": f"{self.completion_tokens:,} tokens"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +114,7 @@ class Generation:
         prompt_logprobs: one for each token of the prompt, None for its first; None unless asked for.
         usage: tokens of prompt and output.
         timings: seconds to its stages.
-        cached_tokens: tokens of the prompt that were not computed for it, but found in the prefix cache.
+        cached: tokens of the prompt that were not computed for it, but found in the prefix cache, by tier.
     """
 
     text: str
@@ -107,7 +125,12 @@ class Generation:
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None
     usage: Usage
     timings: Timings = field(compare=False)
-    cached_tokens: int = field(compare=False)
+    cached: CachedTokens = field(compare=False)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that were found in the prefix cache, in any tier."""
+        return self.cached.total
 
     def __str__(self) -> str:
         return self.text
@@ -145,7 +168,7 @@ def generation_html(generation: Generation) -> str:
     parts = (
         said_html(generation.text, generation.token_ids, generation.logprobs or ()),
         markup.folded("tokens of the prompt", prompt) if prompt else "",
-        markup.facts(generation.usage.said(generation.cached_tokens)),
+        markup.facts(generation.usage.said(generation.cached)),
         markup.facts(generation.timings.said(len(generation.token_ids))),
     )
     return "".join(parts)

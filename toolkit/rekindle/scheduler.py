@@ -41,7 +41,7 @@ from rekindle.metrics import Counts, SchedulerStats
 from rekindle.prefix_cache import NextPage, PrefixCache
 from rekindle.prefix_nodes import Node
 from rekindle.prefix_tree import PrefixTree
-from rekindle.results import EndReason
+from rekindle.results import CachedTokens, EndReason
 from rekindle.stored_page import StoredPage
 from rekindle.tracked import Tracked
 from rekindle.waiting import WaitingQueue
@@ -250,10 +250,10 @@ class Scheduler:
         tracked.begin(lease.published)
         self.cache.tree.hit(lease.tip)
         self._archiving.use(lease.tip)
-        self._count_admission(tracked, onload)
+        cached = self._count_admission(tracked, onload)
         if not tracked.started:
             tracked.started = True
-            draft.said.append(Started(request.id, len(request.prompt), tracked.computed))
+            draft.said.append(Started(request.id, len(request.prompt), cached))
         return True
 
     def _add_chunk(self, draft: "Draft", tracked: Tracked) -> None:
@@ -382,20 +382,23 @@ class Scheduler:
 
     # Statistics
 
-    def _count_admission(self, tracked: Tracked, onload: Onload | None) -> None:
+    def _count_admission(self, tracked: Tracked, onload: Onload | None) -> CachedTokens:
+        """Count where the tokens of a request that was just admitted were found."""
         counts, left, size = self._counts, tracked.prefill_end - tracked.computed, self._limits.page_size
-        if tracked.started:
-            counts.recomputed_tokens += left
-            return
-        counts.prompt_tokens += tracked.prefill_end
         onloaded, from_disk = (len(onload.pages) * size, onload.from_disk * size) if onload else (0, 0)
         # The last block is computed again: it counts as that, and not as found where its page was.
         onloaded = min(onloaded, tracked.computed)
         from_disk = min(from_disk, onloaded)
-        counts.device_hit_tokens += tracked.computed - onloaded
-        counts.host_hit_tokens += onloaded - from_disk
-        counts.disk_hit_tokens += from_disk
+        cached = CachedTokens(tracked.computed - onloaded, onloaded - from_disk, from_disk)
+        if tracked.started:
+            counts.recomputed_tokens += left
+            return cached
+        counts.prompt_tokens += tracked.prefill_end
+        counts.device_hit_tokens += cached.device
+        counts.host_hit_tokens += cached.host
+        counts.disk_hit_tokens += cached.disk
         counts.computed_tokens += left
+        return cached
 
     def _snapshot(self) -> SchedulerStats:
         tree = self.cache.tree

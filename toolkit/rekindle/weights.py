@@ -15,19 +15,23 @@ from rekindle.checkpoint.open import open_checkpoint
 from rekindle.errors import InvalidRequest, UnsupportedModel
 from rekindle.model_config import ModelConfig
 from rekindle.models.decoder import Decoder
+from rekindle.models.families import Family
 from rekindle.models.load import load_decoder
 
 Weights = str | PathLike[str] | Mapping[str, Any]
 """A model as `open` takes it, or arrays by the names that Hugging Face checkpoints give them, projections (out, in)."""
 
 
-def load_weights(weights: Weights, config: ModelConfig, dtype: jnp.dtype) -> list[jax.Array]:
+def load_weights(
+    weights: Weights, config: ModelConfig, dtype: jnp.dtype, family: Family | None = None
+) -> list[jax.Array]:
     """Read weights.
 
     Args:
         weights: where they are, or what they are.
         config: the model that is open.
         dtype: that they are cast to.
+        family: as `rekindle.open` takes it.
 
     Returns:
         Device arrays, in the order of `Executables.weights`.
@@ -43,7 +47,7 @@ def load_weights(weights: Weights, config: ModelConfig, dtype: jnp.dtype) -> lis
         check_layout({name: np.shape(array) for name, array in weights.items()}, config, "the given weights")
         tensors: Mapping[str, Any] = {name: np.asarray(weights[name]) for name in expected_shapes(config)}
     else:
-        checkpoint = open_checkpoint(weights)
+        checkpoint = open_checkpoint(weights, family=family)
         _check_same(config, checkpoint.config, checkpoint.source)
         tensors = checkpoint.tensors
     return flat_weights(load_decoder(config, tensors, dtype))

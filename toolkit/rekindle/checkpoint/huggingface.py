@@ -9,15 +9,18 @@ from rekindle.checkpoint.checkpoint import Checkpoint, LazyTensors
 from rekindle.checkpoint.layout import check_layout, expected_shapes
 from rekindle.checkpoint.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.errors import CheckpointError, ModelNotFound
-from rekindle.models.families import parse_config
+from rekindle.models.families import Family, parse_config
 from rekindle.text.huggingface import load_tokenizer
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 
 
-def open_directory(directory: Path) -> Checkpoint:
+def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     """Open a model directory: read its headers and tokenizer, and leave the weights on disk.
+
+    Args:
+        family: beside those that are known.
 
     Raises:
         ModelNotFound: the directory has no config.json.
@@ -30,7 +33,7 @@ def open_directory(directory: Path) -> Checkpoint:
         hint = f"; to open the GGUF in it, give its path: {held[0]}" if held else ""
         raise ModelNotFound(f"{source} is no model directory: it has no config.json{hint}")
     settings = _read_json(directory / "config.json")
-    config = parse_config(settings, f"{source}/config.json")
+    config = parse_config(settings, f"{source}/config.json", family)
     files = _weight_files(directory)
     owners = {name: file for file in files for name in file.shapes}
     check_layout({name: file.shapes[name] for name, file in owners.items()}, config, source)

@@ -9,6 +9,7 @@ from rekindle.checkpoint.gguf import open_gguf
 from rekindle.checkpoint.hub import download_snapshot, is_hub_id
 from rekindle.checkpoint.huggingface import open_directory
 from rekindle.errors import ModelNotFound
+from rekindle.models.families import Family
 from rekindle.progress import Report, silent
 
 _ACCEPTED = (
@@ -17,13 +18,14 @@ _ACCEPTED = (
 )
 
 
-def open_checkpoint(model: str | os.PathLike[str], report: Report = silent) -> Checkpoint:
+def open_checkpoint(model: str | os.PathLike[str], report: Report = silent, family: Family | None = None) -> Checkpoint:
     """Open a model: its config, tokenizer and end tokens now, its weights as they are looked up.
 
     Args:
         model: "smollm2-135m-instruct" in any case, the path of a Hugging Face directory or of a GGUF file, or the
             `owner/name` of a model on the hub; looked for in this order.
         report: called while something is downloaded, on the calling thread or one of the hub library's.
+        family: of a directory or hub id, beside those that are known.
 
     Raises:
         ModelNotFound: nothing that can be opened is there.
@@ -36,12 +38,12 @@ def open_checkpoint(model: str | os.PathLike[str], report: Report = silent) -> C
         return open_gguf(embedded_path(report))
     path = Path(name).expanduser()
     if name and path.is_dir():
-        return open_directory(path)
+        return open_directory(path, family)
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             hint = "; give the directory that it is in" if path.suffix == ".safetensors" else ""
             raise ModelNotFound(f"{path} is a file, but no .gguf file{hint}. {_ACCEPTED}")
         return open_gguf(path)
     if is_hub_id(name) and path.suffix.lower() != ".gguf":
-        return open_directory(download_snapshot(name, report))
+        return open_directory(download_snapshot(name, report), family)
     raise ModelNotFound(f"no model {name!r}: there is no such directory or file, and it is no hub id. {_ACCEPTED}")

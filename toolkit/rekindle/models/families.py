@@ -30,18 +30,19 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
-def parse_config(config: Mapping[str, Any], source: str) -> ModelConfig:
+def parse_config(config: Mapping[str, Any], source: str, another: Family | None = None) -> ModelConfig:
     """Read a Hugging Face `config.json`, in the older or the newer spelling of its rope parameters.
 
     Args:
         config: the decoded JSON object.
         source: where it came from, for messages.
+        another: a family beside those that are known.
 
     Raises:
         UnsupportedModel: the architecture, activation, rope type or attention is not implemented.
         CheckpointError: a required number is missing or is not a positive number.
     """
-    name, family = _family(config, source)
+    name, family = _family(config, source, another)
     _reject_unsupported(config, family, source)
     hidden, heads = _positive(config, "hidden_size", source), _positive(config, "num_attention_heads", source)
     kv_heads = _positive(config, "num_key_value_heads", source) if config.get("num_key_value_heads") else heads
@@ -65,14 +66,19 @@ def parse_config(config: Mapping[str, Any], source: str) -> ModelConfig:
     )
 
 
-def _family(config: Mapping[str, Any], source: str) -> tuple[str, Family]:
+def _family(config: Mapping[str, Any], source: str, another: Family | None) -> tuple[str, Family]:
     architectures = config.get("architectures") or []
+    if another is not None and another.architecture in architectures:
+        return another.architecture, another
     for name, family in FAMILIES.items():
         if family.architecture in architectures or (not architectures and config.get("model_type") == name):
             return name, family
     supported = ", ".join(family.architecture for family in FAMILIES.values())
     came = ", ".join(map(str, architectures)) or "none named"
-    raise UnsupportedModel(f"{source}: the architecture ({came}) is not supported. Supported are: {supported}")
+    raise UnsupportedModel(
+        f"{source}: the architecture ({came}) is not supported. Supported are: {supported}; others "
+        "that differ from them in no more than a Family says can be opened with open(..., family=Family(...))"
+    )
 
 
 def _reject_unsupported(config: Mapping[str, Any], family: Family, source: str) -> None:

@@ -1,0 +1,146 @@
+"""Each message in a few words, for people who look at an engine."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rekindle.messages import (
+    Admit,
+    CacheSaved,
+    CacheSaving,
+    Cancel,
+    Chat,
+    Chunk,
+    Continued,
+    Dispatched,
+    Drop,
+    Fetch,
+    Fetched,
+    Gathered,
+    KeepWeights,
+    Message,
+    NewWeights,
+    Onload,
+    Output,
+    Persist,
+    Plan,
+    Prompt,
+    Rejected,
+    Save,
+    SaveCache,
+    Saved,
+    Settled,
+    Started,
+    Stopped,
+    Submit,
+    Text,
+    UseWeights,
+    WeightsUsed,
+    Withdraw,
+    Write,
+    Written,
+)
+
+LONGEST = 60
+"""Characters of a text that are shown, and ids of a list."""
+
+
+def in_words(message: Message) -> str:
+    """Its kind and what it carries, on one line."""
+    kind = type(message).__name__
+    say: Callable[[Any], str] | None = _WORDS.get(type(message))
+    said = say(message) if say is not None else ""
+    return f"{kind}: {said}" if said else kind
+
+
+def _submit(message: Submit) -> str:
+    return f"request {message.request_id}, {_prompt(message.prompt)}{', to be held' if message.hold else ''}"
+
+
+def _prompt(prompt: Prompt) -> str:
+    match prompt:
+        case str():
+            return _short(prompt)
+        case Chat():
+            return f"a chat of {len(prompt.messages)}"
+        case Continued():
+            return f"{_prompt(prompt.prefix)} and {_prompt(prompt.more)}"
+    return f"token ids {_ids(prompt)}"
+
+
+def _plan(plan: Plan) -> str:
+    parts = [f"tick {plan.tick}", *map(_onload, plan.onloads), *map(_chunk, plan.chunks)]
+    if plan.rows:
+        parts.append(f"decode {', '.join(str(row.request_id) for row in plan.rows)}")
+    return "; ".join(parts)
+
+
+def _chunk(chunk: Chunk) -> str:
+    end = "" if chunk.completes is None else ", then sample"
+    return f"prefill {chunk.request_id} from {chunk.start} to {chunk.start + len(chunk.tokens)}{end}"
+
+
+def _onload(onload: Onload) -> str:
+    return f"onload pages {_ids(onload.pages)}"
+
+
+def _dispatched(message: Dispatched) -> str:
+    sampled = ", ".join(str(each.request_id) for each in message.sampled)
+    return f"tick {message.tick}" + (f", a token for {sampled}" if sampled else "")
+
+
+def _settled(message: Settled) -> str:
+    tokens = ", ".join(f"{token} for {request_id}" for request_id, token in message.tokens)
+    return f"tick {message.tick}" + (f", token {tokens}" if tokens else "")
+
+
+def _output(message: Output) -> str:
+    return f"request {message.request.id}, tokens {_ids(message.token_ids)}{_ending(message.end)}"
+
+
+def _text(message: Text) -> str:
+    return f"request {message.request_id}, {_short(message.text)}{_ending(message.end)}"
+
+
+def _ending(end: str | None) -> str:
+    return "" if end is None else f", ended: {end}"
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+
+
+def _ids(ids: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ids[: LONGEST // 6]))
+    return f"[{shown}{', …' if len(ids) > LONGEST // 6 else ''}]"
+
+
+_WORDS: dict[type, Callable[[Any], str]] = {
+    Submit: _submit,
+    Cancel: lambda m: f"request {m.request_id}",
+    Admit: lambda m: f"request {m.request.id}, {len(m.request.prompt)} prompt tokens",
+    Withdraw: lambda m: f"request {m.request_id}",
+    Rejected: lambda m: f"request {m.request_id}, {m.error}",
+    Plan: _plan,
+    Save: lambda m: f"pages {_ids(m.pages)} to the host tier",
+    Gathered: lambda m: f"{len(m.arrays)} pages",
+    Saved: lambda m: "kept" if m.kept else "not kept",
+    Drop: lambda m: f"{len(m.entries)} pages of the host tier",
+    Fetch: lambda m: f"request {m.request_id}, {len(m.copies)} pages",
+    Fetched: lambda m: f"request {m.request_id}, {'not all of them' if m.staged is None else f'{len(m.staged)} pages'}",
+    Persist: lambda m: f"{len(m.pages)} pages",
+    Write: lambda m: f"{len(m.pages)} pages",
+    Written: lambda m: f"{sum(record is not None for record in m.records)} pages",
+    SaveCache: lambda m: "",
+    CacheSaving: lambda m: f"{m.pages} of {m.total} pages so far",
+    CacheSaved: lambda m: f"{m.pages} pages",
+    Dispatched: _dispatched,
+    Settled: _settled,
+    Started: lambda m: f"request {m.request_id}, {m.cached.total} of {m.prompt_tokens} prompt tokens cached",
+    Output: _output,
+    Stopped: lambda m: f"request {m.request_id}, after {m.tokens} tokens",
+    NewWeights: lambda m: f"{len(m.weights)} arrays",
+    KeepWeights: lambda m: "",
+    UseWeights: lambda m: f"{len(m.weights)} arrays",
+    WeightsUsed: lambda m: "",
+    Text: _text,
+}

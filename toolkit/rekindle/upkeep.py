@@ -1,0 +1,119 @@
+"""What a session does beside generating, as operations that wait: other weights, saving, pausing, closing."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Literal
+
+from rekindle.callers import Callers
+from rekindle.conductor import Command
+from rekindle.errors import InvalidRequest, SessionError, StorageError
+from rekindle.feed import Feed
+from rekindle.handled import Handled
+from rekindle.host import Host
+from rekindle.machine import Machine
+from rekindle.messages import CacheSaved, CacheSaving, KeepWeights
+from rekindle.preparing import followed, raise_first
+from rekindle.progress import Progress
+from rekindle.progress_bars import ProgressBars
+from rekindle.waits import Wait, Waits, shown
+from rekindle.weights import Weights
+
+CLOSE_SECONDS = 3.0
+"""How long a session that is closed goes on writing what is cached to disk."""
+InFlight = Literal["finish", "fail"]
+
+
+class Upkeep:
+    """The operations of one session.
+
+    Args:
+        host, machine, callers: what serves it.
+    """
+
+    def __init__(self, host: Host, machine: Machine, callers: Callers):
+        self._host, self._machine, self._callers = host, machine, callers
+
+    def update_weights(self, weights: Weights, in_flight: InFlight) -> Waits[None]:
+        """See `Session.update_weights`."""
+        if in_flight not in ("finish", "fail"):
+            raise InvalidRequest(f"in_flight must be 'finish' or 'fail', got {in_flight!r}")
+        loading = _in_a_thread(lambda: self._machine.load(weights))
+        yield Wait(loading)
+        (outcome,) = loading.items
+        if isinstance(outcome, Exception):
+            raise outcome
+        ticket, used = self._callers.new_weights(outcome, self._host.post, fail=in_flight == "fail")
+        try:
+            yield Wait(used)
+        except BaseException:
+            self._host.post(KeepWeights(ticket))
+            raise
+        if self._host.error is not None:
+            raise self._host.error
+
+    def save(self, progress: bool) -> Waits[int]:
+        """See `Session.save`."""
+        if not self._machine.limits.snapshots:
+            raise StorageError(
+                'this session writes no prefixes to disk: that takes restore="auto" or "require", prefix_cache=True, '
+                "and host_cache_bytes and disk_cache_bytes above 0 in open()"
+            )
+        saving, seen = self._callers.save_cache(self._host.post), 0
+        with ProgressBars(progress) as bars:
+            while not saving.closed:
+                yield Wait(saving, seen)
+                for said in saving.items[seen:]:
+                    seen += 1
+                    if isinstance(said, CacheSaving):
+                        bars.show(Progress("saving cached pages", said.pages, said.total, "pages"))
+        return self._pages_saved(saving)
+
+    def _pages_saved(self, saving: Feed[CacheSaving | CacheSaved]) -> int:
+        answer = saving.items[-1] if saving.items else None
+        if not isinstance(answer, CacheSaved):
+            assert self._host.error is not None, "unanswered by an engine that serves"
+            raise self._host.error
+        if not answer.complete:
+            raise StorageError(
+                f"{answer.pages} pages were written, and others could not be: see the warnings for the reason; after "
+                "update_weights none are"
+            )
+        return answer.pages
+
+    def precompiled(self, progress: bool) -> Waits[None]:
+        """See `Session.precompiled`."""
+        with ProgressBars(progress) as bars:
+            yield from shown(followed(self._machine.preparing, self._machine.stored()), bars)
+        raise_first(self._machine.preparing)
+
+    def command(self, command: Command) -> Waits[Handled | None]:
+        """Have the conductor do something; what an actor handled, if that was asked for and there was anything."""
+        self._host.command(command)
+        yield Wait(command.answer)
+        if self._host.error is not None:
+            raise self._host.error
+        return command.answer.items[0] if command.answer.items else None
+
+    def close(self) -> Waits[None]:
+        """See `Session.close`."""
+        if self._host.error is None and self._machine.limits.snapshots and not self._host.paused:
+            with suppress(SessionError):
+                yield Wait(self._callers.save_cache(self._host.post), timeout=CLOSE_SECONDS)
+        self._host.stop()
+        yield Wait(self._host.stopped)
+
+
+def _in_a_thread(load: Callable[[], list[Any]]) -> Feed[list[Any] | Exception]:
+    """Read weights in a thread of their own: a feed can be left at once, and what was read is then let go."""
+    loading: Feed[list[Any] | Exception] = Feed()
+
+    def put() -> None:
+        try:
+            loading.put(load())
+        except Exception as error:
+            loading.put(error)
+        loading.close()
+
+    threading.Thread(target=put, name="rekindle-weights", daemon=True).start()
+    return loading

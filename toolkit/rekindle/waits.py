@@ -1,0 +1,74 @@
+"""An operation that waits, written once: its caller awaits it or, in its blocking twin, blocks."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import anyio
+
+from rekindle.feed import TO_THE_END, Feed
+from rekindle.progress import Progress
+from rekindle.progress_bars import ProgressBars
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What is waited for next.
+
+    Attributes:
+        feed: until it has more than `seen` items, or is closed.
+        timeout: seconds after which to go on all the same; None for never.
+    """
+
+    feed: Feed[Any]
+    seen: int = TO_THE_END
+    timeout: float | None = None
+
+
+Waits = Generator[Wait, None, T]
+"""An operation: it yields what it waits for and returns its result. Leaving a wait early raises in it."""
+
+
+async def awaited(waits: Waits[T]) -> T:
+    """Run an operation; the loop keeps turning meanwhile."""
+    try:
+        wait = next(waits)
+        while True:
+            try:
+                with anyio.move_on_after(wait.timeout):
+                    await wait.feed.grown(wait.seen)
+            except BaseException as error:
+                wait = waits.throw(error)
+            else:
+                wait = next(waits)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+
+
+def blocked(waits: Waits[T]) -> T:
+    """Run an operation on a thread that has nothing else to do."""
+    try:
+        wait = next(waits)
+        while True:
+            try:
+                wait.feed.grown_blocking(wait.seen, wait.timeout)
+            except BaseException as error:
+                wait = waits.throw(error)
+            else:
+                wait = next(waits)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+
+
+def shown(feed: Feed[Progress], bars: ProgressBars) -> Waits[None]:
+    """Draw what a feed reports, to its end."""
+    seen = 0
+    while not feed.closed:
+        yield Wait(feed, seen)
+        for report in feed.items[seen:]:
+            bars.show(report)
+            seen += 1
