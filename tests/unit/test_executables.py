@@ -13,10 +13,11 @@ import pytest
 
 from rekindle.buckets import Bucket
 from rekindle.errors import SessionClosed
-from rekindle.executables import WORKERS, Executables
+from rekindle.executables import Executables
 from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
 from rekindle.testing import FAKE_MODEL
+from rekindle.workers import WORKERS
 
 STEPS: list[Key] = [Bucket(64, 0), Bucket(0, 1), Bucket(0, 4), Bucket(0, 32)]
 SECONDS = 20.0

@@ -8,7 +8,7 @@ import anyio
 from rekindle.actor import Actor
 from rekindle.conductor import Conductor
 from rekindle.errors import ConfigError
-from rekindle.handled import Handled, See
+from rekindle.handled import Handled, Pending, See
 from rekindle.messages import (
     Admit,
     CacheSaved,
@@ -134,9 +134,9 @@ class Engine:
         self.conductor = Conductor(tuple(stages.values()))
 
     @property
-    def pending(self) -> dict[str, tuple[Message, ...]]:
+    def pending(self) -> Pending:
         """The messages that wait to be taken, by the name of the actor that is to take them. Any thread may ask."""
-        return {name: stage.mailbox.items for name, stage in self._stages.items()}
+        return Pending((name, stage.mailbox.items) for name, stage in self._stages.items())
 
     def post(self, message: Message) -> None:
         """Send a message to whoever takes it. Any thread may call this; it never blocks."""

@@ -4,11 +4,9 @@ import atexit
 import threading
 import warnings
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from functools import partial
-from time import monotonic
 from typing import Any
 
 import jax
@@ -17,12 +15,8 @@ from rekindle.errors import SessionClosed
 from rekindle.program_key import Difference
 from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import Key, Program, Programs, program_name
+from rekindle.workers import Workers
 
-WORKERS = 2
-"""Lowering and loading hold the interpreter about half of the time."""
-
-QUIET_SECONDS, PATIENCE_SECONDS = 0.3, 5.0
-"""How long no program is called before the next is made in the background, and how long that is waited for."""
 EXIT_SECONDS = 10.0
 """How long a process that ends waits for a program that is being made."""
 
@@ -53,13 +47,8 @@ class Executables:
         self._shelf = shelf
         self._held: OrderedDict[Key, Program] = OrderedDict()
         self._coming: dict[Key, Future[Program]] = {}
-        self._queue: deque[Key] = deque()
         self._planned: set[Key] = set()
-        self._patient: set[Key] = set()
-        self._called = monotonic()
-        self._stopped = threading.Event()
-        self._background = self._threads = 0
-        self._idle: Future[None] = Future()
+        self._workers = Workers(self._make)
         self._lock = threading.Lock()
         atexit.register(_end, weakref.ref(self))
 
@@ -68,8 +57,8 @@ class Executables:
 
     def find(self, key: Key) -> Program | None:
         """A program if it is ready. The caller's reference keeps it alive whatever is given up."""
+        self._workers.called()
         with self._lock:
-            self._called = monotonic()
             if key in self._held:
                 self._held.move_to_end(key)
             return self._held.get(key)
@@ -81,19 +70,20 @@ class Executables:
             keys: of the programs.
             patient: each begins only when no program was called for a moment, or all the time for seconds.
         """
+        if patient:
+            self._workers.called()
         with self._lock:
             keys = list(keys)
             self._planned.update(keys)
-            if patient:
-                self._patient.update(keys)
-                self._called = monotonic()
-            return [self._ask(key, urgent=False) for key in keys]
+            return [self._ask(key, lambda key: self._workers.in_turn(key, patient=patient)) for key in keys]
 
     def obtain(self, key: Key) -> Future[Program]:
         """A program as soon as can be."""
         with self._lock:
             missed = key in self._planned and key not in self._held and key not in self._coming
-            future = self._ask(key, urgent=True)
+            if key in self._coming:
+                self._workers.hurry(key)
+            future = self._ask(key, self._workers.now)
         if missed:
             self._warn(key, f"it was given up for others: max_executables keeps {self._capacity}")
         return future
@@ -115,73 +105,25 @@ class Executables:
 
     def idle(self) -> Future[None]:
         """Done once nothing is being made or saved."""
-        with self._lock:
-            if not self._threads and not self._idle.done():
-                self._idle.set_result(None)
-            return self._idle
+        return self._workers.idle()
 
     def stop(self) -> None:
         """Make nothing more; who waits is told."""
         with self._lock:
-            waiting = [self._coming.pop(key) for key in self._queue]
-            self._queue.clear()
+            waiting = [self._coming.pop(key) for key in self._workers.stop()]
             self._capacity = 0
-            self._stopped.set()
         for future in waiting:
             future.set_exception(SessionClosed("the session was closed before the program was made"))
 
-    def _ask(self, key: Key, *, urgent: bool) -> Future[Program]:
+    def _ask(self, key: Key, begin: Callable[[Key], None]) -> Future[Program]:
         if key in self._held:
             future: Future[Program] = Future()
             future.set_result(self._held[key])
             return future
-        new = key not in self._coming
-        if new:
+        if key not in self._coming:
             self._coming[key] = Future()
-        if urgent and (new or key in self._queue):
-            if not new:
-                self._queue.remove(key)
-            self._start(partial(self._make, key))
-        elif new:
-            self._queue.append(key)
-            if self._background < WORKERS:
-                self._background += 1
-                self._start(self._work)
+            begin(key)
         return self._coming[key]
-
-    def _start(self, work: Callable[[], None]) -> None:
-        self._threads += 1
-        if self._idle.done():
-            self._idle = Future()
-        threading.Thread(target=self._run, args=(work,), name="rekindle-programs", daemon=True).start()
-
-    def _run(self, work: Callable[[], None]) -> None:
-        work()
-        with self._lock:
-            self._threads -= 1
-            if not self._threads:
-                self._idle.set_result(None)
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._queue:
-                    self._background -= 1
-                    return
-                patient = self._queue[0] in self._patient
-            if patient:
-                self._wait_for_quiet()
-            with self._lock:
-                key = self._queue.popleft() if self._queue else None
-            if key is not None:
-                self._make(key)
-
-    def _wait_for_quiet(self) -> None:
-        """The compiler uses all cores, and so does a tick."""
-        latest = monotonic() + PATIENCE_SECONDS
-        while (left := min(latest, self._called + QUIET_SECONDS) - monotonic()) > 0:
-            if self._stopped.wait(left):
-                return
 
     def _make(self, key: Key) -> None:
         try:

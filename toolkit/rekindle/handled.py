@@ -29,5 +29,13 @@ class Handled:
         return "\n".join(lines)
 
 
+class Pending(dict[str, tuple[Message, ...]]):
+    """Messages that wait, by the name of the actor that is to take them; shown as a line for each."""
+
+    def __repr__(self) -> str:
+        lines = [f"for {actor}: {in_words(message)}" for actor, messages in self.items() for message in messages]
+        return "\n".join(lines) or "no message waits"
+
+
 See = Callable[[Handled], None]
 """Is told of a message on the engine's thread; it must neither block nor change anything."""

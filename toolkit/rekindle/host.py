@@ -10,7 +10,7 @@ from rekindle.conductor import Command
 from rekindle.engine import Deliver, Engine
 from rekindle.errors import EngineFailed, SessionClosed
 from rekindle.feed import Feed
-from rekindle.handled import See
+from rekindle.handled import Pending, See
 from rekindle.machine import Machine
 from rekindle.messages import Message
 from rekindle.progress import Progress, Report
@@ -73,7 +73,7 @@ class Host:
         return self.error is None and self._engine is not None and self._engine.conductor.paused
 
     @property
-    def pending(self) -> dict[str, tuple[Message, ...]]:
+    def pending(self) -> Pending:
         """See `Engine`; raises as `post`."""
         return self._serving().pending
 

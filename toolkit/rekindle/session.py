@@ -12,10 +12,9 @@ from rekindle.callers import Callers
 from rekindle.conductor import Pause, Resume, Step
 from rekindle.errors import InvalidRequest
 from rekindle.handle import Handle, Stream
-from rekindle.handled import Handled, See
+from rekindle.handled import Handled, Pending, See
 from rekindle.host import Host
 from rekindle.machine import Machine
-from rekindle.messages import Message
 from rekindle.metrics import Stats, prompt_shares
 from rekindle.prefix import Holding, Prefix
 from rekindle.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
@@ -364,7 +363,7 @@ class Session:
         return self._host.paused
 
     @property
-    def pending(self) -> dict[str, tuple[Message, ...]]:
+    def pending(self) -> Pending:
         """The messages that wait to be taken, by the name of the actor that is to take them."""
         return self._host.pending
 

@@ -12,7 +12,6 @@ import jax
 from rekindle.buckets import Bucket
 from rekindle.cli.needed import Needed
 from rekindle.errors import ConfigError, StorageError
-from rekindle.executables import WORKERS
 from rekindle.program_key import PACKAGES, Target
 from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import Key, Programs, program_name
@@ -20,6 +19,7 @@ from rekindle.progress import Progress, Report
 from rekindle.progress_bars import ProgressBars
 from rekindle.storage import cache_dir
 from rekindle.stores import PROGRAMS
+from rekindle.workers import WORKERS
 
 
 def precompile(arguments: Namespace) -> int:

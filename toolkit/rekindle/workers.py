@@ -1,0 +1,111 @@
+"""Worker threads that make programs: urgent ones at once, others in turn, patient ones in a moment of quiet."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from time import monotonic
+
+from rekindle.programs import Key
+
+WORKERS = 2
+"""Lowering and loading hold the interpreter about half of the time."""
+
+QUIET_SECONDS, PATIENCE_SECONDS = 0.3, 5.0
+"""How long no program is called before the next is made in the background, and how long that is waited for."""
+
+
+class Workers:
+    """Calls `make` once for each key that it is given, on threads that live as long as there is something to do.
+
+    Args:
+        make: called without a lock held; it must not raise.
+    """
+
+    def __init__(self, make: Callable[[Key], None]):
+        self._make = make
+        self._queue: deque[tuple[Key, bool]] = deque()
+        self._called = monotonic()
+        self._stopped = threading.Event()
+        self._in_turn = self._threads = 0
+        self._idle: Future[None] = Future()
+        self._lock = threading.Lock()
+
+    def called(self) -> None:
+        """A program is being called now: it is not quiet."""
+        self._called = monotonic()
+
+    def now(self, key: Key) -> None:
+        """Make this on a thread of its own."""
+        with self._lock:
+            self._start(partial(self._make, key))
+
+    def hurry(self, key: Key) -> None:
+        """The same for one that was put in line, unless it is being made already."""
+        with self._lock:
+            waiting = next((each for each in self._queue if each[0] == key), None)
+            if waiting is not None:
+                self._queue.remove(waiting)
+                self._start(partial(self._make, key))
+
+    def in_turn(self, key: Key, *, patient: bool) -> None:
+        """Make this after those that are in line.
+
+        Args:
+            patient: only when no program was called for a moment, or all the time for seconds.
+        """
+        with self._lock:
+            self._queue.append((key, patient))
+            if self._in_turn < WORKERS:
+                self._in_turn += 1
+                self._start(self._work)
+
+    def idle(self) -> "Future[None]":
+        """Done once nothing is being made or in line."""
+        with self._lock:
+            if not self._threads and not self._idle.done():
+                self._idle.set_result(None)
+            return self._idle
+
+    def stop(self) -> list[Key]:
+        """Begin nothing more that is in line; what was."""
+        with self._lock:
+            waiting = [key for key, _ in self._queue]
+            self._queue.clear()
+            self._stopped.set()
+        return waiting
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._threads += 1
+        if self._idle.done():
+            self._idle = Future()
+        threading.Thread(target=self._run, args=(work,), name="rekindle-programs", daemon=True).start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        work()
+        with self._lock:
+            self._threads -= 1
+            if not self._threads:
+                self._idle.set_result(None)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._in_turn -= 1
+                    return
+                _, patient = self._queue[0]
+            if patient:
+                self._wait_for_quiet()
+            with self._lock:
+                key = self._queue.popleft()[0] if self._queue else None
+            if key is not None:
+                self._make(key)
+
+    def _wait_for_quiet(self) -> None:
+        """The compiler uses all cores, and so does a tick."""
+        latest = monotonic() + PATIENCE_SECONDS
+        while (left := min(latest, self._called + QUIET_SECONDS) - monotonic()) > 0:
+            if self._stopped.wait(left):
+                return
