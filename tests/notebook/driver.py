@@ -85,7 +85,7 @@ class Running:
         return self._cell
 
     def _read(self) -> None:
-        message = self._notebook.client.get_iopub_msg(timeout=SILENCE)
+        message = self._notebook.hear(SILENCE)
         if message["parent_header"].get("msg_id") != self._id:
             self._notebook.stray.append(message)
             return
@@ -105,12 +105,14 @@ class Notebook:
     """A running kernel and its front end.
 
     Attributes:
+        heard: all that was said, in order, whichever cell it belongs to.
         stray: what was said outside of the cell that was being read, such as a late print of an earlier one.
     """
 
     def __init__(self, manager: KernelManager, client: BlockingKernelClient, log: Path):
         self.manager = manager
         self.client = client
+        self.heard: list[dict[str, Any]] = []
         self.stray: list[dict[str, Any]] = []
         self._log = log
         self._greeting = log.read_text(errors="replace")
@@ -146,6 +148,12 @@ class Notebook:
         self.manager.shutdown_kernel()
         return time.monotonic() - start, process.wait()
 
+    def hear(self, timeout: float) -> dict[str, Any]:
+        """The next thing that is said; raises `queue.Empty` after so many seconds of silence."""
+        message: dict[str, Any] = self.client.get_iopub_msg(timeout=timeout)
+        self.heard.append(message)
+        return message
+
     def start(self, code: str) -> Running:
         """Execute a cell without waiting for it."""
         return Running(self, code)
@@ -166,7 +174,7 @@ class Notebook:
         self.run("import gc; gc.collect()")  # what was never awaited or retrieved is complained of when it is dropped
         while True:
             try:
-                self.stray.append(self.client.get_iopub_msg(timeout=0.5))
+                self.stray.append(self.hear(0.5))
             except queue.Empty:
                 break
         late = [message["content"]["text"] for message in self.stray if message["msg_type"] == "stream"]

@@ -1,6 +1,7 @@
 """Messages arrive in order, from any thread, and a sleeper is woken once, whatever loop it sleeps on."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -99,6 +100,110 @@ async def test_a_receiver_that_was_cancelled_loses_no_message() -> None:
         tasks.cancel_scope.cancel()
     mailbox.put("late")
     assert await mailbox.receive() == "late"
+
+
+async def test_what_is_held_back_is_received_once_it_is_released_and_nothing_is_lost() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    received: list[int] = []
+
+    async def receive() -> None:
+        while True:
+            received.append(await mailbox.receive())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receive)
+        mailbox.put(0)
+        await anyio.wait_all_tasks_blocked()
+        for first in (1, 4):  # held while the receiver waits, and a second time
+            mailbox.hold()
+            mailbox.put(first)
+            await to_thread.run_sync(mailbox.put, first + 1)
+            await anyio.wait_all_tasks_blocked()
+            assert (received, mailbox.items, len(mailbox)) == ([*range(first)], (first, first + 1), 2)
+            mailbox.release()
+            mailbox.put(first + 2)
+            await anyio.wait_all_tasks_blocked()
+            assert received == [*range(first + 3)]
+        mailbox.put(7)
+        mailbox.hold()  # the receiver was woken, and finds it held when it looks
+        await anyio.wait_all_tasks_blocked()
+        assert mailbox.items == (7,)
+        await to_thread.run_sync(mailbox.release)
+        await anyio.wait_all_tasks_blocked()
+        assert received == [*range(8)]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_message_that_is_taken_does_not_reach_the_receiver() -> None:
+    mailbox: Mailbox[str] = Mailbox()
+    assert mailbox.take() is None
+    received: list[str] = []
+
+    async def receive() -> None:
+        received.append(await mailbox.receive())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receive)
+        await anyio.wait_all_tasks_blocked()
+        mailbox.hold()
+        for word in ("first", "second"):
+            mailbox.put(word)
+        assert mailbox.take() == "first"
+        mailbox.release()
+        await anyio.wait_all_tasks_blocked()
+        assert received == ["second"]
+        assert mailbox.take() is None
+
+
+async def test_one_who_was_woken_waits_on_if_its_message_was_taken_from_under_it() -> None:
+    mailbox: Mailbox[str] = Mailbox()
+    received: list[str] = []
+
+    async def receive() -> None:
+        received.append(await mailbox.receive())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receive)
+        await anyio.wait_all_tasks_blocked()
+        mailbox.put("taken")
+        assert mailbox.take() == "taken"
+        await anyio.wait_all_tasks_blocked()
+        assert received == []
+        mailbox.put("received")
+    assert received == ["received"]
+
+
+def test_the_oldest_of_several_mailboxes_is_the_one_whose_first_item_was_put_first() -> None:
+    mailboxes: list[Mailbox[int]] = [Mailbox() for _ in range(3)]
+    order = [2, 0, 0, 1, 2, 1, 0, 2, 2, 1]
+    for number, place in enumerate(order):
+        mailboxes[place].put(number)
+    taken = []
+    while waiting := [mailbox for mailbox in mailboxes if mailbox]:
+        taken.append(min(waiting, key=lambda mailbox: mailbox.oldest).take())
+        if taken[-1] == 4:
+            mailboxes[2].put(len(order))  # what comes later is younger than all that is there
+    assert taken == [*range(len(order) + 1)]
+
+
+def test_any_thread_may_look_into_a_mailbox_while_others_put_and_take() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    over = threading.Event()
+
+    def put_and_take() -> None:
+        for number in range(20_000):
+            mailbox.put(number)
+            if number % 3:
+                mailbox.take()
+        over.set()
+
+    threading.Thread(target=put_and_take, daemon=True).start()
+    looks = 0
+    while not over.is_set() or not looks:
+        items = mailbox.items
+        assert list(items) == sorted(items)
+        looks += 1
+    assert len(mailbox) == len(mailbox.items) == 6667
 
 
 async def test_at_most_one_call_reaches_the_loop_of_a_waiter(monkeypatch: pytest.MonkeyPatch) -> None:

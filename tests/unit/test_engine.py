@@ -1,7 +1,7 @@
 """The actors wired: by hand, one message at a time, and on the engine's loop."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import anyio
@@ -249,3 +249,36 @@ async def test_an_error_in_any_actor_ends_the_engine_and_comes_out(stage: str) -
         await engine.run()
     (error,) = caught.value.exceptions
     assert isinstance(error, ZeroDivisionError)
+
+
+@dataclass
+class Tap:
+    """An actor of a user's own: it cannot be hashed, and is equal to any other around an equal one."""
+
+    actor: Any
+    kinds: list[type] = field(default_factory=list, compare=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tap)
+
+    def handle(self, message: Message) -> Any:
+        self.kinds.append(type(message))
+        return self.actor.handle(message)
+
+
+async def test_actors_of_ones_own_may_be_unhashable_and_equal() -> None:
+    said: list[Message] = []
+    actors = fake_machine(fake_limits()).actors
+    tapped = replace(actors, settler=Tap(actors.settler), detokenizer=Tap(actors.detokenizer))
+    engine = Engine(tapped, said.append)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        engine.post(Submit(0, (1,), TWO_TOKENS))
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert [type(message) for message in said] == [Started, Text, Text]
+    assert isinstance(tapped.settler, Tap)
+    assert isinstance(tapped.detokenizer, Tap)
+    assert {*tapped.settler.kinds} == {Dispatched}
+    assert {*tapped.detokenizer.kinds} == {Output}
+    assert set(engine.pending) == {field.name for field in fields(tapped)}

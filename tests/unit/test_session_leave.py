@@ -212,10 +212,12 @@ async def test_generate_waits_for_room_and_enters_in_order(settler: FakeSettler)
 
 async def test_one_who_waits_outside_can_leave_and_nothing_is_kept_of_it(held: Session, settler: FakeSettler) -> None:
     outside = [held.stream(token_ids=PROMPT, max_tokens=2) for _ in range(6)]
+    assert [*held.requests.values()] == [stream._handle for stream in outside]
     for stream in outside[3:]:
         stream._handle.cancel()
         with pytest.raises(RequestCancelled, match="before it was submitted"):
             await anext(stream)
+    assert [*held.requests.values()] == [stream._handle for stream in outside[:3]]
     settler.release()
     for stream in outside[:3]:
         assert [piece.token_ids async for piece in stream]

@@ -64,7 +64,7 @@ class Waiter:
             pulse: keep an asyncio loop turning meanwhile. Asleep in its selector it would not see that a signal
                 handler cancelled the task, so 'interrupt kernel' would take effect only at the end. trio wakes itself.
         """
-        pulses = _Pulses(asyncio.get_running_loop()) if pulse and not _in_trio() else None
+        pulses = _Pulses(asyncio.get_running_loop()) if pulse and not in_trio() else None
         try:
             await self._event.wait()
         finally:
@@ -144,14 +144,14 @@ class Mailbox(Generic[T]):
 
 
 def _call_soon_of_running_loop() -> Callable[[Callable[[], object]], object]:
-    if _in_trio():
+    if in_trio():
         import trio
 
         return trio.lowlevel.current_trio_token().run_sync_soon
     return asyncio.get_running_loop().call_soon_threadsafe
 
 
-def _in_trio() -> bool:
+def in_trio() -> bool:
     """Whether trio runs this. Asked before asyncio, since a notebook may run trio within an asyncio loop."""
     trio = sys.modules.get("trio")
     if trio is None:

@@ -7,9 +7,10 @@ from itertools import count
 
 from rekindle import markup
 from rekindle.cached_runs import hottest_runs
+from rekindle.drawing import Drawing, counted
 from rekindle.prefix_nodes import Node
 from rekindle.prefix_tree import PrefixTree
-from rekindle.tree_drawing import LETTERS, Drawing, Run, counted, draw
+from rekindle.tree_drawing import LETTERS, Run, draw
 
 SHOWN = 5
 """How many paths are described."""
@@ -85,7 +86,8 @@ class CacheView:
 
     def draw(self) -> Drawing:
         """The tree, as far as it fits: its hottest paths, with their texts, pages, tiers, hits and locks."""
-        return draw(self.runs, self.more_beginnings, f"{counted(self.nodes, 'page')} of {self.page_size} tokens")
+        title = f"{counted(self.nodes, 'page')} of {self.page_size} tokens"
+        return draw(self.runs, self.more_beginnings, title if self.runs else f"{title}; only whole pages are cached")
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         tiers = (

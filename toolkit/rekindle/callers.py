@@ -57,7 +57,7 @@ class Callers:
     @property
     def under_way(self) -> dict[int, Handle]:
         """The handles of all requests that have not ended, by request id, oldest first. Any thread may ask."""
-        return self._handles.copy()
+        return {number: handle for number, handle in self._handles.copy().items() if not handle.done}
 
     def submit(self, prompt: Prompt, params: SamplingParams, post: Post, *, wait: bool, hold: bool = False) -> Handle:
         """A handle for a new request.
@@ -153,9 +153,9 @@ class Callers:
     def fail_all(self, error: Exception) -> None:
         """End every request with the same error, those that are still to come too."""
         self._error = error
-        for used in self._weights.values():
+        for used in tuple(self._weights.values()):  # others may still come while these are told
             used.close()
-        for saved in self._saves.values():
+        for saved in tuple(self._saves.values()):
             saved.close()
         for request_id in tuple(self._handles):
             self._end(request_id, error)

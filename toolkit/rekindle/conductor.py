@@ -1,5 +1,6 @@
 """Pausing an engine, and letting it take one message at a time."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,8 @@ class Command:
     """Something that a caller asks of the conductor.
 
     Attributes:
-        answer: gets what came of it, if anything, and is closed then, or when the engine has stopped.
+        answer: gets what came of it, if anything, and is closed then, or once the engine has stopped and its error is
+            known.
     """
 
     answer: Feed[Handled] = field(default_factory=Feed)
@@ -39,40 +41,43 @@ class Conductor:
         stages: all of the engine's.
 
     Attributes:
-        paused: whether no actor takes messages by itself.
+        paused: whether it was told something else than to resume, last.
     """
 
     def __init__(self, stages: Sequence[Stage]):
         self._stages = stages
         self._commands: Mailbox[Command] = Mailbox()
+        self._doing: Command | None = None
         self._closed = False
+        self._lock = threading.Lock()
         self.paused = False
 
     def tell(self, command: Command) -> None:
         """Leave a command; never blocks."""
-        self._commands.put(command)
+        with self._lock:
+            self.paused = not isinstance(command, Resume)
+            self._commands.put(command)
         if self._closed:  # it may have come too late for `close` to find it
             command.answer.close()
 
     def close(self) -> None:
         """The engine has stopped: nobody is left waiting."""
         self._closed = True
+        if self._doing is not None:
+            self._doing.answer.close()
         while (command := self._commands.take()) is not None:
             command.answer.close()
 
     async def run(self) -> None:
         """Do as told, for ever."""
         while True:
-            command = await self._commands.receive()
-            try:
-                await self._do(command)
-            finally:
-                command.answer.close()
+            self._doing = await self._commands.receive()
+            await self._do(self._doing)
+            self._doing.answer.close()
 
     async def _do(self, command: Command) -> None:
         match command:
             case Resume():
-                self.paused = False
                 for stage in self._stages:
                     stage.mailbox.release()
             case Pause():
@@ -85,7 +90,6 @@ class Conductor:
                     command.answer.put(await first.step())
 
     async def _pause(self) -> None:
-        self.paused = True
         for stage in self._stages:
             stage.mailbox.hold()
         for stage in self._stages:

@@ -120,17 +120,18 @@ class Engine:
         deliver: takes the messages for callers, on the engine's loop; it must not block.
 
     Attributes:
-        conductor: pauses it.
+        conductor: pauses it; to be closed by who ran the engine, once it is known why that ended.
     """
 
     def __init__(self, actors: Actors, deliver: Deliver):
-        stages = {actor: Stage(name, actor, self.post, self._tell) for name, actor in vars(actors).items()}
-        self._stages = {name: stages[actor] for name, actor in vars(actors).items()}
+        # By id: an actor of one's own need not be hashable, and two that are equal are two.
+        stages = {id(actor): Stage(name, actor, self.post, self._tell) for name, actor in vars(actors).items()}
+        self._stages = {name: stages[id(actor)] for name, actor in vars(actors).items()}
         self._routes: dict[type, Deliver] = {
-            kind: stages[actor].mailbox.put for kind, actor in actors.by_message().items()
+            kind: stages[id(actor)].mailbox.put for kind, actor in actors.by_message().items()
         }
         self._routes.update((kind, deliver) for kind in TO_CALLER)
-        self._watchers: tuple[See, ...] = ()
+        self._watchers: dict[See, None] = {}  # in order; each change of it is one step, whatever the thread
         self.conductor = Conductor(tuple(stages.values()))
 
     @property
@@ -144,22 +145,19 @@ class Engine:
 
     def watch(self, see: See) -> None:
         """Have `see` told of every message from now on. Any thread may call this."""
-        self._watchers = (*self._watchers, see)
+        self._watchers[see] = None
 
     def unwatch(self, see: See) -> None:
         """Tell it no more."""
-        self._watchers = tuple(each for each in self._watchers if each is not see)
+        self._watchers.pop(see, None)
 
     async def run(self) -> None:
         """Serve until cancelled. An error in any actor ends the engine and comes out of here."""
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self.conductor.run)
-                for stage in dict.fromkeys(self._stages.values()):
-                    tasks.start_soon(stage.run)
-        finally:
-            self.conductor.close()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.conductor.run)
+            for stage in dict.fromkeys(self._stages.values()):
+                tasks.start_soon(stage.run)
 
     def _tell(self, handled: Handled) -> None:
-        for see in self._watchers:
+        for see in tuple(self._watchers):
             see(handled)

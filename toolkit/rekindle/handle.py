@@ -9,8 +9,9 @@ from rekindle import markup
 from rekindle.errors import RequestCancelled
 from rekindle.feed import TO_THE_END, Feed
 from rekindle.messages import Message, Rejected, Started, Text
+from rekindle.notebook import live_text
 from rekindle.request import SamplingParams
-from rekindle.results import Generation, Piece, Timings, Usage, counted, generation_html, said_html
+from rekindle.results import Generation, Piece, Standing, Timings, Usage, counted, generation_html, said_html
 from rekindle.token_logprob import TokenLogprob
 
 
@@ -32,6 +33,7 @@ class Handle:
         self._submitted = perf_counter()
         self._started: tuple[Started, float] | None = None
         self._first_token: float | None = None
+        self._generated = 0
         self._prompt_logprobs: list[TokenLogprob | None] = [None]
         self._feed: Feed[Piece] = Feed()
         self._lock = threading.RLock()  # the garbage collector may drop a stream, and so cancel, at any instruction
@@ -56,28 +58,55 @@ class Handle:
         pieces = self._feed.items
         token_ids = [token for piece in pieces for token in piece.token_ids]
         logprobs = [logprob for piece in pieces for logprob in piece.logprobs or ()]
+        said = said_html(self._text(), token_ids, logprobs)
+        return markup.card(kind, state, said, markup.facts(self.known))
+
+    def _text(self) -> str:
+        return "".join(piece.text for piece in self._feed.items)
+
+    def _state(self) -> str:
+        return f"{self._word()}, {counted(range(self._generated))}"
+
+    def _word(self) -> str:
+        match self._outcome:
+            case None:
+                return "cancelling" if self._cancelled else "running" if self._started else "waiting"
+            case Generation(finish_reason=reason):
+                return f"ended: {reason}"
+            case RequestCancelled():
+                return "cancelled"
+            case error:
+                return f"failed: {error}"
+
+    def shown(self) -> markup.Bundle:
+        """What a cell shows of it, by MIME type: what it gave, once it has ended well, else what has come so far."""
+        if isinstance(self._outcome, Generation):
+            return self._outcome._repr_mimebundle_()
+        text = self._text()
+        return markup.bundle(f"{text}\n[{self._state()}]" if text else f"[{self._state()}]", self._html("Generation"))
+
+    @property
+    def pieces(self) -> Feed[Piece]:
+        """What has come so far, for any thread to follow; closed once it has ended."""
+        return self._feed
+
+    @property
+    def known(self) -> dict[str, str | None]:
+        """What a cell shows beside the text, as long as it has not ended."""
         known: dict[str, str | None] = {}
         if self._started:
             started, queued = self._started
-            known |= Usage(started.prompt_tokens, len(token_ids)).said(started.cached)
+            known |= Usage(started.prompt_tokens, self._generated).said(started.cached)
             known["queued"] = markup.seconds(queued)
         if self._first_token:
             known["first token after"] = markup.seconds(self._first_token)
-        text = "".join(piece.text for piece in pieces)
-        return markup.card(kind, state, said_html(text, token_ids, logprobs), markup.facts(known))
+        return known
 
-    def _state(self) -> str:
-        tokens = [token for piece in self._feed.items for token in piece.token_ids]
-        match self._outcome:
-            case None:
-                state = "cancelling" if self._cancelled else "running" if self._started else "waiting"
-            case Generation(finish_reason=reason):
-                state = f"ended: {reason}"
-            case RequestCancelled():
-                state = "cancelled"
-            case error:
-                state = f"failed: {error}"
-        return f"{state}, {counted(tokens)}"
+    @property
+    def standing(self) -> Standing:
+        """How far it is, now. Any thread may ask; it costs the same however long the request is."""
+        prompt_tokens = self._started[0].prompt_tokens if self._started else None
+        return Standing(self._word(), prompt_tokens, self._generated, self._elapsed())
 
     @property
     def done(self) -> bool:
@@ -99,6 +128,14 @@ class Handle:
                 self.withdraw()
                 return
         self.fail(RequestCancelled("the request was cancelled before it was submitted"))
+
+    def display(self) -> None:
+        """Show it in the output of this cell, with a button that cancels it, and return at once.
+
+        It is drawn as its text comes, also while later cells run or block, and at its end as its result is. Where there
+        is no notebook, it is printed.
+        """
+        live_text.display(self)
 
     def result(self, timeout: float | None = None) -> Generation:
         """Block until it ends; not for a cell that other awaits share a loop with, but it works there.
@@ -164,6 +201,7 @@ class Handle:
                 self._prompt_logprobs += message.prompt_logprobs
                 if message.token_ids or message.text:
                     self._first_token = self._first_token or self._elapsed()
+                    self._generated += len(message.token_ids)
                     scored = self._params.logprobs is not None
                     self._feed.put(Piece(message.text, message.token_ids, message.logprobs if scored else None))
                 if message.end == "cancelled":

@@ -97,6 +97,8 @@ class Host:
         except BaseException as error:
             self.error = self._explained(error)
         self._ended(self.error)
+        if self._engine is not None:
+            self._engine.conductor.close()
         if self.machine is not None:
             self.machine.free()
         self.opening.close()

@@ -71,6 +71,14 @@ def passage(text: str) -> str:
     return shown + (folded(f"{len(text) - HEAD:,} more characters", _block(visible(rest))) if rest else "")
 
 
+def growing(text: str, before: int) -> str:
+    """The end of a text that is still being written, after so many characters; nothing for an empty one."""
+    if not text:
+        return ""
+    cut = f'<span style="opacity:0.75">… {before:,} characters before</span>\n' if before else ""
+    return _block(f'{cut}{visible(text)}<span style="opacity:0.5">▌</span>')
+
+
 def folded(summary: str, html: str) -> str:
     """HTML behind a line of text that opens it."""
     return (
@@ -142,7 +150,7 @@ def _spelled(found: re.Match[str]) -> str:
 
 def _block(html: str) -> str:
     style = (
-        "white-space:pre-wrap;overflow-wrap:anywhere;margin:0.2em 0;padding:0.3em 0.7em;font:inherit;color:inherit;"
+        "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;margin:0.2em 0;padding:0.3em 0.7em;font:inherit;color:inherit;"
         "background:rgba(128,128,128,0.1);border:0;border-left:3px solid rgba(128,128,128,0.5)"
     )
     return f'<pre dir="auto" style="{style}">{html}</pre>'

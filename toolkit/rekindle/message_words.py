@@ -1,7 +1,7 @@
 """Each message in a few words, for people who look at an engine."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from rekindle.messages import (
     Admit,
@@ -40,8 +40,12 @@ from rekindle.messages import (
     Written,
 )
 
+T = TypeVar("T")
+
 LONGEST = 60
-"""Characters of a text that are shown, and ids of a list."""
+"""Characters of a text that are shown; those of an error are three times as many."""
+MOST = 10
+"""Items of a list that are shown."""
 
 
 def in_words(message: Message) -> str:
@@ -68,9 +72,9 @@ def _prompt(prompt: Prompt) -> str:
 
 
 def _plan(plan: Plan) -> str:
-    parts = [f"tick {plan.tick}", *map(_onload, plan.onloads), *map(_chunk, plan.chunks)]
+    parts = [f"tick {plan.tick}", *_first(plan.onloads, _onload), *_first(plan.chunks, _chunk)]
     if plan.rows:
-        parts.append(f"decode {', '.join(str(row.request_id) for row in plan.rows)}")
+        parts.append(f"decode {', '.join(_first(plan.rows, lambda row: str(row.request_id)))}")
     return "; ".join(parts)
 
 
@@ -84,12 +88,12 @@ def _onload(onload: Onload) -> str:
 
 
 def _dispatched(message: Dispatched) -> str:
-    sampled = ", ".join(str(each.request_id) for each in message.sampled)
+    sampled = ", ".join(_first(message.sampled, lambda each: str(each.request_id)))
     return f"tick {message.tick}" + (f", a token for {sampled}" if sampled else "")
 
 
 def _settled(message: Settled) -> str:
-    tokens = ", ".join(f"{token} for {request_id}" for request_id, token in message.tokens)
+    tokens = ", ".join(_first(message.tokens, lambda each: f"{each[1]} for {each[0]}"))
     return f"tick {message.tick}" + (f", token {tokens}" if tokens else "")
 
 
@@ -105,13 +109,21 @@ def _ending(end: str | None) -> str:
     return "" if end is None else f", ended: {end}"
 
 
-def _short(text: str) -> str:
-    return repr(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+def _rejected(message: Rejected) -> str:
+    return f"request {message.request_id}, {type(message.error).__name__}: {_short(str(message.error), 3 * LONGEST)}"
+
+
+def _short(text: str, longest: int = LONGEST) -> str:
+    return repr(text if len(text) <= longest else f"{text[: longest - 1]}…")
 
 
 def _ids(ids: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ids[: LONGEST // 6]))
-    return f"[{shown}{', …' if len(ids) > LONGEST // 6 else ''}]"
+    return f"[{', '.join(_first(ids, str))}]"
+
+
+def _first(items: Sequence[T], say: Callable[[T], str]) -> list[str]:
+    """The first of them in words, and a sign if there are more."""
+    return [*map(say, items[:MOST]), *(["…"] if len(items) > MOST else [])]
 
 
 _WORDS: dict[type, Callable[[Any], str]] = {
@@ -119,7 +131,7 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     Cancel: lambda m: f"request {m.request_id}",
     Admit: lambda m: f"request {m.request.id}, {len(m.request.prompt)} prompt tokens",
     Withdraw: lambda m: f"request {m.request_id}",
-    Rejected: lambda m: f"request {m.request_id}, {m.error}",
+    Rejected: _rejected,
     Plan: _plan,
     Save: lambda m: f"pages {_ids(m.pages)} to the host tier",
     Gathered: lambda m: f"{len(m.arrays)} pages",

@@ -32,6 +32,7 @@ class SchedulerStats(_Counters):
         pages: pages in the pool, without the null page.
         free_pages: those that a request could have now; cached ones that nobody uses are among them.
         cached_pages: those that hold a cached prefix.
+        evictable_pages: cached pages that nobody uses; they are among the free ones.
         host_pages: pages with a copy in the host tier.
         disk_pages: pages with a copy on disk.
         ended: requests that ended, for any reason.
@@ -49,6 +50,7 @@ class SchedulerStats(_Counters):
     pages: int = 0
     free_pages: int = 0
     cached_pages: int = 0
+    evictable_pages: int = 0
     host_pages: int = 0
     disk_pages: int = 0
     ended: int = 0
@@ -106,14 +108,18 @@ class Stats(_Counters):
 
 def prompt_shares(stats: SchedulerStats) -> str:
     """Where the tokens of prompts came from, as HTML; nothing before the first prompt."""
-    parts = {
+    shares = markup.shares(found(stats), "tokens")
+    return f"<div>tokens of prompts, by where they were found:</div>{shares}" if shares else ""
+
+
+def found(stats: SchedulerStats) -> dict[str, int]:
+    """The tokens of prompts by where they were found."""
+    return {
         "device": stats.device_hit_tokens,
         "host": stats.host_hit_tokens,
         "disk": stats.disk_hit_tokens,
         "computed": stats.computed_tokens,
     }
-    shares = markup.shares(parts, "tokens")
-    return f"<div>tokens of prompts, by where they were found:</div>{shares}" if shares else ""
 
 
 def _rows(counters: Any) -> Iterator[tuple[str, int]]:

@@ -49,6 +49,10 @@ def open(
             close = difflib.get_close_matches(name, known_settings(), n=1)
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known_settings())}"
             raise ConfigError(f"unknown setting {name!r}; {hint}")
+    if compose is not None and not callable(compose):
+        raise ConfigError(f"compose must be a function of an engine's Actors that returns Actors, got {compose!r:.80}")
+    if family is not None and not isinstance(family, Family):
+        raise ConfigError(f"family must be a rekindle.models.families.Family, got {family!r:.80}")
     return Opening(model, Settings(**settings), progress, compose, family)
 
 

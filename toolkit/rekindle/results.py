@@ -1,6 +1,6 @@
 """What a caller gets back: pieces as they come, the whole at the end, and what is known about it."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -29,6 +29,23 @@ class Piece:
 
     def __str__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a request is.
+
+    Attributes:
+        state: "waiting", "running", "cancelling", or how it ended.
+        prompt_tokens: tokens in its prompt; None as long as it waits.
+        generated: tokens that came.
+        seconds: since it was submitted.
+    """
+
+    state: str
+    prompt_tokens: int | None
+    generated: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +196,6 @@ def said_html(text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogpr
     return markup.passage(text or " ".join(map(str, token_ids))) + heat_map(logprobs)
 
 
-def counted(tokens: tuple[int, ...] | list[int]) -> str:
+def counted(tokens: Sized) -> str:
     """How many tokens, in words."""
     return f"{len(tokens)} token{'s' * (len(tokens) != 1)}"

@@ -408,6 +408,7 @@ class Scheduler:
             pages=self._limits.num_pages - 1,
             free_pages=self.cache.available,
             cached_pages=tree.device_pages,
+            evictable_pages=tree.evictable,
             host_pages=tree.host_pages,
             disk_pages=tree.disk_pages,
             **vars(self._counts),

@@ -10,18 +10,22 @@ from rekindle.asking import Asking
 from rekindle.cache_view import CacheView
 from rekindle.callers import Callers
 from rekindle.conductor import Pause, Resume, Step
+from rekindle.engine_view import EngineView
 from rekindle.errors import InvalidRequest
 from rekindle.handle import Handle, Stream
 from rekindle.handled import Handled, Pending, See
 from rekindle.host import Host
 from rekindle.machine import Machine
 from rekindle.metrics import Stats, prompt_shares
+from rekindle.notebook.dashboard import Dashboard
+from rekindle.notebook.live_text import show
 from rekindle.prefix import Holding, Prefix
 from rekindle.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
 from rekindle.request import SamplingOptions, SamplingParams
 from rekindle.restored import Restored
 from rekindle.results import Generation
 from rekindle.text.tokenizer import Tokenizer
+from rekindle.trace import Trace
 from rekindle.upkeep import InFlight, Upkeep
 from rekindle.waits import awaited, blocked
 from rekindle.watching import Watching
@@ -49,6 +53,7 @@ class Session:
         self._callers = callers
         self._asking = Asking(host, machine, callers, machine.defaults)
         self._upkeep = Upkeep(host, machine, callers)
+        self._dashboard: Dashboard | None = None
         weakref.finalize(self, host.stop)
 
     @overload
@@ -210,6 +215,41 @@ class Session:
         return self.stream(
             prompt, token_ids=token_ids, tools=tools, chat_template_kwargs=chat_template_kwargs, **sampling
         )
+
+    async def show(
+        self,
+        prompt: OnePrompt = None,
+        *,
+        token_ids: TokenIds | None = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> None:
+        """Generate to the end, and show the text in the output of the cell as it comes; in a terminal, print it.
+
+        What stays is what a cell shows of a generation. For the generation itself, `submit`, `display` and await:
+        `request = session.submit(...); request.display(); answer = await request`.
+
+        Leaving the await early, by an interrupt or a timeout, cancels the request, and what has come of it stays, as it
+        does where the button below it is pressed, which raises nothing. A button needs ipykernel 7 and asyncio; with
+        others it would hear of clicks only after the cell, and "interrupt kernel" is there to stop it. Arguments and
+        errors are those of `generate`.
+        """
+        checked = one_prompt(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
+        await awaited(show(self._asking.one(checked, sampling, wait=True), "awaits"))
+
+    def show_sync(
+        self,
+        prompt: OnePrompt = None,
+        *,
+        token_ids: TokenIds | None = None,
+        tools: Tools | None = None,
+        chat_template_kwargs: Variables | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> None:
+        """The blocking twin of `show`; without a button, since no click is heard while a cell blocks."""
+        checked = one_prompt(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
+        blocked(show(self._asking.one(checked, sampling, wait=True), "blocks"))
 
     def submit(
         self,
@@ -374,6 +414,26 @@ class Session:
         more, and its error comes out of the `with` statement.
         """
         return Watching(self._host, see)
+
+    def trace(self, *, most: int = 100_000) -> Trace:
+        """Record what the engine does: `with session.trace() as t: ...`, then `t.timeline()` or `t.to_perfetto(path)`.
+
+        Args:
+            most: messages that are kept; of more, the oldest are dropped.
+        """
+        return Trace(self._host, most)
+
+    def dashboard(self) -> Dashboard:
+        """Speed, slots, pages and requests, moving in the output of a cell whose last line this is.
+
+        It moves while cells run and while none does, and has buttons that pause the engine and cancel requests. It
+        stops when its output is cleared, when the session ends, or at its `stop()`. A session has one: calling this
+        again stops the former.
+        """
+        if self._dashboard is not None:
+            self._dashboard.stop()
+        self._dashboard = Dashboard(EngineView(self._host, self._machine, self._callers, self._name))
+        return self._dashboard
 
     @property
     def requests(self) -> dict[int, Handle]:

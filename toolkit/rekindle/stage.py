@@ -50,12 +50,10 @@ class Stage:
 
     async def _taken(self, message: Message) -> Handled:
         self._busy, began = True, perf_counter()
-        try:
-            said = await answers(self._actor, message)
-        finally:
-            self._busy = False
-            if self._freed is not None:
-                self._freed.set()
+        said = await answers(self._actor, message)
+        self._busy = False  # not after an error, which ends the engine: nothing more is to be taken
+        if self._freed is not None:
+            self._freed.set()
         handled = Handled(self._name, message, said, began, perf_counter())
         self._see(handled)
         return handled

@@ -6,19 +6,18 @@ from dataclasses import dataclass
 from typing import Literal
 from unicodedata import east_asian_width
 
-from rekindle.markup import TIERS, Bundle, bundle, one_line, visible
+from rekindle.drawing import CHARACTER, WIDTH, Drawing, counted, picture, words
+from rekindle.markup import TIERS, one_line, visible
 
 Tier = Literal["device", "host", "disk"]
 
 LETTERS: dict[Tier, str] = {"device": "D", "host": "H", "disk": "S"}
 LEGEND = "D device, H host memory, S disk (stored)"
 
-WIDTH, ROW, BOX, INDENT = 860, 30, 24, 22
-"""Pixels: of the whole, between rows, of a box's height, of a level."""
+ROW, BOX, INDENT = 30, 24, 22
+"""Pixels: between rows, of a box's height, of a level."""
 DEEPEST = 300
 """Pixels that all levels may take together."""
-CHARACTER = 7.3
-"""Pixels of a character of 12 px monospace."""
 TITLE = 400
 """Characters of a title."""
 RIGHT = 300
@@ -62,25 +61,6 @@ class Run:
         return f"{counted(self.pages, 'page')}, {counted(self.hits, 'hit')}{held}{salt}"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Drawing:
-    """A picture that a cell shows.
-
-    Attributes:
-        svg: as an SVG element; its colours are those of the page it is put into.
-        text: as lines of text.
-    """
-
-    svg: str
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        return bundle(self.text, f'<div style="overflow-x:auto">{self.svg}</div>')
-
-
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A line of the picture: a run, or what is not drawn below one."""
@@ -101,11 +81,6 @@ def draw(runs: Sequence[Run], hidden: int, title: str) -> Drawing:
     """
     rows = list(_rows(runs, hidden))
     return Drawing(_svg(rows, max((run.hits for run in runs), default=0), title), _text(rows, title))
-
-
-def counted(count: int, what: str) -> str:
-    """How many, in words."""
-    return f"{count:,} {what}{'es' if what.endswith('ch') and count != 1 else 's' * (count != 1)}"
 
 
 def _rows(runs: Sequence[Run], hidden: int) -> Iterator[_Row]:
@@ -147,7 +122,7 @@ def _goes_on(rows: Sequence[_Row], place: int, depth: int) -> bool:
 def _svg(rows: Sequence[_Row], hottest: int, title: str) -> str:
     indent = min(INDENT, DEEPEST / max(1, max((row.depth for row in rows), default=0)))
     height = (len(rows) + 1) * ROW
-    parts = [_words(4, 15, f"{title}: {LEGEND}; the bar shows hits")]
+    parts = [words(4, 15, f"{title}: {LEGEND}; the bar shows hits")]
     for place, row in enumerate(rows):
         left, top = 4 + row.depth * indent, (place + 1) * ROW
         if row.at >= 0:
@@ -156,12 +131,8 @@ def _svg(rows: Sequence[_Row], hottest: int, title: str) -> str:
                 f'<path d="M{left - indent / 2:.1f} {start}V{middle}H{left:.1f}" fill="none" stroke="currentColor" '
                 'stroke-opacity="0.45"/>'
             )
-        parts.append(_box(row.run, left, top, hottest) if row.run else _words(left + 4, top + 16, row.note))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'role="img" aria-label="{visible(title)}" font-family="monospace" font-size="12" fill="currentColor" '
-        f'style="max-width:100%;height:auto">{"".join(parts)}</svg>'
-    )
+        parts.append(_box(row.run, left, top, hottest) if row.run else words(left + 4, top + 16, row.note))
+    return picture(height, title, parts)
 
 
 def _box(run: Run, left: float, top: int, hottest: int) -> str:
@@ -175,14 +146,10 @@ def _box(run: Run, left: float, top: int, hottest: int) -> str:
         f'<rect x="{left:.1f}" y="{top}" width="{wide:.1f}" height="{BOX}" rx="4" fill="rgb({TIERS[run.tiers[0]]})" '
         f'fill-opacity="0.22" stroke="rgb({TIERS[run.tiers[0]]})" stroke-width="{edge}"/>'
         f'<text x="{left + 7:.1f}" y="{top + 16}" font-weight="bold">{run.letters}</text>'
-        f"{_words(left + 40, top + 16, text)}"
+        f"{words(left + 40, top + 16, text)}"
         f'<rect x="{WIDTH - RIGHT}" y="{top + 8}" width="{bar:.1f}" height="8" fill-opacity="0.6"/>'
-        f"{_words(WIDTH - RIGHT + 50, top + 16, run.facts)}</g>"
+        f"{words(WIDTH - RIGHT + 50, top + 16, run.facts)}</g>"
     )
-
-
-def _words(x: float, y: float, text: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.0f}" style="white-space:pre">{visible(text)}</text>'
 
 
 def _fitting(text: str, pixels: float) -> str:

@@ -61,12 +61,13 @@ class Upkeep:
             )
         saving, seen = self._callers.save_cache(self._host.post), 0
         with ProgressBars(progress) as bars:
-            while not saving.closed:
+            while not saving.closed or seen < len(saving.items):
                 yield Wait(saving, seen)
                 for said in saving.items[seen:]:
                     seen += 1
-                    if isinstance(said, CacheSaving):
-                        bars.show(Progress("saving cached pages", said.pages, said.total, "pages"))
+                    if isinstance(said, CacheSaving) or said.complete:
+                        total = said.total if isinstance(said, CacheSaving) else said.pages
+                        bars.show(Progress("saving cached pages", said.pages, total, "pages"))
         return self._pages_saved(saving)
 
     def _pages_saved(self, saving: Feed[CacheSaving | CacheSaved]) -> int:
@@ -91,9 +92,11 @@ class Upkeep:
         """Have the conductor do something; what an actor handled, if that was asked for and there was anything."""
         self._host.command(command)
         yield Wait(command.answer)
+        if command.answer.items:
+            return command.answer.items[0]
         if self._host.error is not None:
             raise self._host.error
-        return command.answer.items[0] if command.answer.items else None
+        return None
 
     def close(self) -> Waits[None]:
         """See `Session.close`."""

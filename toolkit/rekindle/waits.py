@@ -67,7 +67,7 @@ def blocked(waits: Waits[T]) -> T:
 def shown(feed: Feed[Progress], bars: ProgressBars) -> Waits[None]:
     """Draw what a feed reports, to its end."""
     seen = 0
-    while not feed.closed:
+    while not feed.closed or seen < len(feed.items):
         yield Wait(feed, seen)
         for report in feed.items[seen:]:
             bars.show(report)

@@ -1,0 +1,92 @@
+"""What a front end makes of what a kernel says: outputs by cell, widgets, and clicks on them."""
+
+from typing import Any
+
+from tests.notebook.driver import SILENCE, Notebook
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+Bundle = dict[str, Any]
+
+
+class Page:
+    """The outputs of all cells from now on.
+
+    Attributes:
+        outputs: what each output shows, by display id, in the order in which they were displayed.
+        versions: all that each has shown.
+        sent: when each of these came, by the kernel's clock.
+        cells: the ids of the requests that displayed them.
+        widgets: the state of each widget that is open, by the id of its comm.
+    """
+
+    def __init__(self, notebook: Notebook):
+        self._notebook = notebook
+        self._read = len(notebook.heard)
+        self.outputs: dict[str, Bundle] = {}
+        self.versions: dict[str, list[Bundle]] = {}
+        self.sent: dict[str, list[Any]] = {}
+        self.cells: dict[str, str] = {}
+        self.widgets: dict[str, Bundle] = {}
+
+    def catch_up(self) -> None:
+        """Take in what the notebook has heard."""
+        for message in self._notebook.heard[self._read :]:
+            self._take(message)
+        self._read = len(self._notebook.heard)
+
+    def listen(self) -> None:
+        """Take in one thing more, waiting for it."""
+        self._notebook.stray.append(self._notebook.hear(SILENCE))
+        self.catch_up()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        content, kind = message["content"], message["msg_type"]
+        if kind in ("display_data", "update_display_data"):
+            output = content["transient"].get("display_id")
+            if kind == "display_data":
+                assert output not in self.outputs, "displayed twice"
+                self.cells[output] = message["parent_header"]["msg_id"]
+            elif output not in self.outputs:
+                return  # of an earlier page
+            self.outputs[output] = content["data"]
+            self.versions.setdefault(output, []).append(content["data"])
+            self.sent.setdefault(output, []).append(message["header"]["date"])
+        elif kind == "comm_open":
+            self.widgets[content["comm_id"]] = content["data"]["state"]
+        elif kind == "comm_close":
+            self.widgets.pop(content["comm_id"], None)
+
+    @property
+    def cards(self) -> list[str]:
+        """The ids of the outputs that show a generation, or one that comes."""
+        return [output for output, shown in self.outputs.items() if "<b>Generation</b>" in shown.get("text/html", "")]
+
+    @property
+    def buttons(self) -> list[str]:
+        """The ids of the comms of buttons that are shown, and whose widgets are open."""
+        shown = [shown[VIEW]["model_id"] for shown in self.outputs.values() if VIEW in shown]
+        return [comm for comm in shown if comm in self.widgets]
+
+
+def click(notebook: Notebook, button: str, subshell: str | None = None) -> None:
+    """Press a button as a front end does.
+
+    Args:
+        button: the id of its comm.
+        subshell: where to send it; None for the shell that runs cells.
+    """
+    content = {"comm_id": button, "data": {"method": "custom", "content": {"event": "click"}}}
+    message = notebook.client.session.msg("comm_msg", content)
+    if subshell is not None:
+        message["header"]["subshell_id"] = subshell
+    notebook.client.shell_channel.send(message)
+
+
+def subshell(notebook: Notebook) -> str:
+    """The id of a new subshell, of a kernel that has them."""
+    client = notebook.client
+    client.control_channel.send(client.session.msg("create_subshell_request", {}))
+    while True:
+        reply = client.get_control_msg(timeout=SILENCE)
+        if reply["msg_type"] == "create_subshell_reply":
+            return str(reply["content"]["subshell_id"])

@@ -1,0 +1,128 @@
+"""A dashboard moves and hears clicks in a real notebook, while cells run and while none does."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tests.notebook.driver import Notebook
+from tests.notebook.stop import assert_usable
+from tests.notebook.widgets import VIEW, Widgets
+
+pytestmark = pytest.mark.notebook
+
+THREADS = "[thread for thread in threading.enumerate() if thread.name == 'rekindle-dashboard']"
+ENDED = f"for thread in {THREADS}: thread.join(20)\nprint({THREADS})"
+"""Its thread goes on for an instant after its last word."""
+LOOKS = 6
+
+
+class Front:
+    """A front end whose last cell shows a dashboard, as a first output of its own kernel."""
+
+    def __init__(self, notebook: Notebook, code: str):
+        self.notebook = notebook
+        self.widgets = Widgets(notebook)
+        notebook.client.execute(code)
+        self.widgets.read_until(lambda: bool(self.widgets.outputs))
+        (self.display_id,) = self.widgets.outputs
+        self.root: str = self.output[VIEW]["model_id"]
+        self.overview, self.row, self.requests = self._children(self.root)
+
+    @property
+    def output(self) -> dict[str, Any]:
+        """What it shows, by MIME type."""
+        return self.widgets.outputs[self.display_id]
+
+    def _children(self, box: str) -> list[str]:
+        return [child.removeprefix("IPY_MODEL_") for child in self.widgets.states[box]["children"]]
+
+    def looks(self) -> list[float]:
+        """When its numbers changed."""
+        return [when for when, widget, _ in self.widgets.changes if widget == self.overview]
+
+    def moves(self) -> float:
+        """Seconds between two changes, as a rule, of those that come from now on."""
+        seen = len(self.looks())
+        self.widgets.read_until(lambda: len(self.looks()) >= seen + LOOKS)
+        return median(later - earlier for earlier, later in pairwise(self.looks()[seen:]))
+
+
+@pytest.fixture
+def front(notebook: Notebook) -> Iterator[Front]:
+    yield Front(notebook, "board = session.dashboard(); board")
+    notebook.run("board.stop()")
+    assert notebook.run(f"print({THREADS})") == "[]\n"
+    assert_usable(notebook)
+
+
+def test_its_output_is_a_widget_with_html_and_text_beside_it(front: Front) -> None:
+    assert set(front.output) == {VIEW, "text/html", "text/plain"}
+    assert front.output["text/html"] == front.widgets.states[front.overview]["value"]
+    assert front.output["text/plain"].startswith("/")
+    assert "slots        0 of 2 in use, 0 waiting" in front.output["text/plain"]
+
+
+def test_it_moves_two_to_four_times_a_second_while_a_cell_awaits_blocks_or_has_ended(front: Front) -> None:
+    notebook = front.notebook
+    for cell in ("await session.generate(token_ids=PROMPT, **LONG)", "session.generate_sync(token_ids=PROMPT, **LONG)"):
+        running = notebook.start(cell)
+        assert 0.25 <= front.moves() <= 0.5
+        assert running.interrupt()[0].error
+    notebook.run("handle = session.submit(token_ids=PROMPT, **LONG)")
+    assert 0.25 <= front.moves() <= 0.5
+    notebook.run("handle.cancel()")
+
+
+def test_a_click_pauses_the_engine_and_another_resumes_it(front: Front) -> None:
+    pause = front.widgets.found(description="Pause")
+    for description, paused in (("Resume", True), ("Pause", False)):
+        front.widgets.click(pause)
+        front.widgets.read_until(lambda: front.widgets.found(description=description) == pause)  # noqa: B023
+        assert front.notebook.run("print(session.paused)") == f"{paused}\n"
+
+
+def test_a_click_cancels_a_request(front: Front) -> None:
+    front.notebook.client.execute("handle = session.submit(token_ids=PROMPT, **LONG); number = max(session.requests)")
+    widgets = front.widgets
+    widgets.read_until(lambda: len(widgets.states[front.row]["children"]) == 2)
+    button = widgets.states[front.row]["children"][1].removeprefix("IPY_MODEL_")
+    assert front.notebook.run("print(f'Cancel {number}')") == f"{widgets.states[button]['description']}\n"
+    widgets.click(button)
+    widgets.read_until(lambda: len(widgets.states[front.row]["children"]) == 1)
+    assert "cancelled" in front.notebook.run("print(handle)")
+
+
+@pytest.mark.parametrize("cell", ["", "await asyncio.sleep(0.5)", "time.sleep(0.5)"], ids=["idle", "awaits", "blocks"])
+def test_it_stops_when_its_output_is_closed_and_leaves_no_widget(cell: str, front: Front) -> None:
+    widgets = front.widgets
+    front.notebook.client.execute(cell)
+    widgets.change(front.root, _view_count=1)
+    widgets.read_until(lambda: widgets.states[front.row]["_view_count"] == 1)
+    front.notebook.client.execute(cell)
+    widgets.change(front.row, _view_count=0)
+    widgets.read_until(lambda: widgets.updates == 1)
+    assert set(front.output) == {"text/html", "text/plain"}
+    assert "running when this stopped" in front.output["text/html"]
+    assert widgets.states == {}
+    assert front.notebook.run(ENDED) == "[]\n"
+
+
+def test_it_ends_with_its_session_and_says_so(notebook: Notebook) -> None:
+    notebook.run("from rekindle.testing import fake_session; other = fake_session()")
+    front = Front(notebook, "other.dashboard()")
+    notebook.client.execute("await other.close()")
+    front.widgets.read_until(lambda: front.widgets.updates == 1)
+    assert set(front.output) == {"text/html", "text/plain"}
+    assert front.output["text/plain"].startswith("fake (int): closed")
+    assert notebook.run(ENDED) == "[]\n"
+
+
+def test_a_kernel_ends_with_a_dashboard_that_moves(fresh: Notebook) -> None:
+    fresh.run("from rekindle.testing import fake_session; other = fake_session()")
+    Front(fresh, "other.dashboard()")
+    fresh.run("handle = other.submit(token_ids=[3], max_tokens=4000)")
+    fresh.shutdown()
+    assert fresh.log() == ""

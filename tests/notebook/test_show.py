@@ -1,0 +1,176 @@
+"""Requests that are shown in a cell's output: one output that grows, and is static at its end."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.notebook.driver import Notebook
+from tests.notebook.kernels import COLAB
+from tests.notebook.page import VIEW, Page, click, subshell
+from tests.notebook.stop import assert_usable, stop
+
+pytestmark = pytest.mark.notebook
+
+GRAB = """
+grabbed = []
+asyncio.get_running_loop().call_soon(lambda: grabbed.extend(session.requests.values()))
+"""
+"""Has the next request of a cell that awaits in `grabbed`."""
+
+
+@pytest.fixture
+def page(notebook: Notebook) -> Iterator[Page]:
+    yield Page(notebook)
+    notebook.run("for request in session.requests.values(): request.cancel()")
+
+
+def card(page: Page) -> str:
+    """The id of the only output that shows a generation."""
+    page.catch_up()
+    (output,) = page.cards
+    return output
+
+
+def drawn(page: Page) -> dict[str, Any]:
+    """What it shows."""
+    return page.outputs[card(page)]
+
+
+def wait_for(page: Page, text: str) -> None:
+    """Return as soon as the card says this."""
+    page.catch_up()
+    while not page.cards or text not in drawn(page)["text/plain"]:
+        page.listen()
+
+
+def wait_until_static(page: Page) -> None:
+    """Return as soon as nothing that is saved needs a widget, and none is left."""
+    page.catch_up()
+    while page.widgets or [shown for shown in page.outputs.values() if VIEW in shown]:
+        page.listen()
+
+
+def test_show_draws_one_output_which_in_the_end_is_the_generations_own(notebook: Notebook, page: Page) -> None:
+    cell = notebook.start(f"{GRAB}await session.show(**EXPECTED, logprobs=2)").end()
+    assert (cell.error, cell.stdout, cell.stderr) == ("", "", "")
+    assert len(page.versions[card(page)]) >= 2
+    assert len(set(page.cells.values())) == 1
+    own = notebook.run("print(json.dumps(grabbed[0].generation._repr_mimebundle_()))")
+    assert drawn(page) == json.loads(own)
+    assert "less likely" in drawn(page)["text/html"]
+    wait_until_static(page)
+
+
+def test_show_sync_draws_it_too_and_an_error_is_raised(notebook: Notebook, page: Page) -> None:
+    assert notebook.run("await asyncio.sleep(0); session.show_sync(**EXPECTED)") == ""
+    assert drawn(page)["text/plain"].endswith("\n[ended: length, 24 tokens]")
+    assert not any(page.widgets)
+    assert notebook.start("await session.show('')").end().error == "InvalidRequest"
+    wait_until_static(page)
+
+
+def test_a_long_text_is_drawn_at_most_twenty_times_a_second(notebook: Notebook, page: Page) -> None:
+    notebook.run("await session.show(token_ids=PROMPT, max_tokens=500, ignore_eos=True)")
+    at: list[datetime] = page.sent[card(page)]
+    seconds = (at[-1] - at[0]).total_seconds()
+    assert 5 <= len(at) <= 20 * seconds + 3
+    sizes = [len(json.dumps(shown)) for shown in page.versions[card(page)]]
+    assert max(sizes[:-1]) < 6000, "the whole text is sent again and again"
+    assert drawn(page)["text/plain"].endswith("\n[ended: length, 500 tokens]")
+
+
+@pytest.mark.parametrize(
+    "wait", ["await session.show(token_ids=PROMPT, **LONG)", "session.show_sync(token_ids=PROMPT, **LONG)"]
+)
+def test_an_interrupt_leaves_what_came_and_that_it_was_cancelled(wait: str, notebook: Notebook, page: Page) -> None:
+    stop(notebook, "generating()", wait, lambda name, value: None)
+    wait_for(page, "\n[cancelled, ")
+    assert drawn(page)["text/plain"].startswith("w91w201")
+    wait_until_static(page)
+    assert_usable(notebook)
+
+
+def test_an_interrupt_of_a_trio_cell_does_too(notebook: Notebook, page: Page) -> None:
+    notebook.run("%autoawait trio")
+    stop(notebook, "generating()", "await session.show(token_ids=PROMPT, **LONG)", lambda name, value: None)
+    wait_for(page, "\n[cancelled, ")
+    assert page.widgets == {}, "a button that hears nothing"
+    assert notebook.run("await session.show(**EXPECTED)") == ""
+    notebook.run("%autoawait asyncio")
+    wait_until_static(page)
+    assert_usable(notebook)
+
+
+@pytest.mark.parametrize("on_a_subshell", [False, True])
+def test_a_click_cancels_while_the_cell_awaits(
+    on_a_subshell: bool, kernel: str, notebook: Notebook, page: Page
+) -> None:
+    notebook.run("generated = generating()")
+    cell = notebook.start("when(generated, 'now'); await session.show(token_ids=PROMPT, **LONG); print('over')")
+    cell.wait_for("now\n")
+    page.catch_up()
+    if kernel == COLAB:
+        assert page.buttons == [], "it would not hear of clicks"
+        assert "interrupt the kernel" in next(iter(page.outputs.values()))["text/plain"]
+        cell.interrupt()
+    else:
+        (button,) = page.buttons
+        click(notebook, button, subshell(notebook) if on_a_subshell else None)
+        outputs = cell.end()
+        assert (outputs.error, outputs.stdout) == ("", "now\nover\n")
+    wait_for(page, "\n[cancelled, ")
+    wait_until_static(page)
+    assert_usable(notebook)
+
+
+def test_display_returns_at_once_and_draws_on_until_its_button_is_pressed(
+    notebook: Notebook, page: Page, tmp_path: Path
+) -> None:
+    notebook.run("handle = session.submit(token_ids=PROMPT, **LONG); handle.display()")
+    first = card(page)
+    wait_for(page, "[running, ")
+    enough = tmp_path / "enough"
+    blocking = notebook.start(f"import os\nwhile not os.path.exists({str(enough)!r}): time.sleep(0.01)")
+    before = len(page.versions[first])
+    while len(page.versions[first]) < before + 3:
+        page.listen()
+    enough.touch()
+    assert blocking.end().error == ""
+    page.catch_up()
+    (button,) = page.buttons
+    click(notebook, button)
+    wait_for(page, "\n[cancelled, ")
+    wait_until_static(page)
+    assert len(set(page.cells.values())) == 1
+    assert_usable(notebook)
+
+
+def test_a_displayed_request_ends_as_its_result_does(notebook: Notebook, page: Page) -> None:
+    notebook.run("handle = session.submit(**EXPECTED); handle.display()")
+    wait_for(page, "[ended")
+    own = notebook.run("print(json.dumps((await handle)._repr_mimebundle_()))")
+    assert drawn(page) == json.loads(own)
+    notebook.run("handle.display(); handle.display()")
+    page.catch_up()
+    assert [page.outputs[output] for output in page.cards] == [json.loads(own)] * 3
+    wait_until_static(page)
+
+
+def test_without_widgets_it_is_shown_all_the_same(notebook: Notebook, page: Page) -> None:
+    notebook.run("import sys; widgets = sys.modules['ipywidgets']; sys.modules['ipywidgets'] = None")
+    assert notebook.run("await session.show(**EXPECTED)") == ""
+    notebook.run("sys.modules['ipywidgets'] = widgets")
+    assert drawn(page)["text/plain"].endswith("\n[ended: length, 24 tokens]")
+    assert not [shown for versions in page.versions.values() for shown in versions if VIEW in shown]
+
+
+def test_a_kernel_restarts_while_it_draws(fresh: Notebook, prelude: str) -> None:
+    fresh.run("session = await open_tiny(progress=False)")
+    fresh.run("handle = session.submit(token_ids=PROMPT, **LONG); handle.display(); await anext(aiter(handle))")
+    fresh.restart()
+    fresh.run(prelude)
+    assert fresh.log() == ""

@@ -1,0 +1,62 @@
+"""The tutorial of the warm restart is warm itself when its kernel was restarted and it is run again."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rekindle.storage import cache_dir
+from tests.notebook.driver import Notebook, open_notebook
+from tests.notebook.kernels import COMMAND, CURRENT, environment
+
+pytestmark = pytest.mark.notebook
+
+TUTORIAL = Path(__file__).parents[2] / "tutorials" / "06_warm_restart.ipynb"
+PAGE = 64
+TELL = """
+print(json.dumps({
+    "inner": {name: (run["loaded"], run["compiled"], run["cached"]) for name, run in
+              {"cold": cold, "warm": warm, "healed": healed}.items()},
+    "loaded": restored.programs,
+    "compiled": [restored.compiled, stats.compilations],
+    "tokens": answer.token_ids,
+    "prompt": answer.usage.prompt_tokens,
+    "found": [restored.tokens, answer.cached.disk],
+}))
+"""
+
+
+@pytest.fixture
+def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+    """A kernel that finds the downloaded models, and nothing that another test has compiled."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    (cache / "models").symlink_to(cache_dir("models").resolve())
+    monkeypatch.setenv("REKINDLE_CACHE", str(cache))
+    with open_notebook(tmp_path / "kernel.log", COMMAND, environment(CURRENT, tmp_path / "ipython")) as notebook:
+        yield notebook
+
+
+def run_all(notebook: Notebook) -> dict[str, Any]:
+    """All of its cells, with their asserts; what it says of itself."""
+    for cell in json.loads(TUTORIAL.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            notebook.run("".join(cell["source"]))
+    told: dict[str, Any] = json.loads(notebook.run(TELL))
+    return told
+
+
+def test_after_a_restart_of_its_kernel_it_compiles_nothing_and_finds_its_prompt(notebook: Notebook) -> None:
+    first = run_all(notebook)
+    assert (first["loaded"], first["compiled"], first["found"]) == (0, [6, 6], [0, 0])
+    notebook.restart()
+    again = run_all(notebook)
+    assert (again["loaded"], again["compiled"]) == (6, [0, 0])
+    assert min(again["found"]) >= again["prompt"] // PAGE * PAGE > 0
+    assert again["tokens"] == first["tokens"]
+    # The kernels that it starts itself have a cache of their own in every run: the first of them is always cold.
+    assert again["inner"] == first["inner"]
+    assert again["inner"]["warm"][:2] == [6, 0]
+    assert notebook.log() == ""

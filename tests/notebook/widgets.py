@@ -1,0 +1,71 @@
+"""What a front end knows of a kernel's widgets and outputs, and what it says to them."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.notebook.driver import SILENCE, Notebook
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+@dataclass
+class Widgets:
+    """The widgets of one kernel that were made while this read.
+
+    Attributes:
+        states: of those that are open, by id.
+        changes: all that was changed since they were made: (when it was sent, the id, what).
+        closed: ids of those that were closed.
+        outputs: what is shown now, by display id.
+        updates: how often outputs were changed.
+    """
+
+    notebook: Notebook
+    states: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changes: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    updates: int = 0
+
+    def read_until(self, condition: Callable[[], bool]) -> None:
+        """Take in what the kernel says, until this holds."""
+        ends = time.monotonic() + SILENCE
+        while not condition():
+            assert time.monotonic() < ends, f"it did not come to it: {self.states}"
+            self._take(self.notebook.client.get_iopub_msg(timeout=SILENCE))
+
+    def found(self, **state: object) -> str:
+        """The id of the only widget that is open and has this state; "" if there is none."""
+        ids = [one for one, has in self.states.items() if state.items() <= has.items()]
+        assert len(ids) < 2, f"{len(ids)} widgets have {state}"
+        return ids[0] if ids else ""
+
+    def click(self, widget: str) -> None:
+        """Press a button."""
+        self._send(widget, {"method": "custom", "content": {"event": "click"}})
+
+    def change(self, widget: str, **state: object) -> None:
+        """Say that a front end has changed something."""
+        self._send(widget, {"method": "update", "state": state, "buffer_paths": []})
+
+    def _send(self, widget: str, data: dict[str, Any]) -> None:
+        client = self.notebook.client
+        client.shell_channel.send(client.session.msg("comm_msg", {"comm_id": widget, "data": data}))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        content = message["content"]
+        match message["msg_type"]:
+            case "comm_open":
+                self.states[content["comm_id"]] = dict(content["data"]["state"])
+            case "comm_msg" if content["data"]["method"] == "update":
+                state = content["data"]["state"]
+                self.changes.append((message["header"]["date"].timestamp(), content["comm_id"], state))
+                self.states[content["comm_id"]].update(state)
+            case "comm_close":
+                self.closed.append(content["comm_id"])
+                del self.states[content["comm_id"]]
+            case "display_data" | "update_display_data" as kind:
+                self.updates += kind == "update_display_data"
+                self.outputs[content["transient"]["display_id"]] = content["data"]

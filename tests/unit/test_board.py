@@ -1,0 +1,198 @@
+"""Every number of the dashboard is the engine's, in its text and in its HTML."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from rekindle.engine_view import LISTED, EngineView
+from rekindle.errors import EngineFailed
+from rekindle.markup import visible
+from rekindle.messages import Message
+from rekindle.metrics import found
+from rekindle.notebook.board import Board, Facts, age, pages
+from rekindle.notebook.board_html import board_html, overview_html, requests_html
+from rekindle.notebook.rates import Rate
+from rekindle.results import Timings
+from rekindle.session import Session
+from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
+from tests.unit.board_facts import COUNTS, EMPTY, FACTS
+
+BOARD = Board(FACTS, Rate(now=148.25, mean=120.5, seconds=60.3, history=(100.0, 200.0)))
+
+
+class Reader(HTMLParser):
+    """Reads what a reader of the page reads."""
+
+    text = ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def words(html: str) -> str:
+    reader = Reader()
+    reader.feed(html)
+    return " ".join(reader.text.split())
+
+
+def test_the_text_says_everything() -> None:
+    assert str(BOARD).splitlines() == [
+        "a-model (float32): running",
+        "slots        29 of 32 in use, 3 waiting",
+        "tokens/s     148.2 now, 120.5 over the last 60 s",
+        "first token  300 ms last, 300 ms median of 3",
+        "pages        412 in use, 388 cached, 623 free, 96 in host memory, 1,210 on disk",
+        "prompts      50.0% device, 20.0% host, 10.0% disk, 20.0% computed of 5,000 tokens",
+        "programs     11 of 13 ready, 9 loaded, 2 compiled",
+        "restored     412 cached pages",
+        "request  state    prompt  generated  age",
+        "7        running  1,234   56         3.2 s",
+        "8        waiting          0          2 min",
+        "and 23 more",
+    ]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "a-model",
+        "float32",
+        "● running",
+        "148.2now, 120.5 over 60 s",
+        "300 mslast, 300 ms median of 3",
+        "29of 32 in use, 3 waiting",
+        "412 in use",
+        "388 cached",
+        "623 free",
+        "96 in host memory",
+        "1,210 on disk",
+        "50.0% device",
+        "20.0% host",
+        "10.0% disk",
+        "20.0% computed",
+        "11 of 13 ready",
+        "9 loaded, 2 compiled, 412 cached pages found",
+        "7running1,234563.2 s",
+        "8waiting02 min",
+        "and 23 more",
+    ],
+)
+def test_the_html_says_everything(said: str) -> None:
+    assert said in words(board_html(BOARD))
+
+
+def test_the_parts_of_the_html_are_the_whole() -> None:
+    assert board_html(BOARD) == overview_html(BOARD) + requests_html(BOARD)
+    assert requests_html(Board(EMPTY, Rate())) == ""
+
+
+def test_an_engine_that_has_done_nothing_has_a_board_too() -> None:
+    board = Board(EMPTY, Rate())
+    assert "not known at the first look" in str(board)
+    assert "no request ended in the last minute" in str(board)
+    assert "none in the last minute" in words(board_html(board))
+    assert "none yet" in words(board_html(board))
+
+
+def test_pages_of_the_device_are_all_pages_and_found_tokens_all_tokens() -> None:
+    here = pages(COUNTS)
+    assert sum(here[name] for name in ("in use", "cached", "free")) == COUNTS.pages
+    assert sum(found(COUNTS).values()) == COUNTS.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    "hostile", ["<script>alert(1)</script>", '"><img src=x onerror="x">', "&amp;", "\x1b[31m\u202e"]
+)
+def test_what_comes_from_elsewhere_is_text(hostile: str) -> None:
+    facts = replace(FACTS, name=hostile, state=f"failed: {hostile}", dtype=hostile)
+    html = board_html(Board(facts, Rate()))
+    assert html.count(visible(hostile)) == 3
+    assert hostile not in html.replace(visible(hostile), "")
+
+
+def test_an_age_does_not_flicker() -> None:
+    assert [age(seconds) for seconds in (0.0, 9.94, 12.7, 119.4, 600.0)] == [
+        "0.0 s",
+        "9.9 s",
+        "13 s",
+        "119 s",
+        "10 min",
+    ]
+
+
+# What an engine tells
+
+
+@pytest.fixture
+def busy(settler: FakeSettler) -> Iterator[Session]:
+    with fake_session(fake_machine(fake_limits(max_running=2), settler=settler)) as session:
+        yield session
+
+
+def facts_of(session: Session, at: float = 0.0) -> Facts:
+    return EngineView(session._host, session._machine, session._callers, "fake").look(at)
+
+
+def test_the_facts_are_those_of_the_session(busy: Session) -> None:
+    handles = [busy.submit(token_ids=[3, 1, 4], max_tokens=5) for _ in range(11)]
+    facts = facts_of(busy)
+    assert facts.slots == 2
+    assert list(facts.requests) == list(busy.requests)[:LISTED]
+    assert (len(facts.requests), facts.more) == (LISTED, 3)
+    assert facts.stats == busy.stats
+    assert {now.state for now in facts.requests.values()} <= {"waiting", "running"}
+    handles[0].cancel()
+    assert facts_of(busy).requests[0].state == "cancelling"
+
+
+def test_a_request_is_listed_with_what_it_has_got() -> None:
+    with fake_session() as session:
+        stream = session.stream_sync(token_ids=[3, 1, 4], max_tokens=4000)
+        got = [token for _ in range(5) for token in next(stream).token_ids]
+        (now,) = facts_of(session).requests.values()
+        assert (now.state, now.prompt_tokens) == ("running", 3)
+        assert len(got) <= now.generated <= 4000
+        assert now.seconds > 0
+
+
+def test_first_tokens_are_those_of_the_last_minute(session: Session) -> None:
+    session._callers.ended.extend((when, Timings(0.0, when / 100, 1.0)) for when in (10.0, 39.0, 41.0, 99.0))
+    assert facts_of(session, at=100.0).first_tokens == (0.41, 0.99)
+
+
+def test_programs_that_are_ready_are_counted() -> None:
+    futures: list[Future[Any]] = [Future() for _ in range(4)]
+    futures[0].set_result(None)
+    futures[1].set_exception(MemoryError())
+    futures[2].cancel()
+    machine = replace(fake_machine(fake_limits()), preparing=futures)
+    with fake_session(machine) as session:
+        facts = facts_of(session)
+        assert (facts.ready, facts.wanted) == (1, 4)
+
+
+def test_a_board_says_whether_the_engine_runs() -> None:
+    session = fake_session()
+    assert facts_of(session).state == "running"
+    session.pause_sync()
+    assert facts_of(session).state == "paused"
+    session.close_sync()
+    facts = facts_of(session)
+    assert (facts.state, facts.ended) == ("closed", True)
+
+
+def test_a_board_says_why_the_engine_failed() -> None:
+    class Broken(FakeSettler):
+        async def handle(self, message: Message) -> list[Message]:
+            raise RuntimeError("no more <b>")
+
+    with fake_session(fake_machine(fake_limits(), settler=Broken())) as session:
+        with pytest.raises(EngineFailed):
+            session.generate_sync(token_ids=[3], max_tokens=2)
+        facts = facts_of(session)
+        assert facts.state.startswith("failed: the engine stopped because of RuntimeError: no more <b>")
+        assert facts.ended

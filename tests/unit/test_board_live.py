@@ -1,0 +1,402 @@
+"""A dashboard follows its engine until one of the two is gone, and sends what has changed."""
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import comm
+import ipywidgets
+import pytest
+from comm.base_comm import BaseComm
+
+from rekindle.errors import SessionClosed
+from rekindle.notebook import front_end, live
+from rekindle.notebook.board import Board, Facts
+from rekindle.notebook.dashboard import VIEW
+from rekindle.notebook.live import GRACE, Live
+from rekindle.notebook.panel import BUTTON_AFTER, RETIRED, Panel
+from rekindle.notebook.rates import Rate
+from rekindle.results import Standing
+from rekindle.session import Session
+from rekindle.testing import fake_session
+from tests.unit.board_facts import EMPTY
+
+THREAD = "rekindle-dashboard"
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == THREAD]
+
+
+def board(**facts: Any) -> Board:
+    return Board(replace(EMPTY, **facts), Rate())
+
+
+def asked(*ids: int, seconds: float = BUTTON_AFTER) -> dict[int, Standing]:
+    return {request_id: Standing("running", 3, 1, seconds) for request_id in ids}
+
+
+# When it stops
+
+
+class FakeScreen:
+    def __init__(self) -> None:
+        self.seen = self.viewed = self.closed = False
+        self.shown: list[Board] = []
+        self.said: list[str] = []
+
+    def show(self, board: Board) -> None:
+        self.shown.append(board)
+
+    def close(self) -> None:
+        self.said.append("closed")
+
+
+class Scene:
+    """A follower whose clock stands still, on a screen that nobody sees yet."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.board = board()
+        self.screen = FakeScreen()
+        self.live = Live(lambda: self.board, self.screen, lambda: self.screen.said.append("left"), lambda: self.now)
+
+    def goes_on(self, after: float = 0.0) -> bool:
+        self.now += after
+        return self.live.update()
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_it_goes_on_where_no_front_end_counts_views(scene: Scene) -> None:
+    assert all(scene.goes_on(after=3600) for _ in range(5))
+    assert scene.screen.shown == [scene.board] * 5
+
+
+def test_it_stops_when_its_output_is_closed_but_not_when_that_is_shown_again_at_once(scene: Scene) -> None:
+    scene.screen.seen = scene.screen.viewed = True
+    assert scene.goes_on(after=3600)
+    scene.screen.viewed = False
+    assert scene.goes_on(after=3600)
+    assert scene.goes_on(after=GRACE - 0.01)
+    scene.screen.viewed = True
+    assert scene.goes_on()
+    scene.screen.viewed = False
+    assert scene.goes_on(after=3600)
+    assert scene.goes_on(after=GRACE - 0.01)
+    assert not scene.goes_on(after=0.01)
+
+
+def test_it_stops_when_somebody_closes_its_widgets(scene: Scene) -> None:
+    scene.screen.closed = True
+    assert not scene.goes_on()
+
+
+def test_it_stops_with_its_engine_and_shows_that(scene: Scene) -> None:
+    scene.board = board(state="closed", ended=True)
+    assert not scene.goes_on()
+    assert scene.screen.shown == [scene.board]
+
+
+@pytest.mark.parametrize("starts", [True, False], ids=["told", "by itself"])
+def test_at_its_end_its_screen_is_closed_and_then_left_and_no_thread_is_there(
+    starts: bool, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "PERIOD", 0.001)
+    scene.board = board(ended=not starts)
+    scene.live.start()
+    if starts:
+        for _ in range(2):
+            scene.live.stop()
+    else:
+        scene.live._thread.join()
+    assert scene.screen.said == ["closed", "left"]
+    assert threads() == []
+
+
+# What is sent
+
+
+class RecordingComm(BaseComm):
+    """What a kernel would send."""
+
+    sent: list[tuple[str, Mapping[str, Any]]]
+
+    def publish_msg(
+        self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
+    ) -> None:
+        self.sent.append((msg_type, data or {}))
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Mapping[str, Any]]]:
+    recorded: list[tuple[str, Mapping[str, Any]]] = []
+    monkeypatch.setattr(RecordingComm, "sent", recorded, raising=False)
+    monkeypatch.setattr(comm, "create_comm", RecordingComm)
+    return recorded
+
+
+class FakeSource:
+    """An engine that only remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.facts = EMPTY
+        self.told: list[object] = []
+
+    def look(self, at: float) -> Facts:
+        return self.facts
+
+    def pause(self) -> None:
+        self.told.append("pause")
+
+    def resume(self) -> None:
+        self.told.append("resume")
+
+    def cancel(self, request_id: int) -> None:
+        self.told.append(request_id)
+
+
+def buttons(panel: Panel) -> dict[str, ipywidgets.Button]:
+    return {button.description: button for button in panel._row.children}
+
+
+def views(panel: Panel, count: int) -> None:
+    """What a front end says of them."""
+    panel.root.set_state({"_view_count": count})
+
+
+def test_only_what_has_changed_is_sent(sent: list[tuple[str, Mapping[str, Any]]]) -> None:
+    panel = Panel(FakeSource())
+    panel.show(board())
+    sent.clear()
+    panel.show(board())
+    assert sent == []
+    panel.show(board(state="paused"))
+    changed = [key for kind, data in sent for key in data["state"]]
+    assert changed == ["description", "value"]
+    sent.clear()
+    panel.show(board(state="paused", requests=asked(4, seconds=0.0)))
+    assert [list(data["state"]) for kind, data in sent] == [["value"]]
+
+
+def test_the_first_button_pauses_and_then_resumes(sent: list[tuple[str, Mapping[str, Any]]]) -> None:
+    source = FakeSource()
+    panel = Panel(source)
+    for state in ("running", "paused"):
+        panel.show(board(state=state))
+        panel._toggle._handle_custom_msg({"event": "click"}, [])
+    assert source.told == ["pause", "resume"]
+
+
+def test_a_click_after_the_end_says_nothing(sent: list[tuple[str, Mapping[str, Any]]]) -> None:
+    class Ended(FakeSource):
+        def pause(self) -> None:
+            raise SessionClosed("the session is closed")
+
+    Panel(Ended())._toggle.click()
+
+
+def test_a_request_has_one_button_from_when_it_is_a_moment_old_until_it_ends(
+    sent: list[tuple[str, Mapping[str, Any]]],
+) -> None:
+    source = FakeSource()
+    panel = Panel(source)
+    panel.show(board(requests=asked(7, 8) | asked(9, seconds=BUTTON_AFTER - 0.1)))
+    assert list(buttons(panel)) == ["Pause", "Cancel 7", "Cancel 8"]
+    seven, eight = buttons(panel)["Cancel 7"], buttons(panel)["Cancel 8"]
+    panel.show(board(requests=asked(8, 9)))
+    assert list(buttons(panel)) == ["Pause", "Cancel 8", "Cancel 9"]
+    assert buttons(panel)["Cancel 8"] is eight
+    eight.click()
+    seven.click()  # pressed before it went, and heard after
+    assert source.told == [8, 7]
+
+
+def test_buttons_of_requests_that_ended_do_not_pile_up(sent: list[tuple[str, Mapping[str, Any]]]) -> None:
+    panel = Panel(FakeSource())
+    for request_id in range(3 * RETIRED):
+        panel.show(board(requests=asked(request_id)))
+    assert [kind for kind, _ in sent].count("comm_close") == 2 * RETIRED - 1
+
+
+def test_views_are_counted_by_one_widget_as_they_come_and_by_another_as_they_go(
+    sent: list[tuple[str, Mapping[str, Any]]],
+) -> None:
+    """A kernel can hear the first word of a widget while a cell awaits, and no other."""
+    panel = Panel(FakeSource())
+    assert (panel.root._view_count, panel.seen, panel.viewed) == (0, False, False)
+    views(panel, 1)
+    panel.show(board())
+    assert (panel.seen, panel.viewed) == (True, True)
+    assert panel._row._view_count == 1
+    panel._row.set_state({"_view_count": 0})
+    assert (panel.seen, panel.viewed) == (True, False)
+
+
+def test_a_view_that_goes_before_it_was_looked_at_has_been_seen(sent: list[tuple[str, Mapping[str, Any]]]) -> None:
+    panel = Panel(FakeSource())
+    for count in (1, 0):
+        views(panel, count)
+    panel.show(board())
+    assert (panel.seen, panel.viewed) == (True, False)
+
+
+def test_a_panel_is_closed_with_all_its_widgets_but_only_if_a_front_end_has_spoken_of_it(
+    sent: list[tuple[str, Mapping[str, Any]]],
+) -> None:
+    for viewed in (0, 1):
+        sent.clear()
+        panel = Panel(FakeSource())
+        panel.show(board(requests=asked(7)))
+        panel.show(board())
+        if viewed:
+            views(panel, viewed)
+        panel.close()
+        counts = [kind for kind, _ in sent]
+        assert counts.count("comm_close") == viewed * counts.count("comm_open")
+        assert panel.closed == bool(viewed)
+
+
+# The whole
+
+
+class FakeOutput:
+    drawn: list[Mapping[str, object]]
+
+    def draw(self, bundle: Mapping[str, object]) -> None:
+        self.drawn.append(bundle)
+
+
+@pytest.fixture
+def drawn(
+    sent: list[tuple[str, Mapping[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Mapping[str, object]]]:
+    """What is drawn by a process that takes itself for a kernel."""
+    drawn: list[Mapping[str, object]] = []
+    monkeypatch.setattr(FakeOutput, "drawn", drawn, raising=False)
+    monkeypatch.setattr(front_end, "Output", FakeOutput)
+    monkeypatch.setattr(front_end, "kernel", object)
+    monkeypatch.setattr(live, "PERIOD", 0.001)
+    yield drawn
+    assert threads() == []
+
+
+def test_it_is_drawn_with_a_view_and_stays_without_one(session: Session, drawn: list[Mapping[str, object]]) -> None:
+    dashboard = session.dashboard()
+    assert drawn == []
+    dashboard._ipython_display_()
+    assert set(drawn[0]) == {"text/plain", "text/html", VIEW}
+    assert len(threads()) == 1
+    for _ in range(2):
+        dashboard.stop()
+    assert threads() == []
+    assert len(drawn) == 2
+    assert set(drawn[1]) == {"text/plain", "text/html"}
+    assert "running when this stopped" in str(drawn[1]["text/html"])
+    assert drawn[1] == dashboard._repr_mimebundle_()
+
+
+def test_two_outputs_of_one_have_one_thread_and_both_stay(session: Session, drawn: list[Mapping[str, object]]) -> None:
+    dashboard = session.dashboard()
+    for _ in range(2):
+        dashboard._ipython_display_()
+    assert drawn[0][VIEW] == drawn[1][VIEW]
+    assert len(threads()) == 1
+    dashboard.stop()
+    assert [VIEW in bundle for bundle in drawn] == [True, True, False, False]
+
+
+def test_another_one_stops_the_former(session: Session, drawn: list[Mapping[str, object]]) -> None:
+    session.dashboard()._ipython_display_()
+    former = threads()
+    second = session.dashboard()
+    assert not former[0].is_alive()
+    second._ipython_display_()
+    assert len(threads()) == 1
+    second.stop()
+
+
+def test_it_ends_with_its_session(drawn: list[Mapping[str, object]]) -> None:
+    session = fake_session()
+    dashboard = session.dashboard()
+    dashboard._ipython_display_()
+    (thread,) = threads()
+    session.close_sync()
+    thread.join()
+    assert "closed" in str(drawn[-1]["text/plain"])
+    assert VIEW not in drawn[-1]
+    with pytest.raises(NotImplementedError):
+        dashboard._ipython_display_()
+    assert "closed" in repr(session.dashboard())
+
+
+def test_a_session_that_is_dropped_ends_its_engine_and_its_dashboard(drawn: list[Mapping[str, object]]) -> None:
+    session = fake_session()
+    session.dashboard()._ipython_display_()
+    (thread,) = threads()
+    host, alive = session._host, weakref.ref(session)
+    del session
+    gc.collect()
+    assert alive() is None
+    host.stopped.grown_blocking(0)
+    thread.join()
+
+
+def test_a_dashboard_that_has_stopped_lets_go_of_the_engine(drawn: list[Mapping[str, object]]) -> None:
+    session = fake_session()
+    dashboard = session.dashboard()
+    dashboard._ipython_display_()
+    panel = dashboard._panel
+    assert panel is not None
+    views(panel, 1)
+    session.close_sync()
+    for thread in threads():
+        thread.join()
+    alive = weakref.ref(session._machine)
+    del session, panel
+    gc.collect()
+    assert alive() is None
+    assert "closed" in repr(dashboard)
+
+
+def test_buttons_act_on_the_engine(session: Session, drawn: list[Mapping[str, object]]) -> None:
+    handle = session.submit(token_ids=[3, 1, 4], max_tokens=4000)
+    dashboard = session.dashboard()
+    dashboard._ipython_display_()
+    assert dashboard._panel is not None
+    dashboard._panel._source.cancel(next(iter(session.requests), 0))
+    with pytest.raises(Exception, match="cancelled"):
+        handle.result(timeout=60)
+    dashboard._panel._toggle.click()
+    session.step_sync()  # what it answers comes after the pause
+    assert session.paused
+    dashboard.stop()
+
+
+SCRIPT = """
+import sys
+from rekindle.testing import fake_session
+with fake_session() as session:
+    before = set(sys.modules)
+    dashboard = session.dashboard()
+    print(dashboard)
+    print([name for name in set(sys.modules) - before if name.startswith(("ipywidgets", "IPython", "ipykernel"))])
+    dashboard.stop()
+"""
+
+
+def test_in_a_script_it_is_a_table_of_text_and_imports_no_widgets() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert said[0] == "fake (int): running"
+    assert said[1] == "slots        0 of 32 in use, 0 waiting"
+    assert said[-1] == "[]"

@@ -1,0 +1,310 @@
+"""An engine's actors may be one's own, and so may the family of its model."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rekindle
+from rekindle.actor import Actor, answers
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.config import SettingsOptions
+from rekindle.engine import Actors, Compose, composed
+from rekindle.errors import (
+    CheckpointError,
+    ConfigError,
+    EngineFailed,
+    InvalidRequest,
+    RequestCancelled,
+    UnsupportedModel,
+)
+from rekindle.messages import Admit, Cancel, Message, Rejected, Settled, Text
+from rekindle.models.families import FAMILIES, Family
+from rekindle.session import Session
+from rekindle.testing import expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.text.tokenizer import Tokenizer
+
+PROMPT = [3, 1, 4]
+FEW: SettingsOptions = {
+    "page_size": 16,
+    "num_pages": 17,
+    "max_running": 2,
+    "max_prefill_tokens": 32,
+    "prefill_chunk": 32,
+    "prefill_buckets": (32,),
+    "decode_buckets": (2,),
+    "precompile": "lazy",
+}
+"""Few programs."""
+EMBER = Family("EmberForCausalLM", qkv_bias=True)
+"""As qwen2 is, under a name that is not known."""
+
+
+def session_of(compose: Compose, tokenizer: Tokenizer | None = None) -> Session:
+    machine = fake_machine(fake_limits(), tokenizer=tokenizer)
+    return fake_session(replace(machine, actors=composed(machine.actors, compose)))
+
+
+# Actors
+
+
+class Between:
+    """Stands in front of an actor: sees what it takes and what it says, and may change that."""
+
+    def __init__(self, actor: Actor, change: Callable[[Message], Iterable[Message]] = lambda said: [said]):
+        self.actor, self.change = actor, change
+        self.took: list[Message] = []
+        self.said: list[Message] = []
+
+    async def handle(self, message: Message) -> list[Message]:
+        self.took.append(message)
+        said = await answers(self.actor, message)
+        self.said += said
+        return [changed for each in said for changed in self.change(each)]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Actors)])
+def test_any_actor_may_stand_behind_another_that_sees_all_its_messages(name: str) -> None:
+    between: list[Between] = []
+
+    def compose(actors: Actors) -> Actors:
+        between.append(Between(getattr(actors, name)))
+        parts: dict[str, Any] = {name: between[0]}
+        return replace(actors, **parts)
+
+    seen: list[Message] = []
+    said: list[Message] = []
+
+    def see(handled: rekindle.Handled) -> None:
+        if handled.actor == name:
+            seen.append(handled.message)
+            said.extend(handled.said)
+
+    with session_of(compose) as session, session.watch(see):
+        generation = session.generate_sync(token_ids=[7] * 70, max_tokens=70)
+        session.save_sync(progress=False)
+        session.pause_sync()
+        assert generation.token_ids == expected_tokens([7] * 70, 70)
+        assert between[0].took == seen
+        assert between[0].said == said
+        assert seen
+
+
+def test_an_actor_may_change_what_is_said(byte_tokenizer: Tokenizer) -> None:
+    def other_case(message: Message) -> Iterator[Message]:
+        yield replace(message, text=message.text.swapcase()) if isinstance(message, Text) else message
+
+    def compose(actors: Actors) -> Actors:
+        return replace(actors, detokenizer=Between(actors.detokenizer, other_case))
+
+    with session_of(compose, byte_tokenizer) as session:
+        generation = session.generate_sync("hello", max_tokens=30)
+    expected = expected_tokens(byte_tokenizer.encode("hello"), 30)
+    text = byte_tokenizer.decode(expected)
+    assert generation.token_ids == expected
+    assert generation.text == text.swapcase() != text
+
+
+def test_an_actor_may_turn_a_request_away_and_the_others_go_on() -> None:
+    def short_ones(message: Message) -> Iterator[Message]:
+        if isinstance(message, Admit) and len(message.request.prompt) > 3:
+            yield Rejected(message.request.id, InvalidRequest("too long for this place"))
+        else:
+            yield message
+
+    with session_of(lambda actors: replace(actors, intake=Between(actors.intake, short_ones))) as session:
+        first, long, last = (session.submit(token_ids=ids, max_tokens=5) for ids in (PROMPT, [*PROMPT, 1], PROMPT))
+        assert first.result().token_ids == last.result().token_ids == expected_tokens(PROMPT, 5)
+        with pytest.raises(InvalidRequest, match="too long for this place"):
+            long.result()
+        stats = session.stats.scheduler
+        assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
+
+
+def test_an_actor_may_say_what_only_others_say() -> None:
+    """A settler that cancels each request at its third token, as a caller does."""
+    tokens: Counter[int] = Counter()
+
+    def cancel(message: Message) -> Iterator[Message]:
+        yield message
+        if isinstance(message, Settled):
+            for request_id, _ in message.tokens:
+                tokens[request_id] += 1
+                if tokens[request_id] == 3:
+                    yield Cancel(request_id)
+
+    with session_of(lambda actors: replace(actors, settler=Between(actors.settler, cancel))) as session:
+        handles = [session.submit(token_ids=[number], max_tokens=count) for number, count in ((1, 1000), (2, 2))]
+        with pytest.raises(RequestCancelled):
+            handles[0].result()
+        assert handles[1].result().token_ids == expected_tokens([2], 2)
+        assert 3 <= session.stats.scheduler.generated_tokens < 100
+
+
+def test_one_actor_may_have_two_places_and_takes_one_message_at_a_time() -> None:
+    class Both:
+        def __init__(self, actors: Actors):
+            self.actors, self.busy, self.kinds = actors, False, Counter[str]()
+
+        async def handle(self, message: Message) -> Iterable[Message]:
+            assert not self.busy
+            self.busy = True
+            self.kinds[type(message).__name__] += 1
+            said = await answers(self.actors.by_message()[type(message)], message)
+            self.busy = False
+            return said
+
+    both: list[Both] = []
+
+    def compose(actors: Actors) -> Actors:
+        both.append(Both(actors))
+        return replace(actors, settler=both[0], detokenizer=both[0])
+
+    with session_of(compose) as session:
+        assert session.generate_sync(token_ids=PROMPT, max_tokens=9).token_ids == expected_tokens(PROMPT, 9)
+    assert both[0].kinds["Output"] == 9
+    assert both[0].kinds.keys() == {"Dispatched", "Output"}
+
+
+def test_an_actor_that_raises_ends_the_engine_with_its_error() -> None:
+    class Broken:
+        def handle(self, message: Message) -> Iterable[Message] | Awaitable[Iterable[Message]]:
+            raise LookupError("a part is missing")
+
+    with session_of(lambda actors: replace(actors, detokenizer=Broken())) as session:
+        with pytest.raises(EngineFailed, match="because of LookupError: a part is missing") as failed:
+            session.generate_sync(token_ids=PROMPT)
+        assert isinstance(failed.value.__cause__, LookupError)
+
+
+# Composing
+
+
+def test_without_compose_the_actors_are_those_that_were_made() -> None:
+    actors = fake_machine(fake_limits()).actors
+    assert composed(actors, None) is actors
+    assert composed(actors, lambda same: same) is actors
+
+
+@pytest.mark.parametrize("made", [None, [], "actors"])
+def test_what_compose_returns_has_to_be_actors(made: Any) -> None:
+    with pytest.raises(ConfigError) as refused:
+        composed(fake_machine(fake_limits()).actors, lambda actors: made)
+    expected = "compose must return Actors, such as dataclasses.replace(actors, settler=...); got "
+    assert str(refused.value) == f"{expected}{made!r}"
+
+
+@pytest.mark.parametrize("actor", [None, print, type("Deaf", (), {"handle": 3})()])
+def test_every_actor_has_to_handle_messages(actor: Any) -> None:
+    with pytest.raises(ConfigError, match=r"compose must give an actor with a handle\(\) for host_tier; got "):
+        composed(fake_machine(fake_limits()).actors, lambda actors: replace(actors, host_tier=actor))
+
+
+def test_what_compose_raises_comes_out_of_open_as_it_is(families: Path) -> None:
+    def compose(actors: Actors) -> Actors:
+        raise LookupError("nothing to compose with")
+
+    with pytest.raises(LookupError, match="nothing to compose with"):
+        rekindle.open_sync(families / "qwen2", progress=False, compose=compose, **FEW)
+    nothing: Any = lambda actors: None  # noqa: E731
+    with pytest.raises(ConfigError, match="compose must return Actors"):
+        rekindle.open_sync(families / "qwen2", progress=False, compose=nothing, **FEW)
+
+
+@pytest.mark.parametrize("compose", [3, "compose", Actors.__annotations__])
+def test_compose_has_to_be_a_function(compose: Any) -> None:
+    with pytest.raises(ConfigError, match="compose must be a function of an engine's Actors that returns Actors, got "):
+        rekindle.open("anything", compose=compose)
+
+
+# Families
+
+
+@pytest.fixture
+def unknown(families: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """The directory of a family under the name of an architecture that is not known."""
+
+    def make(name: str) -> Path:
+        directory = Path(shutil.copytree(families / name, tmp_path / name, copy_function=shutil.copyfile))
+        config = json.loads((directory / "config.json").read_text())
+        config |= {"architectures": ["EmberForCausalLM"], "model_type": "ember"}
+        (directory / "config.json").write_text(json.dumps(config))
+        return directory
+
+    return make
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_of_ones_own_reads_a_config_as_the_known_one_that_says_the_same(
+    name: str, unknown: Callable[[str], Path], families: Path
+) -> None:
+    directory = {"llama": "llama-tied"}.get(name, name)
+    family = replace(FAMILIES[name], architecture="EmberForCausalLM")
+    known = open_checkpoint(families / directory).config
+    assert open_checkpoint(unknown(directory), family=family).config == replace(known, family="EmberForCausalLM")
+
+
+def test_a_family_of_ones_own_generates_and_takes_other_weights(unknown: Callable[[str], Path], families: Path) -> None:
+    golden = np.load(families / "qwen2" / "golden.npz")
+    asked: Any = {"token_ids": golden["greedy_prompt"].tolist(), "max_tokens": 24, "ignore_eos": True}
+    directory = unknown("qwen2")
+    with rekindle.open_sync(directory, progress=False, family=EMBER, **FEW) as session:
+        assert list(session.generate_sync(**asked).token_ids) == golden["greedy_new"].tolist()
+        session.update_weights_sync(directory)
+        assert list(session.generate_sync(**asked).token_ids) == golden["greedy_new"].tolist()
+
+
+def test_compose_gets_the_actors_of_the_real_engine(unknown: Callable[[str], Path], families: Path) -> None:
+    golden = np.load(families / "qwen2" / "golden.npz")
+    between: list[Between] = []
+
+    def compose(actors: Actors) -> Actors:
+        between.append(Between(actors.settler))
+        return replace(actors, settler=between[0])
+
+    with rekindle.open_sync(unknown("qwen2"), progress=False, compose=compose, family=EMBER, **FEW) as session:
+        generation = session.generate_sync(token_ids=golden["greedy_prompt"].tolist(), max_tokens=8, ignore_eos=True)
+        assert len(between[0].took) == session.stats.scheduler.ticks
+    assert list(generation.token_ids) == golden["greedy_new"].tolist()[:8]
+    settled = [token for said in between[0].said if isinstance(said, Settled) for _, token in said.tokens]
+    assert settled[:8] == list(generation.token_ids)
+
+
+def test_an_unknown_architecture_is_refused_and_the_message_says_how_to_open_it(unknown: Callable[[str], Path]) -> None:
+    directory = unknown("qwen2")
+    for family in (None, Family("AnotherForCausalLM")):
+        with pytest.raises(UnsupportedModel, match=r"\(EmberForCausalLM\) is not .* open\(\.\.\., family=Family\("):
+            open_checkpoint(directory, family=family)
+
+
+def test_a_family_that_says_too_little_or_too_much_is_seen_in_the_numbers_or_in_the_file(
+    unknown: Callable[[str], Path], families: Path
+) -> None:
+    golden = np.load(families / "qwen2" / "golden.npz")
+    directory = unknown("qwen2")
+    without_bias = Family("EmberForCausalLM", qkv_bias=False)
+    with rekindle.open_sync(directory, progress=False, family=without_bias, **FEW) as session:
+        generation = session.generate_sync(token_ids=golden["greedy_prompt"].tolist(), max_tokens=1)
+    assert list(generation.token_ids) != golden["greedy_new"].tolist()[:1]
+    with pytest.raises(CheckpointError, match=r"missing model\.layers\.0\.self_attn\.q_norm\.weight"):
+        open_checkpoint(directory, family=Family("EmberForCausalLM", qkv_bias=True, qk_norm=True))
+
+
+def test_a_family_stands_beside_the_known_ones_and_before_them(families: Path) -> None:
+    mine = Family("EmberForCausalLM", qk_norm=True)
+    assert open_checkpoint(families / "qwen2", family=mine).config == open_checkpoint(families / "qwen2").config
+    before = Family("Qwen3ForCausalLM", qk_norm=False)
+    assert open_checkpoint(families / "qwen3").config.qk_norm
+    assert not open_checkpoint(families / "qwen3", family=before).config.qk_norm
+
+
+@pytest.mark.parametrize("family", ["qwen2", Family, {"architecture": "EmberForCausalLM"}])
+def test_a_family_has_to_be_one(family: Any) -> None:
+    with pytest.raises(ConfigError, match=r"family must be a rekindle\.models\.families\.Family, got "):
+        rekindle.open("anything", family=family)

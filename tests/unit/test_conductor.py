@@ -1,0 +1,296 @@
+"""A paused engine takes nothing and loses nothing, and a step takes the oldest message of all."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import anyio
+import pytest
+
+from rekindle.conductor import Command, Pause, Resume, Step
+from rekindle.engine import TO_CALLER, Engine
+from rekindle.errors import RequestCancelled, SessionClosed
+from rekindle.feed import TO_THE_END, Feed
+from rekindle.handled import Handled
+from rekindle.machine import Machine
+from rekindle.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text
+from rekindle.request import SamplingParams
+from rekindle.session import Session
+from rekindle.testing import expected_tokens, fake_limits, fake_machine, fake_session
+from tests.unit.telling import Telling
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = (3, 1, 4)
+ENDLESS = 4000
+
+
+# An engine on the loop of the test, which can so be waited for until nothing is left to do
+
+
+@dataclass
+class Running:
+    """An engine that runs beside the test.
+
+    Attributes:
+        said: what it said to callers.
+        seen: what its actors handled.
+    """
+
+    engine: Engine
+    said: list[Message]
+    seen: list[Handled] = field(default_factory=list)
+
+    async def told(self, command: Command) -> Command:
+        """The command, after everything that can happen has happened."""
+        self.engine.conductor.tell(command)
+        await anyio.wait_all_tasks_blocked()
+        return command
+
+    async def stepped(self) -> Handled | None:
+        command = Step()
+        self.engine.conductor.tell(command)
+        await command.answer.grown(TO_THE_END)
+        return command.answer.items[0] if command.answer.items else None
+
+    async def submit(self, request_id: int, max_tokens: int = 2) -> None:
+        self.engine.post(Submit(request_id, PROMPT, SamplingParams(max_tokens=max_tokens)))
+        await anyio.wait_all_tasks_blocked()
+
+    def tokens(self, request_id: int) -> tuple[int, ...]:
+        texts = [each for each in self.said if isinstance(each, Text) and each.request_id == request_id]
+        return tuple(token for text in texts for token in text.token_ids)
+
+    def waiting(self) -> list[Message]:
+        return [message for messages in self.engine.pending.values() for message in messages]
+
+
+@asynccontextmanager
+async def running(machine: Machine | None = None) -> AsyncIterator[Running]:
+    said: list[Message] = []
+    one = Running(Engine((machine or fake_machine(fake_limits())).actors, said.append), said)
+    one.engine.watch(one.seen.append)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.engine.run)
+        await anyio.wait_all_tasks_blocked()
+        yield one
+        tasks.cancel_scope.cancel()
+
+
+async def test_while_it_is_paused_nothing_is_taken_and_afterwards_all_of_it() -> None:
+    async with running() as one:
+        assert (await one.told(Pause())).answer.closed
+        assert one.engine.conductor.paused
+        await one.submit(0)
+        await one.submit(1)
+        one.engine.post(Cancel(1))
+        await anyio.wait_all_tasks_blocked()
+        assert (one.seen, one.said) == ([], [])
+        assert [*map(type, one.waiting())] == [Submit, Submit, Cancel]
+        assert [*map(type, one.engine.pending["intake"])] == [Submit, Submit, Cancel]
+        assert (await one.told(Resume())).answer.closed
+        assert not one.engine.conductor.paused
+        assert one.tokens(0) == expected_tokens(PROMPT, 2)
+        assert Text(1, "", (), "cancelled") in one.said
+        assert one.waiting() == []
+
+
+async def test_a_pause_is_answered_once_no_actor_is_busy_and_what_that_says_waits() -> None:
+    settler = Telling()
+    async with running(fake_machine(fake_limits(overlap=False), settler=settler)) as one:
+        await one.submit(0)
+        assert len(settler.took.items) == 1
+        pause = await one.told(Pause())
+        assert one.engine.conductor.paused
+        assert not pause.answer.closed, "the settler is busy"
+        await one.submit(1)
+        assert [*map(type, one.waiting())] == [Submit], "nobody takes a message meanwhile"
+        settler.step()
+        await anyio.wait_all_tasks_blocked()
+        assert pause.answer.closed
+        assert [*map(type, one.engine.pending["scheduler"])] == [Settled]
+        assert len(one.waiting()) == 2
+        settler.release()
+        await one.told(Resume())
+        assert one.tokens(0) == one.tokens(1) == expected_tokens(PROMPT, 2)
+
+
+async def test_pausing_what_is_paused_and_resuming_what_runs_change_nothing() -> None:
+    async with running() as one:
+        for _ in range(2):
+            await one.told(Resume())
+        await one.submit(0)
+        assert one.tokens(0) == expected_tokens(PROMPT, 2)
+        for _ in range(2):
+            await one.told(Pause())
+        await one.submit(1)
+        assert one.tokens(1) == ()
+        await one.told(Resume())
+        assert one.tokens(1) == expected_tokens(PROMPT, 2)
+
+
+async def test_a_step_pauses_first_and_takes_nothing_where_nothing_waits() -> None:
+    async with running(fake_machine(fake_limits(overlap=False))) as one:
+        assert await one.stepped() is None
+        assert one.engine.conductor.paused
+        await one.submit(0)
+        handled = await one.stepped()
+        assert handled is not None
+        assert (handled.actor, type(handled.message)) == ("intake", Submit)
+        assert [*map(type, handled.said)] == [Admit]
+        assert one.waiting() == [*handled.said]
+        assert [*map(type, ((await one.stepped()) or handled).said)] == [Plan, Started]
+        assert not isinstance(one.said[-1], Text)
+
+
+async def test_a_step_of_a_busy_engine_waits_until_it_is_idle_and_then_takes_one_message() -> None:
+    settler = Telling()
+    async with running(fake_machine(fake_limits(overlap=False), settler=settler)) as one:
+        await one.submit(0)
+        step = await one.told(Step())
+        assert not step.answer.closed
+        settler.step()
+        await anyio.wait_all_tasks_blocked()
+        (handled,) = step.answer.items
+        assert (handled.actor, type(handled.message)) == ("scheduler", Settled)
+        assert {*map(type, one.waiting())} == {*map(type, handled.said)} - {*TO_CALLER}
+
+
+async def test_each_step_takes_the_oldest_message_of_all() -> None:
+    """As if there were one queue: what is posted and what is said joins at its end, and its first is taken."""
+    async with running(fake_machine(fake_limits(max_running=2, page_size=16))) as one:
+        await one.told(Pause())
+        queue: list[Message] = []
+        posts = {at: Submit(at, (at + 1,) * 20, SamplingParams(max_tokens=3)) for at in range(0, 30, 3)}
+        cancels = {at + 2: Cancel(at) for at in range(0, 30, 6)}
+        actors = []
+        for at in range(1000):
+            for message in (posts.get(at), cancels.get(at)):
+                if message is not None:
+                    one.engine.post(message)
+                    queue.append(message)
+            assert {*map(id, one.waiting())} == {*map(id, queue)}
+            handled = await one.stepped()
+            if handled is None:
+                break
+            assert handled.message is queue.pop(0)
+            queue += [message for message in handled.said if not isinstance(message, TO_CALLER)]
+            actors.append(handled.actor)
+        assert queue == []
+        assert {*actors} >= {"intake", "scheduler", "stepper", "settler", "detokenizer", "host_tier", "disk_tier"}
+        for request_id in (3, 9, 15):
+            assert one.tokens(request_id) == expected_tokens((request_id + 1,) * 20, 3)
+
+
+async def test_an_error_in_a_step_comes_out_of_the_engine_as_it_does_otherwise() -> None:
+    class Broken:
+        def handle(self, message: Message) -> list[Message]:
+            raise ZeroDivisionError("broken")
+
+    machine = fake_machine(fake_limits())
+    first, second, third = Step(), Step(), Pause()
+    broken = replace(machine, actors=replace(machine.actors, scheduler=Broken()))
+    engines: list[Engine] = []
+
+    async def run() -> None:
+        async with running(broken) as one:
+            engines.append(one.engine)
+            await one.told(Pause())
+            await one.submit(0)
+            for command in (first, second, third):
+                one.engine.conductor.tell(command)
+            await anyio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run()
+    assert caught.group_contains(ZeroDivisionError)
+    assert isinstance(first.answer.items[0].message, Submit)
+    engines[0].conductor.close()
+    for unanswered in (second, third):
+        assert unanswered.answer.closed
+        assert not unanswered.answer.items
+
+
+class Ordered(Feed[Handled]):
+    """Adds its name to a list when it is closed."""
+
+    def __init__(self, name: str, closed: list[str]):
+        super().__init__()
+        self._name, self._closed_ones = name, closed
+
+    def close(self) -> None:
+        self._closed_ones.append(self._name)
+        super().close()
+
+
+async def test_commands_are_done_in_the_order_in_which_they_were_told() -> None:
+    settler, done = Telling(), list[str]()
+    async with running(fake_machine(fake_limits(overlap=False), settler=settler)) as one:
+        await one.submit(0)
+        for name, kind in (("pause", Pause), ("step", Step), ("again", Step), ("resume", Resume), ("at last", Pause)):
+            one.engine.conductor.tell(kind(Ordered(name, done)))
+        await anyio.wait_all_tasks_blocked()
+        assert done == []
+        settler.release()
+        await anyio.wait_all_tasks_blocked()
+        assert done == ["pause", "step", "again", "resume", "at last"]
+
+
+# Sessions
+
+
+async def test_what_is_submitted_while_a_session_is_paused_waits(session: Session) -> None:
+    await session.pause()
+    assert session.paused
+    handle = session.submit(token_ids=PROMPT, max_tokens=3)
+    cancelled = session.submit(token_ids=PROMPT, max_tokens=3)
+    cancelled.cancel()
+    assert [*map(type, session.pending["intake"])] == [Submit, Submit, Cancel]
+    assert {*session.requests.values()} == {handle, cancelled}
+    with pytest.raises(TimeoutError):
+        handle.result(timeout=0)
+    session.resume()
+    assert (await handle).token_ids == expected_tokens(PROMPT, 3)
+    with pytest.raises(RequestCancelled):
+        await cancelled
+    assert session.requests == {}
+
+
+async def test_it_is_paused_from_the_call_on_and_no_longer_from_the_resume_on() -> None:
+    settler = Telling()
+    with fake_session(fake_machine(fake_limits(), settler=settler)) as session:
+        session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+        await settler.took.grown(0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.pause)
+            await anyio.wait_all_tasks_blocked()
+            assert session.paused, "though the settler is busy"
+            session.resume()
+            assert not session.paused, "though the pause is not over"
+            settler.release()
+
+
+async def test_what_is_cached_is_written_by_a_close_right_after_a_resume() -> None:
+    machine = fake_machine(fake_limits(page_size=16))
+    disk: Any = machine.actors.disk_tier
+    with fake_session(machine) as session:
+        await session.pause()
+        handle = session.submit(token_ids=[1] * 40, max_tokens=1)
+        while not handle.done:
+            await session.step()
+        assert not disk.contents
+        session.resume()
+        await session.close()
+    assert len(disk.contents) == 2
+
+
+async def test_a_close_while_it_is_paused_does_not_wait_for_what_nobody_takes() -> None:
+    with fake_session() as session:
+        await session.generate(token_ids=[1] * 200, max_tokens=1)
+        await session.pause()
+        handle = session.submit(token_ids=PROMPT)
+        await session.close()
+        assert handle.done
+        assert not session.paused
+        assert [*map(type, (session._host.error,))] == [SessionClosed]

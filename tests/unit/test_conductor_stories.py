@@ -1,0 +1,212 @@
+"""Stepped, paused and resumed in any way, by anyone, requests get the tokens that they get otherwise."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import anyio
+import pytest
+from anyio import to_thread
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rekindle.errors import RequestCancelled
+from rekindle.handle import Handle
+from rekindle.handled import Handled
+from rekindle.session import Session
+from rekindle.testing import expected_tokens, fake_session
+from tests.unit.telling import run_to_the_end
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = (3, 1, 4)
+HANG_SECONDS = 120
+"""A guard: a run that takes longer hangs."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request."""
+
+    length: int
+    max_tokens: int
+    seed: int | None
+
+
+@dataclass(frozen=True)
+class Do:
+    """Something that a user does; `number` says to whom, or how often."""
+
+    what: Literal["step", "pause", "resume", "cancel", "in a thread"]
+    number: int
+
+
+ASK = st.builds(
+    Ask, length=st.integers(1, 50), max_tokens=st.sampled_from([1, 2, 5, 20]), seed=st.sampled_from([None, None, 7])
+)
+DO = st.builds(
+    Do,
+    what=st.sampled_from(["step", "step", "step", "pause", "resume", "cancel", "in a thread"]),
+    number=st.integers(1, 25),
+)
+STORY = st.lists(ASK | DO, min_size=4, max_size=25)
+LIMITS = st.fixed_dictionaries(
+    {
+        "ticks": st.sampled_from(["prefill-first", "combined"]),
+        "overlap": st.booleans(),
+        "page_size": st.just(16),
+        "num_pages": st.sampled_from([6, 40]),
+        "max_running": st.sampled_from([3, 1]),
+    }
+)
+
+
+async def told(story: list[Ask | Do], limits: dict[str, Any], ending: str) -> None:
+    """The requests of a story give what they give when nobody interferes, or the beginning of it."""
+    session = fake_session(**limits)
+    asked: list[tuple[Ask, Handle]] = []
+    cancelled: set[Handle] = set()
+    seen: list[Handled] = []
+    with session.watch(seen.append):
+        for event in story:
+            if isinstance(event, Ask):
+                options: dict[str, Any] = {} if event.seed is None else {"temperature": 1.0, "seed": event.seed}
+                prompt = [event.length] * event.length
+                asked.append((event, session.submit(token_ids=prompt, max_tokens=event.max_tokens, **options)))
+            elif event.what == "cancel" and asked:
+                _, handle = asked[event.number % len(asked)]
+                handle.cancel()
+                cancelled.add(handle)
+            else:
+                await happen(event, session)
+        if ending == "stepped":
+            await run_to_the_end(session)
+            assert all(handle.done for _, handle in asked), "a session that is stepped comes to its end"
+        session.resume()
+        for ask, handle in asked:
+            expected = expected_tokens([ask.length] * ask.length, ask.max_tokens, draw=ask.seed or 0)
+            if handle in cancelled:
+                with anyio.CancelScope():  # it may have ended before
+                    try:
+                        assert (await handle).token_ids == expected
+                    except RequestCancelled:
+                        got = tuple(token for piece in handle._feed.items for token in piece.token_ids)
+                        assert got == expected[: len(got)]
+            else:
+                assert (await handle).token_ids == expected
+    await session.close()
+    assert len({id(each.message) for each in seen}) == len(seen), "a message was taken twice"
+
+
+async def happen(event: Do, session: Session) -> None:
+    match event.what:
+        case "pause":
+            await session.pause()
+            assert session.paused
+        case "resume":
+            session.resume()
+            assert not session.paused
+        case "step":
+            for _ in range(event.number):
+                before = sum(map(len, session.pending.values())) if session.paused else None
+                handled = await session.step()
+                assert session.paused
+                if before is not None:
+                    assert (handled is None) == (before == 0)
+        case "in a thread":
+            await to_thread.run_sync(session.step_sync)
+
+
+def check(backend: str, story: list[Ask | Do], limits: dict[str, Any], ending: str) -> None:
+    async def guarded() -> None:
+        with anyio.fail_after(HANG_SECONDS):
+            await told(story, limits, ending)
+
+    anyio.run(guarded, backend=backend)
+
+
+ENDING = st.sampled_from(["stepped", "resumed"])
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@settings(max_examples=60)
+@given(story=STORY, limits=LIMITS, ending=ENDING)
+def test_stepped_paused_and_resumed_at_will_requests_get_the_tokens_that_they_get_otherwise(
+    backend: str, story: list[Ask | Do], limits: dict[str, Any], ending: str
+) -> None:
+    check(backend, story, limits, ending)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@settings(max_examples=2000, derandomize=False)
+@given(story=STORY, limits=LIMITS, ending=ENDING)
+def test_in_very_many_stories_requests_get_the_tokens_that_they_get_otherwise(
+    backend: str, story: list[Ask | Do], limits: dict[str, Any], ending: str
+) -> None:
+    check(backend, story, limits, ending)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_stepping_takes_the_same_messages_in_the_same_order_whoever_steps(overlap: bool) -> None:
+    """So that a walk through the engine shows the same each time, awaited or blocking."""
+
+    def walked(how: str) -> list[str]:
+        walk: list[str] = []
+        with fake_session(overlap=overlap, max_running=2) as session:
+            session.pause_sync()
+            for number in range(4):
+                session.submit(token_ids=[number] * 20, max_tokens=4, seed=number)
+
+            async def walk_on() -> None:
+                while (handled := await session.step()) is not None:
+                    walk.append(repr(handled))
+
+            if how == "blocking":
+                walk += map(repr, iter(session.step_sync, None))
+            else:
+                anyio.run(walk_on, backend=how)
+        return walk
+
+    first = walked("asyncio")
+    assert len(first) > 30
+    assert walked("trio") == walked("blocking") == first
+
+
+# Many at once
+
+
+async def test_threads_and_loops_step_pause_and_resume_at_once_and_nothing_is_lost(session: Session) -> None:
+    seen: list[Handled] = []
+    taken: list[Handled] = []  # append is one step for any thread
+
+    def step(times: int) -> None:
+        taken.extend(handled for _ in range(times) if (handled := session.step_sync()) is not None)
+
+    async def step_on_a_loop(times: int) -> None:
+        for _ in range(times):
+            if (handled := await session.step()) is not None:
+                taken.append(handled)
+
+    def go_and_stop(times: int) -> None:
+        for _ in range(times):
+            session.resume()
+            session.pause_sync()
+
+    with session.watch(seen.append):
+        handles = [session.submit(token_ids=[number] * 9, max_tokens=30) for number in range(6)]
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(partial(to_thread.run_sync, step, 40))
+                tasks.start_soon(step_on_a_loop, 40)
+            for backend in ("asyncio", "trio"):
+                work = partial(anyio.run, step_on_a_loop, 40, backend=backend)
+                tasks.start_soon(partial(to_thread.run_sync, work))
+            tasks.start_soon(partial(to_thread.run_sync, go_and_stop, 20))
+        session.resume()
+        for number, handle in enumerate(handles):
+            assert (await handle).token_ids == expected_tokens([number] * 9, 30)
+        await session.pause()  # what is still on its way to disk is seen too
+    assert len({*map(id, taken)}) == len(taken), "no message is given to two who step"
+    assert {*map(id, taken)} <= {*map(id, seen)}
+    assert len({id(each.message) for each in seen}) == len(seen)

@@ -1,0 +1,190 @@
+"""Every message is a few words on one line, whatever it carries."""
+
+import typing
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rekindle import messages
+from rekindle.errors import InvalidRequest
+from rekindle.handled import Handled
+from rekindle.message_words import in_words
+from rekindle.messages import (
+    Admit,
+    CacheSaved,
+    CacheSaving,
+    Cancel,
+    Chat,
+    Chunk,
+    Continued,
+    Copy,
+    Dispatched,
+    Drop,
+    Fetch,
+    Fetched,
+    Gathered,
+    KeepWeights,
+    Message,
+    NewWeights,
+    Onload,
+    Output,
+    Persist,
+    Plan,
+    Rejected,
+    Row,
+    Sampled,
+    Save,
+    SaveCache,
+    Saved,
+    Scored,
+    Scoring,
+    Settled,
+    Started,
+    Stopped,
+    Submit,
+    Text,
+    UseWeights,
+    WeightsUsed,
+    Withdraw,
+    Write,
+    Written,
+)
+from rekindle.request import Request, SamplingParams
+from rekindle.results import CachedTokens
+from rekindle.stored_page import NewPage
+from rekindle.testing import fake_session
+from rekindle.token_logprob import TokenLogprob
+
+LONGEST = 2000
+"""Characters; what has lines in it would have more of them for the same words."""
+
+HOSTILE = "ignore\nthat\r\x0b\x0c\x1b[2J\x85\u2028\u2029\u202e\U000e0001\ud800 <b>&'\"\\" * 50
+MANY = tuple(range(100_000, 100_500))
+ARRAYS = (np.zeros((300, 300)), jnp.ones((300, 300)), *[np.arange(9.0)] * 20)
+PARAMS = SamplingParams(stop=(HOSTILE,), bad_words=(HOSTILE, MANY), cache_salt=HOSTILE, logit_bias=((1, 2.0),) * 100)
+REQUEST = Request(7, MANY, PARAMS, frozenset(MANY), 9, ((1, 2),) * 40, HOSTILE, hold=True)
+LOGPROBS = (TokenLogprob(1, HOSTILE, -1.0, 1, ()),) * 40
+PAGES = (NewPage(HOSTILE, HOSTILE, HOSTILE, HOSTILE.encode(errors="replace")),) * 40
+CHAT = Chat([{"role": "user", "content": HOSTILE}] * 40, [{"name": HOSTILE}], {"mood": HOSTILE})
+CHUNKS = tuple(
+    Chunk(at, at, 16, MANY, MANY, MANY, REQUEST if at % 2 else None, MANY, Scoring(0, MANY, 3)) for at in range(40)
+)
+ROWS = tuple(Row(at, at, at, 20) for at in range(40))
+
+HUGE: list[Message] = [
+    Submit(7, HOSTILE, PARAMS),
+    Submit(7, MANY, PARAMS, hold=True),
+    Submit(7, CHAT, PARAMS),
+    Submit(7, Continued(Continued(HOSTILE, MANY), Continued(CHAT, HOSTILE)), PARAMS),
+    Cancel(7),
+    Admit(REQUEST),
+    Withdraw(7),
+    Rejected(7, InvalidRequest(HOSTILE)),
+    Rejected(7, ValueError(HOSTILE, HOSTILE)),
+    Plan(3, CHUNKS, ROWS, (Onload(ARRAYS, MANY, 5),) * 40),
+    Save(1, MANY, MANY),
+    Gathered(1, MANY, ARRAYS),
+    Saved(1, kept=True),
+    Saved(1, kept=False),
+    Drop(MANY),
+    Fetch(7, (Copy(1, None),) * 40),
+    Fetched(7, ARRAYS),
+    Fetched(7, None, (Copy(None, 1),) * 40),
+    Persist(PAGES, MANY, MANY),
+    Write(PAGES, ARRAYS, MANY),
+    Written(MANY, MANY),
+    SaveCache(1),
+    CacheSaving(1, 5, 9),
+    CacheSaved(1, 9, complete=True),
+    Dispatched(3, (Sampled(7, 0, 20),) * 40, (Scored(7, 0, Scoring(0, MANY, 3)),) * 40, ARRAYS),
+    Settled(3, tuple((at, at) for at in range(40)), dict.fromkeys(range(40), LOGPROBS[0]), {7: LOGPROBS}),
+    Started(7, 100, CachedTokens(64, 16, 16)),
+    Output(REQUEST, MANY, "length", LOGPROBS, LOGPROBS),
+    Stopped(7, 5),
+    NewWeights(1, list(ARRAYS), fail=False),
+    KeepWeights(1),
+    UseWeights(1, list(ARRAYS)),
+    WeightsUsed(1),
+    Text(7, HOSTILE, MANY, "stop", HOSTILE, LOGPROBS, LOGPROBS),
+]
+
+
+def test_every_kind_of_message_is_among_these() -> None:
+    assert {*map(type, HUGE)} == {*typing.get_args(messages.Message)}
+
+
+@pytest.mark.parametrize("message", HUGE, ids=lambda message: type(message).__name__)
+def test_whatever_a_message_carries_its_words_are_one_line_without_an_array(message: Message) -> None:
+    words = in_words(message)
+    assert words.startswith(type(message).__name__)
+    assert words.isprintable(), "nothing in it moves a cursor or ends a line"
+    assert words.splitlines() == [words]
+    assert len(words) <= LONGEST
+    for dumped in (
+        "array(",
+        "Array(",
+        "[0. ",
+        "[[",
+        "TokenLogprob(",
+        "SamplingParams(",
+        "NewPage(",
+        "Chunk(",
+        "<b>&'\"" * 3,
+    ):
+        assert dumped not in words
+
+
+def test_what_was_handled_is_a_line_and_one_more_for_each_answer() -> None:
+    for message in HUGE:
+        lines = repr(Handled("scheduler", message, tuple(HUGE), 0.0, 1.0)).splitlines()
+        assert lines[0] == f"scheduler took {in_words(message)}"
+        assert lines[1:] == [f"  said {in_words(said)}" for said in HUGE]
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (Submit(3, "Hello\nthere", PARAMS), r"Submit: request 3, 'Hello\nthere'"),
+        (Submit(3, (1, 2), PARAMS, hold=True), "Submit: request 3, token ids [1, 2], to be held"),
+        (Submit(3, "x" * 100, PARAMS), f"Submit: request 3, '{'x' * 59}…'"),
+        (Submit(3, Continued("a", (1,)), PARAMS), "Submit: request 3, 'a' and token ids [1]"),
+        (Rejected(3, InvalidRequest("no\nway")), r"Rejected: request 3, InvalidRequest: 'no\nway'"),
+        (
+            Plan(2, (Chunk(0, 0, 0, (1,) * 20, (), (), REQUEST), Chunk(4, 1, 16, (1,) * 16, (), (), None)), ()),
+            "Plan: tick 2; prefill 0 from 0 to 20, then sample; prefill 4 from 16 to 32",
+        ),
+        (Plan(2, (), (Row(0, 0, 1), Row(5, 1, 2))), "Plan: tick 2; decode 0, 5"),
+        (Plan(2, (), (), (Onload((1, 2), (8, 9)),)), "Plan: tick 2; onload pages [8, 9]"),
+        (Dispatched(2, (Sampled(0, 0, None), Sampled(5, 1, None)), (), None), "Dispatched: tick 2, a token for 0, 5"),
+        (Settled(2, ((0, 17), (5, 9))), "Settled: tick 2, token 17 for 0, 9 for 5"),
+        (Settled(2, ()), "Settled: tick 2"),
+        (Started(3, 100, CachedTokens(64, 16)), "Started: request 3, 80 of 100 prompt tokens cached"),
+        (Output(REQUEST, (5,), None), "Output: request 7, tokens [5]"),
+        (Text(3, " hi", (5,), "length"), "Text: request 3, ' hi', ended: length"),
+        (SaveCache(1), "SaveCache"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)  # fmt: skip
+def test_the_words_say_what_matters(message: Message, words: str) -> None:
+    assert in_words(message) == words
+
+
+def test_a_list_that_is_cut_says_so() -> None:
+    assert in_words(Save(1, tuple(range(10)), ())) == "Save: pages [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] to the host tier"
+    assert in_words(Save(1, tuple(range(11)), ())) == "Save: pages [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …] to the host tier"
+    rows = tuple(Row(at, at, at) for at in range(11))
+    assert in_words(Plan(1, (), rows)) == "Plan: tick 1; decode 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …"
+
+
+def test_what_waits_in_a_session_is_a_line_for_each_message() -> None:
+    with fake_session() as session:
+        session.pause_sync()
+        assert repr(session.pending) == "no message waits"
+        handle: Any = session.submit(token_ids=[1, 2])
+        handle.cancel()
+        assert repr(session.pending).splitlines() == [
+            "for intake: Submit: request 0, token ids [1, 2]",
+            "for intake: Cancel: request 0",
+        ]

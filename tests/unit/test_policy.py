@@ -1,0 +1,172 @@
+"""A policy decides who leaves the waiting queue next, and nothing else."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rekindle.config import Policy, Settings
+from rekindle.errors import ConfigError, EngineFailed
+from rekindle.policy import Candidate, Order, longest_prefix
+from rekindle.testing import ByHand, expected_tokens, fake_session
+from rekindle.waiting import CONSIDERED
+
+SHARED = list(range(40))
+"""Two whole pages of 16 tokens, and a half."""
+BEFORE = 1000
+
+
+def prompt_of(request_id: int) -> list[int]:
+    """No two begin alike."""
+    return [request_id % 250, request_id // 250, 7]
+
+
+def starts(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """The order in which requests start, numbered as they came, that all wait for the one slot, which another has."""
+    engine = ByHand(page_size=16, max_running=1, overlap=False, policy=policy)
+    engine.admit(BEFORE, [250], max_tokens=2)
+    for request_id, prompt in enumerate(prompts):
+        engine.admit(request_id, prompt, max_tokens=2)
+    engine.drain()
+    assert engine.started[0] == BEFORE
+    return engine.started[1:]
+
+
+def by(keys: Sequence[Any]) -> Order:
+    """A policy that knows the keys."""
+    return lambda candidate: None if candidate.request.id == BEFORE else keys[candidate.request.id]
+
+
+# Order
+
+
+@given(st.lists(st.integers(-3, 3), max_size=20))
+def test_requests_start_by_the_key_and_those_of_equal_keys_as_they_came(keys: list[int]) -> None:
+    order = starts(by(keys), [prompt_of(request_id) for request_id in range(len(keys))])
+    assert order == sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def test_a_key_may_be_anything_that_can_be_compared() -> None:
+    keys = [("b", 1.5), ("a", 2.5), ("a", -1.0)]
+    assert starts(by(keys), [prompt_of(number) for number in range(3)]) == [2, 1, 0]
+
+
+def test_a_constant_is_first_come_first_served() -> None:
+    prompts = [prompt_of(number) for number in range(9)]
+    assert starts(lambda candidate: 0, prompts) == starts("fcfs", prompts) == list(range(9))
+
+
+def test_a_policy_that_is_named_is_the_function_of_that_name() -> None:
+    prompts = [[*SHARED[: 16 * (number % 3)], 100 + number] for number in range(9)]
+    order = starts(longest_prefix, prompts)
+    assert order == starts("longest-prefix", prompts)
+    assert order != list(range(9))
+
+
+def test_only_the_first_of_the_queue_are_considered_and_the_next_when_one_of_them_has_left() -> None:
+    last = CONSIDERED + 1
+    keys = [1] * (last + 1)
+    keys[CONSIDERED] = keys[last] = 0
+    order = starts(by(keys), [prompt_of(number) for number in range(last + 1)])
+    assert order == [0, CONSIDERED, last, *range(1, CONSIDERED)]
+
+
+# What a policy sees
+
+
+def test_a_candidate_is_the_request_itself() -> None:
+    seen: dict[int, Candidate] = {}
+
+    def policy(candidate: Candidate) -> int:
+        seen[candidate.request.id] = candidate
+        return 0
+
+    starts(policy, [[1, 2, 3], [4, 5]])
+    assert seen[0].request.prompt == (1, 2, 3)
+    assert seen[1].request.prompt == (4, 5)
+    assert seen[1].request.params.max_tokens == 2
+
+
+def test_cached_tokens_are_those_of_whole_pages_and_looked_up_each_time() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def policy(candidate: Candidate) -> int:
+        seen.append((candidate.request.id, candidate.cached_tokens))
+        return candidate.request.id
+
+    starts(policy, [SHARED, [*SHARED, 1], [99]])
+    assert [cached for request_id, cached in seen if request_id == 2] == [0] * 3
+    found = [cached for request_id, cached in seen if request_id == 1]
+    assert (found[0], found[-1]) == (0, 32), "it waits while another computes what it begins with"
+
+
+def test_one_that_lost_its_pages_is_known_to_have_started() -> None:
+    started: dict[int, bool] = {}
+
+    def policy(candidate: Candidate) -> int:
+        started[candidate.request.id] = started.get(candidate.request.id, False) or candidate.started
+        return 0
+
+    engine = ByHand(page_size=16, num_pages=6, max_running=4, policy=policy)
+    for request_id in range(4):
+        engine.admit(request_id, [request_id] * 15, max_tokens=50)
+    assert not any(started.values())
+    engine.drain()
+    assert engine.scheduler.stats.preemptions > 0
+    assert any(started.values())
+
+
+@given(
+    keys=st.lists(st.integers(0, 3), min_size=6, max_size=6),
+    last=st.booleans(),
+    overlap=st.booleans(),
+)
+def test_no_policy_changes_what_is_generated_or_leaves_one_behind(keys: list[int], last: bool, overlap: bool) -> None:
+    """Not even one that lets those wait that lost their pages."""
+
+    def policy(candidate: Candidate) -> tuple[bool, int]:
+        return (candidate.started == last, keys[candidate.request.id])
+
+    engine = ByHand(page_size=16, num_pages=6, max_running=4, overlap=overlap, policy=policy)
+    prompts = [[request_id] * 15 for request_id in range(6)]
+    for request_id, prompt in enumerate(prompts):
+        engine.admit(request_id, prompt, max_tokens=20)
+    engine.drain()
+    assert engine.scheduler.stats.preemptions > 0
+    assert [tuple(engine.tokens[request_id]) for request_id in range(6)] == [
+        expected_tokens(prompt, 20) for prompt in prompts
+    ]
+
+
+# What is wrong with one
+
+
+@pytest.mark.parametrize("value", ["lifo", "", None, 3, ["fcfs"]])
+def test_what_is_neither_a_name_nor_a_function_is_refused(value: Any) -> None:
+    expected = "policy must be one of 'fcfs', 'longest-prefix' or a function of a rekindle.policy.Candidate, got "
+    with pytest.raises(ConfigError) as refused:
+        Settings(policy=value)
+    assert str(refused.value) == f"{expected}{value!r}"
+
+
+def test_a_policy_that_raises_ends_the_engine_with_its_error() -> None:
+    def policy(candidate: Candidate) -> int:
+        raise LookupError(f"no priority for request {candidate.request.id}")
+
+    with fake_session(policy=policy) as session:
+        with pytest.raises(EngineFailed, match="because of LookupError: no priority for request 0") as failed:
+            session.generate_sync(token_ids=[1, 2, 3])
+        assert isinstance(failed.value.__cause__, LookupError)
+        with pytest.raises(EngineFailed, match="LookupError"):
+            session.submit(token_ids=[1])
+
+
+def test_keys_that_cannot_be_compared_end_the_engine() -> None:
+    def policy(candidate: Candidate) -> object:
+        return candidate.request.params
+
+    failed = pytest.raises(EngineFailed, match="because of TypeError: '<' not supported")
+    with fake_session(max_running=1, policy=policy) as session, failed:
+        session.generate_sync(token_ids=[[1], [2], [3]])

@@ -1,0 +1,221 @@
+"""Saving tells how far it is: never backwards, never more than there is, and all of it at the end."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from rekindle import upkeep
+from rekindle.callers import Callers
+from rekindle.errors import EngineFailed, SessionClosed, StorageError
+from rekindle.feed import Feed
+from rekindle.handled import Handled
+from rekindle.messages import CacheSaved, CacheSaving, Message, SaveCache, Write, Written
+from rekindle.progress import Progress
+from rekindle.progress_bars import ProgressBars
+from rekindle.session import Session
+from rekindle.testing import FakeDiskTier, fake_limits, fake_machine, fake_session
+
+pytestmark = pytest.mark.anyio
+
+PAGE = 16
+PAGES = 40
+PROMPT = [place % 7 for place in range(PAGES * PAGE)]
+SAVES: list[Callable[..., Any]] = [
+    Session.save,
+    lambda session, **options: to_thread.run_sync(partial(session.save_sync, **options)),
+]
+
+
+class Recorder(ProgressBars):
+    """Remembers what it was shown."""
+
+    shown: list[Progress]
+
+    def __init__(self, enabled: bool):
+        super().__init__(False)
+        self.enabled = enabled
+
+    def show(self, progress: Progress) -> None:
+        if self.enabled:
+            self.shown.append(progress)
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Progress]:
+    """What is drawn."""
+    shown: list[Progress] = []
+    monkeypatch.setattr(Recorder, "shown", shown, raising=False)
+    monkeypatch.setattr(upkeep, "ProgressBars", Recorder)
+    return shown
+
+
+@pytest.fixture
+def paged() -> Iterator[Session]:
+    """A session whose pages are small, and which has not had the time to write any."""
+    with fake_session(page_size=PAGE, max_context=100 * PAGE) as session:
+        yield session
+
+
+async def paused_with_pages(session: Session) -> None:
+    """Let pages be cached, none of them on disk."""
+    await session.pause()
+    handle = session.submit(token_ids=PROMPT, max_tokens=1)
+    while not handle.done:
+        await session.step()
+
+
+def answers_of(seen: list[Handled]) -> dict[int, list[CacheSaving | CacheSaved]]:
+    """What each ticket was told, in order."""
+    told: dict[int, list[CacheSaving | CacheSaved]] = {}
+    for handled in seen:
+        for said in handled.said:
+            if isinstance(said, CacheSaving | CacheSaved):
+                told.setdefault(said.ticket, []).append(said)
+    return told
+
+
+@pytest.mark.parametrize("save", SAVES, ids=["awaited", "blocking"])
+async def test_a_bar_goes_from_nothing_to_all_that_is_written(
+    paged: Session, shown: list[Progress], save: Callable[..., Any]
+) -> None:
+    await paused_with_pages(paged)
+    saved: list[int] = []
+
+    async def run() -> None:
+        saved.append(await save(paged))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        while not any(isinstance(each, SaveCache) for each in paged.pending["scheduler"]):
+            await anyio.wait_all_tasks_blocked()
+        paged.resume()
+    done = [progress.done for progress in shown]
+    assert len({*done}) > 2, "it is told of batches on the way"
+    assert done == sorted(done)
+    assert all(progress.total is not None and progress.done <= progress.total for progress in shown)
+    assert shown[0].done < saved[0] <= PAGES
+    assert (shown[-1].done, shown[-1].total) == (saved[0], saved[0]), "the bar comes to its end"
+    assert {(progress.stage, progress.unit) for progress in shown} == {("saving cached pages", "pages")}
+
+
+async def test_nothing_is_drawn_that_nobody_wants_to_see(paged: Session, shown: list[Progress]) -> None:
+    await paused_with_pages(paged)
+    paged.resume()
+    await paged.save(progress=False)
+    assert shown == []
+
+
+async def test_each_who_asks_is_told_of_what_was_written_since(paged: Session) -> None:
+    seen: list[Handled] = []
+    with paged.watch(seen.append):
+        await paused_with_pages(paged)
+        feeds = []
+        for _ in range(3):
+            feeds.append(paged._callers.save_cache(paged._host.post))
+            for _ in range(12):
+                await paged.step()
+        while await paged.step() is not None:
+            pass
+    told = [*answers_of(seen).values()]
+    assert [list(feed.items) for feed in feeds] == told, "each is told what is for it, and nothing else"
+    for answers in told:
+        assert [type(answer) for answer in answers] == [CacheSaving] * (len(answers) - 1) + [CacheSaved]
+        assert all(earlier.pages <= later.pages for earlier, later in pairwise(answers))
+        assert all(answer.pages <= answer.total for answer in answers if isinstance(answer, CacheSaving))
+    assert told[0][-1].pages >= told[1][-1].pages >= told[2][-1].pages
+    assert paged.stats.scheduler.disk_pages == told[0][-1].pages == PAGES
+
+
+class NoRoom(FakeDiskTier):
+    """Can write the first batch alone."""
+
+    def handle(self, message: Message) -> list[Written]:
+        if self.contents and isinstance(message, Write):
+            return [Written((None,) * len(message.pages), ())]
+        return super().handle(message)
+
+
+async def test_what_could_not_be_written_is_an_error_and_the_bar_does_not_come_to_its_end(
+    shown: list[Progress],
+) -> None:
+    machine = fake_machine(fake_limits(page_size=PAGE, max_context=100 * PAGE))
+    with fake_session(replace(machine, actors=replace(machine.actors, disk_tier=NoRoom()))) as session:
+        await paused_with_pages(session)
+        session.resume()
+        with pytest.raises(StorageError, match="others could not be"):
+            await session.save()
+    assert all(progress.total is None or progress.done < progress.total for progress in shown)
+
+
+@pytest.mark.parametrize("save", SAVES, ids=["awaited", "blocking"])
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_session_that_closes_or_fails_meanwhile_ends_a_save_with_its_error(
+    save: Callable[..., Any], fails: bool
+) -> None:
+    class Failing(FakeDiskTier):
+        def handle(self, message: Message) -> list[Written]:
+            raise OSError("no disk")
+
+    machine = fake_machine(fake_limits(page_size=PAGE, max_context=100 * PAGE))
+    if fails:
+        machine = replace(machine, actors=replace(machine.actors, disk_tier=Failing()))
+    with fake_session(machine) as session:
+        await paused_with_pages(session)
+        got: list[Exception] = []
+
+        async def run() -> None:
+            try:
+                await save(session, progress=False)
+            except Exception as error:
+                got.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            while not session.pending["scheduler"]:
+                await anyio.wait_all_tasks_blocked()
+            if fails:
+                session.resume()
+            else:
+                await session.close()
+        assert [type(error) for error in got] == [EngineFailed if fails else SessionClosed]
+        assert got[0] is session._host.error
+
+
+async def test_leaving_a_save_early_leaves_the_session_usable(paged: Session) -> None:
+    await paused_with_pages(paged)
+    with anyio.move_on_after(0) as scope:
+        await paged.save(progress=False)
+    assert scope.cancelled_caught
+    paged.resume()
+    assert await paged.save(progress=False) <= PAGES
+    assert paged.stats.scheduler.disk_pages == PAGES
+    assert not paged._callers._saves, "nobody is kept who was answered"
+
+
+def test_one_who_asks_while_the_engine_ends_does_not_disturb_its_end() -> None:
+    """The engine's thread tells one after the other, and meanwhile another thread may ask."""
+    callers = Callers(max_waiting=1)
+    closed = SessionClosed("closed")
+    late: list[Feed[Any]] = []
+
+    class Asking:
+        def wake(self) -> None:
+            late.append(callers.save_cache(lambda message: None))
+            late.append(callers.new_weights([], lambda message: None, fail=False)[1])
+
+    saved, (_, used) = (
+        callers.save_cache(lambda message: None),
+        callers.new_weights([], lambda message: None, fail=False),
+    )
+    early: list[Feed[Any]] = [saved, used]
+    for feed in early:
+        feed._waiting.append((Asking(), 1))
+    callers.fail_all(closed)
+    assert len(late) == 4
+    assert all(feed.closed for feed in (*early, *late))

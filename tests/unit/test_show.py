@@ -1,0 +1,410 @@
+"""A request that is shown is drawn as it comes, seldom enough, and always as it has ended."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rekindle import markup
+from rekindle.errors import EngineFailed, RequestCancelled, SessionClosed
+from rekindle.feed import Feed
+from rekindle.handle import Handle
+from rekindle.messages import Started, Text
+from rekindle.notebook import front_end, live_text
+from rekindle.notebook.front_end import EMPTY
+from rekindle.notebook.live_text import drawing
+from rekindle.notebook.printed import Printed
+from rekindle.request import SamplingParams
+from rekindle.results import CachedTokens, EndReason
+from rekindle.session import Session
+from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
+from rekindle.text.tokenizer import Tokenizer
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+ENDLESS = 4000
+
+
+@dataclass
+class Kernel:
+    """As much of one as is looked at."""
+
+    shell_channel_thread: object = None
+
+
+class Widget:
+    """In the place of one of a button's three."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Button(Widget):
+    def __init__(self, press: Callable[[], None]):
+        self.press = press
+        self.layout, self.style = Widget(), Widget()
+
+    def get_view_spec(self) -> dict[str, int]:
+        return {"model_id": id(self)}
+
+
+class Page:
+    """A front end's page.
+
+    Attributes:
+        drawn: all that was displayed or updated, for who waits for it.
+        outputs: what each output shows now, by display id.
+        buttons: those that were made.
+    """
+
+    def __init__(self) -> None:
+        self.drawn: Feed[Mapping[str, object]] = Feed()
+        self.outputs: dict[str, Mapping[str, object]] = {}
+        self.buttons: list[Button] = []
+
+    def display(self, bundle: Mapping[str, object], *, raw: bool, display_id: str, update: bool) -> None:
+        assert raw
+        assert update == (display_id in self.outputs)
+        self.outputs[display_id] = bundle
+        self.drawn.put(bundle)
+
+    def button(self, stop: Callable[[], None]) -> Button:
+        self.buttons.append(Button(stop))
+        return self.buttons[-1]
+
+    @property
+    def stop(self) -> Mapping[str, object]:
+        """What there is to stop it with."""
+        return next(iter(self.outputs.values()))
+
+    @property
+    def card(self) -> Mapping[str, object]:
+        return list(self.outputs.values())[-1]
+
+    async def shows(self, text: str) -> None:
+        """Wait until the card says this."""
+        while text not in str(self.card["text/plain"]):
+            await self.drawn.grown(len(self.drawn.items))
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    """That of the newest kind of kernel. In the end nothing on it can be stopped any more."""
+    page = Page()
+    monkeypatch.setattr("IPython.display.display", page.display)
+    monkeypatch.setattr(live_text, "kernel", lambda: Kernel(shell_channel_thread=object()))
+    monkeypatch.setattr(front_end, "_button", page.button)
+    yield page
+    while any("To stop it" in str(shown["text/plain"]) for shown in page.outputs.values()):
+        assert page.drawn.grown_blocking(len(page.drawn.items), timeout=30), "a thread draws on"
+
+
+@pytest.fixture
+def held(settler: FakeSettler, byte_tokenizer: Tokenizer) -> Iterator[Session]:
+    """A session that speaks, and says nothing before the settler is told."""
+    with fake_session(fake_machine(fake_limits(), tokenizer=byte_tokenizer, settler=settler)) as session:
+        yield session
+
+
+def step(settler: FakeSettler, ticks: int) -> None:
+    for _ in range(ticks):
+        settler.step()
+
+
+# How often
+
+
+class Simulated:
+    """A request whose pieces come at given times, a clock that only waits move on, and a screen that notes when."""
+
+    seconds = 0.06
+
+    def __init__(self, times: list[float], end: float):
+        self.pieces: Feed[Any] = Feed()
+        self.drawn: list[tuple[float, int]] = []
+        self.closed: list[tuple[float, int]] = []
+        self._now = 0.0
+        self._coming = sorted(times)
+        self._end = end
+
+    def draw(self) -> None:
+        self.drawn.append((self._now, len(self.pieces.items)))
+
+    def close(self) -> None:
+        self.closed.append((self._now, len(self.pieces.items)))
+
+    def run(self) -> None:
+        for wait in drawing(self, self):  # type: ignore[arg-type]
+            assert wait.timeout is not None
+            deadline = self._now + wait.timeout
+            while not self.pieces.closed and len(self.pieces.items) <= wait.seen:
+                following = self._coming[0] if self._coming else self._end
+                if following > deadline:
+                    self._now = deadline
+                    break
+                self._now = max(self._now, following)
+                if self._coming:
+                    self.pieces.put(self._coming.pop(0))
+                else:
+                    self.pieces.close()
+
+
+@given(st.lists(st.floats(0, 3), max_size=200), st.floats(3, 4))
+def test_it_is_drawn_at_most_twenty_times_a_second_never_late_and_once_more_when_it_has_ended(
+    times: list[float], end: float
+) -> None:
+    simulated = Simulated(times, end)
+    simulated.run()
+    at = [time for time, _ in simulated.drawn]
+    assert all(after - before >= 0.05 for before, after in pairwise(at))
+    for time in times:
+        assert any(time <= drawn <= time + 0.0601 for drawn in (*at, end)), "it was drawn late"
+    assert simulated.closed == [(end, len(times))]
+    assert len(at) <= len(times) + end / live_text.LOOKED_AT_SECONDS + 1, "drawn without a reason"
+
+
+def test_an_output_is_sent_nothing_that_it_shows_already(page: Page) -> None:
+    output = front_end.Output()
+    for text in ("one", "one", "two", "two", "one"):
+        output.draw({"text/plain": text})
+    assert [shown["text/plain"] for shown in page.drawn.items] == ["one", "two", "one"]
+    assert len(page.outputs) == 1
+
+
+# What is shown
+
+
+def piece(text: str, end: EndReason | None = None) -> Text:
+    return Text(0, text, (7,), end)
+
+
+def handle_of(*messages: Text) -> Handle:
+    """A request that was told this."""
+    handle = Handle(lambda: None, lambda: None, SamplingParams())
+    handle.send()
+    handle.deliver(Started(0, 2, CachedTokens()))
+    for message in messages:
+        handle.deliver(message)
+    return handle
+
+
+@pytest.mark.anyio
+async def test_show_leaves_what_a_cell_shows_of_the_generation(texts: Session, page: Page) -> None:
+    await texts.show("AB", max_tokens=40, logprobs=2)
+    assert page.stop == EMPTY
+    alone = await texts.generate("AB", max_tokens=40, logprobs=2)
+    assert page.card["text/plain"] == alone._repr_mimebundle_()["text/plain"]
+    handle = texts.submit("AB", max_tokens=40, logprobs=2)
+    handle.display()
+    generation = await handle
+    await page.shows("[ended")
+    assert page.card == generation._repr_mimebundle_()
+    assert "the less likely the token" in str(page.card["text/html"])
+
+
+def test_show_sync_leaves_it_too(texts: Session, page: Page) -> None:
+    texts.show_sync("AB", max_tokens=40)
+    assert page.stop == EMPTY
+    assert page.card["text/plain"] == texts.generate_sync("AB", max_tokens=40)._repr_mimebundle_()["text/plain"]
+
+
+@pytest.mark.anyio
+async def test_a_running_request_shows_its_text_so_far_and_a_held_one_that_it_waits(
+    held: Session, settler: FakeSettler, page: Page
+) -> None:
+    handle = held.submit("AB", max_tokens=ENDLESS)
+    handle.display()
+    assert " tokens]" in str(page.card["text/plain"])
+    assert "waiting" in str(page.card["text/plain"]) or "running" in str(page.card["text/plain"])
+    step(settler, 3)
+    await handle.pieces.grown(2)
+    await page.shows("[running, 3 tokens]")
+    text = "".join(piece.text for piece in handle.pieces.items)
+    assert page.card["text/plain"] == f"{text}\n[running, 3 tokens]"
+    handle.cancel()
+    settler.release()
+    await page.shows("[cancelled, ")
+
+
+def test_of_a_long_text_that_grows_the_end_is_shown(page: Page) -> None:
+    handle = handle_of(*(piece(f"word{number:05d} ") for number in range(1000)))
+    handle.display()
+    html = str(page.card["text/html"])
+    assert "word00999 " in html
+    assert f"… {10_000 - markup.HEAD:,} characters before" in html
+    assert len(html) < 2 * markup.HEAD
+    handle.fail(RequestCancelled("enough"))
+
+
+def test_a_request_that_has_ended_is_drawn_once(page: Page) -> None:
+    handle = handle_of(piece("One <b>"), piece(" two", end="length"))
+    handle.display()
+    assert list(page.outputs.values()) == [handle.result()._repr_mimebundle_()] == list(page.drawn.items)
+    assert page.buttons == []
+
+
+# How it is left
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("answers", [True, False], ids=["the engine answers at once", "the engine answers later"])
+async def test_leaving_show_cancels_and_leaves_what_came(
+    answers: bool, held: Session, settler: FakeSettler, page: Page
+) -> None:
+    step(settler, 3)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(held.show, "AB", max_tokens=ENDLESS))
+        await anyio.wait_all_tasks_blocked()
+        (handle,) = held.requests.values()
+        await handle.pieces.grown(2)
+        if answers:
+            settler.release()
+        tasks.cancel_scope.cancel()
+    settler.release()
+    await page.shows("[cancelled, ")
+    text = "".join(piece.text for piece in handle.pieces.items)
+    assert text
+    assert str(page.card["text/plain"]).startswith(text)
+    while page.stop != EMPTY:
+        await page.drawn.grown(len(page.drawn.items))
+    with pytest.raises(RequestCancelled):
+        await handle
+
+
+@pytest.mark.anyio
+async def test_its_button_cancels_and_show_returns(held: Session, settler: FakeSettler, page: Page) -> None:
+    buttons = 1 if page_has_button_in(await library()) else 0
+    step(settler, 2)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(held.show, "AB", max_tokens=ENDLESS))
+        await anyio.wait_all_tasks_blocked()
+        assert len(page.buttons) == buttons
+        assert (VIEW in page.stop) == bool(buttons)
+        (handle,) = held.requests.values()
+        await handle.pieces.grown(0)
+        press = page.buttons[0].press if buttons else handle.cancel
+        await to_thread.run_sync(press)
+        settler.release()
+    assert page.card["text/plain"] == handle.shown()["text/plain"]
+    assert "\n[cancelled, " in str(page.card["text/plain"])
+    assert page.stop == EMPTY
+    assert all(each.closed and each.layout.closed and each.style.closed for each in page.buttons)
+
+
+async def library() -> str:
+    import sniffio
+
+    return sniffio.current_async_library()
+
+
+def page_has_button_in(library: str) -> bool:
+    """Under trio a cell blocks the loop that clicks come to."""
+    return library == "asyncio"
+
+
+@pytest.mark.anyio
+async def test_a_request_that_fails_says_so_and_raises(held: Session, settler: FakeSettler, page: Page) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(end, held, settler))
+        with pytest.raises(SessionClosed):
+            await held.show("AB", max_tokens=ENDLESS)
+    assert "failed: " in str(page.card["text/html"])
+    assert page.stop == EMPTY
+
+
+async def end(session: Session, settler: FakeSettler) -> None:
+    await anyio.wait_all_tasks_blocked()
+    settler.release()
+    await session.close()
+
+
+# Where there is a button
+
+
+@pytest.mark.parametrize(
+    ("kernel", "show", "button"),
+    [
+        (Kernel(), "show_sync", False),
+        (Kernel(object()), "show_sync", False),
+        (Kernel(), "display", True),
+        (Kernel(object()), "display", True),
+    ],
+)
+def test_there_is_a_button_where_a_click_is_heard(
+    kernel: Kernel, show: str, button: bool, texts: Session, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_text, "kernel", lambda: kernel)
+    if show == "display":
+        handle = texts.submit("AB", max_tokens=100)
+        handle.display()
+        handle.result()
+    else:
+        texts.show_sync("AB", max_tokens=100)
+    assert bool(page.buttons) == button
+    assert "To stop it, " in str(page.drawn.items[0]["text/plain"])
+
+
+@pytest.mark.anyio
+async def test_an_older_kernel_has_no_button_while_a_cell_awaits(
+    texts: Session, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_text, "kernel", lambda: Kernel())
+    await texts.show("AB", max_tokens=10)
+    assert page.buttons == []
+
+
+def test_without_widgets_there_are_words(monkeypatch: pytest.MonkeyPatch, page: Page) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr("IPython.display.display", page.display)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    stop = front_end.StopButton(lambda: None, "words", button=True)
+    assert page.stop == {"text/plain": "words"}
+    stop.close()
+    assert page.stop == EMPTY
+
+
+# Without a notebook
+
+
+@pytest.mark.anyio
+async def test_without_a_notebook_it_is_printed(texts: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = await texts.generate("AB", max_tokens=40)
+    await texts.show("AB", max_tokens=40)
+    assert capsys.readouterr().out == f"{expected.text}\n[ended: length, 40 tokens]\n"
+    await to_thread.run_sync(partial(texts.show_sync, "AB", max_tokens=40))
+    assert capsys.readouterr().out == f"{expected.text}\n[ended: length, 40 tokens]\n"
+
+
+def test_it_is_printed_piece_by_piece(capsys: pytest.CaptureFixture[str]) -> None:
+    handle = handle_of(piece("One"))
+    screen = Printed(handle)
+    screen.draw()
+    screen.draw()
+    assert capsys.readouterr().out == "One"
+    handle.deliver(piece(" two"))
+    screen.draw()
+    assert capsys.readouterr().out == " two"
+    handle.deliver(piece("\n"))
+    handle.fail(EngineFailed("the device\nis gone"))
+    screen.close()
+    assert capsys.readouterr().out == "\n\n[failed: the device\nis gone, 3 tokens]\n"
+
+
+def test_tokens_without_text_are_printed_at_the_end(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    session.show_sync(token_ids=[3, 1, 4], max_tokens=3)
+    generation = session.generate_sync(token_ids=[3, 1, 4], max_tokens=3)
+    assert capsys.readouterr().out == f"{generation!r}\n"
+
+
+def test_a_process_without_standard_output_prints_nothing(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    session.show_sync(token_ids=[3, 1, 4], max_tokens=3)

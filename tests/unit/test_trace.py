@@ -1,0 +1,161 @@
+"""A trace keeps words and numbers of every message, of bounded size, and lets go of everything else."""
+
+import gc
+from types import ModuleType
+
+import anyio
+import pytest
+
+from rekindle.errors import ConfigError, SessionClosed, SessionError
+from rekindle.handled import Handled
+from rekindle.messages import (
+    Cancel,
+    Dispatched,
+    Fetched,
+    Gathered,
+    Message,
+    NewWeights,
+    Onload,
+    Plan,
+    Text,
+    UseWeights,
+    Write,
+)
+from rekindle.session import Session
+from rekindle.testing import FakeSettler, expected_tokens, fake_session
+from rekindle.trace_records import seen
+from tests.unit.test_markup import HOSTILE, shown
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = [3, 1, 4]
+
+
+async def test_each_message_that_is_handled_is_recorded_once_in_order(session: Session) -> None:
+    watched: list[Handled] = []
+    with session.watch(watched.append), session.trace() as trace:
+        await session.generate(token_ids=[PROMPT, [7] * 40], max_tokens=20)
+        await session.pause()
+    assert [repr(one) for one in trace.handled] == [repr(each) for each in watched]
+    assert [one.kind for one in trace.handled] == [type(each.message).__name__ for each in watched]
+    kinds = [one.kind for one in trace.handled]
+    assert kinds[:2] == ["Submit", "Submit"] or kinds[:2] == ["Submit", "Admit"]
+    assert kinds.count("Plan") == session.stats.scheduler.ticks
+    assert kinds.count("Output") == 40
+    assert all(0 <= one.began <= one.ended <= trace.seconds for one in trace.handled)
+
+
+async def test_nothing_is_recorded_after_the_with_and_tracing_changes_nothing(session: Session) -> None:
+    with session.trace() as trace:
+        generation = await session.generate(token_ids=PROMPT, max_tokens=5)
+    assert generation.token_ids == expected_tokens(PROMPT, 5)
+    recorded, seconds = trace.handled, trace.seconds
+    trace._see(Handled("intake", Cancel(0), (), 0.0, 1.0))  # the engine may just have been about to
+    await session.generate(token_ids=PROMPT, max_tokens=5)
+    assert (trace.handled, trace.seconds) == (recorded, seconds)
+    assert {request for one in recorded for request in one.requests} == {0}
+
+
+async def test_it_can_be_looked_at_while_it_records(held: Session, settler: FakeSettler) -> None:
+    with held.trace() as trace:
+        handle = held.submit(token_ids=PROMPT, max_tokens=5)
+        await anyio.wait_all_tasks_blocked()
+        while not any(one.kind == "Plan" for one in trace.handled):
+            await anyio.lowlevel.checkpoint()
+        assert "recording" in repr(trace)
+        assert "goes on" in trace.timeline().text
+        settler.release()
+        await handle
+    assert "recorded" in repr(trace)
+    assert "3 + 5, length" in trace.timeline().text
+
+
+async def test_of_more_messages_than_are_kept_the_oldest_are_dropped_and_that_is_said(session: Session) -> None:
+    with session.trace() as whole, session.trace(most=20) as trace:
+        await session.generate(token_ids=PROMPT, max_tokens=50)
+        await session.pause()
+    assert len(trace.handled) == 20
+    assert [one[:4] for one in trace.handled] == [one[:4] for one in whole.handled[-20:]]
+    assert trace.dropped == len(whole.handled) - 20
+    assert f"the oldest {trace.dropped} dropped" in repr(trace)
+    assert f"the oldest {trace.dropped} messages dropped" in trace.timeline().text
+    assert whole.dropped == 0
+
+
+async def test_its_repr_and_its_html_say_how_much_it_saw(session: Session) -> None:
+    trace = session.trace()
+    assert repr(trace) == "<rekindle.Trace not begun: 0 messages, 0 ticks, 0 requests, 0.0 ms>"
+    with trace:
+        await session.generate(token_ids=[PROMPT, [5]], max_tokens=4)
+    ticks, messages = session.stats.scheduler.ticks, len(trace.handled)
+    assert f"recorded: {messages} messages, {ticks} ticks, 2 requests, " in repr(trace)
+    text = shown(trace).text
+    for said in (f"messages {messages}", f"ticks {ticks}", "requests 2", "trace.timeline()"):
+        assert said in text
+
+
+async def test_a_trace_is_of_one_with_statement_and_of_an_open_session(session: Session) -> None:
+    with session.trace() as trace:
+        pass
+    with pytest.raises(SessionError, match="one with statement"), trace:
+        pass
+    for most in (0, -1, True, 1.5):
+        with pytest.raises(ConfigError, match="most must be a positive integer"):
+            session.trace(most=most)  # type: ignore[arg-type]
+    with fake_session() as closed:
+        kept = closed.trace()
+    with pytest.raises(SessionClosed), kept:
+        pass
+    assert closed.trace().handled == ()
+
+
+class Array:
+    """Stands for a device array."""
+
+
+def reachable(thing: object) -> list[object]:
+    """Everything that it keeps alive, but for code."""
+    found: dict[int, object] = {}
+    waiting = [thing]
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in found and not isinstance(one, type | ModuleType):
+            found[id(one)] = one
+            waiting += gc.get_referents(one)
+    return list(found.values())
+
+
+def test_a_record_holds_none_of_what_a_message_carries() -> None:
+    array = Array()
+    messages: list[Message] = [
+        Dispatched(1, (), (), array),
+        Gathered(1, (1,), (array,)),
+        Fetched(1, (array,)),
+        Write((), (array,), ()),
+        NewWeights(1, [array], False),
+        UseWeights(1, [array]),
+        Plan(1, (), (), (Onload((array,), (1,)),)),
+    ]
+    for message in messages:
+        assert any(one is array for one in reachable(message)), "the walk does not find what it is to find"
+        for handled in (
+            Handled("stepper", message, (), 0.0, 1.0),
+            Handled("stepper", messages[0], (message,), 0.0, 1.0),
+        ):
+            kept = reachable(seen(handled, 0.0))
+            assert not any(isinstance(one, Array) for one in kept)
+            assert not any(isinstance(one, Message) for one in kept)
+
+
+async def test_a_trace_that_has_ended_keeps_nothing_of_its_session() -> None:
+    with fake_session(page_size=16, num_pages=6, max_running=4) as session, session.trace() as trace:
+        await session.generate(token_ids=[[number] * 15 for number in range(8)], max_tokens=60)
+    kept = reachable(vars(trace))
+    plain = (str, int, float, tuple, dict, type(None), bool)
+    assert {type(one) for one in kept if not isinstance(one, plain)} <= {type(trace._kept), type(trace._lock)}
+
+
+def test_what_it_keeps_of_a_long_text_is_its_beginning() -> None:
+    text = HOSTILE * 1000
+    record = seen(Handled("detokenizer", Text(1, text, (), None), (Text(1, text, (), None),), 0.0, 1.0), 0.0)
+    assert len(repr(record)) < 500

@@ -1,0 +1,171 @@
+"""The file of a trace is what readers of Chrome's trace event format take: slices that nest, names, and counters."""
+
+import json
+import os
+from collections import defaultdict
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rekindle import perfetto
+from rekindle.errors import StorageError
+from rekindle.handled import Handled
+from rekindle.messages import Text
+from rekindle.perfetto import ACTORS, DEVICE, REQUESTS
+from rekindle.session import Session
+from rekindle.testing import fake_session
+from rekindle.timeline import Timeline
+from rekindle.timeline_phases import phases
+from rekindle.trace import Trace
+from rekindle.trace_records import seen
+from tests.unit.test_markup import HOSTILE
+
+pytestmark = pytest.mark.anyio
+
+Event = dict[str, Any]
+
+
+async def traced(**settings: Any) -> Trace:
+    """Of requests that wait, lose their pages, are cancelled and turned away."""
+    with fake_session(page_size=16, num_pages=6, max_running=4, **settings) as session, session.trace() as trace:
+        gone = session.submit(token_ids=[9] * 15, max_tokens=60)
+        asked = [session.submit(token_ids=[number] * 15, max_tokens=30) for number in range(8)]
+        for handle in asked[:2]:
+            await handle
+        gone.cancel()
+        for handle in (*asked[2:], gone, session.submit("text")):
+            with suppress(Exception):
+                await handle
+        assert session.stats.scheduler.preemptions > 0
+    return trace
+
+
+def written(trace: Trace, path: Path) -> list[Event]:
+    trace.to_perfetto(path)
+    whole = json.loads(path.read_bytes())
+    assert set(whole) == {"traceEvents", "displayTimeUnit", "otherData"}
+    events: list[Event] = whole["traceEvents"]
+    return events
+
+
+def slices(events: list[Event], pid: int) -> dict[str, list[Event]]:
+    """The slices of each track of a group, by its name."""
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    found: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X" and event["pid"] == pid:
+            found[names[event["tid"]]].append(event)
+    return found
+
+
+@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+async def test_slices_of_a_track_never_overlap_and_every_event_is_well_formed(ticks: str, tmp_path: Path) -> None:
+    trace = await traced(ticks=ticks)
+    events = written(trace, tmp_path / "trace.json")
+    needed = {"X": {"name", "pid", "tid", "ts", "dur", "args"}, "C": {"name", "pid", "ts", "args"}}
+    tracks: defaultdict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        if event["ph"] == "M":
+            assert "ts" not in event
+            assert event["name"] in {"process_name", "process_sort_index", "thread_name", "thread_sort_index"}
+            continue
+        assert needed[event["ph"]] <= set(event)
+        assert isinstance(event["ts"], int)
+        assert 0 <= event["ts"] <= 1e6 * trace.seconds
+        if event["ph"] == "X":
+            tracks[event["tid"]].append(event)
+    for track in tracks.values():
+        assert len({event["pid"] for event in track}) == 1, "the number of a track is its own in the whole file"
+        assert all(event["dur"] >= 0 for event in track)
+        track.sort(key=lambda event: event["ts"])
+        assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in pairwise(track))
+    assert not tracks.keys() & {0, ACTORS, DEVICE, REQUESTS}, "those would pass for idle or main threads"
+
+
+async def test_each_message_is_a_slice_of_its_actor_and_each_tick_one_of_the_device(tmp_path: Path) -> None:
+    trace = await traced()
+    events = written(trace, tmp_path / "trace.json")
+    actors = slices(events, ACTORS)
+    assert sum(map(len, actors.values())) == len(trace.handled)
+    assert {"intake", "scheduler", "stepper", "settler", "detokenizer"} <= actors.keys()
+    for record in trace.handled:
+        near = [event for event in actors[record.actor] if abs(event["ts"] - 1e6 * record.began) <= 1]
+        assert any(event["args"]["took"] == record.words for event in near)
+        assert all(abs(event["dur"] - 1e6 * (record.ended - record.began)) <= 2 for event in near[:1] if len(near) == 1)
+    ticks = slices(events, DEVICE)["ticks"]
+    timeline = Timeline(trace.handled)
+    done = [tick.number for tick in timeline.ticks.values() if tick.ended is not None]
+    assert [event["name"] for event in ticks] == [f"tick {number}" for number in done]
+    assert len(done) >= len(timeline.ticks) - 2, "all but those that a trace ends in"
+
+
+async def test_the_phases_of_a_request_follow_each_other_without_a_gap_to_its_end(tmp_path: Path) -> None:
+    trace = await traced()
+    timeline, shown = Timeline(trace.handled), slices(written(trace, tmp_path / "trace.json"), REQUESTS)
+    for course in timeline.courses.values():
+        spans = list(phases(course, timeline, trace.seconds))
+        assert [span.doing for span in spans] == [event["name"] for event in shown[f"request {course.request}"]]
+        if not course.cells:
+            continue
+        assert all(one.ended == other.began for one, other in pairwise(spans))
+        assert (spans[0].began, spans[-1].ended) == (course.at["joined"], course.at["ended"])
+        assert [span.doing for span in spans][:2] == ["queued", "prefill"]
+        # One that gets pages again in the tick that it lost them at does not wait.
+        assert sum(span.doing == "preempted" for span in spans) <= len(course.lost)
+    assert any(event["name"] == "preempted" for track in shown.values() for event in track)
+
+
+async def test_counters_say_how_many_run_and_wait_and_end_with_none(tmp_path: Path) -> None:
+    events = written(await traced(), tmp_path / "trace.json")
+    counts: defaultdict[str, list[int]] = defaultdict(list)
+    for event in events:
+        if event["ph"] == "C":
+            counts[event["name"]].append(event["args"]["requests"])
+    assert set(counts) == {"running", "waiting"}
+    assert 0 < max(counts["running"]) <= 4
+    assert max(counts["waiting"]) >= 4
+    assert [series[-1] for series in counts.values()] == [0, 0]
+
+
+def test_hostile_text_is_text_of_whole_characters() -> None:
+    record = seen(Handled(HOSTILE, Text(1, HOSTILE, (), None), (), 0.0, 1.0), 0.0)
+    data = perfetto.as_json([record], 1.0, 0)
+    events = json.loads(data)["traceEvents"]
+    json.dumps(events, ensure_ascii=False).encode()  # half a character would fail here
+    (track,) = slices(events, ACTORS)
+    assert track == HOSTILE.encode("utf-8", "backslashreplace").decode()
+
+
+async def test_an_empty_trace_and_one_that_records_are_files_too(session: Session, tmp_path: Path) -> None:
+    trace = session.trace()
+    assert all(event["ph"] == "M" for event in written(trace, tmp_path / "empty.json"))
+    with trace:
+        handle = session.submit(token_ids=[1, 2, 3], max_tokens=500)
+        while not any(record.kind == "Settled" for record in trace.handled):
+            pass
+        assert slices(written(trace, tmp_path / "trace.json"), REQUESTS)["request 0"]
+        await handle
+
+
+async def test_a_file_that_cannot_be_written_is_an_error_and_leaves_the_old_one(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session.trace() as trace:
+        await session.generate(token_ids=[1], max_tokens=2)
+    with pytest.raises(StorageError, match="give a file in a directory that exists"):
+        trace.to_perfetto(tmp_path / "nowhere" / "trace.json")
+    path = tmp_path / "trace.json"
+    trace.to_perfetto(path)
+    before = path.read_bytes()
+
+    def fail(source: str, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(StorageError, match="No space left"):
+        trace.to_perfetto(str(path))
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["trace.json"]

@@ -1,0 +1,385 @@
+"""A timeline says what the scheduler did in every tick, to every request, and it adds up to the scheduler's counts."""
+
+import random
+import re
+from collections import Counter
+from contextlib import suppress
+from typing import get_args
+from xml.etree import ElementTree
+
+import anyio
+import pytest
+
+from rekindle.errors import RekindleError
+from rekindle.handled import Handled
+from rekindle.messages import Plan
+from rekindle.scheduler import Scheduler
+from rekindle.session import Session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.text.tokenizer import Tokenizer
+from rekindle.timeline import Kind, Timeline
+from rekindle.timeline_drawing import RIGHT_HEAD, draw
+from rekindle.timeline_view import MOST_COLUMNS, MOST_ROWS, view
+from rekindle.timeline_words import LETTERS, MEANT
+from rekindle.trace import Trace
+from rekindle.trace_records import Cut, Fact, Given, Joined, Over, Part, Planned, Seen
+from tests.unit.test_markup import DRAWN, HOSTILE, SPELLED, read
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = [3, 1, 4]
+TIGHT = {"page_size": 16, "num_pages": 6, "max_running": 4}
+
+
+def timeline_of(trace: Trace) -> Timeline:
+    return Timeline(trace.handled)
+
+
+def kinds_of(timeline: Timeline) -> dict[int, dict[int, Kind | None]]:
+    """What each request did, by tick."""
+    ticks = list(timeline.ticks)
+    return {name: dict(zip(ticks, course.kinds(ticks), strict=True)) for name, course in timeline.courses.items()}
+
+
+def row(text: str, name: str) -> str:
+    """The letters of one line of a drawing."""
+    lines = text.splitlines()
+    head = next(line for line in lines if line.startswith("tick "))
+    (line,) = [line for line in lines if re.match(rf"{name}\b", line)]
+    return line[re.search(r"\d", head).start() : head.index(RIGHT_HEAD)].strip()  # type: ignore[union-attr]
+
+
+class Truth:
+    """What the scheduler says when it is asked right after each message that it handled."""
+
+    def __init__(self, session: Session):
+        scheduler = session._machine.actors.scheduler
+        assert isinstance(scheduler, Scheduler)
+        self._scheduler = scheduler
+        self.plans: list[Plan] = []
+        self.waiting: dict[int, set[int]] = {}
+
+    def see(self, handled: Handled) -> None:
+        plans = [said for said in handled.said if isinstance(said, Plan)]
+        self.plans += plans
+        if plans:
+            self.waiting[plans[-1].tick] = {tracked.request.id for tracked in self._scheduler._waiting}
+
+
+# What it adds up to
+
+
+@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_each_tick_did_to_each_request_is_what_the_plans_say(ticks: str, seed: int) -> None:
+    draws = random.Random(seed)
+    chunk = draws.choice([16, 32])
+    with fake_session(
+        page_size=16,
+        num_pages=draws.randint(6, 12),
+        max_running=draws.randint(2, 5),
+        ticks=ticks,  # type: ignore[arg-type]
+        max_prefill_tokens=chunk * draws.randint(1, 2),
+        prefill_chunk=chunk,
+        overlap=draws.random() < 0.7,
+    ) as session:
+        truth = Truth(session)
+        with session.watch(truth.see), session.trace() as trace:
+            capacity = session._machine.limits.max_context
+            lengths = [draws.randint(1, min(60, capacity - 1)) for _ in range(8)]
+            asked = [session.submit(token_ids=[draws.randint(1, 3)] * n, max_tokens=50) for n in lengths]
+            for handle in asked:
+                await handle
+        stats = session.stats.scheduler
+    timeline, kinds = timeline_of(trace), kinds_of(timeline_of(trace))
+    courses = timeline.courses
+    assert list(timeline.ticks) == [plan.tick for plan in truth.plans] == list(range(1, stats.ticks + 1))
+    for plan in truth.plans:
+        of_kind = {name: kinds[name][plan.tick] for name in courses}
+        chunks = {chunk.request_id: len(chunk.tokens) for chunk in plan.chunks}
+        assert {name for name, kind in of_kind.items() if kind == "prefill"} == set(chunks)
+        assert {name: courses[name].cells[plan.tick].tokens for name in chunks} == chunks
+        decoded = {name for name, kind in of_kind.items() if kind in {"decode", "surplus"}}
+        assert decoded == {each.request_id for each in plan.rows}
+    for tick, waiting in truth.waiting.items():
+        for name, kind in ((name, of[tick]) for name, of in kinds.items() if tick not in courses[name].cells):
+            # A loss that no plan tells of is seen at the next tick that decodes others.
+            computes = min((at for at in courses[name].cells if at > tick), default=stats.ticks)
+            late = kind == "idle" and any(tick < at <= computes for at in courses[name].lost)
+            assert (kind in {"queued", "preempted"} or late) == (name in waiting), (tick, name, kind)
+    cells = [cell for course in courses.values() for cell in course.cells.values()]
+    assert sum(cell.tokens for cell in cells if cell.prefill) == stats.computed_tokens + stats.recomputed_tokens
+    assert sum(cell.given for cell in cells) == stats.generated_tokens
+    assert sum(len(course.lost) for course in courses.values()) == stats.preemptions
+
+
+@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+async def test_a_request_that_lost_its_pages_is_preempted_until_it_has_some_again(ticks: str) -> None:
+    with fake_session(ticks=ticks, **TIGHT) as session:  # type: ignore[arg-type]
+        with session.trace() as trace:
+            await session.generate(token_ids=[[number] * 15 for number in range(8)], max_tokens=60)
+        assert session.stats.scheduler.preemptions > 0
+    timeline, drawing = timeline_of(trace), trace.timeline()
+    lost = [course for course in timeline.courses.values() if course.lost]
+    assert lost
+    kinds, seen = kinds_of(timeline), 0
+    for course in lost:
+        for at in course.lost:
+            later = [kind for tick, kind in kinds[course.request].items() if tick >= at]
+            gap = later.index("prefill")
+            assert set(later[:gap]) <= {"preempted"}
+            seen += gap
+        said = f"lost its pages {len(course.lost)} time"
+        assert said in drawing.svg
+        assert (
+            "x" in row(drawing.text, f"request {course.request}") or "preempted" not in kinds[course.request].values()
+        )
+    assert seen > 10, "they wait for a while"
+    assert "computed again" in drawing.svg
+
+
+async def test_whoever_looks_meanwhile_sees_who_is_preempted_now() -> None:
+    with fake_session(**TIGHT) as session:  # type: ignore[arg-type]
+        truth = Truth(session)
+        with session.watch(truth.see), session.trace() as trace:
+            await session.generate(token_ids=[[number] * 15 for number in range(8)], max_tokens=60)
+    records, seen = trace.handled, 0
+    planning = [at for at, record in enumerate(records, 1) if any(isinstance(fact, Planned) for fact in record.facts)]
+    for at in planning[::9]:
+        timeline = Timeline(records[:at])
+        tick = max(timeline.ticks)
+        for course in timeline.courses.values():
+            (kind,) = course.kinds([tick])
+            if kind == "preempted":
+                assert course.request in truth.waiting[tick]
+                seen += 1
+    assert seen > 3
+
+
+# Ends
+
+
+async def test_each_end_is_at_its_tick_and_surplus_tokens_are_not_its_own(session: Session) -> None:
+    expected = expected_tokens(PROMPT, 9)
+    with session.trace() as trace:
+        await session.generate(token_ids=PROMPT, max_tokens=9, stop_token_ids=[expected[4]])
+        await session.generate(token_ids=[9], max_tokens=3)
+        with suppress(RekindleError):
+            await session.generate("the fake model has no tokenizer")
+    stop, length, rejected = (timeline_of(trace).courses[name] for name in range(3))
+    assert (stop.how, stop.generated, length.how, length.generated) == ("stop", 5, "length", 3)
+    kinds = [kind for kind in kinds_of(timeline_of(trace))[0].values() if kind]
+    assert kinds == ["prefill", *["decode"] * 4, "surplus"], "the end is seen a tick late"
+    assert stop.last == 5
+    assert (rejected.how, rejected.cells) == ("rejected", {})
+    text = trace.timeline().text
+    assert row(text, "request 0") == "Pdddds"
+    assert "3 + 5, stop" in text
+    assert text.splitlines()[-1].endswith("rejected")
+
+
+async def test_a_stop_string_ends_a_request_where_the_text_is_complete(texts: Session) -> None:
+    whole = await texts.generate("hi", max_tokens=40)
+    stop = whole.text[5:7]
+    with texts.trace() as trace:
+        generation = await texts.generate("hi", max_tokens=40, stop=stop)
+        stats = texts.stats.scheduler
+    (course,) = timeline_of(trace).courses.values()
+    assert (course.how, course.generated) == ("stop", len(generation.token_ids))
+    assert course.generated == stats.generated_tokens - 40
+
+
+def recorded(*facts: Fact) -> list[Seen]:
+    """A record for each of these, a second after the other."""
+    return [Seen("scheduler", "", "", (), None, (), at, at + 0.5, (fact,)) for at, fact in enumerate(facts)]
+
+
+def test_tokens_after_a_stop_string_are_surplus_though_they_were_given() -> None:
+    ticks = [fact for tick in range(2, 6) for fact in (Planned(tick, (), (1,), 0), Given(tick, (1,)))]
+    first = (Planned(1, (Part(1, 0, 3, True, 7),), (), 0), Given(1, (1,)))
+    records = recorded(Joined(1, 3, 20, False), *first, *ticks, Cut(1, 3), Over(1, "stop", ""), Over(1, "stop", ""))
+    timeline = Timeline(records)
+    (course,) = timeline.courses.values()
+    assert list(course.kinds(list(timeline.ticks))) == ["prefill", "decode", "decode", "surplus", "surplus"]
+    assert (course.generated, course.last, course.how) == (3, 3, "stop")
+
+
+async def test_a_cancelled_request_is_there_until_then_and_its_last_tokens_are_surplus(
+    held: Session, settler: FakeSettler
+) -> None:
+    with held.trace() as trace:
+        handle = held.submit(token_ids=PROMPT, max_tokens=9)
+        waits = held.submit(token_ids=PROMPT, max_tokens=9)
+        await anyio.wait_all_tasks_blocked()
+        while held.stats.scheduler.ticks < 2:
+            await anyio.lowlevel.checkpoint()
+        waits.cancel()
+        handle.cancel()
+        settler.release()
+        for each in (handle, waits):
+            with suppress(RekindleError):
+                await each
+    timeline = timeline_of(trace)
+    assert [course.how for course in timeline.courses.values()] == ["cancelled", "cancelled"]
+    assert held.stats.scheduler.generated_tokens == sum(course.generated for course in timeline.courses.values())
+    kinds = kinds_of(timeline)
+    assert kinds[0][1] == "prefill"
+    assert set(kinds[1].values()) <= {"queued", None}
+    assert "cancelled" in trace.timeline().text
+
+
+async def test_a_held_prefix_ends_when_it_is_computed_and_what_follows_finds_it(session: Session) -> None:
+    document = [7] * 130
+    with session.trace() as trace:
+        async with session.prefix(token_ids=document) as held:
+            await held.generate(token_ids=[1, 2], max_tokens=4)
+    prefix, request = timeline_of(trace).courses.values()
+    assert (prefix.hold, prefix.how, prefix.prompt) == (True, "held", 130)
+    assert sum(cell.tokens for cell in prefix.cells.values()) == 128
+    assert (request.cached, next(iter(request.cells.values())).start) == (128, 128)
+    text = trace.timeline().text
+    assert "prefix 0" in text
+    assert "132 (128 cached) + 4, length" in text
+
+
+async def test_pages_that_are_copied_in_are_of_the_tick_that_uses_them() -> None:
+    with fake_session(page_size=16, num_pages=8, max_running=2) as session:
+        await session.generate(token_ids=[5] * 64, max_tokens=2)
+        for number in range(6, 9):  # until those pages are in the host tier alone
+            await session.generate(token_ids=[number] * 80, max_tokens=2)
+        with session.trace() as trace:
+            found = await session.generate(token_ids=[5] * 64, max_tokens=2)
+    assert found.cached.host == 48, "the last page is found, and its last block computed again"
+    timeline = timeline_of(trace)
+    (course,) = timeline.courses.values()
+    assert timeline.ticks[next(iter(course.cells))].onloaded == 4
+    assert "copied in" in trace.timeline().svg
+
+
+# Traces that begin or stop in the middle
+
+
+async def test_a_trace_that_begins_in_the_middle_shows_what_it_saw(held: Session, settler: FakeSettler) -> None:
+    runs = held.submit(token_ids=PROMPT, max_tokens=9)
+    waits = held.submit(token_ids=PROMPT, max_tokens=4)
+    while (held.stats.scheduler.ticks, held.stats.scheduler.waiting) != (2, 1):
+        await anyio.lowlevel.checkpoint()
+    with held.trace() as trace:
+        settler.release()
+        await runs
+        await waits
+    timeline, kinds = timeline_of(trace), kinds_of(timeline_of(trace))
+    assert min(timeline.ticks) > 2
+    assert timeline.courses[0].prompt is None
+    assert set(kinds[0].values()) <= {"decode", None}
+    assert next(iter(kinds[1].values())) == "queued", "it left the waiting queue in the trace, so it was there before"
+    assert "? + " in trace.timeline().text
+
+
+async def test_any_end_of_a_trace_makes_a_timeline(session: Session) -> None:
+    """As of one whose oldest messages were dropped."""
+    with session.trace() as trace:
+        await session.generate(token_ids=[[number] * 20 for number in range(4)], max_tokens=6)
+    for first in range(len(trace.handled)):
+        drawing = draw(Timeline(trace.handled[first:]))
+        read(drawing.svg, DRAWN)
+        draw(Timeline(trace.handled[:first]))
+
+
+# The picture
+
+
+def test_a_trace_of_nothing_is_a_picture_of_nothing(session: Session) -> None:
+    with session.trace() as trace:
+        pass
+    drawing = trace.timeline()
+    assert "0 requests over 0 ticks" in drawing.text
+    read(drawing.svg, DRAWN)
+
+
+async def test_the_picture_is_xml_with_a_row_for_each_request_and_titles_with_facts(session: Session) -> None:
+    with session.trace() as trace:
+        await session.generate(token_ids=[[1] * 40, [2] * 20], max_tokens=5)
+    drawing = trace.timeline()
+    read(drawing.svg, DRAWN)
+    said = "".join(ElementTree.fromstring(drawing.svg).itertext())
+    for words in (
+        "request 0",
+        "request 1",
+        "40 + 5, length",
+        "20 + 5, length",
+        "prefill, tick",
+        "40 tokens, positions",
+    ):
+        assert words in said
+    for words in ("queued for", "first token after", "ended after", "4 ticks from", "token of decode", "longest:"):
+        assert words in said
+    assert set(drawing._repr_mimebundle_()) == {"text/plain", "text/html"}
+
+
+async def test_what_does_not_fit_is_counted_and_long_runs_share_columns(session: Session) -> None:
+    with session.trace() as trace:
+        await session.generate(token_ids=[[number] for number in range(MOST_ROWS + 5)], max_tokens=300)
+    drawing = trace.timeline()
+    assert "5 requests not drawn" in drawing.text
+    assert "5 requests not drawn" in drawing.svg
+    ticks = len(timeline_of(trace).ticks)
+    assert f"a column is {-(-ticks // MOST_COLUMNS)} ticks" in drawing.text
+    assert len(row(drawing.text, "request 0")) <= MOST_COLUMNS
+    assert len(drawing.svg) < 200_000
+    part = trace.timeline(requests=[3, 7], ticks=range(10, 30))
+    assert part.text.splitlines()[0].startswith("2 requests over 20 ticks")
+    kinds = kinds_of(timeline_of(trace))[7]
+    letters = "".join(LETTERS[kind] if kind else " " for tick in range(10, 30) for kind in [kinds[tick]])
+    assert row(part.text, "request 7") == letters.strip()
+    assert f"{ticks - 20} ticks not drawn" in part.text
+
+
+@pytest.mark.parametrize("share", [1, 2, 7])
+async def test_the_spans_of_a_row_are_its_ticks_in_order_whatever_shares_a_column(
+    share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_session(**TIGHT) as session, session.trace() as trace:  # type: ignore[arg-type]
+        await session.generate(token_ids=[[number] * 15 for number in range(6)], max_tokens=40)
+    timeline = timeline_of(trace)
+    monkeypatch.setattr("rekindle.timeline_view.MOST_COLUMNS", -(-len(timeline.ticks) // share))
+    drawn = view(timeline, None, None)
+    assert drawn.share == share
+    for course in timeline.courses.values():
+        spans, end = list(drawn.spans(course)), 0
+        for span in spans:
+            assert span.at >= end
+            end = span.at + span.ticks
+            ends = drawn.ticks.index(span.first), drawn.ticks.index(span.last)
+            assert [at // share for at in ends] == [span.at // share, (end - 1) // share]
+            if share == 1:
+                assert ends == (span.at, end - 1)
+                assert span.ticks == 1 or span.kind != "prefill", "each chunk is a box of its own"
+        counts: Counter[str] = Counter()
+        for span in spans:
+            counts[span.kind] += span.ticks
+        assert counts == Counter(kind for kind in course.kinds(drawn.ticks) if kind)
+        assert sum(span.tokens for span in spans) == sum(cell.tokens for cell in course.cells.values())
+
+
+async def test_hostile_text_stays_text(byte_tokenizer: Tokenizer) -> None:
+    class Refuses:
+        """A tokenizer that cannot encode, and says so with bad words."""
+
+        chat_template = None
+
+        def __getattr__(self, name: str) -> object:
+            raise ValueError(HOSTILE)
+
+    machine = fake_machine(fake_limits(), tokenizer=byte_tokenizer)
+    machine.actors.intake._tokenizer = Refuses()  # type: ignore[attr-defined]
+    with fake_session(machine) as session, session.trace() as trace, suppress(ValueError):
+        await session.generate("x")
+    drawing = trace.timeline()
+    read(drawing.svg, DRAWN)
+    assert SPELLED in "".join(ElementTree.fromstring(drawing.svg).itertext())
+
+
+def test_every_kind_has_a_letter_of_its_own_and_a_meaning() -> None:
+    assert len({*LETTERS.values()}) == len(LETTERS)
+    assert {*LETTERS} == {*MEANT} == {*get_args(Kind)}

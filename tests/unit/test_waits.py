@@ -1,0 +1,303 @@
+"""An operation that waits is one and the same, awaited or blocking: its results, its errors, and how it is left."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from rekindle.feed import Feed
+from rekindle.progress import Progress
+from rekindle.progress_bars import ProgressBars
+from rekindle.waits import Wait, Waits, awaited, blocked, shown
+
+T = TypeVar("T")
+HANG_SECONDS = 60
+"""A guard: nothing here takes so long."""
+
+
+def awaited_by(backend: str) -> Callable[[Waits[Any]], Any]:
+    async def guarded(waits: Waits[Any]) -> Any:
+        with anyio.fail_after(HANG_SECONDS):
+            return await awaited(waits)
+
+    return lambda waits: anyio.run(guarded, waits, backend=backend)
+
+
+RUNS = pytest.mark.parametrize(
+    "run", [awaited_by("asyncio"), awaited_by("trio"), blocked], ids=["asyncio", "trio", "blocking"]
+)
+Run = Callable[[Waits[Any]], Any]
+
+
+def closed_with(*items: T) -> Feed[T]:
+    feed: Feed[T] = Feed()
+    for item in items:
+        feed.put(item)
+    feed.close()
+    return feed
+
+
+def in_a_thread(work: Callable[[], object]) -> None:
+    threading.Thread(target=work, daemon=True).start()
+
+
+@RUNS
+def test_it_returns_what_the_operation_returns_also_one_that_waits_for_nothing(run: Run) -> None:
+    def nothing() -> Waits[str]:
+        return "at once"
+        yield
+
+    def something() -> Waits[list[int]]:
+        feed: Feed[int] = Feed()
+        seen = []
+        for number in range(3):
+            in_a_thread(partial(feed.put, number))
+            yield Wait(feed, number)
+            seen.append(feed.items[number])
+        in_a_thread(feed.close)
+        yield Wait(feed)
+        assert feed.closed
+        return seen
+
+    assert run(nothing()) == "at once"
+    assert run(something()) == [0, 1, 2]
+
+
+@RUNS
+def test_a_wait_without_more_said_is_until_the_feed_is_closed(run: Run) -> None:
+    feed: Feed[int] = Feed()
+    feed.put(1)
+
+    def end() -> None:
+        feed.put(2)
+        feed.close()
+
+    def operation() -> Waits[bool]:
+        in_a_thread(end)
+        yield Wait(feed)
+        return feed.closed
+
+    assert run(operation())
+
+
+@RUNS
+def test_an_error_of_the_operation_comes_out(run: Run) -> None:
+    def early() -> Waits[None]:
+        raise ZeroDivisionError("early")
+        yield
+
+    def late() -> Waits[None]:
+        yield Wait(closed_with())
+        raise ZeroDivisionError("late")
+
+    for operation in (early, late):
+        with pytest.raises(ZeroDivisionError, match=operation.__name__):
+            run(operation())
+
+
+@RUNS
+def test_a_wait_that_takes_too_long_goes_on_and_one_that_does_not_too(run: Run) -> None:
+    def operation() -> Waits[list[bool]]:
+        never: Feed[int] = Feed()
+        went_on = []
+        for feed in (never, closed_with(), never):
+            yield Wait(feed, timeout=0.001)
+            went_on.append(feed.closed)
+        assert not never._waiting, "nobody is left there"
+        return went_on
+
+    assert run(operation()) == [False, True, False]
+
+
+@RUNS
+def test_operations_can_be_made_of_others(run: Run) -> None:
+    def inner(number: int) -> Waits[int]:
+        yield Wait(closed_with())
+        if number == 2:
+            raise KeyError(number)
+        return number
+
+    def outer() -> Waits[int]:
+        total = 0
+        for number in range(5):
+            with suppress(KeyError):
+                total += yield from inner(number)
+        return total
+
+    assert run(outer()) == 0 + 1 + 3 + 4
+
+
+def left_by(how: type[BaseException], left: list[str], feed: Feed[int]) -> Waits[None]:
+    try:
+        yield Wait(feed)
+    except BaseException as error:
+        left.append(f"{isinstance(error, how)}")
+        raise
+    finally:
+        left.append("cleaned up")
+
+
+@pytest.mark.anyio
+async def test_leaving_an_awaited_one_early_is_thrown_into_it() -> None:
+    left: list[str] = []
+    feed: Feed[int] = Feed()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(awaited, left_by(anyio.get_cancelled_exc_class(), left, feed))
+        await anyio.wait_all_tasks_blocked()
+        assert left == []
+        tasks.cancel_scope.cancel()
+    assert left == ["True", "cleaned up"]
+    assert not feed._waiting
+
+
+@pytest.mark.anyio
+async def test_a_timeout_from_outside_is_not_taken_for_that_of_a_wait() -> None:
+    left: list[str] = []
+    with anyio.move_on_after(0) as scope:
+        await awaited(left_by(anyio.get_cancelled_exc_class(), left, Feed()))
+    assert scope.cancelled_caught
+    assert left == ["True", "cleaned up"]
+
+    def patient() -> Waits[None]:
+        yield Wait(Feed(), timeout=1000)
+        left.append("went on")
+
+    with anyio.move_on_after(0.001) as scope:
+        await awaited(patient())
+    assert scope.cancelled_caught
+    assert "went on" not in left
+
+
+def test_asyncios_own_ways_to_leave_are_thrown_into_it_as_they_are() -> None:
+    """'Interrupt kernel' cancels the task of a cell; it must not be taken for a timeout."""
+    left: list[str] = []
+
+    async def cell() -> None:
+        task = asyncio.ensure_future(awaited(left_by(asyncio.CancelledError, left, Feed())))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(awaited(left_by(asyncio.CancelledError, left, Feed())), 0.001)
+
+    asyncio.run(cell())
+    assert left == ["True", "cleaned up"] * 2
+
+
+def test_leaving_a_blocking_one_early_is_thrown_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[str] = []
+    feed: Feed[int] = Feed()
+
+    def interrupted(seen: int, timeout: float | None = None) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(feed, "grown_blocking", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        blocked(left_by(KeyboardInterrupt, left, feed))
+    assert left == ["True", "cleaned up"]
+
+
+@pytest.mark.anyio
+async def test_one_that_is_left_may_replace_the_error_or_end_well() -> None:
+    def replacing() -> Waits[None]:
+        try:
+            yield Wait(Feed())
+        except BaseException as error:
+            raise ZeroDivisionError("instead") from error
+
+    def ending() -> Waits[str]:
+        try:
+            yield Wait(Feed())
+        except BaseException:
+            return "well"
+        return "never"
+
+    with pytest.raises(ZeroDivisionError, match="instead"), anyio.move_on_after(0):
+        await awaited(replacing())
+    got: list[str] = []
+    with anyio.move_on_after(0):
+        got.append(await awaited(ending()))
+    assert got == ["well"]
+
+
+@pytest.mark.anyio
+async def test_the_loop_keeps_turning_while_one_is_awaited() -> None:
+    feed: Feed[int] = Feed()
+
+    def operation() -> Waits[int]:
+        yield Wait(feed, 0)
+        return feed.items[0]
+
+    got: list[int] = []
+
+    async def run() -> None:
+        got.append(await awaited(operation()))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await anyio.wait_all_tasks_blocked()
+        assert got == []
+        await to_thread.run_sync(feed.put, 5)
+    assert got == [5]
+
+
+# What is drawn
+
+
+class Recorder(ProgressBars):
+    """Remembers what it was shown, and lets something happen then."""
+
+    def __init__(self, then: Callable[[Progress], None] = lambda progress: None):
+        super().__init__(False)
+        self.shown: list[Progress] = []
+        self._then = then
+
+    def show(self, progress: Progress) -> None:
+        self.shown.append(progress)
+        self._then(progress)
+
+
+def reports(count: int) -> Iterator[Progress]:
+    return (Progress("reading", done, count - 1, "files") for done in range(count))
+
+
+@RUNS
+def test_all_that_a_feed_reports_is_drawn_once_and_in_order(run: Run) -> None:
+    feed: Feed[Progress] = Feed()
+    there: list[Feed[Progress]] = [feed, closed_with(*reports(5))]
+
+    def put_all() -> None:
+        for report in reports(5):
+            feed.put(report)
+        feed.close()
+
+    in_a_thread(put_all)
+    for each in there:
+        recorder = Recorder()
+        run(shown(each, recorder))
+        assert recorder.shown == [*reports(5)]
+
+
+@RUNS
+def test_what_is_reported_just_before_the_end_is_drawn_too(run: Run) -> None:
+    """Or a bar would stay short of its end."""
+    feed: Feed[Progress] = Feed()
+    first, *others = reports(3)
+
+    def end(progress: Progress) -> None:
+        if progress is first:
+            for other in others:
+                feed.put(other)
+            feed.close()
+
+    feed.put(first)
+    recorder = Recorder(end)
+    run(shown(feed, recorder))
+    assert recorder.shown == [first, *others]

@@ -1,0 +1,202 @@
+"""Who watches an engine is told of every message once, and changes nothing."""
+
+import sys
+from collections import Counter
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from rekindle.actor import Actor
+from rekindle.errors import EngineFailed, SessionClosed
+from rekindle.feed import Feed
+from rekindle.handled import Handled
+from rekindle.messages import Message, Output, Submit, Text
+from rekindle.session import Session
+from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = [3, 1, 4]
+
+
+def tokens_of(handled: list[Handled]) -> list[int]:
+    """The tokens of the texts that were said."""
+    return [token for each in handled for said in each.said if isinstance(said, Text) for token in said.token_ids]
+
+
+def nothing(handled: Handled) -> None:
+    pass
+
+
+# What is seen
+
+
+async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(session: Session) -> None:
+    seen: list[Handled] = []
+    takers = {kind: name for name, actor in vars(session._machine.actors).items() for kind in _kinds(session, actor)}
+    with session.watch(seen.append):
+        await session.generate(token_ids=[PROMPT, [7] * 40], max_tokens=20)
+        await session.generate(token_ids=PROMPT, max_tokens=1)
+    said: dict[str, list[Message]] = {name: [] for name in takers.values()}
+    for handled in seen:
+        assert handled.actor == takers[type(handled.message)]
+        for message in handled.said:
+            if type(message) in takers:
+                said[takers[type(message)]].append(message)
+    for actor, messages in said.items():
+        took = [each.message for each in seen if each.actor == actor and not isinstance(each.message, Submit)]
+        assert [*map(id, took)] == [*map(id, messages)][: len(took)], "each once, in the order in which they were said"
+        # Beyond the last answer only the cached pages are still on their way to disk.
+        assert len(took) == len(messages) or actor in ("scheduler", "stepper", "host_tier", "disk_tier")
+    assert [each.message.request_id for each in seen if isinstance(each.message, Submit)] == [0, 1, 2]
+    for handled in seen:
+        assert handled.began <= handled.ended
+    assert all(earlier.ended <= later.ended for earlier, later in pairwise(seen))
+
+
+def _kinds(session: Session, actor: Actor) -> list[type]:
+    return [kind for kind, taker in session._machine.actors.by_message().items() if taker is actor]
+
+
+async def test_all_that_led_to_an_answer_is_seen_before_the_answer_comes(session: Session) -> None:
+    seen: list[Handled] = []
+    with session.watch(seen.append):
+        for _ in range(20):
+            seen.clear()
+            generation = await session.generate(token_ids=PROMPT, max_tokens=4)
+            assert tokens_of(list(seen)) == list(generation.token_ids)
+
+
+async def test_it_may_begin_and_end_in_the_middle_of_a_request() -> None:
+    settler, seen = FakeSettler(held=True), Feed[Handled]()
+    with fake_session(fake_machine(fake_limits(overlap=False), settler=settler)) as session:
+        handle = session.submit(token_ids=PROMPT, max_tokens=6)
+        stream = aiter(handle)
+        settler.step()
+        await anext(stream)
+        with session.watch(seen.put):
+            settler.step()
+            await anext(stream)
+        after = len(seen.items)
+        settler.release()
+        assert (await handle).token_ids == expected_tokens(PROMPT, 6)
+        assert len(seen.items) == after, "told no more once the block is left"
+        assert not any(isinstance(each.message, Submit) for each in seen.items)
+        assert tokens_of(list(seen.items)) == [expected_tokens(PROMPT, 6)[1]]
+
+
+async def test_one_function_in_two_blocks_is_told_twice_and_then_once(session: Session) -> None:
+    seen: list[Handled] = []
+    with session.watch(seen.append):
+        with session.watch(seen.append):
+            await session.generate(token_ids=PROMPT, max_tokens=2)
+            assert tokens_of(seen) == [token for token in expected_tokens(PROMPT, 2) for _ in range(2)]
+        seen.clear()
+        await session.generate(token_ids=PROMPT, max_tokens=2)
+        assert tokens_of(seen) == list(expected_tokens(PROMPT, 2))
+    seen.clear()
+    await session.generate(token_ids=PROMPT, max_tokens=2)
+    assert not seen
+
+
+async def test_watching_changes_no_token(session: Session) -> None:
+    ask: dict[str, Any] = {"token_ids": [[number] * (number + 1) for number in range(20)], "max_tokens": 9}
+    sampled: dict[str, Any] = {"temperature": 1.0, "seed": 3}
+    alone = [await session.generate(**ask), await session.generate(**ask, **sampled)]
+    with session.watch(nothing), session.watch(nothing):
+        watched = [await session.generate(**ask), await session.generate(**ask, **sampled)]
+    assert watched == alone
+
+
+async def test_steps_are_seen_too(session: Session) -> None:
+    seen: list[Handled] = []
+    await session.pause()
+    handle = session.submit(token_ids=PROMPT, max_tokens=3)
+    with session.watch(seen.append):
+        stepped = []
+        while (handled := await session.step()) is not None:
+            stepped.append(handled)
+    assert [*map(id, seen)] == [*map(id, stepped)]
+    assert handle.done
+
+
+# Errors
+
+
+async def test_one_that_raises_is_told_no_more_and_its_error_comes_out_of_the_block(session: Session) -> None:
+    told: list[Handled] = []
+    others: list[Handled] = []
+
+    def see(handled: Handled) -> None:
+        told.append(handled)
+        if isinstance(handled.message, Output):
+            raise ZeroDivisionError("seen enough")
+
+    with pytest.raises(ZeroDivisionError, match="seen enough"), session.watch(others.append), session.watch(see):
+        generation = await session.generate(token_ids=PROMPT, max_tokens=5)
+    assert generation.token_ids == expected_tokens(PROMPT, 5), "who asked is not disturbed"
+    assert [isinstance(each.message, Output) for each in told].count(True) == 1
+    assert isinstance(told[-1].message, Output)
+    assert tokens_of(others) == list(generation.token_ids), "nor is who else watches"
+    assert (await session.generate(token_ids=PROMPT, max_tokens=5)).token_ids == generation.token_ids
+
+
+async def test_an_error_of_the_block_itself_is_not_hidden_by_that_of_who_watches(session: Session) -> None:
+    def see(handled: Handled) -> None:
+        raise ZeroDivisionError
+
+    async def block() -> None:
+        with session.watch(see):
+            await session.generate(token_ids=PROMPT, max_tokens=1)
+            raise KeyError("the block's")
+
+    with pytest.raises(KeyError, match="the block's"):
+        await block()
+
+
+async def test_a_closed_session_cannot_be_watched_and_one_that_closes_meanwhile_is_left_well(session: Session) -> None:
+    with session.watch(nothing):
+        await session.close()
+    with pytest.raises(SessionClosed), session.watch(nothing):
+        pass
+
+
+async def test_a_message_whose_actor_fails_is_not_seen_and_the_block_is_left_with_the_engines_error() -> None:
+    class Failing(FakeSettler):
+        async def handle(self, message: Message) -> list[Message]:
+            raise OSError("the device is gone")
+
+    seen: list[Handled] = []
+    with fake_session(fake_machine(fake_limits(), settler=Failing())) as session:
+        with pytest.raises(EngineFailed, match="the device is gone"), session.watch(seen.append):
+            await session.generate(token_ids=PROMPT)
+        assert {each.actor for each in seen} == {"intake", "scheduler", "stepper"}
+
+
+# Threads
+
+
+async def test_blocks_of_many_threads_do_not_lose_each_other(session: Session) -> None:
+    before = sys.getswitchinterval()
+    told: Counter[int] = Counter()
+
+    def watch(number: int) -> None:
+        for _ in range(100):
+            with session.watch(nothing):
+                pass
+        with session.watch(lambda handled: told.update([number])):
+            session.generate_sync(token_ids=PROMPT, max_tokens=2)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                tasks.start_soon(partial(to_thread.run_sync, watch, number))
+    finally:
+        sys.setswitchinterval(before)
+    assert set(told) == set(range(4)), "a block was forgotten"
+    assert not session._host._engine._watchers, "a block was not left"  # type: ignore[union-attr]

@@ -1,0 +1,133 @@
+"""What the dashboard shows at one moment, as plain data and as lines of text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from rekindle import markup
+from rekindle.metrics import SchedulerStats, Stats, found
+from rekindle.notebook.rates import Rate
+from rekindle.results import Standing
+
+COLUMNS = ("request", "state", "prompt", "generated", "age")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What an engine tells of itself.
+
+    Attributes:
+        name, dtype: the model as its user calls it, and what it computes in.
+        state: "running", "paused", or why it has ended.
+        ended: whether it has.
+        stats: as of `session.stats`.
+        slots: `max_running`.
+        first_tokens: seconds to the first token of each request that ended well in the last minute, the latest last.
+        ready, wanted: programs that are made ahead of need: how many are ready, and how many there are to be.
+        restored: cached pages of earlier sessions that were found.
+        requests: the oldest of those that have not ended, by id.
+        more: how many there are besides.
+    """
+
+    name: str
+    dtype: str
+    state: str
+    ended: bool
+    stats: Stats
+    slots: int
+    first_tokens: tuple[float, ...]
+    ready: int
+    wanted: int
+    restored: int
+    requests: Mapping[int, Standing]
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A snapshot.
+
+    Attributes:
+        facts: read at that moment.
+        rate: of generated tokens.
+    """
+
+    facts: Facts
+    rate: Rate
+
+    def __str__(self) -> str:
+        facts, stats = self.facts, self.facts.stats.scheduler
+        rows = {
+            "slots": f"{stats.running} of {facts.slots} in use, {stats.waiting} waiting",
+            "tokens/s": self.speed(),
+            "first token": self.first_token(),
+            "pages": ", ".join(f"{count:,} {name}" for name, count in pages(stats).items()),
+            "prompts": _shares(stats),
+            "programs": self.programs(),
+            "restored": f"{facts.restored:,} cached pages",
+        }
+        lines = [f"{facts.name} ({facts.dtype}): {facts.state}"]
+        lines += [f"{name:13}{said}" for name, said in rows.items()]
+        requests = self.requests()
+        if requests:
+            widths = [max(map(len, column)) for column in zip(COLUMNS, *requests, strict=True)]
+            lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (COLUMNS, *requests)]
+        if facts.more:
+            lines.append(f"and {facts.more:,} more")
+        return "\n".join(lines)
+
+    def speed(self) -> str:
+        """Tokens per second in words."""
+        if self.rate.now is None or self.rate.mean is None:
+            return "not known at the first look"
+        return f"{self.rate.now:,.1f} now, {self.rate.mean:,.1f} over the last {self.rate.seconds:.0f} s"
+
+    def first_token(self) -> str:
+        """The times to the first token in words."""
+        times = self.facts.first_tokens
+        if not times:
+            return "no request ended in the last minute"
+        return f"{markup.seconds(times[-1])} last, {markup.seconds(median(times))} median of {len(times)}"
+
+    def programs(self) -> str:
+        """How far the programs are, in words."""
+        stats, facts = self.facts.stats, self.facts
+        return f"{facts.ready} of {facts.wanted} ready, {stats.loads} loaded, {stats.compilations} compiled"
+
+    def requests(self) -> list[tuple[str, ...]]:
+        """A row of `COLUMNS` for each request."""
+        return [
+            (
+                str(request_id),
+                now.state,
+                "" if now.prompt_tokens is None else f"{now.prompt_tokens:,}",
+                f"{now.generated:,}",
+                age(now.seconds),
+            )
+            for request_id, now in self.facts.requests.items()
+        ]
+
+
+def pages(stats: SchedulerStats) -> dict[str, int]:
+    """Pages of the device by what they are for, which are all that there are, then those of the other tiers."""
+    return {
+        "in use": stats.pages - stats.free_pages,
+        "cached": stats.evictable_pages,
+        "free": stats.free_pages - stats.evictable_pages,
+        "in host memory": stats.host_pages,
+        "on disk": stats.disk_pages,
+    }
+
+
+def age(seconds: float) -> str:
+    """A time that goes on, in whole seconds but for the first ten, so that it does not flicker."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _shares(stats: SchedulerStats) -> str:
+    if not stats.prompt_tokens:
+        return "none yet"
+    shares = (f"{markup.percent(count / stats.prompt_tokens)} {name}" for name, count in found(stats).items())
+    return f"{', '.join(shares)} of {stats.prompt_tokens:,} tokens"

@@ -1,0 +1,187 @@
+"""The dashboard's snapshot as HTML. It comes in parts, so that a live one sends only those that have changed."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from rekindle import markup
+from rekindle.markup import visible
+from rekindle.metrics import found
+from rekindle.notebook.board import COLUMNS, Board, pages
+from rekindle.notebook.rates import SECONDS
+
+WIDTH, HEIGHT = 180, 34
+"""Units of the sparkline's drawing; the page gives it its width."""
+SPEED = "70,140,210"
+"""The colour of what comes out, to be followed by an alpha; those of the tiers are `markup.TIERS`."""
+SHADES = {
+    "in use": f"rgba({markup.TIERS['device']},0.85)",
+    "cached": f"rgba({markup.TIERS['device']},0.35)",
+    "device": f"rgba({markup.TIERS['device']},0.85)",
+    "host": f"rgba({markup.TIERS['host']},0.85)",
+    "disk": f"rgba({markup.TIERS['disk']},0.85)",
+    "slots": f"rgba({SPEED},0.75)",
+    "ready": "rgba(60,160,90,0.75)",
+}
+"""Colours of the parts of bars; other parts are as the page is."""
+DOTS = {"running": "rgb(60,160,90)", "paused": "rgb(225,150,30)"}
+GRID = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:0.7em 2.2em"
+PALE = "font-size:0.9em;opacity:0.75"
+WHOLE = "max-width:60em;line-height:1.45;font-variant-numeric:tabular-nums"
+
+
+def board_html(board: Board) -> str:
+    """All of it, for a page that does not move."""
+    return overview_html(board) + requests_html(board)
+
+
+def overview_html(board: Board) -> str:
+    """All but the requests."""
+    stats = board.facts.stats.scheduler
+    here = pages(stats)
+    elsewhere = {name: here.pop(name) for name in ("in host memory", "on disk")}
+    free = {"slots": stats.running, "": board.facts.slots - stats.running}
+    sections = (
+        _section("tokens per second", _speed(board), _sparkline(board.rate.history)),
+        _section("time to the first token", _first_token(board.facts.first_tokens)),
+        _section("slots", _slots(board), _bar(free, "slots")),
+        _section("pages", _bar(here, "pages"), _legend(here, elsewhere)),
+        _section("tokens of prompts, found in", _bar(found(stats), "tokens"), _found(found(stats))),
+        _section("programs", _ready(board), _programs(board)),
+    )
+    faded = ";opacity:0.6" if board.facts.ended else ""
+    return f'<div style="{WHOLE}{faded}">{_title(board)}<div style="{GRID}">{"".join(sections)}</div></div>'
+
+
+def requests_html(board: Board) -> str:
+    """The requests that have not ended; nothing if there are none."""
+    rows = board.requests()
+    if not rows:
+        return ""
+    more = f'<div style="{PALE}">and {board.facts.more:,} more</div>' if board.facts.more else ""
+    lines = (_row(COLUMNS, PALE), *(_row(row, "") for row in rows))
+    table = f'<table style="border-collapse:collapse;margin:0;font-size:inherit">{"".join(lines)}</table>'
+    return f'<div style="{WHOLE};margin-top:0.7em">{table}{more}</div>'
+
+
+def _title(board: Board) -> str:
+    facts = board.facts
+    dot = DOTS.get(facts.state, "rgba(128,128,128,0.7)")
+    return (
+        f'<div style="margin-bottom:0.4em"><b>{visible(facts.name)}</b> <span style="opacity:0.7">'
+        f'{visible(facts.dtype)}</span> <span style="white-space:nowrap;margin-left:0.8em"><span style="color:{dot}">●'
+        f"</span> {visible(facts.state)}</span></div>"
+    )
+
+
+def _section(name: str, *parts: str) -> str:
+    """What it is about, and what there is to see of it."""
+    return f'<div><div style="{PALE}">{visible(name)}</div>{"".join(parts)}</div>'
+
+
+def _number(number: str, words: str) -> str:
+    """The number that matters most, and what else there is to say."""
+    return (
+        f'<div style="white-space:nowrap"><span style="font-size:1.5em;margin-right:0.4em">{visible(number)}</span>'
+        f'<span style="{PALE}">{visible(words)}</span></div>'
+    )
+
+
+def _speed(board: Board) -> str:
+    rate = board.rate
+    if rate.now is None or rate.mean is None:
+        return _number("-", "")
+    return _number(f"{rate.now:,.1f}", f"now, {rate.mean:,.1f} over {rate.seconds:.0f} s")
+
+
+def _first_token(times: Sequence[float]) -> str:
+    if not times:
+        return _number("-", "none in the last minute")
+    return _number(markup.seconds(times[-1]), f"last, {markup.seconds(median(times))} median of {len(times)}")
+
+
+def _slots(board: Board) -> str:
+    stats = board.facts.stats.scheduler
+    return _number(f"{stats.running}", f"of {board.facts.slots} in use, {stats.waiting:,} waiting")
+
+
+def _programs(board: Board) -> str:
+    ready, _, made = board.programs().partition(", ")
+    restored = f", {board.facts.restored:,} cached pages found" if board.facts.restored else ""
+    return f'<div>{visible(ready)}</div><div style="{PALE}">{visible(made + restored)}</div>'
+
+
+def _ready(board: Board) -> str:
+    ready, wanted = board.facts.ready, board.facts.wanted
+    return _bar({"ready": ready, "to come": wanted - ready}, "programs")
+
+
+def _found(parts: Mapping[str, int]) -> str:
+    whole = sum(parts.values())
+    return _legend({name: markup.percent(count / whole) for name, count in parts.items()}, {}) if whole else "none yet"
+
+
+def _legend(parts: Mapping[str, int | str], others: Mapping[str, int]) -> str:
+    """Each part with its colour, its name and its count; then what is not in the bar."""
+    items = [_named(name, count, shade=SHADES.get(name, "transparent")) for name, count in parts.items()]
+    besides = [_named(name, count, shade=None) for name, count in others.items() if count]
+    return f"<div>{' '.join(items)}</div><div>{' '.join(besides)}</div>"
+
+
+def _named(name: str, count: int | str, shade: str | None) -> str:
+    swatch = (
+        f'<span style="display:inline-block;width:0.65em;height:0.65em;margin-right:0.35em;background:{shade};'
+        'border:1px solid rgba(128,128,128,0.7);border-radius:2px;box-sizing:border-box"></span>'
+    )
+    said = count if isinstance(count, str) else f"{count:,}"
+    return (
+        f'<span style="white-space:nowrap;margin-right:0.7em">{swatch if shade else ""}{visible(said)} '
+        f'<span style="{PALE}">{visible(name)}</span></span>'
+    )
+
+
+def _bar(parts: Mapping[str, int], unit: str) -> str:
+    """The parts of a whole, side by side."""
+    whole = sum(parts.values())
+    filled = "".join(
+        f'<span title="{visible(name)}: {count:,} {unit}" style="width:{100 * count / whole:.1f}%;'
+        f'background:{SHADES.get(name, "transparent")}"></span>'
+        for name, count in parts.items()
+        if count
+    )
+    return (
+        '<div style="display:flex;height:0.6em;margin:0.3em 0;border-radius:3px;overflow:hidden;'
+        f'background:rgba(128,128,128,0.18)">{filled}</div>'
+    )
+
+
+def _sparkline(history: Sequence[float]) -> str:
+    """Tokens of each second of the last minute, the latest at the right."""
+    step, highest = WIDTH / SECONDS, max(history, default=0.0)
+    left = WIDTH - len(history) * step
+    tops = [HEIGHT - 1 - (HEIGHT - 3) * count / highest if highest else HEIGHT - 1 for count in history]
+    line = " ".join(f"{left + (place + 0.5) * step:.1f},{top:.1f}" for place, top in enumerate(tops))
+    edges = f"{left + step / 2:.1f},{HEIGHT} {line} {WIDTH - step / 2:.1f},{HEIGHT}"
+    drawn = (
+        f'<polygon points="{edges}" fill="rgb({SPEED})" fill-opacity="0.18"/>'
+        f'<polyline points="{line}" fill="none" stroke="rgb({SPEED})" stroke-width="1.5" stroke-linejoin="round" '
+        'vector-effect="non-scaling-stroke"/>'
+        if history
+        else ""
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="tokens per second over the last minute" style="display:block;width:100%;height:2.4em">'
+        f"<title>at most {highest:,.0f} tokens in a second of the last minute</title>{drawn}"
+        f'<path d="M0 {HEIGHT - 0.5}H{WIDTH}" stroke="currentColor" stroke-opacity="0.25" '
+        'vector-effect="non-scaling-stroke"/></svg>'
+    )
+
+
+def _row(cells: Sequence[str], style: str) -> str:
+    """The second column is words; the others are numbers, right-aligned but for the first, which names the request."""
+    made = (
+        f'<td style="padding:0 1.6em 0 0;border:0;text-align:{"right" if place > 1 else "left"}">'
+        f'<span style="{style}">{visible(cell)}</span></td>'
+        for place, cell in enumerate(cells)
+    )
+    return f'<tr style="background:none">{"".join(made)}</tr>'

@@ -1,0 +1,105 @@
+"""What the engine does, as it does it: `session.dashboard()`."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+
+from rekindle import markup
+from rekindle.notebook import front_end
+from rekindle.notebook.board import Board
+from rekindle.notebook.board_html import board_html
+from rekindle.notebook.live import Live
+from rekindle.notebook.panel import Panel
+from rekindle.notebook.rates import Rates
+from rekindle.notebook.source import Source
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class Dashboard:
+    """Speed, slots, pages and requests of an engine, which moves by itself in the output of the cell that shows it.
+
+    It stops when that output is closed, when the session ends, or at `stop()`; what it showed last stays there. Where
+    there is no notebook it is a table of text, of the moment at which it is printed.
+
+    Args:
+        source: the engine.
+        clock: in seconds of `time.perf_counter`.
+    """
+
+    def __init__(self, source: Source, clock: Callable[[], float] = perf_counter):
+        self._source: Source | None = source
+        self._clock = clock
+        self._rates = Rates()
+        self._lock = threading.Lock()
+        self._panel: Panel | None = None
+        self._live: Live | None = None
+        self._outputs: list[front_end.Output] = []
+        self._last: Board
+        self._look()
+
+    def stop(self) -> None:
+        """Follow the engine no longer. Any thread may call this, any number of times."""
+        live = self._live
+        if live is not None:
+            live.stop()
+        else:
+            self._leave()
+
+    def __repr__(self) -> str:
+        return str(self._look())
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        return _bundle(self._look())
+
+    def _ipython_display_(self) -> None:
+        """Be an output that moves; IPython calls this first.
+
+        Raises:
+            NotImplementedError: that cannot be, and IPython goes on to what else it has of this.
+        """
+        board = self._look()
+        if self._source is None or front_end.kernel() is None:
+            raise NotImplementedError("what moves takes a notebook and an engine that has not ended")
+        if self._panel is None:
+            self._panel = Panel(self._source)
+            self._panel.show(board)
+        output = front_end.Output()
+        output.draw(_bundle(board) | {VIEW: self._panel.root.get_view_spec()})
+        self._outputs.append(output)
+        if self._live is None:
+            self._live = Live(self._look, self._panel, self._leave)
+            self._live.start()
+
+    def _look(self) -> Board:
+        """A snapshot of now, or the last one."""
+        with self._lock:
+            if self._source is not None:
+                at = self._clock()
+                facts = self._source.look(at)
+                self._last = Board(facts, self._rates.look(at, facts.stats.scheduler.generated_tokens))
+            return self._last
+
+    def _leave(self) -> None:
+        """Let go of the engine, and leave in the outputs what will be there when the notebook is opened again."""
+        last = _stopped(self._look())
+        with self._lock:
+            if self._source is None:
+                return
+            self._source, self._last = None, last
+        for output in self._outputs:
+            output.draw(_bundle(last))
+        self._panel = self._live = None
+
+
+def _bundle(board: Board) -> markup.Bundle:
+    return markup.bundle(str(board), board_html(board))
+
+
+def _stopped(board: Board) -> Board:
+    """As it is left; the engine may go on."""
+    facts = board.facts
+    if facts.ended:
+        return board
+    return replace(board, facts=replace(facts, state=f"{facts.state} when this stopped", ended=True))

@@ -1,0 +1,78 @@
+"""The outputs of a notebook's cells: changed from any thread, also when their cell has ended."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import uuid4
+
+EMPTY = {"text/plain": "", "text/html": ""}
+"""What an output shows that has nothing to show any more: one cannot be taken back."""
+
+
+def kernel() -> Any:
+    """The Jupyter kernel that this process is, or None: a terminal's IPython has no kernel, and a script no IPython."""
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else getattr(ipython.get_ipython(), "kernel", None)
+
+
+def hears_clicks_while_a_cell_awaits(kernel: Any) -> bool:
+    """Whether widgets get a front end's messages meanwhile; other kernels keep them back until the cell has ended.
+
+    From ipykernel 7 on, if the cell awaits in asyncio: on subshells, which the front end has to use, or, from 7.4, on
+    the loop that the cell runs on.
+    """
+    return getattr(kernel, "shell_channel_thread", None) is not None
+
+
+class Output:
+    """One output, of the cell that runs when it is first drawn. One thread at a time may draw it."""
+
+    def __init__(self) -> None:
+        self._display_id = uuid4().hex
+        self._drawn: Mapping[str, object] | None = None
+
+    def draw(self, bundle: Mapping[str, object]) -> None:
+        """Have it show this, by MIME type. Nothing is sent if it does so already."""
+        if bundle != self._drawn:
+            from IPython.display import display
+
+            update = self._drawn is not None
+            self._drawn = bundle
+            display(bundle, raw=True, display_id=self._display_id, update=update)  # type: ignore[no-untyped-call]
+
+
+class StopButton:
+    """An output with a button, for as long as there is something to stop.
+
+    Args:
+        stop: called when it is pressed, on any thread.
+        button: whether a click would be heard.
+        otherwise: how else to stop it; shown where there is no button.
+    """
+
+    def __init__(self, stop: Callable[[], None], otherwise: str, *, button: bool):
+        self._button = _button(stop) if button else None
+        view = (
+            {} if self._button is None else {"application/vnd.jupyter.widget-view+json": self._button.get_view_spec()}
+        )
+        self._output = Output()
+        self._output.draw({"text/plain": otherwise, **view})
+
+    def close(self) -> None:
+        """Take it away: no notebook is saved with a button that does nothing."""
+        self._output.draw(EMPTY)
+        if self._button is not None:
+            for widget in (self._button, self._button.layout, self._button.style):
+                widget.close()
+
+
+def _button(stop: Callable[[], None]) -> Any:
+    """A widget, or None where there can be none, for whatever reason."""
+    try:
+        from ipywidgets import Button
+
+        button = Button(description="Cancel", icon="stop")
+        button.on_click(lambda _: stop())
+    except Exception:
+        return None
+    return button

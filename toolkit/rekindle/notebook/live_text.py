@@ -1,0 +1,152 @@
+"""A request drawn as its text comes: in an output of a notebook's cell, or printed where there is none."""
+
+from contextlib import suppress
+from functools import partial
+from typing import Literal, Protocol
+
+from rekindle import markup
+from rekindle.actor import in_trio
+from rekindle.errors import RequestCancelled
+from rekindle.feed import TO_THE_END, Feed
+from rekindle.notebook.front_end import Output, StopButton, hears_clicks_while_a_cell_awaits, kernel
+from rekindle.notebook.printed import Printed
+from rekindle.results import Piece, Standing, counted
+from rekindle.threads import soon
+from rekindle.waits import Wait, Waits, blocked
+
+REDRAWN_SECONDS = 0.06
+"""At least so long lies between two drawings in a notebook."""
+LOOKED_AT_SECONDS = 0.25
+"""How often to look for what no piece tells: that it has started, or is being cancelled."""
+GRACE_SECONDS = 0.2
+"""How long a cell that is left stays for the engine's answer, so that its output is complete."""
+
+Cell = Literal["awaits", "blocks", "ends"]
+"""What the cell that asks for a drawing does meanwhile."""
+
+
+class Request(Protocol):
+    """What is drawn: a `rekindle.Handle`."""
+
+    @property
+    def pieces(self) -> Feed[Piece]: ...
+    @property
+    def standing(self) -> Standing: ...
+    @property
+    def known(self) -> dict[str, str | None]: ...
+    def shown(self) -> markup.Bundle: ...
+    def cancel(self) -> None: ...
+    def result(self) -> object: ...
+
+
+class Screen(Protocol):
+    """Where it is drawn.
+
+    Attributes:
+        seconds: at least so long lies between two drawings.
+    """
+
+    seconds: float
+
+    def draw(self) -> None:
+        """Draw it as it is now."""
+
+    def close(self) -> None:
+        """Draw it as it has ended."""
+
+
+def show(request: Request, cell: Cell) -> Waits[None]:
+    """Draw a request to its end. Leaving early cancels it; what came of it stays, and so does one that is cancelled.
+
+    Raises:
+        RekindleError: it failed; the class says why.
+    """
+    screen = _screen(request, cell)
+    try:
+        yield from drawing(request, screen)
+    except BaseException:
+        request.cancel()
+        try:
+            yield Wait(request.pieces, TO_THE_END, GRACE_SECONDS)
+        finally:
+            _draw_on(request, screen)
+        raise
+    with suppress(RequestCancelled):
+        request.result()
+
+
+def display(request: Request) -> None:
+    """Draw a request from now on, and return at once."""
+    _draw_on(request, _screen(request, "ends"))
+
+
+def drawing(request: Request, screen: Screen) -> Waits[None]:
+    """Draw it whenever there is something new, but not too often, and at its end."""
+    pieces = request.pieces
+    while not pieces.closed:
+        seen = len(pieces.items)
+        screen.draw()
+        yield Wait(pieces, TO_THE_END, screen.seconds)
+        yield Wait(pieces, seen, LOOKED_AT_SECONDS)
+    screen.close()
+
+
+def _draw_on(request: Request, screen: Screen) -> None:
+    """Draw it to its end, on a thread unless that has come."""
+    draw = partial(blocked, drawing(request, screen))
+    if request.pieces.closed:
+        draw()
+    else:
+        soon(draw, "display")
+
+
+def _screen(request: Request, cell: Cell) -> Screen:
+    if (found := kernel()) is None:
+        return Printed(request)
+    if cell == "ends":
+        return Card(request, "To stop it, call its cancel().", button=True)
+    heard = cell == "awaits" and not in_trio() and hears_clicks_while_a_cell_awaits(found)
+    return Card(request, "To stop it, interrupt the kernel.", button=heard)
+
+
+class Card:
+    """An output that shows the end of the text while it grows, and then what a cell shows of the whole.
+
+    It is there as soon as it is made.
+
+    Args:
+        request: what is drawn.
+        otherwise, button: as of `StopButton`.
+    """
+
+    seconds = REDRAWN_SECONDS
+
+    def __init__(self, request: Request, otherwise: str, *, button: bool):
+        self._request = request
+        self._seen = self._before = 0
+        self._text = ""
+        ended = request.pieces.closed
+        self._stop = None if ended else StopButton(request.cancel, otherwise, button=button)
+        self._output = Output()
+        self._output.draw(request.shown() if ended else self._now())
+
+    def draw(self) -> None:
+        self._output.draw(self._now())
+
+    def close(self) -> None:
+        self._output.draw(self._request.shown())
+        if self._stop is not None:
+            self._stop.close()
+
+    def _now(self) -> markup.Bundle:
+        standing, known = self._request.standing, markup.facts(self._request.known)
+        state = f"{standing.state}, {counted(range(standing.generated))}"
+        pieces = self._request.pieces.items
+        new = pieces[self._seen :]
+        self._seen += len(new)
+        text = self._text + "".join(piece.text for piece in new)
+        self._text = text[-markup.HEAD :]
+        self._before += len(text) - len(self._text)
+        growing = markup.growing(self._text, self._before)
+        plain = f"{self._text}\n[{state}]" if self._text else f"[{state}]"
+        return markup.bundle(plain, markup.card("Generation", state, growing, known))

@@ -1,0 +1,137 @@
+"""A trace as a file for ui.perfetto.dev, in the trace event format of Chrome.
+
+Of that format it uses complete events ("X"), counters ("C") and the names and order of tracks ("M"). The slices of one
+track never overlap, which the format forbids unless they nest. Times are whole microseconds, so that a reader that
+rounds cannot make them overlap.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from rekindle.timeline import Timeline
+from rekindle.timeline_phases import phases
+from rekindle.timeline_words import named, summary
+from rekindle.trace_records import Seen
+
+Event = dict[str, object]
+
+ACTORS, DEVICE, REQUESTS = 1, 2, 3
+"""The "processes" that tracks are grouped by."""
+FIRST_TRACK = 10
+"""A track whose number is that of its process would pass for its main thread, and number 0 for an idle one."""
+
+
+def as_json(records: Sequence[Seen], now: float, dropped: int) -> bytes:
+    """The whole file.
+
+    Args:
+        now: seconds since the trace began.
+        dropped: messages that are not among the records any more.
+    """
+    timeline = Timeline(records)
+    groups = {ACTORS: "actors", DEVICE: "device", REQUESTS: "requests"}
+    events = [_named("process", pid, None, name) for pid, name in groups.items()]
+    events += [_ordered("process", pid, None, pid) for pid in groups]
+    tracks = iter(range(FIRST_TRACK, FIRST_TRACK + len(records) + len(timeline.courses) + 1))
+    events += [*_actors(records, tracks), *_ticks(timeline, next(tracks)), *_counters(timeline)]
+    events += _requests(timeline, now, tracks)
+    whole = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"by": "rekindle", "dropped": dropped}}
+    return json.dumps(_whole_characters(whole), allow_nan=False, separators=(",", ":")).encode()
+
+
+def _actors(records: Sequence[Seen], tracks: Iterator[int]) -> Iterator[Event]:
+    """A track for each actor, and on it a slice for each message that it took."""
+    by_actor = {actor: next(tracks) for actor in dict.fromkeys(record.actor for record in records)}
+    for actor, track in by_actor.items():
+        yield from _track(ACTORS, track, actor)
+    for record in records:
+        args: Event = {"took": record.words}
+        if record.said:
+            args["said"] = "\n".join(record.said)
+        yield _slice(ACTORS, by_actor[record.actor], record.kind, record.began, record.ended, args)
+
+
+def _ticks(timeline: Timeline, track: int) -> Iterator[Event]:
+    """A slice for each tick, from when the device could begin with it until its tokens were read."""
+    yield from _track(DEVICE, track, "ticks")
+    for tick in timeline.ticks.values():
+        if tick.began is None or tick.ended is None:
+            continue
+        chunks = ", ".join(f"{part.tokens} tokens of {part.request} from {part.start}" for part in tick.chunks)
+        args: Event = {"prefill": chunks or "nothing", "decode": ", ".join(map(str, tick.rows)) or "nothing"}
+        if tick.onloaded:
+            args["pages copied in"] = tick.onloaded
+        yield _slice(DEVICE, track, f"tick {tick.number}", tick.began, tick.ended, args)
+
+
+def _counters(timeline: Timeline) -> Iterator[Event]:
+    """How many requests ran and waited in each tick, of those that the trace knows."""
+    numbers = list(timeline.ticks)
+    running, waiting = dict.fromkeys(numbers, 0), dict.fromkeys(numbers, 0)
+    for course in timeline.courses.values():
+        for number, kind in zip(numbers, course.kinds(numbers), strict=True):
+            if kind in {"queued", "preempted"}:
+                waiting[number] += 1
+            elif kind not in {None, "surplus"}:
+                running[number] += 1
+    for tick in timeline.ticks.values():
+        for name, counts in (("running", running), ("waiting", waiting)):
+            yield _counter(name, tick.planned, counts[tick.number])
+    if timeline.ticks and all(course.how for course in timeline.courses.values()):
+        last = max(course.at["ended"] for course in timeline.courses.values())
+        yield from (_counter(name, last, 0) for name in ("running", "waiting"))
+
+
+def _requests(timeline: Timeline, now: float, tracks: Iterator[int]) -> Iterator[Event]:
+    """A track for each request: queued, prefill, decode, and preempted where it lost its pages."""
+    for course in sorted(timeline.courses.values(), key=lambda course: course.request):
+        track = next(tracks)
+        yield from _track(REQUESTS, track, named(course))
+        args: Event = {"prompt + new tokens, end": summary(course)}
+        for phase in phases(course, timeline, now):
+            yield _slice(REQUESTS, track, phase.doing, phase.began, phase.ended, args)
+
+
+# Events
+
+
+def _slice(pid: int, tid: int, name: str, began: float, ended: float, args: Event) -> Event:
+    # What was under way when the trace began is shown from there on.
+    start, end = _micro(began), _micro(ended)
+    return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": start, "dur": end - start, "args": args}
+
+
+def _counter(name: str, at: float, count: int) -> Event:
+    return {"ph": "C", "name": name, "pid": DEVICE, "ts": _micro(at), "args": {"requests": count}}
+
+
+def _track(pid: int, tid: int, name: str) -> tuple[Event, Event]:
+    return _named("thread", pid, tid, name), _ordered("thread", pid, tid, tid)
+
+
+def _named(what: str, pid: int, tid: int | None, name: str) -> Event:
+    return _metadata(f"{what}_name", pid, tid, {"name": name})
+
+
+def _ordered(what: str, pid: int, tid: int | None, place: int) -> Event:
+    return _metadata(f"{what}_sort_index", pid, tid, {"sort_index": place})
+
+
+def _metadata(name: str, pid: int, tid: int | None, args: Event) -> Event:
+    return {"ph": "M", "name": name, "pid": pid, "args": args} | ({} if tid is None else {"tid": tid})
+
+
+def _micro(seconds: float) -> int:
+    return max(0, int(seconds * 1e6))
+
+
+def _whole_characters(thing: object) -> object:
+    """The same without halves of characters, which JSON could spell and a reader might refuse."""
+    match thing:
+        case str():
+            return thing.encode("utf-8", "backslashreplace").decode()
+        case Mapping():
+            return {_whole_characters(name): _whole_characters(value) for name, value in thing.items()}
+        case list():
+            return [_whole_characters(value) for value in thing]
+    return thing

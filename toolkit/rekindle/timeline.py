@@ -1,0 +1,248 @@
+"""What became of each request, tick by tick, as a trace tells it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rekindle.trace_records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Read, Seen, Sent
+
+Kind = Literal["queued", "prefill", "decode", "idle", "preempted", "surplus"]
+"""What a request did in a tick.
+
+queued: it waited for its first. prefill: known tokens of it were computed. decode: it got one more token. idle: it had
+its pages, and nothing of it was computed. preempted: it had lost its pages, and waited again. surplus: a token was
+computed and dropped, because the end of the request was not known yet when the tick was planned.
+"""
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one tick computed for one request.
+
+    Attributes:
+        start: the position of its first token; None of a decode row of a request that began before the trace.
+        tokens: how many.
+        prefill: whether they are a chunk; else they are the one of a decode row.
+        samples: whether a new token comes of it.
+        given: whether the request got that token.
+    """
+
+    start: int | None
+    tokens: int
+    prefill: bool
+    samples: bool
+    given: bool = False
+
+
+@dataclass(slots=True)
+class Tick:
+    """One plan, and when what came of it, in seconds since the trace began.
+
+    Attributes:
+        planned: when it was made.
+        began, ended: when the device began with it, at the earliest, and when its tokens were read; None if not seen.
+    """
+
+    number: int
+    chunks: tuple[Part, ...]
+    rows: tuple[int, ...]
+    onloaded: int
+    planned: float
+    began: float | None = None
+    ended: float | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the device took at most."""
+        return None if self.began is None or self.ended is None else self.ended - self.began
+
+
+@dataclass(slots=True)
+class Course:
+    """One request.
+
+    Attributes:
+        prompt, cached: tokens of its prompt, and those found in the prefix cache; None where that was not seen.
+        longest: its length at its end, at most.
+        hold: whether it is a prefix to be held.
+        joined: the first tick that could have computed something for it; None if it began before the trace.
+        cells: what was computed, by tick.
+        lost: ticks at which it is seen that it lost its pages, at most one before each that computes something for it.
+        computed: the position after the last that was computed.
+        decoding: whether its next token is to come from a decode row.
+        pages: changes with its pages.
+        last: the last tick that it had a part in; None if it ended before any.
+        how, why: as in `Over`; empty while it has not ended.
+        at: seconds since the trace began when it "joined", when its first "token" was given, and when it "ended".
+    """
+
+    request: int
+    prompt: int | None = None
+    cached: int | None = None
+    longest: int | None = None
+    hold: bool = False
+    joined: int | None = None
+    cells: dict[int, Cell] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
+    computed: int | None = None
+    decoding: bool = False
+    pages: int = 0
+    last: int | None = None
+    how: str = ""
+    why: str = ""
+    at: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def generated(self) -> int:
+        """Tokens that it was given."""
+        return sum(cell.given for cell in self.cells.values())
+
+    @property
+    def latest(self) -> int:
+        """The last tick that computed something for it; -1 for none."""
+        return next(reversed(self.cells), -1)
+
+    def lose(self, tick: int) -> None:
+        """It lost its pages before this tick, unless that is known."""
+        if not self.lost or self.lost[-1] <= self.latest:
+            self.lost.append(tick)
+
+    def kinds(self, ticks: Sequence[int]) -> Iterator[Kind | None]:
+        """What it did in each of these ticks, which are in order; None where it was not there."""
+        latest = max((tick for tick in self.cells if ticks and tick < ticks[0]), default=None)
+        for tick in ticks:
+            cell = self.cells.get(tick)
+            if cell is not None:
+                latest = tick
+                dropped = self.how and not cell.given
+                yield "prefill" if cell.prefill else "surplus" if dropped else "decode"
+            elif not self._there(tick, latest):
+                yield None
+            elif latest is None:
+                yield "queued"
+            else:
+                yield "preempted" if any(latest < lost <= tick for lost in self.lost) else "idle"
+
+    def _there(self, tick: int, latest: int | None) -> bool:
+        began = latest is not None or (self.joined is not None and tick >= self.joined)
+        return began and (not self.how or (self.last is not None and tick <= self.last))
+
+
+class Timeline:
+    """The requests and ticks of a trace.
+
+    Args:
+        records: what was seen, in order. They may begin in the middle of a run.
+
+    Attributes:
+        ticks: by number, in order.
+        courses: by request id, in the order in which they were seen first.
+    """
+
+    def __init__(self, records: Iterable[Seen]):
+        self.ticks: dict[int, Tick] = {}
+        self.courses: dict[int, Course] = {}
+        self._open: dict[int, Course] = {}
+        self._read = 0.0
+        for record in records:
+            before = self._newest
+            for fact in record.facts:
+                self._take_in(fact, record, before)
+
+    @property
+    def _newest(self) -> int | None:
+        return next(reversed(self.ticks), None)
+
+    def _take_in(self, fact: Fact, record: Seen, before: int | None) -> None:
+        match fact:
+            case Joined():
+                course = self._course(fact.request)
+                course.prompt, course.longest, course.hold = fact.prompt, fact.longest, fact.hold
+                course.joined = 0 if before is None else before + 1
+                course.at["joined"] = record.began
+            case Begun():
+                course = self._course(fact.request)
+                course.prompt, course.cached = fact.prompt, fact.cached
+                if course.joined is None:  # it waited since before the trace
+                    course.joined = 0
+            case Planned():
+                self._planned(fact, record.ended)
+            case Sent():
+                if fact.tick in self.ticks:
+                    self.ticks[fact.tick].began = record.began
+            case Read():
+                self._settled(fact.tick, record.ended)
+            case Given():
+                for course in self._those(fact.requests):
+                    if fact.tick in course.cells:
+                        course.cells[fact.tick].given = True
+                        course.at.setdefault("token", record.ended)
+            case Cut():
+                for course in self._those((fact.request,)):
+                    _cut(course, fact.tokens)
+            case Over():
+                self._over(fact, record.ended, before)
+
+    def _course(self, request: int) -> Course:
+        if request not in self.courses:
+            self.courses[request] = self._open[request] = Course(request)
+        return self.courses[request]
+
+    def _those(self, requests: Iterable[int]) -> Iterator[Course]:
+        """Those of them that are known and have not ended."""
+        return (self._open[request] for request in requests if request in self._open)
+
+    def _planned(self, plan: Planned, at: float) -> None:
+        tick = plan.tick
+        self.ticks[tick] = Tick(tick, plan.chunks, plan.rows, plan.onloaded, at)
+        for part in plan.chunks:
+            course = self._course(part.request)
+            goes_on = (False, part.start, part.pages) == (course.decoding, course.computed, course.pages)
+            if course.cells and not goes_on:
+                course.lose(course.latest + 1)
+            course.cells[tick] = Cell(part.start, part.tokens, True, part.samples)
+            course.computed, course.decoding, course.pages = part.start + part.tokens, part.samples, part.pages
+        for request in plan.rows:
+            course = self._course(request)
+            course.cells[tick] = Cell(course.computed, 1, False, True)
+            course.decoding = True
+            course.computed = None if course.computed is None else course.computed + 1
+        # A tick that decodes at all has a row for each request that wants a token and has its pages.
+        for course in self._open.values() if plan.rows else ():
+            if course.decoding and tick not in course.cells and _wants_token(course):
+                course.lose(tick)
+
+    def _settled(self, number: int, at: float) -> None:
+        tick = self.ticks.get(number)
+        if tick is not None and tick.began is not None:
+            # It was given to the device while that worked on the one before.
+            tick.began, tick.ended = max(tick.began, self._read), at
+        self._read = at
+
+    def _over(self, over: Over, at: float, before: int | None) -> None:
+        """Said by the scheduler or the intake, and then by the detokenizer, who may know better how it ended."""
+        course = self._course(over.request)
+        if course.how:
+            course.how = course.how if course.how == "rejected" else over.how
+            return
+        given = [tick for tick, cell in course.cells.items() if cell.given]
+        course.how, course.why, course.at["ended"] = over.how, over.why, at
+        # What ends a request by itself is known only after later ticks were planned.
+        if over.how in {"stop", "length"} and given:
+            course.last = max(given)
+        else:
+            course.last = course.latest if over.how == "held" and course.cells else before
+        course.lost = [tick for tick in course.lost if course.last is not None and tick <= course.last]
+        del self._open[over.request]
+
+
+def _wants_token(course: Course) -> bool:
+    return course.computed is not None and course.longest is not None and course.computed + 1 < course.longest
+
+
+def _cut(course: Course, tokens: int) -> None:
+    """Its tokens after so many were not its own."""
+    given = [cell for cell in course.cells.values() if cell.given]
+    if course.prompt is not None:
+        for cell in given[tokens:]:
+            cell.given = False

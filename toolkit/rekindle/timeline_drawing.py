@@ -1,0 +1,167 @@
+"""A timeline as a picture: a row for each request, a column for each tick."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from rekindle.drawing import CHARACTER, WIDTH, Drawing, picture, words
+from rekindle.markup import seconds, visible
+from rekindle.timeline import Course, Kind, Timeline
+from rekindle.timeline_view import Span, View, view
+from rekindle.timeline_words import LETTERS, MEANT, facts, headline, named, scale, span_facts, summary, tick_facts
+
+LEFT, RIGHT = 96, 240
+"""Pixels for what is said left and right of a row."""
+WIDEST, ROW, BOX = 18, 20, 14
+"""Pixels: of a tick at most, between rows, of the height of a box."""
+BARS, AXIS = 26, 112
+"""Pixels: of the longest tick's bar, and down to the numbers of the ticks."""
+APART = 5
+"""Pixels of a tick from which on it is a box of its own."""
+ORANGE, BLUE, RED, GREY = "230,140,20", "40,130,220", "220,50,60", "130,130,130"
+RIGHT_HEAD = "prompt + new tokens, end"
+ENDS = ("ended", "cancelled", "rejected")
+
+
+def draw(
+    timeline: Timeline, requests: Collection[int] | None = None, ticks: range | None = None, note: str = ""
+) -> Drawing:
+    """Draw a timeline, as far as it fits.
+
+    Args:
+        requests: the ids of those to draw; None for all.
+        ticks: the numbers of those to draw; None for all in which a request that is drawn is there.
+        note: what else is to be said below it.
+    """
+    drawn = view(timeline, requests, ticks)
+    below = "; ".join([*drawn.hidden, *([note] if note else [])])
+    return Drawing(_svg(drawn, below), _text(drawn, below))
+
+
+# As text
+
+
+def _text(drawn: View, below: str) -> str:
+    legend = "  ".join(f"{letter} {MEANT[kind]}" for kind, letter in LETTERS.items())
+    names = [named(course) for course in drawn.courses]
+    wide, columns = max(map(len, [*names, "tick"])), drawn.columns
+    lines = [f"{headline(drawn)}; {scale(drawn)}", legend]
+    ruler = ""
+    for at in range(0, len(columns), 10):
+        ruler = f"{ruler:{at}}{columns[at][0].number}"
+    lines.append(f"{'tick':{wide}}  {ruler:{len(columns)}}  {RIGHT_HEAD}")
+    for name, course in zip(names, drawn.courses, strict=True):
+        row = "".join(_letter(kinds) for kinds in drawn.column_kinds(course))
+        lines.append(f"{name:{wide}}  {row:{len(ruler)}}  {summary(course)}")
+    return "\n".join([*lines, below] if below else lines)
+
+
+def _letter(kinds: Sequence[Kind | None]) -> str:
+    return next((letter for kind, letter in LETTERS.items() if kind in kinds), " ")
+
+
+# As SVG
+
+
+def _svg(drawn: View, below: str) -> str:
+    pixels = min(WIDEST, (WIDTH - LEFT - RIGHT) / max(1, len(drawn.ticks)))
+    bottom = AXIS + 8 + ROW * len(drawn.courses)
+    parts = [words(4, 15, f"{headline(drawn)}; {scale(drawn)}"), *_legend(), *_axis(drawn, pixels, bottom)]
+    for place, course in enumerate(drawn.courses):
+        parts += _row(drawn, course, AXIS + 8 + place * ROW, pixels)
+    if below:
+        parts.append(words(4, bottom + 18, below))
+    return picture(bottom + (26 if below else 6), f"timeline of {headline(drawn)}", parts)
+
+
+def _legend() -> Iterator[str]:
+    """On two lines: what computes something, and the rest."""
+    keys = [(_box(kind, 4, -BOX / 2, 1, BOX, ""), meant) for kind, meant in MEANT.items()]
+    keys += [(_mark(how, 11, 0), how) for how in ENDS]
+    for y, line in ((33, keys[:3]), (52, keys[3:])):
+        left = 0.0
+        for key, meant in line:
+            yield f'<g transform="translate({left:.0f} {y})">{key}{words(24, 4, meant)}</g>'
+            left += 24 + CHARACTER * (len(meant) + 2)
+
+
+def _axis(drawn: View, pixels: float, bottom: int) -> Iterator[str]:
+    """How long the ticks took, their numbers, and lines down from those."""
+    columns, wide = drawn.columns, pixels * drawn.share
+    took = [_mean([tick.seconds for tick in column if tick.seconds is not None]) for column in columns]
+    longest = max(took, default=0.0)
+    yield words(4, AXIS - 16, "tick took")
+    yield words(4, AXIS, "tick")
+    yield words(WIDTH - RIGHT + 12, AXIS, RIGHT_HEAD)
+    if longest:
+        yield words(WIDTH - RIGHT + 12, AXIS - 16 - BARS + 10, f"longest: {seconds(longest)}")
+    for at, (column, mean) in enumerate(zip(columns, took, strict=True)):
+        left, high = LEFT + at * wide, BARS * mean / longest if longest else 0
+        colour = ORANGE if any(tick.chunks for tick in column) else BLUE
+        yield (
+            f"<g><title>{visible(tick_facts(column))}</title>"
+            f'<rect x="{left:.1f}" y="{AXIS - 12 - BARS}" width="{wide:.1f}" height="{BARS}" fill-opacity="0"/>'
+            f'<rect x="{left:.1f}" y="{AXIS - 12 - high:.1f}" width="{max(wide - 1, wide / 2):.1f}" '
+            f'height="{high:.1f}" fill="rgb({colour})" fill-opacity="0.8"/></g>'
+        )
+    for at, number in _numbers(drawn, pixels):
+        left = LEFT + at * pixels
+        yield words(left, AXIS, str(number))
+        yield f'<path d="M{left:.1f} {AXIS + 4}V{bottom}" stroke="currentColor" stroke-opacity="0.18"/>'
+
+
+def _numbers(drawn: View, pixels: float) -> Iterator[tuple[int, int]]:
+    """(place, number) of the ticks that are numbered: round numbers, as near as there is room for."""
+    needed = CHARACTER * (max((len(str(tick)) for tick in drawn.ticks), default=1) + 2)
+    steps = (step * scale for scale in (1, 10, 100, 1000, 10_000, 100_000) for step in (1, 2, 5))
+    every = next(step for step in steps if step * pixels >= needed or step >= 500_000)
+    return ((at, tick) for at, tick in enumerate(drawn.ticks) if tick % every == 0)
+
+
+def _row(drawn: View, course: Course, top: int, pixels: float) -> Iterator[str]:
+    yield f"<g><title>{visible(facts(course, drawn.timeline))}</title>{words(4, top + 12, named(course))}</g>"
+    for span in drawn.spans(course):
+        yield _span(course, span, LEFT + span.at * pixels, top, pixels)
+    for lost in course.lost:
+        if lost in drawn.ticks:
+            x = LEFT + drawn.ticks.index(lost) * pixels
+            yield f'<path d="M{x:.1f} {top - 1}v16" stroke="rgb({RED})" stroke-width="2.5"/>'
+    if course.how:
+        passed = sum(tick <= (-1 if course.last is None else course.last) for tick in drawn.ticks)
+        how = course.how if course.how in ENDS else "ended"
+        if passed < len(drawn.ticks) or not drawn.ticks or course.last in (None, drawn.ticks[-1]):
+            yield _mark(how, LEFT + passed * pixels, top + BOX / 2)
+    yield words(WIDTH - RIGHT + 12, top + 12, summary(course))
+
+
+def _span(course: Course, span: Span, left: float, top: float, pixels: float) -> str:
+    said = span_facts(course, span)
+    apart = pixels >= APART and span.tokens
+    return _box(span.kind, left, top, *((span.ticks, pixels) if apart else (1, span.ticks * pixels)), said)
+
+
+def _box(kind: Kind, left: float, top: float, count: int, wide: float, said: str) -> str:
+    """Boxes side by side; what computes nothing is a line."""
+    high, style = {
+        "queued": (2.0, f'fill="rgb({GREY})" fill-opacity="0.8"'),
+        "prefill": (14.0, f'fill="rgb({ORANGE})" fill-opacity="0.9"'),
+        "decode": (14.0, f'fill="rgb({BLUE})" fill-opacity="0.75"'),
+        "idle": (6.0, f'fill="rgb({GREY})" fill-opacity="0.5"'),
+        "preempted": (8.0, f'fill="rgb({RED})" fill-opacity="0.8"'),
+        "surplus": (12.0, f'fill="none" stroke="rgb({BLUE})"'),
+    }[kind]
+    y, inner = top + (BOX - high) / 2, wide - 1 if wide > 2 else wide
+    path = "".join(f"M{left + place * wide:.1f} {y:.1f}h{inner:.1f}v{high:.0f}h{-inner:.1f}z" for place in range(count))
+    return f'<path d="{path}" {style}>{f"<title>{visible(said)}</title>" if said else ""}</path>'
+
+
+def _mark(how: str, x: float, y: float) -> str:
+    """How a request ended, where it did."""
+    if how == "ended":
+        return f'<path d="M{x:.1f} {y - 8}v16" stroke="currentColor" stroke-width="2.5"/>'
+    colour = f"rgb({RED})" if how == "rejected" else "currentColor"
+    cross = f"M{x - 4:.1f} {y - 4}l8 8m0 -8l-8 8"
+    ring = f"M{x - 6.5:.1f} {y}a6.5 6.5 0 1 0 13 0a6.5 6.5 0 1 0 -13 0" if how == "rejected" else ""
+    return f'<path d="{cross}{ring}" fill="none" stroke="{colour}" stroke-width="2"/>'
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.0

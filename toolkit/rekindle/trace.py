@@ -1,0 +1,141 @@
+"""Recording what an engine does, to be looked at afterwards or meanwhile."""
+
+import threading
+from collections import deque
+from collections.abc import Collection
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+
+from rekindle import markup, perfetto, timeline_drawing
+from rekindle.drawing import Drawing, counted
+from rekindle.errors import ConfigError, SessionError, StorageError
+from rekindle.handled import Handled
+from rekindle.host import Host
+from rekindle.storage import atomic_write
+from rekindle.timeline import Timeline
+from rekindle.trace_records import Seen, seen
+from rekindle.watching import Watching
+
+
+class Trace:
+    """Records every message within a `with` statement: `with session.trace() as t`. It may be looked at at any time.
+
+    Of each message it keeps words and small numbers, some 600 bytes: no array, and of a text its beginning alone.
+
+    Args:
+        host: of the engine.
+        most: messages that are kept; of more, the oldest are dropped, and how many is said.
+
+    Raises:
+        ConfigError: `most` is no positive integer.
+    """
+
+    def __init__(self, host: Host, most: int):
+        if type(most) is not int or most < 1:
+            raise ConfigError(f"most must be a positive integer, the messages to keep; got {most!r:.80}")
+        self._watching: Watching | None = Watching(host, self._see)
+        self._lock = threading.Lock()
+        self._kept: deque[Seen] = deque(maxlen=most)
+        self._count = 0
+        self._began: float | None = None
+        self._ended: float | None = None
+
+    def __enter__(self) -> "Trace":
+        if self._began is not None or self._watching is None:
+            raise SessionError("a trace is of one with statement; begin another with session.trace()")
+        self._began = perf_counter()
+        self._watching.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with self._lock:  # the engine may be about to tell of one more
+            self._ended = perf_counter()
+        # Let go of the engine: a trace may outlive its session.
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.__exit__(kind, error, at)
+
+    @property
+    def handled(self) -> tuple[Seen, ...]:
+        """The messages that were recorded and are kept, oldest first."""
+        with self._lock:
+            return tuple(self._kept)
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were recorded and are no longer kept, all older than the others."""
+        with self._lock:
+            return self._count - len(self._kept)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has recorded."""
+        if self._began is None:
+            return 0.0
+        return (perf_counter() if self._ended is None else self._ended) - self._began
+
+    def timeline(self, *, requests: Collection[int] | None = None, ticks: range | None = None) -> Drawing:
+        """Requests against ticks: who waited, whose prompt was computed, who got a token, who lost their pages.
+
+        Args:
+            requests: the ids of those to draw; None for all, as far as they fit.
+            ticks: the numbers of those to draw, say `range(100, 140)`; None for all in which one of them is there.
+        """
+        dropped = self.dropped
+        note = f"what came before is not known: the oldest {counted(dropped, 'message')} dropped" if dropped else ""
+        return timeline_drawing.draw(Timeline(self.handled), requests, ticks, note)
+
+    def to_perfetto(self, path: str | Path) -> None:
+        """Write it as a file for ui.perfetto.dev, in Chrome's trace event format.
+
+        It has a track for each actor, one for the ticks of the device, one for each request, and how many requests
+        ran and waited. Only you can read the file; its words have beginnings of prompts and texts.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        written = perfetto.as_json(self.handled, self.seconds, self.dropped)
+        try:
+            with atomic_write(Path(path)) as file:
+                file.write(written)
+        except OSError as error:
+            raise StorageError(
+                f"the trace cannot be written to {path} ({error.strerror}); give a file in a directory that exists "
+                "and that you can write to"
+            ) from error
+
+    def _see(self, handled: Handled) -> None:
+        assert self._began is not None, "it watches before it began"
+        record = seen(handled, self._began)
+        with self._lock:
+            if self._ended is None:
+                self._kept.append(record)
+                self._count += 1
+
+    def _counts(self) -> dict[str, str]:
+        handled, dropped = self.handled, self.dropped
+        ticks = {record.tick for record in handled if record.tick is not None}
+        requests = {request for record in handled for request in record.requests}
+        gone = f", the oldest {dropped:,} dropped" if dropped else ""
+        return {
+            "messages": f"{len(handled) + dropped:,}{gone}",
+            "ticks": f"{len(ticks):,}",
+            "requests": f"{len(requests):,}",
+            "time": markup.seconds(self.seconds),
+        }
+
+    @property
+    def _state(self) -> str:
+        if self._began is None:
+            return "not begun"
+        return "recording" if self._ended is None else "recorded"
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{count} {what}" if what != "time" else count for what, count in self._counts().items())
+        return f"<rekindle.Trace {self._state}: {said}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        hints = {"its picture": "trace.timeline()", "for ui.perfetto.dev": "trace.to_perfetto(path)"}
+        shown = markup.card("Trace", self._state, markup.facts(self._counts()), markup.facts(hints))
+        return markup.bundle(repr(self), shown)
