@@ -6,13 +6,15 @@ PIP := -m pip --disable-pip-version-check --quiet --quiet install
 TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-tpu lint format bench clean
+.PHONY: help demo test test-deep test-tpu test-browser screenshot tutorials tutorials-write lint format bench clean
 
 help:
 	@echo "make demo       the embedded model answers in the terminal"
 	@echo "make test       tests, without the deep ones"
 	@echo "make test-deep  all tests"
 	@echo "make test-tpu   compiles for TPUs that are not here, with the real compiler"
+	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
+	@echo "make tutorials  runs the notebooks and compares them with those that are committed"
 	@echo "make lint       format, style, types and layers"
 	@echo "make format     rewrite the files as 'make lint' wants them"
 	@echo "make bench      speed against the peers (BENCH='--peers hf,llamacpp' for more)"
@@ -31,6 +33,22 @@ test-deep: $(VENV)/.dev
 test-tpu: $(VENV)-tpu/.dev
 	@JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1 $(VENV)-tpu/bin/python -m pytest $(TPU_TESTS)
 
+test-browser: $(VENV)-browser/.dev
+	@$(VENV)-browser/bin/python -m tests.browser.chromium
+	@$(VENV)-browser/bin/python -m pytest tests/browser
+
+screenshot: $(VENV)-browser/.dev
+	@$(VENV)-browser/bin/python -m tests.browser.chromium
+	@$(VENV)-browser/bin/python -m tests.browser.screenshot
+
+# All of them, or TUTORIALS='01 02'.
+tutorials: $(VENV)/.tutorials
+	@$(BIN)/python tutorials/build.py $(TUTORIALS)
+	@$(BIN)/python -m pytest -m tutorial tests/notebook
+
+tutorials-write: $(VENV)/.tutorials
+	@$(BIN)/python tutorials/build.py --write $(TUTORIALS)
+
 lint: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -45,7 +63,7 @@ bench: $(VENV)/.run
 	@$(BIN)/python -m tests.bench --out bench.json $(BENCH)
 
 clean:
-	rm -rf $(VENV) $(VENV)-tpu build dist toolkit/*.egg-info kernels/*.egg-info *.egg-info bench.json
+	rm -rf $(VENV) $(VENV)-tpu $(VENV)-browser build dist toolkit/*.egg-info kernels/*.egg-info *.egg-info bench.json tests/browser/screenshots
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find toolkit kernels tests tutorials -type d -name __pycache__ -prune -exec rm -rf {} +
 
@@ -65,7 +83,17 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@$(BIN)/python $(PIP) --editable '.[dev]'
 	@touch $(VENV)/.run $@
 
+$(VENV)/.tutorials: pyproject.toml | $(BIN)/python
+	@echo "installing rekindle and what runs its tutorials into $(VENV) (once; about a minute)"
+	@$(BIN)/python $(PIP) --editable '.[tutorials]'
+	@touch $(VENV)/.run $@
+
 $(VENV)-tpu/.dev: pyproject.toml | $(VENV)-tpu/bin/python
 	@echo "installing rekindle, its tests and the TPU compiler into $(VENV)-tpu (once; about a minute)"
 	@$(VENV)-tpu/bin/python $(PIP) --editable '.[test,tpu]'
+	@touch $@
+
+$(VENV)-browser/.dev: pyproject.toml | $(VENV)-browser/bin/python
+	@echo "installing rekindle, its tests, JupyterLab and Playwright into $(VENV)-browser (once; about a minute)"
+	@$(VENV)-browser/bin/python $(PIP) --editable '.[browser]'
 	@touch $@

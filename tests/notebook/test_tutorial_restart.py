@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from rekindle.storage import cache_dir
+from tests.notebook import driver
 from tests.notebook.driver import Notebook, open_notebook
 from tests.notebook.kernels import COMMAND, CURRENT, environment
 
-pytestmark = pytest.mark.notebook
+pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
 
 TUTORIAL = Path(__file__).parents[2] / "tutorials" / "06_warm_restart.ipynb"
 PAGE = 64
+OPENING = 300
+"""Seconds after which a cell that says nothing is a failure: 30 times what compiling takes on a machine at rest."""
 TELL = """
 print(json.dumps({
     "inner": {name: (run["loaded"], run["compiled"], run["cached"]) for name, run in
@@ -29,11 +31,12 @@ print(json.dumps({
 
 
 @pytest.fixture
-def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    """A kernel that finds the downloaded models, and nothing that another test has compiled."""
+def notebook(smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+    """A kernel that finds the downloaded model, and nothing that another test has compiled."""
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
-    (cache / "models").symlink_to(cache_dir("models").resolve())
+    (cache / "models").symlink_to(smollm2_path.parent.resolve())
+    monkeypatch.setattr(driver, "SILENCE", OPENING)
     monkeypatch.setenv("REKINDLE_CACHE", str(cache))
     with open_notebook(tmp_path / "kernel.log", COMMAND, environment(CURRENT, tmp_path / "ipython")) as notebook:
         yield notebook

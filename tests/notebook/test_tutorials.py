@@ -4,13 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.notebook import driver
 from tests.notebook.driver import open_notebook
 from tests.notebook.kernels import COMMAND, CURRENT, environment
 
-pytestmark = pytest.mark.notebook
+pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
 
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
 MARK = "# %%"
+OPENING = 300
+"""Seconds after which its first cell, which compiles, is a failure: 30 times what it takes on a machine at rest."""
 
 
 def code_cells(tutorial: str) -> list[str]:
@@ -19,7 +22,9 @@ def code_cells(tutorial: str) -> list[str]:
     return [cell.strip() for cell in cells if not cell.startswith(" [markdown]")]
 
 
-def test_the_first_tutorial_runs_on_trio(smollm2_path: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("smollm2_path")
+def test_the_first_tutorial_runs_on_trio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "SILENCE", OPENING)
     cells = code_cells("01_first_words.py")
     assert sum("await " in cell for cell in cells) > 10
     with open_notebook(tmp_path / "kernel.log", COMMAND, environment(CURRENT, tmp_path / "ipython")) as notebook:

@@ -196,3 +196,12 @@ def test_a_board_says_why_the_engine_failed() -> None:
         facts = facts_of(session)
         assert facts.state.startswith("failed: the engine stopped because of RuntimeError: no more <b>")
         assert facts.ended
+
+
+def test_cached_pages_that_nobody_uses_are_among_the_free_ones(session: Session) -> None:
+    session.generate_sync(token_ids=[3] * 200, max_tokens=5)
+    stats = session.stats.scheduler
+    assert 0 < stats.evictable_pages == stats.cached_pages < stats.free_pages == stats.pages
+    with session.prefix_sync(token_ids=[3] * 200):
+        assert session.stats.scheduler.evictable_pages < stats.evictable_pages
+        assert pages(session.stats.scheduler)["in use"] > 0

@@ -1,7 +1,9 @@
 """A request that is shown is drawn as it comes, seldom enough, and always as it has ended."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -178,6 +180,31 @@ def test_an_output_is_sent_nothing_that_it_shows_already(page: Page) -> None:
         output.draw({"text/plain": text})
     assert [shown["text/plain"] for shown in page.drawn.items] == ["one", "two", "one"]
     assert len(page.outputs) == 1
+
+
+CELL: ContextVar[str] = ContextVar("CELL")
+
+
+@pytest.mark.anyio
+async def test_a_thread_draws_in_the_context_of_the_cell_that_displayed(
+    held: Session, settler: FakeSettler, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In which ipykernel keeps what belongs to which cell."""
+    drawn_by: list[tuple[str, str]] = []
+
+    def display(bundle: Mapping[str, object], *, raw: bool, display_id: str, update: bool) -> None:
+        drawn_by.append((threading.current_thread().name, CELL.get()))
+        page.display(bundle, raw=raw, display_id=display_id, update=update)
+
+    monkeypatch.setattr("IPython.display.display", display)
+    CELL.set("the first")
+    handle = held.submit("AB", max_tokens=4)
+    handle.display()
+    CELL.set("a later one")
+    settler.release()
+    await page.shows("[ended")
+    assert ("rekindle-display", "the first") in drawn_by
+    assert {cell for _, cell in drawn_by} == {"the first"}
 
 
 # What is shown

@@ -256,6 +256,22 @@ async def test_pages_that_are_copied_in_are_of_the_tick_that_uses_them() -> None
     assert "copied in" in trace.timeline().svg
 
 
+async def test_a_prefix_that_is_found_whole_computes_nothing_and_ends_with_the_tick_that_copies_it_in() -> None:
+    with fake_session(page_size=16, num_pages=8, max_running=2) as session:
+        await session.generate(token_ids=[5] * 64, max_tokens=2)
+        for number in range(6, 9):
+            await session.generate(token_ids=[number] * 80, max_tokens=2)
+        with session.trace() as trace:
+            async with session.prefix(token_ids=[5] * 64):
+                pass
+    timeline = timeline_of(trace)
+    (course,) = timeline.courses.values()
+    (tick,) = timeline.ticks.values()
+    assert (tick.onloaded, tick.chunks, tick.rows) == (4, (), ())
+    assert (course.how, course.cells, course.last) == ("held", {}, tick.number)
+    assert "1 request over 1 tick" in trace.timeline().text
+
+
 # Traces that begin or stop in the middle
 
 

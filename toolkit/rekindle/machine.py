@@ -39,6 +39,7 @@ from rekindle.scheduler import Scheduler
 from rekindle.settler import Settler
 from rekindle.step import Pages, Slots
 from rekindle.stepper import Stepper
+from rekindle.store_entries import import_orbax
 from rekindle.stores import Stored, open_shelf, open_snapshots, require_all, store_directory
 from rekindle.text.tokenizer import Tokenizer
 from rekindle.threads import soon
@@ -124,12 +125,17 @@ def build(
         host_tier=running.host_tier,
         disk_tier=DiskTier(parts.stored.store),
     )
+    try:
+        actors = composed(actors, compose)
+    except BaseException:
+        running.free()
+        raise
     return Machine(
         source=checkpoint.source,
         model=checkpoint.config,
         limits=limits,
         dtype=blueprint.dtype.name,
-        actors=composed(actors, compose),
+        actors=actors,
         tokenizer=checkpoint.tokenizer,
         defaults=defaults,
         unserved=unserved,
@@ -207,6 +213,7 @@ def _parts(blueprint: Blueprint, settings: Settings, report: Report) -> Parts:
     directory = store_directory(settings.restore)
     shelf = open_shelf(directory, blueprint)
     stored = open_snapshots(directory, blueprint, settings.disk_cache_bytes)
+    orbax = None if directory is None else soon(import_orbax, "orbax")
     wanted = blueprint.all_programs(cached=bool(stored.pages))
     if settings.restore == "require":
         require_all(shelf, wanted)
@@ -223,6 +230,8 @@ def _parts(blueprint: Blueprint, settings: Settings, report: Report) -> Parts:
         state = soon(lambda: executables.obtain(EMPTY).result()(), "device-state")
         executables.weights = _load(blueprint, report)
         pages, slots = state.result()
+        if orbax is not None:
+            orbax.result()
         if not quick or settings.precompile == "all":  # else a request waits for nothing but what it needs
             wait_for(preparing, report)
         preparing += executables.prepare([key for key in wanted if key not in first], patient=True)

@@ -150,8 +150,9 @@ def _spelled(found: re.Match[str]) -> str:
 
 def _block(html: str) -> str:
     style = (
-        "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;margin:0.2em 0;padding:0.3em 0.7em;font:inherit;color:inherit;"
-        "background:rgba(128,128,128,0.1);border:0;border-left:3px solid rgba(128,128,128,0.5)"
+        "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;margin:0.2em 0;padding:0.3em 0.7em;"
+        "font:inherit;color:inherit;background:rgba(128,128,128,0.1);border:0;"
+        "border-left:3px solid rgba(128,128,128,0.5)"
     )
     return f'<pre dir="auto" style="{style}">{html}</pre>'
 

@@ -209,6 +209,15 @@ def require_private(path: Path) -> None:
         )
 
 
+def import_orbax() -> None:
+    """Import it, which every entry needs and which takes a moment.
+
+    To be done while nobody else does anything: in Python 3.11 an import can fail because another thread parses code,
+    as a notebook does before each cell.
+    """
+    import orbax.checkpoint  # noqa: F401
+
+
 def _save(path: Path, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]], compressed: bool) -> None:
     import orbax.checkpoint as ocp
 

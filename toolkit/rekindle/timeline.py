@@ -231,7 +231,8 @@ class Timeline:
         if over.how in {"stop", "length"} and given:
             course.last = max(given)
         else:
-            course.last = course.latest if over.how == "held" and course.cells else before
+            # A prefix that was found whole is held as soon as the plan is made that copies its pages in.
+            course.last = before if over.how != "held" else course.latest if course.cells else self._newest
         course.lost = [tick for tick in course.lost if course.last is not None and tick <= course.last]
         del self._open[over.request]
 

@@ -28,7 +28,7 @@ def draw(
 
     Args:
         requests: the ids of those to draw; None for all.
-        ticks: the numbers of those to draw; None for all in which a request that is drawn is there.
+        ticks: the numbers of those to draw; None for all, or where not all requests are drawn, all that those are in.
         note: what else is to be said below it.
     """
     drawn = view(timeline, requests, ticks)

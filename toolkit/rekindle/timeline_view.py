@@ -94,12 +94,12 @@ def view(timeline: Timeline, requests: Collection[int] | None, ticks: range | No
 
     Args:
         requests: the ids of those to draw; None for all.
-        ticks: the numbers of those to draw; None for all in which a request that is drawn is there.
+        ticks: the numbers of those to draw; None for all, or where not all requests are drawn, all that those are in.
     """
     wanted = [course for name, course in sorted(timeline.courses.items()) if requests is None or name in requests]
     courses = wanted[:MOST_ROWS]
     numbers = [tick for tick in timeline.ticks if ticks is None or tick in ticks]
-    if ticks is None:
+    if ticks is None and len(courses) < len(timeline.courses):
         there = {at for course in courses for at, kind in enumerate(course.kinds(numbers)) if kind is not None}
         numbers = numbers[min(there) : max(there) + 1] if there else []
     left_out = {"request": len(timeline.courses) - len(courses), "tick": len(timeline.ticks) - len(numbers)}

@@ -80,7 +80,8 @@ class Trace:
 
         Args:
             requests: the ids of those to draw; None for all, as far as they fit.
-            ticks: the numbers of those to draw, say `range(100, 140)`; None for all in which one of them is there.
+            ticks: the numbers of those to draw, say `range(100, 140)`; None for all, or where not all requests are
+                drawn, all that those are in.
         """
         dropped = self.dropped
         note = f"what came before is not known: the oldest {counted(dropped, 'message')} dropped" if dropped else ""

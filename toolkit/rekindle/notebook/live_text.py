@@ -1,6 +1,7 @@
 """A request drawn as its text comes: in an output of a notebook's cell, or printed where there is none."""
 
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Literal, Protocol
 
@@ -97,7 +98,8 @@ def _draw_on(request: Request, screen: Screen) -> None:
     if request.pieces.closed:
         draw()
     else:
-        soon(draw, "display")
+        # ipykernel keeps in the context what belongs to which cell, and 7.0 draws nothing without it.
+        soon(partial(copy_context().run, draw), "display")
 
 
 def _screen(request: Request, cell: Cell) -> Screen:

@@ -1,0 +1,71 @@
+"""What a dashboard costs a busy session: the same requests with and without one, in turns, in one Jupyter kernel.
+
+What a browser does with what the kernel sends is not in it.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from tests.bench.say import say, waiting
+from tests.bench.workload import BATCH_LENGTHS, MODEL
+from tests.notebook.driver import Notebook, open_notebook
+from tests.notebook.kernels import COMMAND, CURRENT, environment
+
+OPEN = f"""
+import asyncio, time
+import numpy as np
+import rekindle
+from IPython.display import display
+rng = np.random.default_rng()
+async def opened():
+    return await rekindle.open({MODEL!r}, dtype="float32", progress=False, precompile="all", disk_cache_bytes=0)
+opening = asyncio.create_task(opened())
+"""
+OPENED = "await asyncio.wait([opening], timeout=20); print(opening.done())"
+"""In cells that are short, however long it takes to compile: the driver takes a long silence for a failure."""
+TURN = f"""
+prompts = [rng.integers(1000, 40000, length).tolist() for length in {list(BATCH_LENGTHS)}]
+dashboard = session.dashboard()
+if {{shown}}: display(dashboard)
+started, computed = time.perf_counter(), time.process_time()
+answers = await session.generate(token_ids=prompts, max_tokens={{new}}, ignore_eos=True)
+seconds, computed = time.perf_counter() - started, time.process_time() - computed
+dashboard.stop()
+assert sum(len(answer.token_ids) for answer in answers) == {len(BATCH_LENGTHS)} * {{new}}
+print(seconds, computed)
+"""
+
+
+def turn(notebook: Notebook, new: int, shown: bool) -> tuple[float, float]:
+    """Seconds, and seconds of the process's CPU time, that the batch took."""
+    seconds, computed = notebook.run(TURN.format(new=new, shown=shown)).split()
+    return float(seconds), float(computed)
+
+
+def measure(rounds: int, new: int) -> None:
+    """Print the ratio of the throughputs and of the CPU times, a round a line, and their medians."""
+    with tempfile.TemporaryDirectory() as directory:
+        home, ratios, costs = Path(directory), [], []
+        with open_notebook(home / "kernel.log", COMMAND, environment(CURRENT, home / "ipython")) as notebook:
+            with waiting("opening an engine in a kernel"):
+                notebook.run(OPEN)
+                while notebook.run(OPENED) != "True\n":
+                    pass
+                notebook.run("session = opening.result()")
+            for round_ in range(1 + rounds):
+                order = (True, False) if round_ % 2 else (False, True)
+                took = {shown: turn(notebook, new, shown) for shown in order}
+                if round_:
+                    ratios.append(took[False][0] / took[True][0])
+                    costs.append(took[True][1] / took[False][1])
+                    say(f"round {round_}: throughput {ratios[-1]:.3f}, CPU time {costs[-1]:.3f}")
+        print(f"with a dashboard / without: throughput {median(ratios):.3f}, CPU time {median(costs):.3f}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--new", type=int, default=64, help="tokens that each request generates")
+    measure(**vars(parser.parse_args()))

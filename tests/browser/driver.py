@@ -1,0 +1,153 @@
+"""A notebook in JupyterLab, as one who sits before it: clicks, keys, and what there is to see."""
+
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from playwright.sync_api import BrowserContext, Locator, Page, ViewportSize, expect
+
+from tests.browser.lab import Lab
+
+LIMIT = 60_000
+"""Milliseconds after which what does not come is a failure: far above what anything here takes."""
+SIZE: ViewportSize = {"width": 1100, "height": 1400}
+ENDED = re.compile(r"^\[\d+\]:$")
+RUNNING = "[*]:"
+NUMBER = """([element, pattern, above]) => {
+    const found = element.innerText.match(pattern)
+    const number = found ? Number(found[1].replaceAll(",", "")) : -1
+    return number > above ? number : false
+}"""
+"""The number that `Notebook.number` waits for, or false."""
+AT_REST = """
+.jp-cell-toolbar, .jp-Collapser, .jp-SideBar { visibility: hidden }
+.jp-Cell, .jp-Cell::before { border: none !important; box-shadow: none !important; outline: none !important }
+"""
+"""Styles of pictures: without what JupyterLab draws around the cell that is selected."""
+EDGE = 4
+"""Pixels at the right of the cells that are no part of them."""
+AROUND = 200
+"""Pixels above and below the cells, more than JupyterLab has there."""
+
+
+class Notebook:
+    """One notebook in one page.
+
+    Attributes:
+        page: the page.
+        name: of its file.
+        complaints: what the page's console told of errors.
+    """
+
+    def __init__(self, page: Page, name: str):
+        self.page = page
+        self.name = name
+        self.complaints: list[str] = []
+        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def cell(self, place: int) -> Locator:
+        """The cell at this place, from 0."""
+        return self.page.locator(".jp-Notebook .jp-CodeCell").nth(place)
+
+    def output(self, place: int) -> Locator:
+        """All that a cell shows below its code."""
+        return self.cell(place).locator(".jp-OutputArea").first
+
+    def prompt(self, place: int) -> Locator:
+        """The brackets before a cell's code."""
+        return self.cell(place).locator(".jp-InputArea-prompt").first
+
+    def ready(self) -> None:
+        """Wait until the kernel is idle."""
+        # The toolbar's own mark says idle before there is a kernel, and what is run then is lost.
+        self.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+
+    def start(self, place: int) -> Locator:
+        """Run a cell, without waiting for its end; its output."""
+        before = self.prompt(place).inner_text()
+        self.cell(place).locator(".cm-content").press("Control+Enter")
+        expect(self.prompt(place)).not_to_have_text(before)
+        return self.output(place)
+
+    def end(self, place: int) -> Locator:
+        """Wait for the end of a cell that was started; its output."""
+        expect(self.prompt(place)).to_have_text(ENDED)
+        return self.output(place)
+
+    def run(self, place: int) -> Locator:
+        """Run a cell to its end; its output."""
+        self.start(place)
+        return self.end(place)
+
+    def running(self, place: int) -> bool:
+        """Whether a cell has been started and has not ended."""
+        return bool(self.prompt(place).inner_text().strip() == RUNNING)
+
+    def number(self, place: int, pattern: str, above: int = -1) -> int:
+        """Wait until a cell's output has a number in this place, and it is above another one.
+
+        Args:
+            pattern: a regular expression whose first group is the number, perhaps with commas.
+        """
+        shown = self.output(place).element_handle()
+        found = self.page.wait_for_function(NUMBER, arg=[shown, pattern, above])
+        return int(found.json_value())
+
+    def warnings(self) -> list[str]:
+        """What was written to standard error, in all cells."""
+        written = self.page.locator("[data-mime-type='application/vnd.jupyter.stderr']")
+        # JupyterLab draws the errors that end cells in the same way.
+        said: list[str] = written.filter(has_not_text="Traceback (most recent call last)").all_inner_texts()
+        return said
+
+    def interrupt(self) -> None:
+        """Press the toolbar's stop button."""
+        self.page.locator(".jp-NotebookPanel-toolbar [data-command='notebook:interrupt-kernel']").click()
+
+    def clear(self, place: int) -> None:
+        """Clear a cell's output, from the menu."""
+        self.prompt(place).click()
+        self.page.get_by_role("menuitem", name="Edit", exact=True).click()
+        self.page.get_by_role("menuitem", name="Clear Cell Output", exact=True).click()
+
+    def use_theme(self, *, dark: bool) -> None:
+        """Have JupyterLab take its light or its dark theme, by what the browser says that the user likes."""
+        self.page.emulate_media(color_scheme="dark" if dark else "light")
+        expect(self.page.locator("body")).to_have_attribute("data-jp-theme-light", "false" if dark else "true")
+        # Its splash takes itself away twice, and complains, if it is shown again while it fades.
+        expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
+
+    def save(self) -> None:
+        """Save it, and wait until the server has it."""
+        with self.page.expect_response(lambda reply: reply.request.method == "PUT" and "/api/contents/" in reply.url):
+            self.page.locator(".jp-NotebookPanel-toolbar [data-command='docmanager:save']").click()
+
+    def picture(self, path: Path) -> None:
+        """A screenshot of all cells, as PNG."""
+        cells = self.page.locator(".jp-WindowedPanel-viewport")
+        height = self.page.locator(".jp-WindowedPanel-outer").evaluate("element => element.scrollHeight")
+        size = self.page.viewport_size or SIZE
+        self.page.set_viewport_size({"width": size["width"], "height": AROUND + height})
+        box = cells.bounding_box()
+        assert box is not None
+        # Right of the cells is the edge of what has room for a scroll bar.
+        self.page.screenshot(path=path, style=AT_REST, clip={**box, "width": box["width"] - EDGE})
+        self.page.set_viewport_size(size)
+
+
+@contextmanager
+def open_notebook(context: BrowserContext, lab: Lab, name: str) -> Iterator[Notebook]:
+    """A notebook of the server's, in a page of its own, once its kernel is ready.
+
+    Args:
+        name: of a file in the server's folder.
+    """
+    lab.start_kernel(name)
+    page = context.new_page()
+    with closing(page):
+        notebook = Notebook(page, name)
+        page.goto(lab.address(name))
+        notebook.ready()
+        yield notebook

@@ -1,0 +1,167 @@
+"""A JupyterLab server of the tests' own: no setting, extension or notebook of the user's is read or written."""
+
+import json
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+KERNEL = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+SETTINGS = {
+    "apputils-extension/notification": {"checkForUpdates": False, "doNotDisturbMode": True, "fetchNews": "false"},
+    # The browser says whether pages are light or dark, and JupyterLab follows it.
+    "apputils-extension/themes": {"adaptive-theme": True},
+    "docmanager-extension/plugin": {"autosave": False},
+    # All cells are in the page, wherever it is scrolled to.
+    "notebook-extension/tracker": {"windowingMode": "none"},
+}
+OPTIONS = (
+    "--no-browser",
+    "--allow-root",
+    "--ServerApp.ip=127.0.0.1",
+    "--ServerApp.port=0",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    "--LabApp.extension_manager=readonly",
+    "--LabApp.news_url=",
+)
+READY = re.compile(r"http://127\.0\.0\.1:(\d+)/lab\?token=")
+LAST_SECONDS = 20
+"""Seconds after which a server that was told to stop is killed."""
+
+
+class Lab:
+    """A running server.
+
+    Args:
+        port, token: where it listens, and what it lets in.
+        root: the folder of its notebooks.
+    """
+
+    def __init__(self, port: int, token: str, root: Path):
+        self._port = port
+        self._token = token
+        self._root = root
+
+    def write(self, name: str, cells: Sequence[str]) -> None:
+        """Put a notebook with these cells of code, which have not been run, into its folder."""
+        blank: dict[str, object] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+        made = {
+            "cells": [blank | {"id": f"cell-{place}", "source": cell} for place, cell in enumerate(cells)],
+            "metadata": {"kernelspec": KERNEL},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+        (self._root / name).write_text(json.dumps(made), encoding="utf-8")
+
+    def start_kernel(self, name: str) -> None:
+        """Start the kernel of a notebook, which it has when it is opened."""
+        self._ask("POST", "sessions", {"path": name, "name": name, "type": "notebook", "kernel": KERNEL})
+
+    def read(self, name: str) -> str:
+        """The file of a notebook, as it was last saved."""
+        return (self._root / name).read_text(encoding="utf-8")
+
+    def address(self, name: str) -> str:
+        """The page of a notebook alone. Each name is a workspace of its own, so no other notebook opens with it."""
+        return f"http://127.0.0.1:{self._port}/doc/workspaces/{quote(Path(name).stem)}/tree/{quote(name)}?token={self._token}"
+
+    def end_kernels(self) -> None:
+        """End all kernels, as one who is done with their notebooks."""
+        for session in self._ask("GET", "sessions"):
+            self._ask("DELETE", f"sessions/{session['id']}")
+
+    def _ask(self, method: str, path: str, told: object = None) -> Any:
+        """Have the server's REST API do something; what it answers."""
+        asked = Request(
+            f"http://127.0.0.1:{self._port}/api/{path}",
+            data=None if told is None else json.dumps(told).encode(),
+            headers={"Authorization": f"token {self._token}", "Content-Type": "application/json"},
+            method=method,
+        )
+        with urlopen(asked, timeout=LAST_SECONDS) as answer:
+            return json.loads(answer.read() or "null")
+
+
+@contextmanager
+def open_lab(home: Path, environment: Mapping[str, str], startup: str = "") -> Iterator[Lab]:
+    """A fresh server, whose kernels run on this Python; all that it writes is in `home`.
+
+    Args:
+        home: an empty folder.
+        environment: variables of the server and its kernels, beside those of this process.
+        startup: code that each kernel runs before the first cell.
+
+    Raises:
+        RuntimeError: it did not start; the message is what it said.
+    """
+    root, settings = home / "notebooks", home / "settings"
+    root.mkdir()
+    before_cells = home / "ipython" / "profile_default" / "startup"
+    before_cells.mkdir(parents=True)
+    (before_cells / "first.py").write_text(startup, encoding="utf-8")
+    for name, values in SETTINGS.items():
+        path = settings / f"@jupyterlab/{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values), encoding="utf-8")
+    token = secrets.token_hex(16)
+    own = {
+        "IPYTHONDIR": str(home / "ipython"),
+        "JUPYTERLAB_SETTINGS_DIR": str(settings),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+        "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_DATA_DIR": str(home / "data"),
+        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "JUPYTER_TOKEN": token,
+    }
+    server = subprocess.Popen(
+        [sys.executable, "-m", "jupyterlab", *OPTIONS, f"--ServerApp.root_dir={root}"],
+        env=os.environ | environment | own,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert server.stdout is not None
+    with server, (home / "server.log").open("w", encoding="utf-8") as log:
+        try:
+            port = _port(server.stdout)
+            # A full pipe would stop it.
+            threading.Thread(target=log.writelines, args=[server.stdout], daemon=True).start()
+            _wait_for_listening(server, port)
+            yield Lab(port, token, root)
+        finally:
+            server.terminate()  # ends its kernels too
+            try:
+                server.wait(LAST_SECONDS)
+            except subprocess.TimeoutExpired:
+                server.kill()
+
+
+def _port(output: Iterable[str]) -> int:
+    """Where it listens, as soon as it says so."""
+    said = ""
+    for line in output:
+        said += line
+        if found := READY.search(line):
+            return int(found[1])
+    raise RuntimeError(f"JupyterLab did not start:\n{said}")
+
+
+def _wait_for_listening(server: subprocess.Popen[str], port: int) -> None:
+    """It says where it listens a moment before it does."""
+    while server.poll() is None:
+        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            return
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(0.05)
+    raise RuntimeError(f"JupyterLab ended as it started, with status {server.returncode}")

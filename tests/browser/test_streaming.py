@@ -1,0 +1,76 @@
+"""Text is in the output of a cell while it comes, and what stops it leaves there what has come."""
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Opens
+from tests.browser.driver import Notebook
+
+SHOW = "await session.show(token_ids=PROMPT, **LONG)"
+DISPLAY = "session.submit(token_ids=PROMPT, **LONG).display()"
+NEXT = "print(list((await session.generate(**EXPECTED)).token_ids) == GOLDEN, session.requests)"
+TOKENS = r"([\d,]+) tokens?\b"
+WORDS = re.compile(r"w\d+w\d+w\d+")
+
+
+def test_text_grows_while_its_cell_runs(opens: Opens) -> None:
+    with opens(SHOW) as notebook:
+        output = notebook.start(1)
+        expect(output).to_contain_text(WORDS)
+        before, tokens = output.inner_text(), notebook.number(1, TOKENS)
+        more = notebook.number(1, TOKENS, above=tokens)
+        notebook.number(1, TOKENS, above=more)
+        assert output.inner_text() != before
+        assert notebook.running(1)
+
+
+def test_its_button_cancels_it_and_then_goes_away(opens: Opens) -> None:
+    with opens(SHOW, NEXT) as notebook:
+        output = notebook.start(1)
+        expect(output).to_contain_text(WORDS)
+        output.get_by_role("button", name="Cancel").click()
+        notebook.end(1)
+        expect(output).to_contain_text("cancelled")
+        expect(output).to_contain_text(WORDS)
+        expect(output.get_by_role("button")).to_have_count(0)
+        assert_next_cell_works(notebook, 2)
+
+
+def test_the_stop_button_cancels_what_a_cell_shows(opens: Opens) -> None:
+    with opens(SHOW, NEXT) as notebook:
+        output = notebook.start(1)
+        expect(output).to_contain_text(WORDS)
+        notebook.interrupt()
+        notebook.end(1)
+        expect(output).to_contain_text("cancelled")
+        expect(output).to_contain_text(WORDS)
+        expect(output.get_by_role("button")).to_have_count(0)
+        assert_next_cell_works(notebook, 2)
+
+
+def test_the_stop_button_cancels_what_a_cell_awaits(opens: Opens) -> None:
+    with opens(
+        "when(generating(), 'it generates')\nawait session.generate(token_ids=PROMPT, **LONG)", NEXT
+    ) as notebook:
+        output = notebook.start(1)
+        expect(output).to_contain_text("it generates")
+        notebook.interrupt()
+        notebook.end(1)
+        assert_next_cell_works(notebook, 2)
+
+
+def test_what_a_cell_left_behind_grows_and_is_cancelled_by_its_button(opens: Opens) -> None:
+    with opens(DISPLAY, NEXT) as notebook:
+        output = notebook.run(1)
+        tokens = notebook.number(1, TOKENS)
+        assert_next_cell_works(notebook, 2, "True {")
+        notebook.number(1, TOKENS, above=tokens)
+        output.get_by_role("button", name="Cancel").click()
+        expect(output).to_contain_text("cancelled")
+        expect(output.get_by_role("button")).to_have_count(0)
+
+
+def assert_next_cell_works(notebook: Notebook, place: int, said: str = "True {}") -> None:
+    """It gives the tokens that it should, and no request is left but what was to be."""
+    expect(notebook.run(place)).to_contain_text(said)

@@ -1,0 +1,515 @@
+# %% [markdown]
+# # 02 · One token at a time
+#
+# `session.generate` turns a prompt into text. This notebook does it by hand: from text to token ids, through the model
+# to probabilities, from probabilities to the next token, and again. Then it asks what of all this is computed twice,
+# and keeps it in pages: the *KV cache*. At the end the session has to say the same, token for token.
+#
+# Nothing here is a copy. The model, the pages, and the choice of tokens are the functions that every session runs.
+
+# %%
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from IPython.display import HTML
+
+import rekindle
+from rekindle import markup
+from rekindle.checkpoint.open import open_checkpoint
+from rekindle.models.load import load_decoder
+
+# %% [markdown]
+# ## From text to token ids
+#
+# A checkpoint is what a model is kept in: its numbers, its tokenizer, and its shape. The weights stay on disk until
+# they are looked up.
+
+# %%
+checkpoint = open_checkpoint("smollm2-135m-instruct")
+config, tokenizer = checkpoint.config, checkpoint.tokenizer
+shape = ["num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size", "vocab_size"]
+HTML(markup.table([(name, f"{getattr(config, name):,}") for name in shape]))
+
+# %% [markdown]
+# The tokenizer cuts a text into pieces that the vocabulary has, and gives the place of each in it.
+
+# %%
+prompt = tokenizer.encode("The opposite of hot is cold. The opposite of up is down. The opposite of left is")
+print(len(prompt), "tokens:", " ".join(f"{token}:{tokenizer.decode([token])!r}" for token in prompt))
+
+# %%
+assert len(prompt) == 19
+assert tokenizer.decode(prompt) == "The opposite of hot is cold. The opposite of up is down. The opposite of left is"
+assert max(prompt) < config.vocab_size
+
+# %% [markdown]
+# ## One forward pass
+#
+# `load_decoder` reads the weights into a `Decoder`, a flax `nnx` module. All families that Rekindle serves are this one
+# module, with other numbers.
+
+# %%
+decoder = load_decoder(config, checkpoint.tensors, jnp.dtype("float32"))
+parameters = sum(weight.size for weight in jax.tree.leaves(nnx.state(decoder)))
+print(f"{parameters:,} parameters, {4 * parameters / 1e6:.0f} MB in float32")
+
+# %% [markdown]
+# A token enters as its row of the embedding matrix: 576 numbers. Thirty layers change that row. In each of them the MLP
+# works on one token by itself. Only *attention* lets a token see others: each token makes a *query*, a *key* and a
+# *value*, and takes the mean of the values before it and its own, weighted by how well their keys fit its query.
+#
+# The decoder leaves attention to its caller, as a function `attend(q, k, v, pages)`, because how keys and values are
+# kept is nobody's business but the caller's. Here is the plainest one. It keeps nothing: `pages` go through as they
+# came.
+
+
+# %%
+def attend_all(q, k, v, pages):
+    """Causal attention among this call's tokens: q is (token, heads, head_dim), k and v (token, kv_heads, head_dim)."""
+    k, v = (jnp.repeat(x, config.num_heads // config.num_kv_heads, axis=1) for x in (k, v))  # three heads share one
+    scores = jnp.einsum("qhd,khd->hqk", q, k) * config.head_dim**-0.5
+    places = jnp.arange(len(q))
+    seen = places[None, :] <= places[:, None]  # (query, key): not what comes later
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+    return jnp.einsum("hqk,khd->qhd", weights, v), pages
+
+
+nothing = (None,) * config.num_layers
+hidden, _ = decoder(jnp.array(prompt), jnp.arange(len(prompt)), nothing, attend_all)
+print("tokens", (len(prompt),), "→ hidden", hidden.shape)
+
+# %% [markdown]
+# Every token of the prompt went through in one call, and each came out as 576 numbers that say what may follow it.
+
+# %%
+assert hidden.shape == (19, config.hidden_size)
+assert parameters == 134_515_008
+
+# %% [markdown]
+# That a token does not see what comes later can be measured. Another last token changes nothing before it:
+
+# %%
+changed, _ = decoder(jnp.array([*prompt[:-1], 42]), jnp.arange(len(prompt)), nothing, attend_all)
+difference = np.abs(np.asarray(hidden - changed)).max(axis=1)
+print("largest change of the last two places:", difference[-2:])
+assert difference[:-1].max() < 1e-4 < difference[-1]
+
+# %% [markdown]
+# ## From logits to a token
+#
+# `decoder.logits` compares a hidden row with the embedding of every token: one number each, its *logit*. Softmax makes
+# probabilities of them. Only the last row is needed: it says what follows the prompt.
+
+# %%
+logits = decoder.logits(hidden[-1:])[0]
+probabilities = jax.nn.softmax(logits)
+
+
+def likeliest(probabilities, count=5):
+    return [(int(token), float(probabilities[token])) for token in jnp.argsort(-probabilities)[:count]]
+
+
+HTML(
+    markup.table(
+        [(repr(tokenizer.decode([token])), f"{share:.2%}") for token, share in likeliest(probabilities)],
+        head=("next token", "probability"),
+    )
+)
+
+# %% [markdown]
+# Taking the likeliest one is called *greedy*. That is a whole step: tokens in, one token out. To go on, append it and
+# do the same again.
+#
+# JAX compiles a function for each shape that it meets, so a sequence that grows by one would mean a compilation a
+# token. Instead the tokens are padded to 32 places. What is behind the last token cannot be seen from it, so the
+# padding changes nothing. Every compiled program of a session is padded in this way, to one of a few *buckets*.
+
+# %%
+graph, weights = nnx.split(decoder)
+PADDED = 32
+
+
+@jax.jit
+def recompute(weights, tokens, last):
+    """The logits (vocab_size,) behind place `last` of tokens (PADDED,), with nothing kept from earlier calls."""
+    decoder = nnx.merge(graph, weights)
+    hidden, _ = decoder(tokens, jnp.arange(len(tokens)), nothing, attend_all)
+    return decoder.logits(hidden[last][None])[0]
+
+
+def next_greedy(tokens):
+    padded = jnp.zeros(PADDED, jnp.int32).at[: len(tokens)].set(jnp.array(tokens))
+    return int(recompute(weights, padded, len(tokens) - 1).argmax())
+
+
+tokens = list(prompt)
+for _ in range(12):
+    tokens.append(next_greedy(tokens))
+by_hand = tokens[len(prompt) :]
+print(repr(tokenizer.decode(by_hand)))
+
+# %%
+assert by_hand[0] == int(logits.argmax())
+assert tokenizer.decode(by_hand).startswith(" right.")
+
+# %% [markdown]
+# ## Draws
+#
+# Greedy takes no risk, and repeats itself. To draw instead, divide the logits by a *temperature* and let chance decide.
+# The text so far is "… The opposite of", and many words may follow.
+
+# %%
+opposite = prompt + by_hand[:5]
+print(repr(tokenizer.decode(opposite[-4:])))
+padded = jnp.zeros(PADDED, jnp.int32).at[: len(opposite)].set(jnp.array(opposite))
+logits = recompute(weights, padded, len(opposite) - 1)
+TEMPERATURES = (0.5, 1.0, 2.0)
+shares = {temperature: jax.nn.softmax(logits / temperature) for temperature in TEMPERATURES}
+rows = [
+    (repr(tokenizer.decode([token])), *(f"{float(shares[t][token]):.1%}" for t in TEMPERATURES))
+    for token, _ in likeliest(shares[1.0], 6)
+]
+HTML(markup.table(rows, head=("next token", *(f"temperature {t}" for t in TEMPERATURES))))
+
+# %% [markdown]
+# `rekindle.sampling.sample` makes the draw, for all rows of a batch in one call, greedy and drawn ones side by side. It
+# takes parameters as packed rows, since on the device a request is a row of an array. The `Adjustments` hold penalties
+# and bans; here there are none.
+#
+# Its random numbers are a function of the request's seed and of the position that the new token will take. So a seeded
+# request draws the same in any batch. Below, 400 requests differ in their seed alone.
+
+# %%
+from rekindle.adjustments import Adjustments
+from rekindle.request import Request, SamplingParams
+from rekindle.sampling import sample
+from rekindle.sampling_rows import SamplingRows, packed_row
+
+sample = jax.jit(sample)
+
+
+def drawn(logits, tokens, seeds, temperature):
+    """The next token (seeds,) of `tokens`, drawn once for each seed from logits (vocab_size,)."""
+    params = [SamplingParams(temperature=temperature, seed=seed) for seed in seeds]
+    requests = [Request(0, tuple(tokens), each, end_ids=frozenset(), capacity=64) for each in params]
+    rows = SamplingRows.unpack(jnp.stack([jnp.asarray(packed_row(request)) for request in requests]))
+    many = jnp.broadcast_to(logits, (len(seeds), len(logits)))
+    positions = jnp.full(len(seeds), len(tokens), jnp.int32)
+    none = Adjustments.empty(1, len(logits))
+    return np.asarray(sample(many, rows, positions, none, jnp.zeros(len(seeds), jnp.int32)))
+
+
+draws = np.concatenate([drawn(logits, opposite, range(start, start + 40), 1.0) for start in range(0, 400, 40)])
+alone = drawn(logits, opposite, [7], 1.0)
+print(f"{len(set(draws.tolist()))} different tokens in {len(draws)} draws; seed 7 alone: {tokenizer.decode(alone)!r}")
+
+
+# %%
+def bars(rows):
+    """Rows of (name, expected share, measured share) as a drawing."""
+    width, parts = 420, []
+    largest = max(max(expected, measured) for _, expected, measured in rows)
+    for place, (name, expected, measured) in enumerate(rows):
+        top = 22 * place
+        parts.append(f'<text x="92" y="{top + 15}" text-anchor="end" fill="currentColor">{markup.visible(name)}</text>')
+        parts.append(
+            f'<rect x="100" y="{top + 4}" width="{width * measured / largest:.1f}" height="14" fill="rgb(40,130,220)" '
+            'fill-opacity="0.5"/>'
+        )
+        at, end = 100 + width * expected / largest, 100 + width * max(expected, measured) / largest
+        parts.append(f'<path d="M{at:.1f} {top + 1}v20" stroke="currentColor" stroke-width="2"/>')
+        parts.append(
+            f'<text x="{end + 8:.1f}" y="{top + 15}" fill="currentColor">{expected:.1%}, drawn {measured:.1%}</text>'
+        )
+    height = 22 * len(rows) + 4
+    style = "font:12px sans-serif;max-width:100%"
+    return HTML(f'<svg viewBox="0 0 700 {height}" width="700" height="{height}" style="{style}">{"".join(parts)}</svg>')
+
+
+rows = [
+    (repr(tokenizer.decode([token])), share, float((draws == token).mean()))
+    for token, share in likeliest(shares[1.0], 8)
+]
+bars(rows)  # line: the model's probability; bar: how often it was drawn
+
+# %%
+assert draws[7] == alone[0], "the same alone as among 39 others"
+for _, share, measured in rows:
+    assert abs(share - measured) < 5 * (share * (1 - share) / len(draws)) ** 0.5, "within five standard deviations"
+assert (drawn(logits, opposite, range(4), 0.0) == int(logits.argmax())).all(), "temperature 0 is greedy"
+
+# %% [markdown]
+# ## What is computed twice
+#
+# The loop above ran the whole sequence through the model for each new token. Most of that had been computed before: as
+# a token does not see what comes later, its keys and values stay what they are when the sequence grows. Here they are,
+# of the first and of the last layer, for 19 tokens and for 20.
+
+
+# %%
+def keys_and_values(tokens):
+    """Of every layer, (token, 2, kv_heads, head_dim)."""
+    kept = []
+
+    def attend(q, k, v, pages):
+        kept.append(jnp.stack([k, v], axis=1))
+        return attend_all(q, k, v, pages)
+
+    decoder(jnp.array(tokens), jnp.arange(len(tokens)), nothing, attend)
+    return kept
+
+
+shorter, longer = keys_and_values(prompt), keys_and_values(prompt + by_hand[:1])
+for layer in (0, config.num_layers - 1):
+    change = jnp.abs(longer[layer][: len(prompt)] - shorter[layer]).max()
+    size = jnp.abs(shorter[layer]).max()
+    print(f"layer {layer:2}: numbers up to {size:.1f}, changed by at most {change:.1e} (rounding)")
+
+# %% [markdown]
+# And nothing but keys and values is ever needed of an earlier token: attention is the only place where tokens meet. So
+# keep them, and run one token at a time.
+
+# %%
+for layer in range(config.num_layers):
+    assert jnp.allclose(longer[layer][: len(prompt)], shorter[layer], atol=1e-3, rtol=1e-3)
+kv_bytes = sum(layer.nbytes for layer in shorter) // len(prompt)
+print(f"what one token leaves behind: {kv_bytes:,} bytes")
+assert kv_bytes == 30 * 2 * 3 * 64 * 4, "layers, key and value, kv_heads, head_dim, bytes of a float32"
+
+# %% [markdown]
+# ## Pages
+#
+# Where to keep them? Nobody knows how long an answer will be. Memory for the longest possible one would mostly stay
+# empty. So it is given out in *pages*, of 16 tokens here. A *pool* has many of them, and a request has a *page table*:
+# which pages are its own, in the order of its tokens. They may lie anywhere, as the pages of a process do in an
+# operating system.
+#
+# `empty_pages` makes the pool, one array a layer: (pages, 2, kv_heads, page_size, head_dim), a page's keys and values
+# side by side. Our request gets the pages 5, 2 and 6. Page 0 is the *null page*: padding has to be written somewhere
+# too.
+
+# %%
+from rekindle.step import empty_pages
+from rekindle_kernels import api as kernels
+
+PAGE = 16
+page_table = jnp.array([5, 2, 6])
+pool = empty_pages(config, num_pages=8, page_size=PAGE, dtype=jnp.dtype("float32"), implementation="reference")
+print(len(pool), "layers, each", pool[0].shape)
+
+# %% [markdown]
+# Two operations of `rekindle_kernels` know about pages. `write` puts keys and values into their places. `attend_blocks`
+# is attention of whole blocks of prompt tokens over the pages of their sequence: each token sees what is in the pages
+# up to itself. `implementation="reference"` asks for the definition in plain JAX, a few lines in `reference.py`. Others
+# are faster and must agree with it: tutorial 07.
+#
+# The prompt of 19 tokens takes two blocks of 16. The places behind its end get something too, which no token sees, and
+# which the next tokens will overwrite.
+
+
+# %%
+def attend_prompt(page_table, blocks, implementation):
+    """`attend` of a prompt that begins with position 0, as so many blocks."""
+    starts = jnp.arange(blocks) * PAGE
+
+    def attend(q, k, v, pages):
+        kv = jnp.stack([k, v], axis=1).reshape(blocks, PAGE, 2, config.num_kv_heads, config.head_dim)
+        kv = jnp.moveaxis(kv, 1, 3)  # (blocks, 2, kv_heads, tokens, head_dim), as it lies in a page
+        pages = kernels.write(pages, kv, page_table[starts // PAGE], starts % PAGE, implementation=implementation)
+        out = kernels.attend_blocks(
+            q.reshape(blocks, PAGE, *q.shape[1:]),
+            pages,
+            page_table[None],  # of one sequence,
+            jnp.zeros(blocks, jnp.int32),  # to which all blocks belong
+            starts,
+            scale=config.head_dim**-0.5,
+            implementation=implementation,
+        )
+        return out.reshape(q.shape), pages
+
+    return attend
+
+
+@partial(jax.jit, static_argnames="implementation")
+def prefill(weights, tokens, last, pool, page_table, implementation="reference"):
+    """The logits behind place `last` of whole blocks of tokens, and the pool with their keys and values in it."""
+    decoder = nnx.merge(graph, weights)
+    attend = attend_prompt(page_table, len(tokens) // PAGE, implementation)
+    hidden, pool = decoder(tokens, jnp.arange(len(tokens)), pool, attend)
+    return decoder.logits(hidden[last][None])[0], pool
+
+
+padded = jnp.zeros(32, jnp.int32).at[: len(prompt)].set(jnp.array(prompt))
+logits, pool = prefill(weights, padded, len(prompt) - 1, pool, page_table)
+print("the next token:", repr(tokenizer.decode([int(logits.argmax())])))
+
+
+# %%
+def picture(pool, tokens):
+    """A row for each page of the first layer, a box for each place: filled by a token, by padding, or not at all."""
+    owned = {int(page): place * PAGE for place, page in enumerate(page_table)}
+    filled = np.asarray(jnp.abs(pool[0]).sum((1, 2, 4)) > 0)  # (pages, page_size)
+    parts = []
+    for page, places in enumerate(filled):
+        top, begin = 24 * page, owned.get(page)
+        whose = "null page" if page == 0 else "free" if begin is None else f"positions {begin} to {begin + PAGE - 1}"
+        parts.append(f'<text x="0" y="{top + 15}" fill="currentColor">page {page}</text>')
+        parts.append(f'<text x="452" y="{top + 15}" fill="currentColor" fill-opacity="0.75">{whose}</text>')
+        for place, written in enumerate(places):
+            token = begin is not None and begin + place < tokens
+            colour = "40,130,220" if token else "130,130,130"
+            parts.append(
+                f'<rect x="{60 + 24 * place}" y="{top + 2}" width="22" height="18" fill="rgb({colour})" '
+                f'fill-opacity="{(0.55 if token else 0.35) if written else 0}" stroke="rgb(130,130,130)"/>'
+            )
+    height = 24 * len(filled)
+    style = "font:12px sans-serif;max-width:100%"
+    return HTML(f'<svg viewBox="0 0 620 {height}" width="620" height="{height}" style="{style}">{"".join(parts)}</svg>')
+
+
+picture(pool, len(prompt))  # blue: a token of the request; grey: padding
+
+# %% [markdown]
+# Page 5 is full, page 2 has the last three tokens, and behind them what the padding left.
+
+# %%
+assert int(logits.argmax()) == by_hand[0], "the same token as without pages"
+stored = jnp.concatenate([pool[-1][page].transpose(2, 0, 1, 3) for page in (5, 2)])[: len(prompt)]
+assert jnp.allclose(stored, shorter[-1], atol=1e-3, rtol=1e-3), "the keys and values that we have seen above"
+assert not jnp.any(pool[0][jnp.array([0, 1, 3, 4, 6, 7])]), "no other page was touched"
+
+# %% [markdown]
+# ## One token
+#
+# Now a new token goes through the model alone. Its keys and values are written to the place of its position: page
+# `page_table[position // 16]`, place `position % 16`. `attend_rows` lets its one query see everything that the request
+# has in its pages, itself included.
+#
+# A real step has many such rows, one for each running request, and is padded as well: rows that nobody uses write to
+# the null page and see nothing. Here are four rows, and three of them are padding.
+
+# %%
+ROWS = 4
+
+
+@partial(jax.jit, static_argnames="implementation")
+def decode(weights, token, position, pool, page_table, implementation="reference"):
+    """The logits behind one token at this position, and the pool with its key and value in it."""
+    decoder = nnx.merge(graph, weights)
+    ours = jnp.arange(ROWS) == 0
+    positions = jnp.where(ours, position, 0)
+    page = jnp.where(ours, page_table[position // PAGE], 0)  # the null page
+    visible = jnp.where(ours, position + 1, 0)  # how many positions a row sees
+    tables = jnp.broadcast_to(page_table, (ROWS, len(page_table)))
+    named = {"scale": config.head_dim**-0.5, "implementation": implementation}
+
+    def attend(q, k, v, pages):
+        kv = jnp.stack([k, v], axis=1)[:, :, :, None]  # a block of one token each
+        pages = kernels.write(pages, kv, page, positions % PAGE, implementation=implementation)
+        return kernels.attend_rows(q, pages, tables, visible, **named), pages
+
+    hidden, pool = decoder(jnp.where(ours, token, 0), positions, pool, attend)
+    return decoder.logits(hidden[:1])[0], pool
+
+
+paged, largest = [], 0.0
+for step in range(12):
+    paged.append(int(logits.argmax()))
+    position = len(prompt) + step
+    logits, pool = decode(weights, paged[-1], position, pool, page_table)
+    whole = jnp.zeros(PADDED, jnp.int32).at[: position + 1].set(jnp.array(prompt + paged))
+    largest = max(largest, float(jnp.abs(logits - recompute(weights, whole, position)).max()))
+print(repr(tokenizer.decode(paged)))
+print(f"logits up to {jnp.abs(logits).max():.0f}, apart by at most {largest:.1e} from those of the whole sequence")
+picture(pool, len(prompt) + 12)
+
+# %% [markdown]
+# The second page filled up: the tokens took the places of the padding. The null page has what the three padding rows
+# wrote, and nobody reads it.
+
+# %%
+assert paged == by_hand
+assert largest < 1e-2
+assert jnp.any(pool[0][0])
+assert not jnp.any(pool[0][jnp.array([1, 3, 4, 7])])
+
+# %% [markdown]
+# ## How much less work?
+#
+# Let the sequence have 256 tokens. The compiler counts the operations of a compiled program, and the clock says how
+# long they take. Attention over pages goes through `"xla"` here, the portable implementation that sessions use on CPU.
+
+# %%
+LENGTH = 256
+long, last = jnp.array((prompt * 14)[:LENGTH]), LENGTH - 1
+long_table = jnp.arange(1, 1 + LENGTH // PAGE)
+room = empty_pages(config, 1 + LENGTH // PAGE, PAGE, jnp.dtype("float32"), "xla")
+_, room = prefill(weights, long, last, room, long_table, "xla")
+everything = recompute.lower(weights, long, last).compile()
+one = decode.lower(weights, long[-1], last, room, long_table, "xla").compile()
+
+
+def seconds(run):
+    """The best of three, after one to warm up."""
+    times = []
+    for _ in range(4):
+        start = time.perf_counter()
+        jax.block_until_ready(run())
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
+
+
+slow = seconds(lambda: everything(weights, long, last))
+fast = seconds(lambda: one(weights, long[-1], last, room, long_table))
+operations = [program.cost_analysis()["flops"] for program in (everything, one)]
+table = [
+    ("all 256 tokens again", f"{operations[0] / 1e9:.2f}", f"{1e3 * slow:.0f}"),
+    (
+        "the new token, the others from pages (and three padding rows)",
+        f"{operations[1] / 1e9:.2f}",
+        f"{1e3 * fast:.0f}",
+    ),
+    ("ratio", f"{operations[0] / operations[1]:.0f}", f"{slow / fast:.0f}"),
+]
+HTML(markup.table(table, head=("", "billion operations", "milliseconds")))
+
+# %% [markdown]
+# The operations fall by far more than the time. A step for one token has to read all 538 MB of weights from memory, and
+# does little with each number. That is why a session runs many requests side by side: they share that reading.
+
+# %%
+again, _ = one(weights, long[-1], last, room, long_table)
+assert jnp.allclose(again, everything(weights, long, last), atol=1e-2), "both give the same logits"
+assert operations[0] / operations[1] > 20
+assert slow / fast > 2
+
+# %% [markdown]
+# ## The session says the same
+#
+# A session does all of this in one compiled program for each bucket, `rekindle.step.step`: prompt blocks and decode
+# rows through the decoder, `write` and attention in each layer, logits, `sample`. It adds what this notebook did by
+# hand in Python: which request gets which pages, whose turn it is, and when it ends. That is tutorial 03.
+
+# %%
+session = await rekindle.open("smollm2-135m-instruct", precompile="lazy", restore="off", progress=False)
+answer = await session.generate(token_ids=prompt, max_tokens=12, temperature=0)
+print(repr(answer.text))
+
+# %%
+assert list(answer.token_ids) == by_hand == paged
+
+# %% [markdown]
+# And a draw is the same draw: the sixth token after the prompt, by seed 7.
+
+# %%
+draw = await session.generate(token_ids=opposite, max_tokens=1, temperature=1.0, seed=7)
+print(repr(draw.text), repr(tokenizer.decode(alone)))
+assert draw.token_ids == (int(alone[0]),)
+await session.close()
+
+# %% [markdown]
+# Next: `03_four_actors` looks at who does what in a running engine.

@@ -1,0 +1,427 @@
+# %% [markdown]
+# # 04 · Pages and prefixes
+#
+# To compute a token, the model reads the keys and values of all tokens before it. They are kept, or each token would
+# cost as much as the whole text so far (tutorial 02). They take room: for each token, two vectors in each layer.
+#
+# How much room a request will need is not known when it starts, since nobody knows when it will end. So keys and
+# values live in **pages** of a few tokens each, and a request gets another page when its last one is full. And since
+# a page of keys and values depends only on its tokens and those before them, two requests that begin the same can
+# read the same pages. This notebook follows pages through a pool that is small enough to draw.
+
+# %%
+import rekindle
+
+PAGE = 16  # tokens; the default is 64
+opened = {}
+
+
+def keep(actors):
+    """Keep the actors, to look at the scheduler's prefix tree."""
+    opened["scheduler"] = actors.scheduler
+    return actors
+
+
+session = await rekindle.open(
+    "smollm2-135m-instruct",
+    page_size=PAGE,
+    num_pages=17,  # 16, and the null page, which padding writes to
+    host_cache_bytes=8 * 737_280,  # room for 8 pages in host memory
+    disk_cache_bytes=0,  # none on disk, so nothing of earlier sessions is found
+    max_running=4,
+    max_prefill_tokens=64,
+    prefill_buckets=[64],
+    decode_buckets=[4],
+    compose=keep,
+    progress=False,
+)
+session
+
+# %% [markdown]
+# SmolLM2 has 30 layers, with keys and values of 3 heads of 64 numbers in each. In float32 that makes the bytes of a
+# page:
+
+# %%
+page_bytes = 2 * 30 * 3 * 64 * 4 * PAGE
+print(f"{page_bytes:,} bytes a page, {page_bytes // PAGE:,} a token")
+
+# %%
+assert page_bytes == 737_280
+assert session.stats.scheduler.pages == session.stats.scheduler.free_pages == 16
+assert session.cache.nodes == 0
+
+# %% [markdown]
+# ## The pages of one request
+#
+# The picture below is of the pool: a box for each page. Its content comes from two places. What the prefix tree
+# holds, the scheduler tells (`scheduler.look`). What requests hold for themselves is in the plans: a chunk carries
+# its request's **page table**, that is, its pages in the order of positions, and a decode row the page that its token
+# goes to.
+
+# %%
+from rekindle.drawing import Drawing, picture, words
+from rekindle.markup import TIERS, visible
+from rekindle.messages import Plan
+
+tables = {}  # request id -> its pages in the order of positions
+
+
+def note(handled):
+    """Told of every message: keep the page tables of the plans up to date."""
+    if handled.actor == "stepper" and isinstance(handled.message, Plan):
+        for chunk in handled.message.chunks:
+            tables[chunk.request_id] = list(chunk.table)
+        for row in handled.message.rows:
+            if row.page not in tables[row.request_id]:
+                tables[row.request_id].append(row.page)
+
+
+def cached_pages():
+    """What the tree has on the device: by page, how often it is locked, and its text."""
+    return opened["scheduler"].look(
+        lambda tree: {
+            node.page: (node.locks, session.decode(tree.tokens_of(node)))
+            for node in tree.walk()
+            if node.page is not None
+        }
+    )
+
+
+LOOKS = {  # colour, its opacity, width of the edge
+    "free": ("currentColor", 0, 1),
+    "own": ("currentColor", 0.15, 1),
+    "cached": (f"rgb({TIERS['device']})", 0.22, 1),
+    "locked": (f"rgb({TIERS['device']})", 0.22, 3),
+}
+
+
+def box(column, row, page, state, text):
+    """SVG of one page."""
+    (colour, fill, edge), left, top = LOOKS[state], 2 + column * 106, 2 + row * 46
+    look = f'fill="{colour}" fill-opacity="{fill}" stroke="{colour}" stroke-width="{edge}"'
+    return (
+        f'<g><title>{visible(text)}</title><rect x="{left}" y="{top}" width="100" height="40" rx="4" {look}/>'
+        f"{words(left + 6, top + 16, f'{page:<4}{state:>8}')}{words(left + 6, top + 33, text.strip()[:12])}</g>"
+    )
+
+
+def pool_states():
+    """All pages of the pool, now: what each is, and its text or its owner."""
+    cached = cached_pages()
+    own = {page: request_id for request_id in session.requests for page in tables.get(request_id, ())}
+    states = dict.fromkeys(range(1, session.stats.scheduler.pages + 1), ("free", ""))
+    states |= {page: ("own", f"of request {request_id}") for page, request_id in own.items()}
+    return states | {page: ("locked" if locks else "cached", text) for page, (locks, text) in cached.items()}
+
+
+def draw_pool():
+    """Cached pages are orange, those that are locked have a thick edge, and requests' own pages are grey."""
+    states = pool_states()
+    boxes = [box((page - 1) % 8, (page - 1) // 8, page, *states[page]) for page in states]
+    text = "\n".join(f"{page:2} {state:6} {text!r}" for page, (state, text) in states.items())
+    return Drawing(picture(94, "the pool", boxes), text)
+
+
+# %% [markdown]
+# A prompt of a bit more than two pages, stopped after a few ticks (`pause` and `step` are explained in tutorial 03):
+
+# %%
+KEEPER = (
+    "The keeper of the lighthouse wrote every day in a blue book. On Monday he wrote about the wind, and on Tuesday "
+    "about the ships that came home late. On Wednesday"
+)
+print(len(session.encode(KEEPER)), "tokens")
+
+
+async def step_to(tick):
+    """Step until the device has been given this tick."""
+    while handled := await session.step():
+        if handled.actor == "stepper" and isinstance(handled.message, Plan) and handled.message.tick == tick:
+            return
+
+
+await session.pause()
+with session.watch(note):
+    keeper = session.submit(KEEPER, max_tokens=30, temperature=0, ignore_eos=True)
+    await step_to(session.stats.scheduler.ticks + 3)
+print("page table:", tables[0])
+draw_pool()
+
+# %% [markdown]
+# The prompt's two whole pages are **published** already: they are in the prefix tree, where another request could
+# find them, and locked, since a running request reads them. The third has room left, and belongs to the request
+# alone. Some ticks later the text has outgrown it, and a fourth has been taken. Nothing was moved. (What a request
+# generates is published when it ends.)
+
+# %%
+before = list(tables[0])
+with session.watch(note):
+    await step_to(session.stats.scheduler.ticks + 20)
+print("page table:", before, "and later", tables[0])
+draw_pool()
+
+# %%
+states = [state for state, _ in pool_states().values()]
+assert tables[0][: len(before)] == before
+assert len(tables[0]) == len(before) + 1
+assert states.count("locked") == 2
+assert states.count("own") == len(tables[0]) - 2
+session.resume()
+first = await keeper
+
+# %% [markdown]
+# ## What stays
+#
+# When the request has ended, its whole pages stay in the tree, of the prompt and of the answer. They are no longer
+# locked, so they count as free: whoever needs room may have them. The last, unfinished page is given back.
+
+# %%
+print(session.stats.scheduler.free_pages, "pages can be had")
+draw_pool()
+
+# %%
+session.cache.draw()
+
+# %% [markdown]
+# Now the same prompt again, and one that begins the same. A **prefix** is found page by page: each node of the tree
+# is one page of tokens below those before it. Only whole pages are found, and the last block of 16 tokens of a prompt
+# is computed in any case, because it gives the logits of the next token. That is all that is computed for `whole`, of
+# which both pages are cached.
+
+# %%
+with session.watch(note):
+    same = await session.generate(KEEPER, max_tokens=30, temperature=0, ignore_eos=True)
+    other = await session.generate(KEEPER + " he counted the gulls", max_tokens=4, temperature=0)
+    whole = await session.generate(token_ids=session.encode(KEEPER)[: 2 * PAGE], max_tokens=4, temperature=0)
+for name, answer in (("first", first), ("same", same), ("other", other), ("whole", whole)):
+    print(f"{name:6} {answer.usage.prompt_tokens} prompt tokens, of them cached: {answer.cached}")
+
+
+def draw_tables(names):
+    """The page table of each request, a row for each; pages that several of them use are orange."""
+    shared = {page for table in tables.values() for page in table if sum(page in t for t in tables.values()) > 1}
+    parts, lines = [], []
+    for row, (name, table) in enumerate(zip(names, tables.values(), strict=True)):
+        parts.append(words(4, 46 * row + 26, name))
+        for column, page in enumerate(table):
+            text = f"{column * PAGE} to {(column + 1) * PAGE - 1}"
+            parts.append(box(column + 1, row, page, "cached" if page in shared else "own", text))
+        lines.append(f"{name:6} pages {table}")
+    return Drawing(picture(46 * len(tables) + 2, "page tables", parts), "\n".join(lines))
+
+
+draw_tables(["first", "same", "other", "whole"])
+
+# %% [markdown]
+# Below each page number are the positions that the page has in its request. The first two pages are in all four
+# tables: they are the same pages, and not copies. Each request has the rest for itself.
+
+# %%
+assert first.cached_tokens == 0
+assert same.cached_tokens == other.cached_tokens == 2 * PAGE
+assert whole.cached_tokens == PAGE  # both of its pages are cached; the last 16 tokens are computed in any case
+assert same.token_ids == first.token_ids
+assert all(table[:2] == tables[0][:2] for table in tables.values())
+assert session.stats.scheduler.device_hit_tokens == 5 * PAGE
+
+# %% [markdown]
+# Several requests at once with a beginning that is *not* cached: it would be a waste if each computed it. The
+# scheduler lets one of them do it. The others wait for the tick that publishes it, and find it.
+
+# %%
+TOWN = (
+    "Our town has one street, two shops and a river that nobody has crossed since the old bridge fell down. Every "
+    "spring the mayor promises us a new one, and every autumn"
+)
+await session.pause()
+plans = []
+with session.watch(lambda handled: plans.append(handled.message) if isinstance(handled.message, Plan) else None):
+    handles = [session.submit(TOWN + end, max_tokens=2, temperature=0) for end in (" we", " they", " you", " it")]
+    session.resume()
+    answers = [await handle for handle in handles]
+plans = [plan for plan in plans if plan.chunks]
+for plan in plans:
+    chunks = [f"request {chunk.request_id} from {chunk.start} on" for chunk in plan.chunks]
+    print(f"tick {plan.tick}:", "; ".join(chunks))
+print("cached:", [answer.cached_tokens for answer in answers])
+
+# %%
+assert [len(plan.chunks) for plan in plans] == [1, 3]
+assert [answer.cached_tokens for answer in answers] == [0, 2 * PAGE, 2 * PAGE, 2 * PAGE]
+
+# %% [markdown]
+# ## Held prefixes
+#
+# What is cached may be evicted at any time. A document that many questions will follow can be held: `session.prefix`
+# computes it, and a lock keeps its pages on the device until it is released. `fork` gives more handles of the same
+# pages, each with a lock of its own; it computes nothing.
+
+# %%
+RULES = (
+    "Rules of the library. Books are lent for three weeks. Two renewals are allowed, unless another reader waits. A "
+    "late book costs ten cents a day. Lost books are replaced by the reader. Talking is allowed in the hall, and "
+    "eating nowhere. Children are welcome at all hours, dogs on Fridays. The door is closed at eight."
+)
+rules = await session.prefix(RULES)
+before = session.stats.scheduler.computed_tokens
+mine, yours = await rules.fork(2)
+print(rules, mine, yours)
+print(session.stats.scheduler.computed_tokens - before, "tokens computed for the forks")
+session.cache.draw()
+
+# %%
+answers = await rules.generate([" A book that is late", " A dog may come"], max_tokens=8, temperature=0)
+print([answer.text for answer in answers], [str(answer.cached) for answer in answers])
+
+# %%
+held = {page for page, (locks, text) in cached_pages().items() if locks}
+assert len(held) == rules.tokens // PAGE
+assert {locks for locks, text in cached_pages().values() if locks} == {3}
+assert session.stats.scheduler.computed_tokens - before < 2 * 2 * PAGE  # the questions, and nothing of the rules
+assert all(answer.cached_tokens == rules.tokens // PAGE * PAGE for answer in answers)
+mine.release()
+yours.release()
+
+# %% [markdown]
+# ## Eviction, and back
+#
+# Most of the pool holds what was cached. Strangers come, and need more than what is left. For each of them, room is
+# made by **evicting** the page that was not used for longest, and of a path the tail before the head, since a page is
+# of no use without those before it. Before its page is reused, the content is copied to host memory (**offloaded**):
+# the *host tier*.
+
+# %%
+MARKET = " went to the market on a rainy day in June to see what there was to buy, and came back with an umbrella"
+
+
+async def stranger(who):
+    return await session.generate(who + MARKET, max_tokens=24, temperature=0, ignore_eos=True)
+
+
+handled = []
+with session.watch(handled.append):
+    for who in ("A baker", "Seven sailors", "My uncle"):
+        await stranger(who)
+draw_pool()
+
+# %%
+session.cache.draw()
+
+# %% [markdown]
+# The rules are held, and are still on the device. Others are in host memory (H), or in both (DH): when few pages are
+# free, those that will be evicted next are copied ahead of need, so that nobody has to wait for it. These are the
+# messages of one copy. The stepper gathers a page between two ticks, the host tier keeps it.
+
+# %%
+kinds = ("Save", "Gathered", "Saved")
+copies = [each for each in handled if type(each.message).__name__ in kinds]
+for each in copies[:3]:
+    print(each)
+
+# %%
+assert held <= set(cached_pages())
+assert session.cache.host_pages > 0
+assert session.stats.scheduler.host_hit_tokens == 0
+
+# %% [markdown]
+# Now the keeper again. His pages are in host memory. They are staged on the device first, while other requests go on,
+# and then his request is admitted as if they had never left (**onload**).
+
+# %%
+handled = []
+with session.watch(handled.append):
+    back = await session.generate(KEEPER, max_tokens=30, temperature=0, ignore_eos=True)
+fetch = next(place for place, each in enumerate(handled) if type(each.message).__name__ == "Fetch")
+for each in handled[fetch - 1 : fetch + 3]:
+    print(each)
+print("cached:", back.cached)
+
+# %%
+assert back.token_ids == first.token_ids
+assert back.cached.host > 0
+assert back.cached.host == session.stats.scheduler.host_hit_tokens
+
+# %% [markdown]
+# Host memory is bounded too: here to eight pages. What was not used for longest there is **pruned**, and then it is
+# gone, or on disk, if `disk_cache_bytes` allows it (tutorial 06). After enough strangers nothing of the town is left.
+
+# %%
+for who in ("An old clock", "My neighbour", "The president", "A small dog", "Nobody"):
+    await stranger(who)
+assert session.cache.host_pages <= 8
+lost = await session.generate(TOWN + " we", max_tokens=2, temperature=0)
+print("cached of the town:", lost.cached)
+print("cached of the rules:", (await rules.generate(" A dog", max_tokens=2, temperature=0)).cached)
+
+# %%
+assert lost.cached_tokens == 0
+assert lost.token_ids == (await session.generate(TOWN + " we", max_tokens=2, temperature=0)).token_ids
+assert held <= set(cached_pages())
+
+# %% [markdown]
+# ## Preemption
+#
+# Running requests grow, and locked pages cannot be evicted. What if all pages are locked, and a request needs one
+# more? Then the request that came last gives its pages back and returns to the head of the waiting queue: it is
+# **preempted**. Later it is computed again from its tokens, those that it has generated included, as far as they are
+# not found in the cache.
+#
+# The rules hold a part of the pool, and three requests together want more than the rest. One of them draws at random,
+# with a seed.
+
+# %%
+WANTED = [
+    {"prompt": "In the beginning there was", "temperature": 0.0},
+    {"prompt": "The recipe says: take one", "temperature": 1.0, "seed": 5},
+    {"prompt": "My grandmother used to say that", "temperature": 0.0},
+]
+alone = [await session.generate(**wanted, max_tokens=90, ignore_eos=True) for wanted in WANTED]
+counts = session.stats.scheduler
+
+await session.pause()
+with session.trace() as trace:
+    handles = [session.submit(**wanted, max_tokens=90, ignore_eos=True) for wanted in WANTED]
+    session.resume()
+    together = [await handle for handle in handles]
+now = session.stats.scheduler
+again = now.recomputed_tokens - counts.recomputed_tokens
+print(now.preemptions - counts.preemptions, "preemptions,", again, "tokens computed again")
+trace.timeline()
+
+# %% [markdown]
+# The red bars are requests that wait for pages: the one that came last gave up its own first. Full pages go to the
+# tree before they are given up, so that hardly anything had to be computed again.
+#
+# What does it do to the output? Nothing. Random numbers depend on the seed and the position alone, and a token's keys
+# and values on its prefix alone, wherever and whenever they are computed.
+
+# %%
+assert now.preemptions > counts.preemptions
+assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]
+assert now.generated_tokens - counts.generated_tokens == 3 * 90
+
+# %% [markdown]
+# ## Statistics that add up
+#
+# Each prompt token of each request that has started is counted once: found on the device, in host memory, on disk, or
+# computed. Tokens that a preempted request computes again are counted apart.
+
+# %%
+rules.release()
+counts = session.stats.scheduler
+mixed = await session.generate([KEEPER, TOWN, RULES, "Nobody" + MARKET, KEEPER + " the", RULES + " Also"], max_tokens=3)
+now = session.stats.scheduler
+session.stats.scheduler
+
+# %%
+assert now.prompt_tokens == now.device_hit_tokens + now.host_hit_tokens + now.disk_hit_tokens + now.computed_tokens
+assert now.prompt_tokens - counts.prompt_tokens == sum(answer.usage.prompt_tokens for answer in mixed)
+assert now.device_hit_tokens - counts.device_hit_tokens == sum(answer.cached.device for answer in mixed)
+assert now.host_hit_tokens - counts.host_hit_tokens == sum(answer.cached.host for answer in mixed)
+assert now.free_pages == now.pages  # nobody runs and nothing is held: every page could be had
+await session.close()
+
+# %% [markdown]
+# A page is free, or one request's own, or in the tree; never two of these. `Scheduler.check` asserts it, and the test
+# suite calls it after every message. The next tutorial is about what computes on these pages: compiled programs, and
+# why there must be so few of them.

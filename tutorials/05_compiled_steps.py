@@ -1,0 +1,351 @@
+# %% [markdown]
+# # 05 · Compiled steps
+#
+# JAX does not run a model line by line. It traces the whole step once, from token ids to sampled tokens, and XLA
+# compiles the trace into one **program**: operations fused, memory planned, ready to be run thousands of times. That
+# is where the speed comes from, and it has a price. A program is compiled for the exact *shapes* of its arguments,
+# and compiling takes seconds, where a tick takes milliseconds.
+#
+# But the shapes of ticks differ all the time: 7 prompt tokens, then 300, then 3 running requests, then 4. This
+# notebook shows how few programs are enough, what that costs, how they are all made before they are needed, and what
+# happens when one is missing.
+
+# %%
+import os
+import tempfile
+from pathlib import Path
+
+import rekindle
+from rekindle.storage import cache_dir
+
+# A cache directory of this notebook's own, so that it is cold in every run. It shares the downloaded model alone.
+made = tempfile.TemporaryDirectory(prefix="rekindle-")
+cache = Path(made.name).resolve()
+(cache / "models").symlink_to(cache_dir("models"))
+os.environ["REKINDLE_CACHE"] = str(cache)
+
+MODEL = "smollm2-135m-instruct"
+SETTINGS = {
+    "num_pages": 33,
+    "max_context": 512,
+    "max_running": 8,
+    "max_prefill_tokens": 128,
+    "prefill_buckets": [16, 128],
+    "decode_buckets": [1, 8],
+    "overlap": False,  # one tick at a time, for clean timings
+    "prefix_cache": False,  # every prompt is computed
+    "progress": False,
+}
+
+# %% [markdown]
+# ## What compiling costs
+#
+# With `precompile="lazy"`, each program is made when it is first needed. (`restore="off"`: nothing is loaded from
+# disk or stored there; tutorial 06 is about that.) To time ticks, watch the messages of tutorial 03: a tick lasts
+# from the moment when the stepper takes its plan until the settler has read its tokens.
+
+# %%
+from rekindle.messages import Plan
+
+
+async def timed_ticks(session, **request):
+    """Each tick of one call of generate: (prompt tokens, decode rows, seconds)."""
+    handled = []
+    with session.watch(handled.append):
+        await session.generate(**request, temperature=0, ignore_eos=True)
+    plans = {each.message.tick: each for each in handled if each.actor == "stepper" and isinstance(each.message, Plan)}
+    ticks = []
+    for read in (each for each in handled if each.actor == "settler"):
+        taken = plans[read.message.tick]
+        prompt = sum(len(chunk.tokens) for chunk in taken.message.chunks)
+        ticks.append((prompt, len(taken.message.rows), read.ended - taken.began))
+    return ticks
+
+
+session = await rekindle.open(MODEL, precompile="lazy", restore="off", **SETTINGS)
+after_open = session.stats.compilations
+lazy = {name: await timed_ticks(session, token_ids=[1000] * 10, max_tokens=3) for name in ("first", "second")}
+for name, ticks in lazy.items():
+    for prompt, rows, seconds in ticks:
+        print(f"{name:6} request: {prompt:2} prompt tokens, {rows} decode rows {1000 * seconds:8.0f} ms")
+print(session.stats.compilations - after_open, "programs compiled by requests")
+
+# %% [markdown]
+# The first request waited for the compiler twice: once for a program that computes prompts, once for one that
+# continues. Its third tick, and the whole second request, found them there. One user would see the first token after
+# seconds instead of milliseconds, and at every new shape again.
+
+# %%
+slow, fast = (sum(seconds for _, _, seconds in lazy[name]) for name in ("first", "second"))
+assert session.stats.compilations - after_open == 2
+assert slow > 4 * fast
+assert lazy["first"][2][2] < lazy["first"][1][2] / 4  # the same kind of tick, without the compiler
+await session.close()
+
+# %% [markdown]
+# ## Buckets
+#
+# So shapes are rounded up. A tick is padded to a **bucket**: a number of prompt tokens and a number of decode rows
+# out of two short lists. What is added is computed and thrown away: padding writes to the null page, and its tokens
+# are never read.
+
+# %%
+from rekindle import buckets
+
+print("by default, prompt tokens:", buckets.default_prefill_buckets(512))
+print("by default, decode rows:  ", buckets.default_decode_buckets(32))
+for needed in (7, 16, 17, 300):
+    print(f"{needed} prompt tokens run as {buckets.smallest(buckets.default_prefill_buckets(512), needed)}")
+
+# %% [markdown]
+# A short list wastes time in padding, a long one in compiling. For prompts, the sizes double, so that less than half
+# of a tick of more than 32 tokens is padding. For decode rows they grow fourfold, since a decode step mostly reads
+# the weights, which few rows share as well as many. By default a tick computes prompts *or* continues requests. So
+# the programs are as many as both lists together, and not their product, as with `ticks="combined"`.
+
+# %%
+alone = buckets.all_buckets([16, 128], [1, 8], combined=False)
+both = buckets.all_buckets([16, 128], [1, 8], combined=True)
+print(f"{len(alone)} programs: {', '.join(f'{b.prefill_tokens}+{b.decode_rows}' for b in alone)}")
+print(f"{len(both)} programs: {', '.join(f'{b.prefill_tokens}+{b.decode_rows}' for b in both)}")
+
+# %%
+assert buckets.smallest([16, 128], 16) == 16
+assert buckets.smallest([16, 128], 17) == 128
+assert set(alone) < set(both)
+default = buckets.default_prefill_buckets(512)
+assert all(buckets.smallest(default, needed) < 2 * needed for needed in range(33, 513))
+
+# %% [markdown]
+# ## Ahead of time
+#
+# By default (`precompile="background"`) `open` returns as soon as *any* request can be served: with the largest
+# prompt bucket and the smallest decode bucket. The others are made in the background, preferably when no request
+# runs. Until a bucket's own program is there, a larger one that is ready serves its ticks.
+
+# %%
+from time import perf_counter
+
+start = perf_counter()
+session = await rekindle.open(MODEL, **SETTINGS)
+opened, programs_then = perf_counter() - start, session.stats.compilations
+first = await session.generate("The capital of France is", max_tokens=4, temperature=0)
+answered = perf_counter() - start
+await session.precompiled(progress=False)
+ready, programs_now = perf_counter() - start, session.stats.compilations
+print(f"open after {opened:.1f} s with {programs_then} programs, first answer {first.text!r} after {answered:.1f} s")
+print(f"all {programs_now} programs after {ready:.1f} s")
+
+# %% [markdown]
+# `await session.precompiled()` waits for the rest, and `precompile="all"` has `open` wait. Four of the programs are
+# the steps of the four buckets. The others are small: to make the empty pool and slots, to enter a request's
+# penalties, and to copy pages out and in.
+#
+# From here on nothing is compiled any more, whatever is asked. The counters say so.
+
+# %%
+await session.generate([f"Number {n}:" for n in range(8)], max_tokens=6)
+await session.generate("A long prompt. " * 60, max_tokens=3, temperature=0.8, top_p=0.9, seed=1)
+await session.generate("Penalties:", max_tokens=3, repetition_penalty=1.3, logit_bias={5: 2.0}, logprobs=3)
+stats = session.stats
+print(stats.programs, "programs,", stats.compilations, "compiled,", stats.unexpected_compilations, "unexpectedly")
+
+# %%
+assert programs_then < programs_now
+assert opened < ready
+assert stats.compilations == programs_now == len(alone) + 4
+assert stats.unexpected_compilations == 0
+
+# %% [markdown]
+# ## What padding costs
+#
+# With all programs there, the cost of padding can be measured: prompts of growing length, the quickest of six ticks
+# each.
+
+# %%
+from rekindle.drawing import Drawing, picture, words
+
+
+async def quickest(requests, rounds):
+    """For each request, the seconds of its quickest tick that has all of its prompt tokens, or all of its rows."""
+    seconds = dict.fromkeys(requests, float("inf"))
+    for _ in range(rounds):  # in turns, so that all of them see the same noise
+        for (tokens, rows), request in requests.items():
+            for tick in await timed_ticks(session, **request):
+                if tick[:2] == (tokens, rows):
+                    seconds[tokens, rows] = min(seconds[tokens, rows], tick[2])
+    return list(seconds.values())
+
+
+lengths = [1, 8, 16, 17, 64, 128]
+prompts = {(length, 0): {"token_ids": [1000] * length, "max_tokens": 1} for length in lengths}
+prefill = await quickest(prompts, rounds=6)
+
+
+def bars(labels, seconds, title):
+    """A drawing with a bar for each time."""
+    parts, lines = [words(4, 14, title)], [title]
+    for row, (label, each) in enumerate(zip(labels, seconds, strict=True), 1):
+        width, took = 460 * each / max(seconds), f"{1000 * each:.0f} ms"
+        parts.append(words(40, 22 * row + 14, f"{label:>12}"))
+        parts.append(f'<rect x="140" y="{22 * row + 2}" width="{width:.0f}" height="16" fill="rgb(40,130,220)"/>')
+        parts.append(words(148 + width, 22 * row + 14, took))
+        lines.append(f"{label:>12} {took}")
+    return Drawing(picture(22 * len(lines) + 4, title, parts), "\n".join(lines))
+
+
+bars([f"{length} of {buckets.smallest([16, 128], length)}" for length in lengths], prefill, "prompt tokens of a bucket")
+
+# %% [markdown]
+# Stairs: the seventeenth token is the expensive one, because with it 111 more are computed for nothing. Within a
+# bucket the cost hardly depends on how much of it is used: attention alone looks at real contexts, which are short
+# here.
+#
+# And for rows that decode:
+
+# %%
+counts = [1, 2, 4, 8]
+running = {(0, count): {"token_ids": [[1000] * 5] * count, "max_tokens": 8} for count in counts}
+decode = await quickest(running, rounds=2)
+bars([f"{count} of {buckets.smallest([1, 8], count)}" for count in counts], decode, "decode rows of a bucket")
+
+# %% [markdown]
+# One request alone has a program of its own, without padding. Two requests already pay for eight rows, and from there
+# on more requests are almost free: each row brings a token, and the tick costs the same. That is why batches pay
+# (tutorial 03), and why a session that serves mostly three requests at once may want a `decode_buckets` with a 3 in
+# it.
+
+# %%
+by_length = dict(zip(lengths, prefill, strict=True))
+by_count = dict(zip(counts, decode, strict=True))
+assert by_length[17] > 1.5 * by_length[16]  # one token more
+assert by_length[128] < 4 * by_length[17]  # more than seven times as many
+assert by_count[8] < 3 * by_count[2]  # four times the tokens
+await session.close()
+
+# %% [markdown]
+# ## A program that is missing
+#
+# The session stored its programs. The next one with the same settings loads them: nothing is traced, lowered or
+# compiled. With `restore="require"` it would refuse to open if a single one were missing.
+
+# %%
+start = perf_counter()
+session = await rekindle.open(MODEL, restore="require", **SETTINGS)
+await session.precompiled(progress=False)
+print(f"{session.stats.loads} programs loaded, {session.stats.compilations} compiled, {perf_counter() - start:.1f} s")
+loaded = session.stats
+await session.close()
+
+# %% [markdown]
+# Why is a program *not* found? Each lies under a digest of all that makes it valid, and the parts of that key are
+# stored beside it. Ask for another number of pages, and the pool has another shape. `session.restored` says what
+# differs from the stored program that is most alike.
+
+# %%
+other = SETTINGS | {"num_pages": 40}
+session = await rekindle.open(MODEL, precompile="lazy", **other)
+await session.close()
+session.restored
+
+# %% [markdown]
+# In a terminal, `rekindle cache explain` says the same for every program of a model, without opening it.
+
+# %%
+import contextlib
+import io
+
+from rekindle.__main__ import main
+
+arguments = ["--num-pages=40", "--max-context=512", "--max-running=8", "--max-prefill-tokens=128"]
+arguments += ["--prefill-buckets=16,128", "--decode-buckets=1,8", "--quiet"]
+with contextlib.redirect_stdout(io.StringIO()) as said:
+    main(["cache", "explain", MODEL, *arguments])
+explained = said.getvalue().replace(str(cache), "REKINDLE_CACHE")
+print(explained, end="")
+
+# %%
+assert loaded.loads == programs_now
+assert loaded.compilations == loaded.unexpected_compilations == 0
+assert session.restored.programs == 0
+assert "statics (sizes that are compiled in)" in explained
+assert '"num_pages": 40' in session.restored.differences["statics"][0]
+assert '"num_pages": 33' in session.restored.differences["statics"][1]
+
+# %% [markdown]
+# ## A compilation that nobody expected
+#
+# After `open`, every program that a tick can need is there, and it fits, because all arguments are made by the engine
+# with the shapes that it compiled for. To get another one in, you have to bring it yourself. Here is a way that
+# happens. An actor of ours (tutorial 03) stands in front of the stepper, and rounds new weights to bfloat16, to see
+# what that does to the answers. It should cast them back to float32 then. For one array, it forgets to.
+
+# %%
+from dataclasses import replace
+
+import jax.numpy as jnp
+
+from rekindle.messages import UseWeights
+
+
+class Rounding:
+    """A stepper whose new weights are rounded to bfloat16."""
+
+    def __init__(self, stepper):
+        self.stepper = stepper
+
+    def handle(self, message):
+        if isinstance(message, UseWeights):
+            rounded = [array.astype(jnp.bfloat16) for array in message.weights]
+            weights = [array.astype(jnp.float32) for array in rounded[:-1]]
+            message = replace(message, weights=[*weights, rounded[-1]])  # the last one is still bfloat16
+        return self.stepper.handle(message)
+
+
+session = await rekindle.open(
+    MODEL, compose=lambda actors: replace(actors, stepper=Rounding(actors.stepper)), restore="require", **SETTINGS
+)
+await session.precompiled(progress=False)
+for _ in range(2):  # the first run of a program in a process is slower than others
+    exact = await session.generate("The capital of France is", max_tokens=6, temperature=0)
+await session.update_weights(MODEL)  # the same weights again, through the actor
+
+# %% [markdown]
+# A compiled program refuses arguments of another type. The engine does not fail because of it: it compiles the
+# program for what it got, once, and counts it as unexpected. It warns of the first, and says which argument differs,
+# and in what.
+
+# %%
+import textwrap
+import warnings
+
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    rounded = await session.generate("The capital of France is", max_tokens=6, temperature=0)
+again = await session.generate("The capital of France is", max_tokens=6, temperature=0)
+print(textwrap.fill(str(caught[0].message), 110))
+print()
+print(f"{session.stats.unexpected_compilations} programs compiled unexpectedly")
+print(f"first token after {1000 * exact.timings.first_token:.0f} ms before")
+print(f"first token after {1000 * rounded.timings.first_token:.0f} ms with the compiler")
+print(f"first token after {1000 * again.timings.first_token:.0f} ms once its program is there")
+print(repr(exact.text), repr(rounded.text))
+
+# %% [markdown]
+# It is two programs here, one for the prompt and one for the tokens after it; others would follow when their buckets
+# are needed. In production one looks at the counter rather than at the clock: `session.stats.unexpected_compilations`
+# is 0, or something is wrong.
+
+# %%
+(warned,) = {str(each.message) for each in caught}
+assert "dtype of weights[181] is bfloat16 instead of float32" in warned
+assert "step of 16+0" in warned
+assert session.stats.unexpected_compilations == session.stats.compilations == 2
+assert rounded.timings.first_token > 4 * again.timings.first_token
+assert rounded.token_ids == again.token_ids
+await session.close()
+made.cleanup()
+
+# %% [markdown]
+# Few shapes, padded up; all of their programs made before they are needed; a counter that must stay at zero; and an
+# explanation when it does not. The next tutorial kills the process, and shows what of all this is found afterwards.

@@ -1,0 +1,520 @@
+# %% [markdown]
+# # 07 · A kernel
+#
+# When a model decodes, each running request asks one question a layer: *which of the values that I have kept matter for
+# this token?* Its keys and values lie in pages, all over the pool (tutorial 02). Answering is *decode attention*, and
+# on a TPU or GPU it is worth a program of its own, a *kernel*.
+#
+# This notebook starts from the definition of decode attention in plain JAX, writes a small kernel for it in Pallas,
+# JAX's kernel language, and breaks it once. Then it runs the kernels that Rekindle ships on the same numbers, and
+# lowers them for a TPU that is not here. All of it runs on CPU: Pallas has interpreters.
+
+# %%
+import importlib.util
+import inspect
+import os
+import time
+from functools import partial
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from IPython.display import HTML
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from rekindle import markup
+from rekindle_kernels import api, reference
+
+# %% [markdown]
+# ## A case with everything that hurts
+#
+# Four rows, that is requests with one query each. They have 40, 1, 0 and 64 tokens of context; the one with 0 is
+# padding. Six query heads share two key-value heads. A page has 16 tokens, and the page tables have room for four pages
+# a row.
+#
+# Whatever no row may see is poisoned with NaN: pages of nobody, and the places behind the end of a context. In a
+# running engine such places hold what an earlier owner left there. Page tables end in garbage.
+
+# %%
+ROWS, HEADS, KV_HEADS, HEAD_DIM, PAGE, ROOM = 4, 6, 2, 64, 16, 4
+GROUP, SCALE = HEADS // KV_HEADS, HEAD_DIM**-0.5
+
+
+def case(visible, seed=0):
+    """q, pages, page_table and visible of `api.attend_rows`, for rows that see so many positions."""
+    random = np.random.default_rng(seed)
+    pages = np.full((1 + ROWS * ROOM, 2, KV_HEADS, PAGE, HEAD_DIM), np.nan, np.float32)
+    free = iter(random.permutation(np.arange(1, len(pages))))
+    table = np.full((ROWS, ROOM), 12345, np.int32)
+    for row, tokens in enumerate(visible):
+        for position in range(tokens):
+            if position % PAGE == 0:
+                table[row, position // PAGE] = next(free)
+            pages[table[row, position // PAGE], :, :, position % PAGE] = random.normal(size=(2, KV_HEADS, HEAD_DIM))
+    q = random.normal(size=(ROWS, HEADS, HEAD_DIM)).astype(np.float32)
+    return tuple(map(jnp.asarray, (q, pages, table, np.array(visible, np.int32))))
+
+
+VISIBLE = (40, 1, 0, 64)
+q, pages, table, visible = case(VISIBLE)
+print(np.asarray(table))
+
+
+# %%
+def picture(pages, table, visible):
+    """A row for each page, a box for each place; a crossed box holds NaN."""
+    owner = {
+        int(table[row, place]): (row, place) for row in range(ROWS) for place in range(-(-int(visible[row]) // PAGE))
+    }
+    colours, parts = ("40,130,220", "230,140,20", "130,130,130", "60,160,90"), []
+    for page, places in enumerate(np.asarray(jnp.isnan(pages).any((1, 2, 4)))):
+        top = 18 * page
+        row, part = owner.get(page, (None, None))
+        whose = "" if row is None else f"row {row}, positions {part * PAGE} to {part * PAGE + PAGE - 1}"
+        parts.append(f'<text x="0" y="{top + 12}" fill="currentColor">page {page}</text>')
+        parts.append(f'<text x="355" y="{top + 12}" fill="currentColor" fill-opacity="0.75">{whose}</text>')
+        for place, poisoned in enumerate(places):
+            x, y = 60 + 18 * place, top + 1
+            fill = 'fill="none"' if poisoned else f'fill="rgb({colours[row]})" fill-opacity="0.55"'
+            parts.append(f'<rect x="{x}" y="{y}" width="16" height="14" {fill} stroke="rgb(130,130,130)"/>')
+            if poisoned:
+                parts.append(f'<path d="M{x} {y}l16 14m0 -14l-16 14" stroke="rgb(130,130,130)" stroke-opacity="0.4"/>')
+    height = 18 * len(pages)
+    style = "font:11px sans-serif;max-width:100%"
+    return HTML(f'<svg viewBox="0 0 560 {height}" width="560" height="{height}" style="{style}">{"".join(parts)}</svg>')
+
+
+picture(pages, table, visible)
+
+# %%
+assert [int(jnp.isfinite(pages[:, 0, 0, :, 0]).sum())] == [sum(VISIBLE)]
+assert int((table == 12345).sum()) == ROWS * ROOM - sum(-(-tokens // PAGE) for tokens in VISIBLE)
+
+# %% [markdown]
+# ## The reference
+#
+# `rekindle_kernels/reference.py` says what each operation means. It is short and slow, and every implementation is
+# compared with it. `attend_rows` is this function, for one query a sequence:
+
+# %%
+print(inspect.getsource(reference._attend))
+
+# %% [markdown]
+# So: gather a row's pages, one key-value head for each group of query heads; scores are the products of query and keys;
+# softmax over what is seen; the mean of the values with those weights. A row that sees nothing gets zeros. By hand, for
+# head 5 of row 0, whose keys and values are in key-value head 5 // 3 = 1:
+
+# %%
+expected = api.attend_rows(q, pages, table, visible, scale=SCALE, implementation="reference")
+
+kv = np.concatenate([np.asarray(pages[page, :, 1]) for page in table[0, :3]], axis=1)[:, : VISIBLE[0]]
+keys, values = kv  # (40, 64) each
+weights = np.exp(keys @ np.asarray(q[0, 5]) * SCALE)
+by_hand = weights @ values / weights.sum()
+print("apart by at most", np.abs(by_hand - expected[0, 5]).max())
+
+# %%
+assert np.allclose(by_hand, expected[0, 5], atol=1e-5)
+assert not jnp.isnan(expected).any(), "no poison"
+assert not expected[2].any(), "row 2 sees nothing"
+
+# %% [markdown]
+# ## What there is to gain
+#
+# Attention of one query does little with much data. A key-value head's page is read once and meets only the few query
+# heads of its group. So the time that decode attention takes is the time to read the pages, and a good kernel reads
+# each page that is needed once, and no other. The reference reads four pages for every row, whatever it sees, and
+# writes a copy of them too.
+
+# %%
+operations = 4 * HEADS * HEAD_DIM  # a position: scores and mean, a product and a sum each
+read = 2 * KV_HEADS * HEAD_DIM * 4  # key and value, float32
+needed = sum(-(-tokens // PAGE) for tokens in VISIBLE)
+print(f"{operations / read:.1f} operations for a byte; {needed} pages are needed, the reference reads {ROWS * ROOM}")
+
+# %% [markdown]
+# A TPU v5e reads 819 GB and computes 197 trillion bfloat16 operations a second, by its data sheet: 240 operations for a
+# byte. It waits for memory here, nearly all of the time.
+
+# %%
+assert operations / read < 10
+assert needed == 8
+
+# %% [markdown]
+# ## Softmax, a page at a time
+#
+# A kernel cannot hold a whole context in its fast memory, so it takes one page after the other. But softmax needs the
+# sum over all positions. The *online softmax* keeps three things: the largest score so far (`peak`), the sum of
+# `exp(score - peak)` so far (`total`), and the same sum with each term times its value (`weighted`). When a page has a
+# larger score, what was summed before shrinks by `exp(old peak - new peak)`.
+#
+# The shipped TPU kernels have this as `fold`. Here it walks the three pages of row 0, for head 5, whose largest score
+# is in the second page:
+
+# %%
+from rekindle_kernels.tpu.softmax import MASKED, finished, fold, product
+
+peak, total, weighted = jnp.full((1, 1), MASKED), jnp.zeros((1, 1)), jnp.zeros((1, HEAD_DIM))
+lines = []
+for start in range(0, VISIBLE[0], PAGE):
+    scores = product(q[0, 5][None] * SCALE, jnp.asarray(keys[start : start + PAGE]), (1, 1))
+    peak, total, shrink, shares = fold(scores, jnp.ones_like(scores, bool), peak, total)
+    weighted = weighted * shrink + product(shares, jnp.asarray(values[start : start + PAGE]), (1, 0))
+    error = float(jnp.abs(finished(weighted, peak, total)[0] - expected[0, 5]).max())
+    numbers = [float(x.squeeze()) for x in (peak, total, shrink)]
+    lines.append((f"positions up to {start + scores.shape[1]}", *(f"{x:.3f}" for x in numbers), f"{error:.0e}"))
+HTML(markup.table(lines, head=("after", "peak", "total", "shrunk by", "distance from the reference")))
+
+# %%
+assert error < 1e-5 < 1e-2 < float(lines[0][-1]), "right at the end, and not before"
+
+# %% [markdown]
+# ## A kernel
+#
+# `pl.pallas_call` runs a Python function once for each point of a *grid*. The function works on *refs*, pieces of
+# arrays in fast memory. A `BlockSpec` says which piece: its shape, and an index map from the point of the grid to the
+# place of the piece. Pallas copies the pieces in and out, the next ones while the current ones are worked on.
+#
+# Our grid is (row, place in the page table). The trick of paged attention is in one index map: the piece of the pool at
+# (row, place) is the page that the *page table* names there. Index maps may look into arrays of integers that are known
+# before the kernel starts, the *prefetched scalars*: here the table and `visible`.
+#
+# A piece whose index is that of the step before is not copied again. So behind the end of a context the index map stays
+# at the last page that is needed, and what no row needs costs no reading.
+
+
+# %%
+def last_place(visible, row):
+    """Place in the page table of the last page that a row needs."""
+    return jnp.maximum(pl.cdiv(visible[row], PAGE) - 1, 0)
+
+
+def page_at(row, place, table, visible):
+    """The piece of the pool at a point of the grid: one whole page."""
+    return table[row, jnp.minimum(place, last_place(visible, row))], 0, 0, 0, 0
+
+
+def small_attend_rows(kernel, q, pages, table, visible, interpret=True):
+    """As `api.attend_rows`, by a kernel of ours; in the interpreter, or for a TPU."""
+    of_row = pl.BlockSpec((1, KV_HEADS, GROUP, HEAD_DIM), lambda row, place, table, visible: (row, 0, 0, 0))
+    out = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((ROWS, KV_HEADS, GROUP, HEAD_DIM), jnp.float32),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(ROWS, ROOM),
+            in_specs=[of_row, pl.BlockSpec((1, 2, KV_HEADS, PAGE, HEAD_DIM), page_at)],
+            out_specs=of_row,
+            scratch_shapes=[  # kept from one step to the next
+                pltpu.VMEM((KV_HEADS, GROUP, 1), jnp.float32),
+                pltpu.VMEM((KV_HEADS, GROUP, 1), jnp.float32),
+                pltpu.VMEM((KV_HEADS, GROUP, HEAD_DIM), jnp.float32),
+            ],
+        ),
+        interpret=interpret,
+        name="small_attend_rows",
+    )(jnp.clip(table, 0, len(pages) - 1), visible, q.reshape(ROWS, KV_HEADS, GROUP, HEAD_DIM), pages)
+    return out.reshape(ROWS, HEADS, HEAD_DIM)
+
+
+# %% [markdown]
+# The kernel itself sees one page at a time. Its scratch holds the three sums of the row that it is at.
+
+
+# %%
+def kernel(table, visible, q, page, out, peak, total, weighted, hide=lambda left, values: values):
+    row, place = pl.program_id(0), pl.program_id(1)
+
+    @pl.when(place == 0)
+    def begin():
+        peak[...] = jnp.full_like(peak, MASKED)
+        total[...] = jnp.zeros_like(total)
+        weighted[...] = jnp.zeros_like(weighted)
+
+    @pl.when(place * PAGE < visible[row])
+    def visit():
+        left = visible[row] - place * PAGE  # positions of this page that the row sees, or more
+        seen = lax.broadcasted_iota(jnp.int32, (1, PAGE), 1) < left
+        for head in range(KV_HEADS):
+            keys, values = page[0, 0, head], hide(left, page[0, 1, head])
+            scores = product(q[0, head] * SCALE, keys, (1, 1))  # (GROUP, PAGE)
+            peak[head], total[head], shrink, weights = fold(scores, seen, peak[head], total[head])
+            weighted[head] = weighted[head] * shrink + product(weights, values, (1, 0))
+
+    @pl.when(place == pl.num_programs(1) - 1)
+    def end():
+        out[0] = finished(weighted[...], peak[...], total[...])
+
+
+first_try = small_attend_rows(kernel, q, pages, table, visible)
+for row in range(ROWS):
+    error = float(jnp.abs(first_try[row] - expected[row]).max())
+    print(f"row {row}, {VISIBLE[row]:2} positions: apart by at most {error:.1e}")
+
+# %% [markdown]
+# Rows 2 and 3 are right. Rows 0 and 1 are NaN, though no poisoned position is *seen*: their scores are masked, and
+# their weights are 0. But the mean of the values is a product, and 0 * NaN is NaN. In a real pool this would strike
+# rarely and at random, when an earlier owner of a page had left an infinity there. The values have to be hidden too:
+
+
+# %%
+def hide(left, values):
+    """Values (PAGE, HEAD_DIM), with zeros for all but the first `left` positions."""
+    return jnp.where(lax.broadcasted_iota(jnp.int32, values.shape, 0) < left, values, 0.0)
+
+
+attend_small = jax.jit(partial(small_attend_rows, partial(kernel, hide=hide)))
+for lengths, seed in (
+    (VISIBLE, 0),
+    ((64, 64, 64, 64), 1),
+    ((0, 0, 0, 0), 2),
+    ((17, 16, 15, 33), 3),
+    ((2, 63, 48, 1), 4),
+):
+    arguments = case(lengths, seed)
+    wanted = api.attend_rows(*arguments, scale=SCALE, implementation="reference")
+    error = float(jnp.abs(attend_small(*arguments) - wanted).max())
+    print(f"{lengths!s:18} apart by at most {error:.1e}")
+    assert error < 1e-5
+
+# %% [markdown]
+# And how much does it read? The index map is a plain function, so we can walk the grid with it and count how often the
+# index changes.
+
+# %%
+clipped = np.clip(np.asarray(table), 0, len(pages) - 1)
+walked = [int(page_at(row, place, clipped, np.asarray(visible))[0]) for row in range(ROWS) for place in range(ROOM)]
+copies = 1 + sum(before != after for before, after in pairwise(walked))
+print("pages at the points of the grid:", walked)
+print(f"{copies} copies; {needed} pages are needed")
+
+# %%
+assert jnp.isnan(first_try[:2]).all()
+assert jnp.allclose(first_try[2:], expected[2:], atol=1e-5)
+assert copies == needed + 1, "row 2 sees nothing, and its place is filled by one page all the same"
+
+# %% [markdown]
+# ## The shipped kernels
+#
+# `rekindle_kernels/tpu/rows.py` computes the same with the same `fold`. What it adds is all about reading well:
+#
+# - A page is a small piece. It reads *tiles* of several pages, by copies that it starts itself, several in flight at
+#   once, over the border from one row to the next (`stream.py`).
+# - One step of its grid is a group of rows, and only pages with positions that are seen are copied at all.
+# - Where there are fewer rows than cores, a long context is cut into parts, whose results are joined by their sums.
+# - TPU memory is made of rows of 128 lanes. A head of 64 numbers would leave half of them empty, so its key and its
+#   value share one row (`form.py`). How a pool is stored is an implementation's own business: `api.empty` asks it.
+
+# %%
+from rekindle_kernels.tpu import form
+
+rows = []
+for head_dim in (64, 80, 128):
+    asked = (17, 2, KV_HEADS, PAGE, head_dim)
+    stored = form.stored_shape(asked)
+    rows.append((f"head_dim {head_dim}", str(asked), str(stored), f"{np.prod(stored) / np.prod(asked):.2f}"))
+HTML(markup.table(rows, head=("", "asked for", "stored for TPU", "times the memory")))
+
+# %% [markdown]
+# To run it here, Pallas has an interpreter that imitates a TPU: its memories, its copies in flight, its semaphores. It
+# fills memory that nobody has written with NaN, and in our tests it looks for races as well. The GPU kernels, in
+# Pallas's Triton dialect, have an interpreter too. All get the same numbers, each in its own form.
+
+# %%
+from rekindle_kernels.gpu.target import Target, tracing_for
+
+tpu_form = jax.ShapeDtypeStruct(form.stored_shape(pages.shape), pages.dtype)
+tpu_pages = form.pack(pages, tpu_form)
+attend = partial(api.attend_rows, scale=SCALE)
+
+results = {"xla": attend(q, pages, table, visible, implementation="xla")}
+with tracing_for(Target(interpret=True)):
+    results["gpu"] = attend(q, pages, table, visible, implementation="gpu")
+with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(uninitialized_memory="nan")):
+    results["tpu"] = attend(q, tpu_pages, table, visible, implementation="tpu")
+HTML(
+    markup.table(
+        [(name, f"{float(jnp.abs(out - expected).max()):.1e}") for name, out in results.items()],
+        head=("implementation", "apart from the reference by at most"),
+    )
+)
+
+# %%
+for name, out in results.items():
+    assert jnp.allclose(out, expected, atol=1e-5), name
+assert tpu_pages.shape == (17, 1, KV_HEADS, PAGE, 128)
+assert tpu_pages.size == pages.size, "nothing is wasted for 64"
+
+# %% [markdown]
+# ## Which one runs
+#
+# `api.py` checks arguments and chooses. By itself it takes the best implementation of the platform that serves the
+# pool, and the portable one where there is none. `unserved` gives the reason.
+
+# %%
+pools = {
+    "head_dim 64, bfloat16": ((17, 2, 2, 16, 64), jnp.dtype("bfloat16")),
+    "head_dim 512, bfloat16": ((17, 2, 2, 16, 512), jnp.dtype("bfloat16")),
+    "pages of 8 tokens": ((17, 2, 2, 8, 64), jnp.dtype("bfloat16")),
+}
+PLATFORMS = ("cpu", "gpu", "tpu")
+HTML(
+    markup.table(
+        [(name, *(api.choose(platform, *pool) for platform in PLATFORMS)) for name, pool in pools.items()],
+        head=("pool", *PLATFORMS),
+    )
+)
+
+# %% [markdown]
+# An implementation that is asked for by name is never exchanged for another in silence.
+
+# %%
+try:
+    api.empty((17, 2, 2, 8, 64), jnp.dtype("bfloat16"), implementation="tpu")
+except ValueError as error:
+    print(f"ValueError: {error}")
+
+# %% [markdown]
+# On CPU that is `"xla"`: the same online softmax as a loop over tiles of pages, whose length is the longest context of
+# the batch. So its time follows the context, not the room in the page table, as that of the reference does:
+
+# %%
+LONG = 2048
+wide = (
+    jnp.ones((8, 9, 64)),
+    jnp.ones((1 + 8 * LONG // PAGE, 2, 3, PAGE, 64)),
+    jnp.arange(8 * LONG // PAGE).reshape(8, -1) + 1,
+)
+
+
+def seconds(implementation, context):
+    """The best of three of eight rows with so much context, in page tables with room for LONG tokens."""
+    run = jax.jit(partial(attend, implementation=implementation))
+    arguments, times = (*wide, jnp.full(8, context)), []
+    for _ in range(4):
+        start = time.perf_counter()
+        run(*arguments).block_until_ready()
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
+
+
+timed = {name: [seconds(name, context) for context in (64, LONG)] for name in ("reference", "xla")}
+rows = [(name, *(f"{1e3 * each:.1f} ms" for each in both)) for name, both in timed.items()]
+HTML(markup.table(rows, head=("", "context 64", f"context {LONG:,}")))
+
+# %%
+assert [api.choose(platform, *pools["head_dim 64, bfloat16"]) for platform in PLATFORMS] == ["xla", "gpu", "tpu"]
+assert api.choose("gpu", *pools["head_dim 512, bfloat16"]) == "xla"
+assert api.choose("tpu", *pools["pages of 8 tokens"]) == "xla"
+assert timed["xla"][0] < timed["xla"][1] / 2
+assert timed["xla"][0] < timed["reference"][0] / 2
+
+# %% [markdown]
+# ## For a TPU that is not here
+#
+# A kernel that is right in an interpreter may still be refused by the compiler. The first half of compiling,
+# *lowering*, turns the function into the compilers' own language. JAX lowers for any platform on any machine, and
+# Pallas checks a TPU's rules on the way. A rule, for example: the last two dimensions of a block are multiples of 8 and
+# of 128, or whole.
+
+# %%
+Shape = jax.ShapeDtypeStruct
+
+
+def lowered(function, *shapes):
+    """The function for TPU, as the text of a program in StableHLO."""
+    return jax.jit(function).trace(*shapes).lower(lowering_platforms=("tpu",)).as_text()
+
+
+def columns(width):
+    """A kernel that doubles an array (8, 300), in blocks of so many columns."""
+    block = pl.BlockSpec((8, width), lambda step: (0, step))
+
+    def double(x, out):
+        out[...] = 2 * x[...]
+
+    out = Shape((8, 300), jnp.float32)
+    return pl.pallas_call(double, out_shape=out, grid=(pl.cdiv(300, width),), in_specs=[block], out_specs=block)
+
+
+for width in (128, 100):
+    try:
+        print(f"blocks of {width} columns: {len(lowered(columns(width), Shape((8, 300), jnp.float32)))} characters")
+    except ValueError as error:
+        refused = str(error)
+        print(f"blocks of {width} columns: {refused.split('. ')[0]}")
+
+# %% [markdown]
+# Our own small kernel passes, and so does the shipped one, here for 32 rows of SmolLM2's heads with up to 2,048
+# positions each.
+
+# %%
+own = lowered(partial(small_attend_rows, partial(kernel, hide=hide), interpret=False), *case(VISIBLE))
+pool = Shape(form.stored_shape((513, 2, 3, 64, 64)), jnp.bfloat16)
+shapes = (Shape((32, 9, 64), jnp.float32), pool, Shape((32, 32), jnp.int32), Shape((32,), jnp.int32))
+shipped = lowered(partial(attend, implementation="tpu"), *shapes)
+for text in (own, shipped):
+    print(f"{len(text):,} characters of StableHLO, with {text.count('@tpu_custom_call')} kernel in it")
+
+# %% [markdown]
+# The kernel is one operation in the program, a custom call that carries the kernel's own code. It also carries what we
+# know of its cost, since the compiler cannot look inside: `rows.cost` counts it, and a test holds it against the
+# compiler's own analysis.
+
+# %%
+from rekindle_kernels.tpu import rows as tpu_rows
+
+cost = tpu_rows.cost(32, 9, 64, 32 * 64, pool)
+HTML(
+    markup.table(
+        [
+            ("operations", f"{cost.flops:,}"),
+            ("bytes", f"{cost.bytes_accessed:,}"),
+            ("exponentials", f"{cost.transcendentals:,}"),
+            ("operations for a byte", f"{cost.flops / cost.bytes_accessed:.1f}"),
+        ]
+    )
+)
+
+# %% [markdown]
+# The second half takes the TPU's own compiler, libtpu, which runs without a TPU. `make test-tpu` installs it beside the
+# tests, in an environment of its own, and compiles every kernel and whole steps of models for v5e, v6e and v5p. It is
+# worth the time: when this notebook was written, `hide` first turned `seen` on its side with a `reshape`. That was
+# right in the interpreter, was lowered without a word, and crashed the compiler.
+#
+# The next cell compiles both kernels for a v5e, where libtpu is installed.
+
+
+# %%
+def compiled_for_v5e(function, *shapes):
+    """What the compiler says of a program's memory."""
+    from jax.experimental import topologies
+
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # or libtpu asks Google's cloud what machine this is
+    device = topologies.get_topology_desc("v5e:2x2", "tpu").devices[0]
+    place = jax.sharding.SingleDeviceSharding(device)
+    placed = [Shape(shape.shape, shape.dtype, sharding=place) for shape in shapes]
+    return jax.jit(function).lower(*placed).compile().memory_analysis()
+
+
+if importlib.util.find_spec("libtpu") is None:
+    print("libtpu is not installed here: make test-tpu")
+else:
+    compiled_for_v5e(partial(small_attend_rows, partial(kernel, hide=hide), interpret=False), *case(VISIBLE))
+    memory = compiled_for_v5e(partial(attend, implementation="tpu"), *shapes)
+    print(f"beside its arguments it takes {memory.temp_size_in_bytes:,} bytes; the pool has {pool.size * 2:,}")
+    assert memory.temp_size_in_bytes < pool.size, "the pool is not copied"
+
+# %%
+assert "divisible by 8 and 128" in refused
+assert own.count("@tpu_custom_call") == shipped.count("@tpu_custom_call") == 1
+assert "small_attend_rows" in own
+assert "rekindle_attend_rows" in shipped
+assert cost.flops / cost.bytes_accessed < 10
+
+# %% [markdown]
+# What no compiler and no interpreter can say is how fast a kernel is. Sizes of tiles and the number of copies in flight
+# are data, by device, in `tpu/tuning.json` and `gpu/tuning.json`; they are reasoned until a device has measured them.

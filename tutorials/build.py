@@ -1,0 +1,231 @@
+"""Runs the tutorials: `python tutorials/build.py [NAMES] [--write]`.
+
+A tutorial is a pair: `NN_name.py` is its source, in jupytext's percent format, and `NN_name.ipynb` is the same cells
+with their outputs, for readers. Each runs in a kernel and with a cache directory of its own, so its outputs do not
+depend on what this machine has seen before.
+"""
+
+import argparse
+import os
+import re
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from jupyter_client.manager import KernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellControlSignal, DeadKernelError
+from nbformat import NotebookNode
+
+from rekindle.checkpoint.embedded import embedded_path
+from rekindle.storage import cache_dir
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+LIMIT = 300
+"""Seconds for one tutorial; one takes under 60 on two quiet cores, and CI's may be busy."""
+KERNEL = (sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}")
+
+
+class Unfit(Exception):
+    """A tutorial that does not run, or whose committed notebook is not what it makes; the message says how."""
+
+
+def main() -> None:
+    """Run the tutorials that the command line names, all without names; exit with 1 if one is unfit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="such as 01 or 01_first_words; all, if none is given")
+    parser.add_argument("--write", action="store_true", help="write the notebooks; else compare the committed ones")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one tutorial (default: %(default)s)")
+    options = parser.parse_args()
+    unfit = 0
+    for source in chosen(options.names):
+        wall, processor = time.monotonic(), children_seconds()
+        try:
+            result = finish(source, options.write, options.limit)
+        except Unfit as error:
+            unfit += 1
+            result = f"UNFIT\n{error}"
+        wall, processor = time.monotonic() - wall, children_seconds() - processor
+        print(f"{source.stem}: {result} ({wall:.0f} s, {processor:.0f} s of processor time)", flush=True)
+    sys.exit(unfit > 0)
+
+
+def chosen(names: Sequence[str]) -> list[Path]:
+    """The tutorials whose names begin so; all of them if none is named."""
+    sources = sorted(HERE.glob("[0-9]*_*.py"))
+    known = {name: [source for source in sources if source.stem.startswith(Path(name).stem)] for name in names}
+    for name, found in known.items():
+        if not found:
+            sys.exit(f"there is no tutorial {name!r}; there are {', '.join(source.stem for source in sources)}")
+    return [source for source in sources if not names or any(source in found for found in known.values())]
+
+
+def finish(source: Path, write: bool, limit: float) -> str:
+    """Execute one tutorial; write its notebook, or compare it with the one that is there.
+
+    Returns:
+        what was done, in a word.
+
+    Raises:
+        Unfit: it does not run, or its notebook is another.
+    """
+    notebook = executed(cells(source), limit)
+    target = source.with_suffix(".ipynb")
+    if write:
+        nbformat.validate(notebook)
+        target.write_text(nbformat.writes(notebook, indent=1) + "\n", encoding="utf-8")
+        return "written"
+    if not target.is_file():
+        raise Unfit(f"{target.name} is missing: make tutorials-write makes it")
+    difference = first_difference(notebook, nbformat.read(target, as_version=4))
+    if difference:
+        raise Unfit(f"{target.name}: {difference}; make tutorials-write brings it up to date")
+    return "good"
+
+
+def cells(source: Path) -> NotebookNode:
+    """A tutorial's source as a notebook without outputs, the same for the same source."""
+    read = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
+    for place, cell in enumerate(read.cells):
+        cell.id = f"cell-{place:02d}"
+    notebook: NotebookNode = nbformat.from_dict(
+        {"cells": read.cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    )
+    return notebook
+
+
+def executed(notebook: NotebookNode, limit: float) -> NotebookNode:
+    """The notebook with what its cells say and show.
+
+    Raises:
+        Unfit: a cell fails, writes to stderr, or takes the notebook over `limit` seconds.
+    """
+    with tempfile.TemporaryDirectory(prefix="rekindle-tutorial-") as name:
+        directory = Path(name).resolve()
+        _execute(notebook, directory, limit)
+        for cell in code_cells(notebook):
+            cell.metadata = nbformat.from_dict({key: value for key, value in cell.metadata.items() if key == "tags"})
+            cell.outputs = [nbformat.from_dict(_without_places(output, directory)) for output in shown(cell.outputs)]
+            for output in cell.outputs:
+                if output.get("name") == "stderr":
+                    raise Unfit(f"a cell wrote to stderr:\n{cell.source}\n----\n{output.text}")
+    # Not what nbclient leaves there, which names the version of Python.
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata = nbformat.from_dict({"kernelspec": kernel, "language_info": {"name": "python"}})
+    return notebook
+
+
+def _execute(notebook: NotebookNode, directory: Path, limit: float) -> None:
+    environment_variables = environment(directory)
+    manager = KernelManager()
+    assert manager.kernel_spec is not None
+    manager.kernel_spec.argv = list(KERNEL)
+    end = time.monotonic() + limit
+    client = NotebookClient(
+        notebook,
+        km=manager,
+        timeout_func=lambda cell: max(1, int(end - time.monotonic())),
+        record_timing=False,
+        store_widget_state=False,
+    )
+    log = directory / "kernel.log"
+    with log.open("wb") as file:
+        try:
+            client.execute(cleanup_kc=True, cwd=str(directory), env=environment_variables, stdout=file, stderr=file)
+        except CellControlSignal as error:
+            raise Unfit(str(error)) from None
+        except DeadKernelError as error:
+            raise Unfit(f"{error}; its log says\n{log.read_text(errors='replace')}") from None
+
+
+def environment(directory: Path) -> Mapping[str, str]:
+    """The environment variables of a kernel, with a cache directory of its own that has the machine's models alone.
+
+    Args:
+        directory: an empty one; it takes IPython's profile too, so that the user's startup files do not run.
+    """
+    embedded_path()  # so that the kernel downloads nothing
+    cache = directory / "cache"
+    cache.mkdir(mode=0o700)
+    (cache / "models").symlink_to(cache_dir("models"))
+    paths = [str(ROOT / "toolkit"), str(ROOT / "kernels"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        "REKINDLE_CACHE": str(cache),
+        "IPYTHONDIR": str(directory / "ipython"),
+        "PYTHONPATH": os.pathsep.join(paths),
+        "HF_HUB_OFFLINE": "1",
+        "JAX_PLATFORMS": "cpu",  # the outputs that are shown are a CPU's
+    }
+
+
+def shown(outputs: Iterable[NotebookNode]) -> list[NotebookNode]:
+    """Outputs as they can be shown without their kernel: no widgets, and what was printed in a row in one piece."""
+    kept: list[NotebookNode] = []
+    for output in outputs:
+        if output.output_type == "stream" and kept and kept[-1].get("name") == output.name:
+            kept[-1].text += output.text
+        elif not _is_gone(output):
+            kept.append(output)
+    return kept
+
+
+def _is_gone(output: NotebookNode) -> bool:
+    """Nothing is left of it without its kernel: a widget, or what was cleared."""
+    data = output.get("data", {"text": "printed"})
+    return not any(data.values()) or "application/vnd.jupyter.widget-view+json" in data
+
+
+ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+
+
+def _without_places(value: Any, directory: Path) -> Any:
+    """The same with nothing in its texts of where and for whom it ran."""
+    if isinstance(value, str):
+        for place, instead in ((directory, "~"), (ROOT, "rekindle"), (Path.home(), "~")):
+            value = re.sub(re.escape(str(place)) + r"(?=[^\w.-]|$)", instead, value)
+        return ADDRESS.sub("0x...", value)
+    if isinstance(value, Mapping):
+        return {key: _without_places(item, directory) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_places(item, directory) for item in value]
+    return value
+
+
+def first_difference(made: NotebookNode, committed: NotebookNode) -> str:
+    """What first sets the committed notebook apart from the one that was made, outputs by their kinds alone; or ""."""
+    if len(made.cells) != len(committed.cells):
+        return f"it has {len(committed.cells)} cells, its source {len(made.cells)}"
+    for place, (ours, theirs) in enumerate(zip(made.cells, committed.cells, strict=True)):
+        if (ours.id, ours.cell_type, ours.source) != (theirs.id, theirs.cell_type, theirs.source):
+            return f"cell {place} is not its source's:\n{theirs.source}\n---- and in the source\n{ours.source}\n----"
+        if ours.cell_type == "code" and _kinds(ours) != _kinds(theirs):
+            return f"cell {place} shows {_kinds(theirs)}, and when it is run {_kinds(ours)}:\n{ours.source}\n----"
+    return ""
+
+
+def _kinds(cell: NotebookNode) -> list[str]:
+    """What a cell shows: the media types of all its outputs, "text" for what is printed."""
+    return sorted({kind for output in cell.outputs for kind in output.get("data", {"text": ""})})
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    """The cells that are run."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def children_seconds() -> float:
+    """Processor time of all processes that this one has started and seen end."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    main()
