@@ -9,16 +9,17 @@ TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.
 .PHONY: help demo test test-deep test-tpu test-browser screenshot tutorials tutorials-write lint format bench clean
 
 help:
-	@echo "make demo       the embedded model answers in the terminal"
-	@echo "make test       tests, without the deep ones"
-	@echo "make test-deep  all tests"
-	@echo "make test-tpu   compiles for TPUs that are not here, with the real compiler"
+	@echo "make demo          the embedded model answers in the terminal"
+	@echo "make test          tests, without the deep ones"
+	@echo "make test-deep     all tests"
+	@echo "make test-tpu      compiles for TPUs that are not here, with the real compiler"
 	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
-	@echo "make tutorials  runs the notebooks and compares them with those that are committed"
-	@echo "make lint       format, style, types and layers"
-	@echo "make format     rewrite the files as 'make lint' wants them"
-	@echo "make bench      speed against the peers (BENCH='--peers hf,llamacpp' for more)"
-	@echo "make clean      remove what the other targets made here"
+	@echo "make screenshot    the README's picture of a notebook"
+	@echo "make tutorials     runs the notebooks and compares them with those that are committed"
+	@echo "make lint          format, style, types and layers"
+	@echo "make format        rewrite the files as 'make lint' wants them"
+	@echo "make bench         speed against the peers (BENCH='--peers hf,llamacpp' for more)"
+	@echo "make clean         remove what the other targets made here"
 
 demo: $(VENV)/.run
 	@$(BIN)/python -m rekindle demo

@@ -1,14 +1,12 @@
 """A JupyterLab server of the tests' own: no setting, extension or notebook of the user's is read or written."""
 
 import json
-import os
 import re
 import secrets
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,8 @@ OPTIONS = (
     "--LabApp.news_url=",
 )
 READY = re.compile(r"http://127\.0\.0\.1:(\d+)/lab\?token=")
+LOOKED_SECONDS = 0.05
+"""How often to look whether the server has started."""
 LAST_SECONDS = 20
 """Seconds after which a server that was told to stop is killed."""
 
@@ -97,7 +97,7 @@ def open_lab(home: Path, environment: Mapping[str, str], startup: str = "") -> I
 
     Args:
         home: an empty folder.
-        environment: variables of the server and its kernels, beside those of this process.
+        environment: variables of the server and its kernels.
         startup: code that each kernel runs before the first cell.
 
     Raises:
@@ -122,23 +122,19 @@ def open_lab(home: Path, environment: Mapping[str, str], startup: str = "") -> I
         "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
         "JUPYTER_TOKEN": token,
     }
-    server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", *OPTIONS, f"--ServerApp.root_dir={root}"],
-        env=os.environ | environment | own,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    assert server.stdout is not None
-    with server, (home / "server.log").open("w", encoding="utf-8") as log:
+    log = home / "server.log"
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *OPTIONS, f"--ServerApp.root_dir={root}"],
+            env={**environment, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        ) as server,
+    ):
         try:
-            port = _port(server.stdout)
-            # A full pipe would stop it.
-            threading.Thread(target=log.writelines, args=[server.stdout], daemon=True).start()
-            _wait_for_listening(server, port)
-            yield Lab(port, token, root)
+            yield Lab(_port(server, log), token, root)
         finally:
             server.terminate()  # ends its kernels too
             try:
@@ -147,21 +143,13 @@ def open_lab(home: Path, environment: Mapping[str, str], startup: str = "") -> I
                 server.kill()
 
 
-def _port(output: Iterable[str]) -> int:
-    """Where it listens, as soon as it says so."""
-    said = ""
-    for line in output:
-        said += line
-        if found := READY.search(line):
-            return int(found[1])
-    raise RuntimeError(f"JupyterLab did not start:\n{said}")
-
-
-def _wait_for_listening(server: subprocess.Popen[str], port: int) -> None:
-    """It says where it listens a moment before it does."""
+def _port(server: subprocess.Popen[bytes], log: Path) -> int:
+    """Where it listens, as soon as it does, which is a moment after it says so."""
     while server.poll() is None:
-        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-            return
+        if found := READY.search(log.read_text(errors="replace")):
+            port = int(found[1])
+            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+                return port
         with suppress(subprocess.TimeoutExpired):
-            server.wait(0.05)
-    raise RuntimeError(f"JupyterLab ended as it started, with status {server.returncode}")
+            server.wait(LOOKED_SECONDS)
+    raise RuntimeError(f"JupyterLab did not start:\n{log.read_text(errors='replace')}")

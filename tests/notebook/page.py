@@ -15,7 +15,7 @@ class Page:
         outputs: what each output shows, by display id, in the order in which they were displayed.
         versions: all that each has shown.
         sent: when each of these came, by the kernel's clock.
-        cells: the ids of the requests that displayed them.
+        cells: and the id of the cell that each belongs to.
         widgets: the state of each widget that is open, by the id of its comm.
     """
 
@@ -25,7 +25,7 @@ class Page:
         self.outputs: dict[str, Bundle] = {}
         self.versions: dict[str, list[Bundle]] = {}
         self.sent: dict[str, list[Any]] = {}
-        self.cells: dict[str, str] = {}
+        self.cells: dict[str, list[str]] = {}
         self.widgets: dict[str, Bundle] = {}
 
     def catch_up(self) -> None:
@@ -45,12 +45,12 @@ class Page:
             output = content["transient"].get("display_id")
             if kind == "display_data":
                 assert output not in self.outputs, "displayed twice"
-                self.cells[output] = message["parent_header"]["msg_id"]
             elif output not in self.outputs:
                 return  # of an earlier page
             self.outputs[output] = content["data"]
             self.versions.setdefault(output, []).append(content["data"])
             self.sent.setdefault(output, []).append(message["header"]["date"])
+            self.cells.setdefault(output, []).append(message["parent_header"]["msg_id"])
         elif kind == "comm_open":
             self.widgets[content["comm_id"]] = content["data"]["state"]
         elif kind == "comm_close":

@@ -107,7 +107,7 @@ def test_it_stops_with_its_engine_and_shows_that(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("starts", [True, False], ids=["told", "by itself"])
-def test_at_its_end_its_screen_is_closed_and_then_left_and_no_thread_is_there(
+def test_at_its_end_its_screen_is_left_and_then_closed_and_no_thread_is_there(
     starts: bool, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "PERIOD", 0.001)
@@ -118,7 +118,7 @@ def test_at_its_end_its_screen_is_closed_and_then_left_and_no_thread_is_there(
             scene.live.stop()
     else:
         scene.live._thread.join()
-    assert scene.screen.said == ["closed", "left"]
+    assert scene.screen.said == ["left", "closed"]
     assert threads() == []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import anyio
@@ -66,18 +66,21 @@ class Page:
         drawn: all that was displayed or updated, for who waits for it.
         outputs: what each output shows now, by display id.
         buttons: those that were made.
+        when_drawn: called whenever something is.
     """
 
     def __init__(self) -> None:
         self.drawn: Feed[Mapping[str, object]] = Feed()
         self.outputs: dict[str, Mapping[str, object]] = {}
         self.buttons: list[Button] = []
+        self.when_drawn: Callable[[], object] = lambda: None
 
     def display(self, bundle: Mapping[str, object], *, raw: bool, display_id: str, update: bool) -> None:
         assert raw
         assert update == (display_id in self.outputs)
         self.outputs[display_id] = bundle
         self.drawn.put(bundle)
+        self.when_drawn()
 
     def button(self, stop: Callable[[], None]) -> Button:
         self.buttons.append(Button(stop))
@@ -97,6 +100,15 @@ class Page:
         while text not in str(self.card["text/plain"]):
             await self.drawn.grown(len(self.drawn.items))
 
+    async def is_static(self) -> None:
+        """Wait until there is nothing to be stopped with."""
+        while self.stops:
+            await self.drawn.grown(len(self.drawn.items))
+
+    @property
+    def stops(self) -> list[object]:
+        return [shown for shown in self.outputs.values() if "To stop it" in str(shown["text/plain"])]
+
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
@@ -106,7 +118,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     monkeypatch.setattr(live_text, "kernel", lambda: Kernel(shell_channel_thread=object()))
     monkeypatch.setattr(front_end, "_button", page.button)
     yield page
-    while any("To stop it" in str(shown["text/plain"]) for shown in page.outputs.values()):
+    while page.stops:
         assert page.drawn.grown_blocking(len(page.drawn.items), timeout=30), "a thread draws on"
 
 
@@ -186,14 +198,23 @@ CELL: ContextVar[str] = ContextVar("CELL")
 
 
 @pytest.mark.anyio
-async def test_a_thread_draws_in_the_context_of_the_cell_that_displayed(
-    held: Session, settler: FakeSettler, page: Page, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("version", "by_a_thread"), [((6, 17, 1), "no cell"), ((7, 0, 1), "the first"), ((7, 4, 0), "no cell")]
+)
+async def test_a_thread_draws_in_the_context_of_its_cell_where_nothing_is_drawn_without(
+    version: tuple[int, ...],
+    by_a_thread: str,
+    held: Session,
+    settler: FakeSettler,
+    page: Page,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In which ipykernel keeps what belongs to which cell."""
+    """Elsewhere the kernel is to take the cell that runs."""
+    monkeypatch.setattr("ipykernel.version_info", version)
     drawn_by: list[tuple[str, str]] = []
 
     def display(bundle: Mapping[str, object], *, raw: bool, display_id: str, update: bool) -> None:
-        drawn_by.append((threading.current_thread().name, CELL.get()))
+        drawn_by.append((threading.current_thread().name, CELL.get("no cell")))
         page.display(bundle, raw=raw, display_id=display_id, update=update)
 
     monkeypatch.setattr("IPython.display.display", display)
@@ -203,8 +224,8 @@ async def test_a_thread_draws_in_the_context_of_the_cell_that_displayed(
     CELL.set("a later one")
     settler.release()
     await page.shows("[ended")
-    assert ("rekindle-display", "the first") in drawn_by
-    assert {cell for _, cell in drawn_by} == {"the first"}
+    threads = {cell for name, cell in drawn_by if name == "rekindle-display"}
+    assert (threads, drawn_by[0][1]) == ({by_a_thread}, "the first")
 
 
 # What is shown
@@ -227,20 +248,20 @@ def handle_of(*messages: Text) -> Handle:
 @pytest.mark.anyio
 async def test_show_leaves_what_a_cell_shows_of_the_generation(texts: Session, page: Page) -> None:
     await texts.show("AB", max_tokens=40, logprobs=2)
-    assert page.stop == EMPTY
+    assert not page.stops
     alone = await texts.generate("AB", max_tokens=40, logprobs=2)
     assert page.card["text/plain"] == alone._repr_mimebundle_()["text/plain"]
     handle = texts.submit("AB", max_tokens=40, logprobs=2)
     handle.display()
     generation = await handle
-    await page.shows("[ended")
+    await page.is_static()
     assert page.card == generation._repr_mimebundle_()
     assert "the less likely the token" in str(page.card["text/html"])
 
 
 def test_show_sync_leaves_it_too(texts: Session, page: Page) -> None:
     texts.show_sync("AB", max_tokens=40)
-    assert page.stop == EMPTY
+    assert not page.stops
     assert page.card["text/plain"] == texts.generate_sync("AB", max_tokens=40)._repr_mimebundle_()["text/plain"]
 
 
@@ -301,10 +322,39 @@ async def test_leaving_show_cancels_and_leaves_what_came(
     text = "".join(piece.text for piece in handle.pieces.items)
     assert text
     assert str(page.card["text/plain"]).startswith(text)
-    while page.stop != EMPTY:
-        await page.drawn.grown(len(page.drawn.items))
+    await page.is_static()
     with pytest.raises(RequestCancelled):
         await handle
+
+
+@pytest.mark.parametrize("drawing", range(1, 7))
+def test_an_interrupt_while_it_is_drawn_cancels_and_leaves_how_it_ended(
+    drawing: int, held: Session, settler: FakeSettler, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def display(bundle: Mapping[str, object], *, raw: bool, display_id: str, update: bool) -> None:
+        if next(drawings) == drawing:
+            settler.release()
+            raise KeyboardInterrupt
+        settler.step()
+        page.display(bundle, raw=raw, display_id=display_id, update=update)
+
+    drawings = count(1)
+    monkeypatch.setattr("IPython.display.display", display)
+    handles: list[Handle] = []
+    monkeypatch.setattr(live_text, "_screen", partial(noted, live_text._screen, handles))
+    with pytest.raises(KeyboardInterrupt):
+        held.show_sync("AB", max_tokens=ENDLESS)
+    with pytest.raises(RequestCancelled):
+        handles[0].result()
+    if drawing > 2:  # there was an output before
+        while page.stops:
+            assert page.drawn.grown_blocking(len(page.drawn.items), timeout=30)
+        assert "[cancelled, " in str(page.card["text/plain"])
+
+
+def noted(make: Callable[..., Any], handles: list[Handle], request: Handle, cell: str) -> object:
+    handles.append(request)
+    return make(request, cell)
 
 
 @pytest.mark.anyio
@@ -367,25 +417,32 @@ async def end(session: Session, settler: FakeSettler) -> None:
     ],
 )
 def test_there_is_a_button_where_a_click_is_heard(
-    kernel: Kernel, show: str, button: bool, texts: Session, page: Page, monkeypatch: pytest.MonkeyPatch
+    kernel: Kernel,
+    show: str,
+    button: bool,
+    held: Session,
+    settler: FakeSettler,
+    page: Page,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(live_text, "kernel", lambda: kernel)
+    page.when_drawn = settler.release
     if show == "display":
-        handle = texts.submit("AB", max_tokens=100)
-        handle.display()
-        handle.result()
+        held.submit("AB", max_tokens=100).display()
     else:
-        texts.show_sync("AB", max_tokens=100)
+        held.show_sync("AB", max_tokens=100)
     assert bool(page.buttons) == button
     assert "To stop it, " in str(page.drawn.items[0]["text/plain"])
 
 
 @pytest.mark.anyio
 async def test_an_older_kernel_has_no_button_while_a_cell_awaits(
-    texts: Session, page: Page, monkeypatch: pytest.MonkeyPatch
+    held: Session, settler: FakeSettler, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_text, "kernel", lambda: Kernel())
-    await texts.show("AB", max_tokens=10)
+    page.when_drawn = settler.release
+    await held.show("AB", max_tokens=10)
+    assert "To stop it, " in str(page.drawn.items[0]["text/plain"])
     assert page.buttons == []
 
 

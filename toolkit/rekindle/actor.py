@@ -57,23 +57,32 @@ class Waiter:
             else:
                 self._call_soon(self._event.set)
 
-    async def wait(self, pulse: bool = False) -> None:
+    async def wait(self, pulse: bool = False, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """Wait for `wake`.
 
         Args:
+            timeout: seconds after which it ends in any case; None for never.
             pulse: keep an asyncio loop turning meanwhile. Asleep in its selector it would not see that a signal
                 handler cancelled the task, so 'interrupt kernel' would take effect only at the end. trio wakes itself.
         """
-        pulses = _Pulses(asyncio.get_running_loop()) if pulse and not in_trio() else None
+        if in_trio():
+            with anyio.move_on_after(timeout):
+                await self._event.wait()
+            return
+        # Not a timeout of the loop's, which an interrupt at the same moment would be blamed on.
+        loop = asyncio.get_running_loop()
+        timer = None if timeout is None else loop.call_later(timeout, self.wake)
+        pulses = _Pulses(loop) if pulse else None
         try:
             await self._event.wait()
         finally:
-            if pulses is not None:
-                pulses.stop()
+            for started in (timer, pulses):
+                if started is not None:
+                    started.cancel()
 
 
 class _Pulses:
-    """Does nothing, every `PULSE_SECONDS`. A timer rather than a timeout, which an interrupt would be blamed on."""
+    """Does nothing, every `PULSE_SECONDS`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -82,7 +91,7 @@ class _Pulses:
     def _beat(self) -> None:
         self._timer = self._loop.call_later(PULSE_SECONDS, self._beat)
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         self._timer.cancel()
 
 

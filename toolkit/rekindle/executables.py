@@ -17,6 +17,8 @@ from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import Key, Program, Programs, program_name
 from rekindle.workers import Workers
 
+TOLD = 4
+"""Differences of arguments that a warning tells of."""
 EXIT_SECONDS = 10.0
 """How long a process that ends waits for a program that is being made."""
 
@@ -95,8 +97,11 @@ class Executables:
 
     def compile_for(self, key: Key, arguments: Sequence[Any]) -> Program:
         """Compile a program for arguments other than it was made for, which takes seconds, and warn of it."""
-        differences = "; ".join(_differences(self._programs.arguments(key), arguments))
-        self._warn(key, f"it was called with other arguments than it was made for: {differences}")
+        differences = list(_differences(self._programs.arguments(key), arguments))
+        more = f"; and {len(differences) - TOLD} more" if len(differences) > TOLD else ""
+        self._warn(
+            key, f"it was called with other arguments than it was made for: {'; '.join(differences[:TOLD])}{more}"
+        )
         program = self._programs.lowered(key, arguments).compile()
         with self._lock:
             self.compilations += 1

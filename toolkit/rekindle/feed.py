@@ -48,19 +48,24 @@ class Feed(Generic[T]):
         self._closed = True
         self._wake()
 
-    async def grown(self, seen: int) -> None:
-        """Wait until there are more than `seen` items or the feed is closed; the loop keeps turning meanwhile."""
-        while not self._has_more(seen):
+    async def grown(self, seen: int, timeout: float | None = None) -> bool:  # noqa: ASYNC109
+        """Wait until there are more than `seen` items or the feed is closed; the loop keeps turning meanwhile.
+
+        Returns:
+            False if `timeout` seconds passed first.
+        """
+        if not self._has_more(seen):
             waiter = Waiter()
             self._waiting.append((waiter, seen))
             try:
                 if not self._has_more(seen):  # what came before the waiter stood there has woken nobody
-                    await waiter.wait(pulse=True)
+                    await waiter.wait(pulse=True, timeout=timeout)
             finally:
                 self._waiting.remove((waiter, seen))
+        return self._has_more(seen)
 
     def grown_blocking(self, seen: int, timeout: float | None = None) -> bool:
-        """The same for a thread without a loop; False if `timeout` seconds passed first."""
+        """The same for a thread without a loop."""
         waiter = _ThreadWaiter()
         self._waiting.append((waiter, seen))
         try:

@@ -198,4 +198,4 @@ def said_html(text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogpr
 
 def counted(tokens: Sized) -> str:
     """How many tokens, in words."""
-    return f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
+    return f"{len(tokens):,} token{'s' * (len(tokens) != 1)}"

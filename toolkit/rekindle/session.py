@@ -231,7 +231,7 @@ class Session:
         `request = session.submit(...); request.display(); answer = await request`.
 
         Leaving the await early, by an interrupt or a timeout, cancels the request, and what has come of it stays, as it
-        does where the button below it is pressed, which raises nothing. A button needs ipykernel 7 and asyncio; with
+        does where its button is pressed, which raises nothing. A button needs ipykernel 7 and asyncio; with
         others it would hear of clicks only after the cell, and "interrupt kernel" is there to stop it. Arguments and
         errors are those of `generate`.
         """

@@ -4,8 +4,6 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import anyio
-
 from rekindle.feed import TO_THE_END, Feed
 from rekindle.progress import Progress
 from rekindle.progress_bars import ProgressBars
@@ -37,8 +35,7 @@ async def awaited(waits: Waits[T]) -> T:
         wait = next(waits)
         while True:
             try:
-                with anyio.move_on_after(wait.timeout):
-                    await wait.feed.grown(wait.seen)
+                await wait.feed.grown(wait.seen, wait.timeout)
             except BaseException as error:
                 wait = waits.throw(error)
             else:

@@ -48,7 +48,7 @@ def overview_html(board: Board) -> str:
         _section("tokens of prompts, found in", _bar(found(stats), "tokens"), _found(found(stats))),
         _section("programs", _ready(board), _programs(board)),
     )
-    faded = ";opacity:0.6" if board.facts.ended else ""
+    faded = ";opacity:0.85" if board.facts.ended else ""
     return f'<div style="{WHOLE}{faded}">{_title(board)}<div style="{GRID}">{"".join(sections)}</div></div>'
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from contextvars import Context, copy_context
 from typing import Any
 from uuid import uuid4
 
@@ -24,6 +25,16 @@ def hears_clicks_while_a_cell_awaits(kernel: Any) -> bool:
     return getattr(kernel, "shell_channel_thread", None) is not None
 
 
+def context_of_threads() -> Context:
+    """What a thread that draws is to run in, asked by the cell that starts it.
+
+    What it draws belongs to the cell that runs at that time: a tool that executes a notebook hears of that one alone.
+    But ipykernel 7.0 knows a cell only in the cell's own context.
+    """
+    ipykernel = sys.modules.get("ipykernel")
+    return copy_context() if ipykernel and ipykernel.version_info[:2] == (7, 0) else Context()
+
+
 class Output:
     """One output, of the cell that runs when it is first drawn. One thread at a time may draw it."""
 
@@ -37,8 +48,8 @@ class Output:
             from IPython.display import display
 
             update = self._drawn is not None
-            self._drawn = bundle
             display(bundle, raw=True, display_id=self._display_id, update=update)  # type: ignore[no-untyped-call]
+            self._drawn = bundle
 
 
 class StopButton:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Protocol
 
 from rekindle.notebook.board import Board
@@ -12,6 +12,11 @@ PERIOD = 1 / 3
 """Seconds between two looks."""
 GRACE = 2.0
 """Seconds without a view after which its output is taken for closed: one that moves is closed and opened again."""
+
+CLOSING = 1.0
+"""Seconds that a front end has at the end to say that it shows something else now."""
+LOOKED_SECONDS = 0.02
+"""How often to see whether it has."""
 
 
 class Screen(Protocol):
@@ -44,7 +49,7 @@ class Live:
     Args:
         look: takes a snapshot.
         screen: shows it.
-        leave: called at the end, when the screen is closed.
+        leave: called at the end, before the screen is closed; puts something else in its place.
         clock: in seconds.
     """
 
@@ -89,8 +94,15 @@ class Live:
         try:
             while not self._told.wait(PERIOD) and self.update():
                 pass
-            self._screen.close()
             self._leave()
+            self._let_go_of_views()
+            self._screen.close()
         except Exception:
             if not ending():  # a kernel that shuts down has no sockets any more
                 raise
+
+    def _let_go_of_views(self) -> None:
+        """A front end gives up a widget's subshell with it, and ipykernel says in a cell what then comes for that."""
+        last = self._clock() + CLOSING
+        while self._screen.viewed and self._clock() < last:
+            sleep(LOOKED_SECONDS)

@@ -1,7 +1,7 @@
 """A request drawn as its text comes: in an output of a notebook's cell, or printed where there is none."""
 
+from collections.abc import Callable
 from contextlib import suppress
-from contextvars import copy_context
 from functools import partial
 from typing import Literal, Protocol
 
@@ -9,7 +9,13 @@ from rekindle import markup
 from rekindle.actor import in_trio
 from rekindle.errors import RequestCancelled
 from rekindle.feed import TO_THE_END, Feed
-from rekindle.notebook.front_end import Output, StopButton, hears_clicks_while_a_cell_awaits, kernel
+from rekindle.notebook.front_end import (
+    Output,
+    StopButton,
+    context_of_threads,
+    hears_clicks_while_a_cell_awaits,
+    kernel,
+)
 from rekindle.notebook.printed import Printed
 from rekindle.results import Piece, Standing, counted
 from rekindle.threads import soon
@@ -78,7 +84,10 @@ def show(request: Request, cell: Cell) -> Waits[None]:
 
 def display(request: Request) -> None:
     """Draw a request from now on, and return at once."""
-    _draw_on(request, _screen(request, "ends"))
+    screen = _screen(request, "ends")
+    if not request.pieces.closed:
+        screen.draw()  # here, since an output belongs to the cell that runs when it is first drawn
+    _draw_on(request, screen)
 
 
 def drawing(request: Request, screen: Screen) -> Waits[None]:
@@ -98,41 +107,41 @@ def _draw_on(request: Request, screen: Screen) -> None:
     if request.pieces.closed:
         draw()
     else:
-        # ipykernel keeps in the context what belongs to which cell, and 7.0 draws nothing without it.
-        soon(partial(copy_context().run, draw), "display")
+        soon(partial(context_of_threads().run, draw), "display")
 
 
 def _screen(request: Request, cell: Cell) -> Screen:
     if (found := kernel()) is None:
         return Printed(request)
     if cell == "ends":
-        return Card(request, "To stop it, call its cancel().", button=True)
-    heard = cell == "awaits" and not in_trio() and hears_clicks_while_a_cell_awaits(found)
-    return Card(request, "To stop it, interrupt the kernel.", button=heard)
+        heard, otherwise = True, "To stop it, call its cancel()."
+    else:
+        heard = cell == "awaits" and not in_trio() and hears_clicks_while_a_cell_awaits(found)
+        otherwise = "To stop it, interrupt the kernel."
+    return Card(request, partial(StopButton, request.cancel, otherwise, button=heard))
 
 
 class Card:
     """An output that shows the end of the text while it grows, and then what a cell shows of the whole.
 
-    It is there as soon as it is made.
-
     Args:
         request: what is drawn.
-        otherwise, button: as of `StopButton`.
+        stop: makes what it can be stopped with.
     """
 
     seconds = REDRAWN_SECONDS
 
-    def __init__(self, request: Request, otherwise: str, *, button: bool):
+    def __init__(self, request: Request, stop: Callable[[], StopButton]):
         self._request = request
+        self._make_stop = stop
+        self._stop: StopButton | None = None
+        self._output = Output()
         self._seen = self._before = 0
         self._text = ""
-        ended = request.pieces.closed
-        self._stop = None if ended else StopButton(request.cancel, otherwise, button=button)
-        self._output = Output()
-        self._output.draw(request.shown() if ended else self._now())
 
     def draw(self) -> None:
+        if self._stop is None:
+            self._stop = self._make_stop()
         self._output.draw(self._now())
 
     def close(self) -> None:
