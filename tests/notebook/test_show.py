@@ -94,6 +94,16 @@ def test_an_interrupt_leaves_what_came_and_that_it_was_cancelled(wait: str, note
     assert_usable(notebook)
 
 
+def test_an_interrupt_is_not_blamed_on_a_timeout(notebook: Notebook) -> None:
+    for _ in range(6):  # of those at any moment, more than half once were
+        cell = notebook.start("when(generating(), 'now'); await session.show(token_ids=PROMPT, **LONG)")
+        cell.wait_for("now\n")
+        interrupted, *_ = cell.interrupt()
+        assert interrupted.error == "CancelledError"
+        assert "deadline" not in interrupted.traceback
+    assert_usable(notebook)
+
+
 def test_an_interrupt_of_a_trio_cell_does_too(notebook: Notebook, page: Page) -> None:
     notebook.run("%autoawait trio")
     stop(notebook, "generating()", "await session.show(token_ids=PROMPT, **LONG)", lambda name, value: None)

@@ -191,25 +191,6 @@ def test_asyncios_own_ways_to_leave_are_thrown_into_it_as_they_are() -> None:
     assert left == ["True", "cleaned up"] * 2
 
 
-def test_an_interrupt_at_the_moment_of_a_waits_timeout_is_not_blamed_on_it() -> None:
-    """A loop that sleeps hears of both at once: the interrupt of a signal handler alone does not wake it."""
-
-    def waiting() -> Waits[None]:
-        while True:
-            yield Wait(Feed(), timeout=0.001)
-
-    async def interrupted() -> None:
-        task = asyncio.ensure_future(awaited(waiting()))
-        await asyncio.sleep(0)
-        threading.Event().wait(0.01)  # the loop hears nothing meanwhile, and the time is over
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError) as left:
-            await task
-        assert left.value.args == ()
-
-    asyncio.run(interrupted())
-
-
 def test_leaving_a_blocking_one_early_is_thrown_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[str] = []
     feed: Feed[int] = Feed()
