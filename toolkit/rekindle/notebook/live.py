@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter, sleep
 from typing import Protocol
 
 from rekindle.notebook.board import Board
+from rekindle.notebook.front_end import context_of_threads
 from rekindle.threads import ending
 
 PERIOD = 1 / 3
@@ -63,7 +65,8 @@ class Live:
         self._look, self._screen, self._leave, self._clock = look, screen, leave, clock
         self._unseen_since: float | None = None
         self._told = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rekindle-dashboard", daemon=True)
+        run = partial(context_of_threads().run, self._run)
+        self._thread = threading.Thread(target=run, name="rekindle-dashboard", daemon=True)
 
     def start(self) -> None:
         """Begin; the screen has been shown the first snapshot."""
