@@ -65,6 +65,7 @@ class Waiter:
             pulse: keep an asyncio loop turning meanwhile. Asleep in its selector it would not see that a signal
                 handler cancelled the task, so 'interrupt kernel' would take effect only at the end. trio wakes itself.
         """
+        __tracebackhide__ = True  # a cell shows errors without such frames
         if in_trio():
             with anyio.move_on_after(timeout):
                 await self._event.wait()

@@ -78,6 +78,7 @@ class Asked:
 
     async def ended(self) -> Any:
         """Wait for all; leaving the wait in any way cancels those that have not ended."""
+        __tracebackhide__ = True  # a cell shows errors without such frames
         try:
             return self._shaped([await handle for handle in self.handles])
         finally:
@@ -85,6 +86,7 @@ class Asked:
 
     def ended_blocking(self) -> Any:
         """The blocking twin of `ended`."""
+        __tracebackhide__ = True
         try:
             return self._shaped([handle.result() for handle in self.handles])
         finally:

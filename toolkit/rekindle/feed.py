@@ -54,6 +54,7 @@ class Feed(Generic[T]):
         Returns:
             False if `timeout` seconds passed first.
         """
+        __tracebackhide__ = True  # a cell shows errors without such frames
         if not self._has_more(seen):
             waiter = Waiter()
             self._waiting.append((waiter, seen))
@@ -66,6 +67,7 @@ class Feed(Generic[T]):
 
     def grown_blocking(self, seen: int, timeout: float | None = None) -> bool:
         """The same for a thread without a loop."""
+        __tracebackhide__ = True
         waiter = _ThreadWaiter()
         self._waiting.append((waiter, seen))
         try:

@@ -148,6 +148,7 @@ class Handle:
             RequestCancelled: it was cancelled.
             RekindleError: it failed; the class says why.
         """
+        __tracebackhide__ = True  # a cell shows errors without such frames
         try:
             ended = self._feed.grown_blocking(TO_THE_END, timeout)
         except KeyboardInterrupt:
@@ -164,6 +165,7 @@ class Handle:
         return Stream(self)
 
     async def _wait(self) -> Generation:
+        __tracebackhide__ = True
         try:
             await self._feed.grown(TO_THE_END)
         except BaseException:
@@ -172,6 +174,7 @@ class Handle:
         return self._finished()
 
     def _finished(self) -> Generation:
+        __tracebackhide__ = True
         if isinstance(self._outcome, Generation):
             return self._outcome
         assert self._outcome is not None, "a closed feed has an outcome"
@@ -246,6 +249,7 @@ class Stream(AsyncIterator[Piece], Iterator[Piece]):
         self._seen = 0
 
     async def __anext__(self) -> Piece:
+        __tracebackhide__ = True
         try:
             await self._handle._feed.grown(self._seen)
         except BaseException:
@@ -254,6 +258,7 @@ class Stream(AsyncIterator[Piece], Iterator[Piece]):
         return self._next(StopAsyncIteration)
 
     def __next__(self) -> Piece:
+        __tracebackhide__ = True
         try:
             self._handle._feed.grown_blocking(self._seen)
         except BaseException:
@@ -271,6 +276,7 @@ class Stream(AsyncIterator[Piece], Iterator[Piece]):
         return markup.bundle(repr(self), self._handle._html("Stream"))
 
     def _next(self, stop: type[Exception]) -> Piece:
+        __tracebackhide__ = True
         pieces = self._handle._feed.items
         if self._seen < len(pieces):
             self._seen += 1

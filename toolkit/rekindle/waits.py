@@ -31,6 +31,7 @@ Waits = Generator[Wait, None, T]
 
 async def awaited(waits: Waits[T]) -> T:
     """Run an operation; the loop keeps turning meanwhile."""
+    __tracebackhide__ = True  # a cell shows errors without such frames
     try:
         wait = next(waits)
         while True:
@@ -47,6 +48,7 @@ async def awaited(waits: Waits[T]) -> T:
 
 def blocked(waits: Waits[T]) -> T:
     """Run an operation on a thread that has nothing else to do."""
+    __tracebackhide__ = True
     try:
         wait = next(waits)
         while True:

@@ -68,6 +68,7 @@ def show(request: Request, cell: Cell) -> Waits[None]:
     Raises:
         RekindleError: it failed; the class says why.
     """
+    __tracebackhide__ = True  # a cell shows errors without such frames
     screen = _screen(request, cell)
     try:
         yield from drawing(request, screen)
@@ -92,6 +93,7 @@ def display(request: Request) -> None:
 
 def drawing(request: Request, screen: Screen) -> Waits[None]:
     """Draw it whenever there is something new, but not too often, and at its end."""
+    __tracebackhide__ = True
     pieces = request.pieces
     while not pieces.closed:
         seen = len(pieces.items)
