@@ -105,7 +105,7 @@ def test_it_stops_when_its_output_is_closed_and_leaves_no_widget(cell: str, fron
     widgets.read_until(lambda: widgets.updates == 1)
     assert set(front.output) == {"text/html", "text/plain"}
     assert "running when this stopped" in front.output["text/html"]
-    assert widgets.states == {}
+    widgets.read_until(lambda: not widgets.states)
     assert front.notebook.run(ENDED) == "[]\n"
 
 
