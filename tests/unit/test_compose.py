@@ -27,7 +27,7 @@ from rekindle.errors import (
     RequestCancelled,
     UnsupportedModel,
 )
-from rekindle.messages import Admit, Cancel, Message, Rejected, Settled, Text
+from rekindle.messages import Admit, Cancel, Message, Rejected, Settled, Stopped, Text
 from rekindle.models.families import FAMILIES, Family
 from rekindle.session import Session
 from rekindle.testing import expected_tokens, fake_limits, fake_machine, fake_session
@@ -149,6 +149,21 @@ def test_an_actor_may_say_what_only_others_say() -> None:
             handles[0].result()
         assert handles[1].result().token_ids == expected_tokens([2], 2)
         assert 3 <= session.stats.scheduler.generated_tokens < 100
+
+
+def test_a_request_that_an_actor_stops_ends_well(byte_tokenizer: Tokenizer) -> None:
+    def stop(message: Message) -> Iterable[Message]:
+        yield message
+        if isinstance(message, Text) and message.token_ids:
+            yield Stopped(message.request_id, 1)
+
+    machine = fake_machine(fake_limits(overlap=False), tokenizer=byte_tokenizer)
+    actors = replace(machine.actors, detokenizer=Between(machine.actors.detokenizer, stop))
+    with fake_session(replace(machine, actors=actors)) as session:
+        stopped = session.generate_sync(token_ids=PROMPT, max_tokens=9, ignore_eos=True)
+    assert (stopped.finish_reason, stopped.stopped_by) == ("stop", None)
+    assert stopped.token_ids[0] == expected_tokens(PROMPT, 1)[0]
+    assert len(stopped.token_ids) < 9
 
 
 def test_one_actor_may_have_two_places_and_takes_one_message_at_a_time() -> None:

@@ -79,7 +79,7 @@ class Detokenizer:
         by: str | int | None = stop
         if stop is not None:
             end = "stop"
-        elif end == "stop":
+        elif end == "stop" and token_ids:  # without one, an actor of somebody's own has stopped it
             by = token_ids[-1]
         return Text(
             output.request.id,

@@ -379,7 +379,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A stop string is complete in the text of a request; its output ends after this many tokens."""
+    """A request is to end, well, after this many tokens: a stop string is complete in its text."""
 
     request_id: int
     tokens: int
