@@ -1,0 +1,43 @@
+"""A notebook that a tool executes, as papermill does, is left with outputs that need neither widgets nor a kernel."""
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from jupyter_client.manager import KernelManager
+
+from tests.notebook.kernels import COLAB, COMMAND, CURRENT, environment
+
+pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
+
+CELLS = (
+    "from rekindle.testing import fake_session; session = fake_session()",
+    "await session.show(token_ids=[3, 1, 4], max_tokens=5)",
+    "handle = session.submit(token_ids=[3, 1, 4], max_tokens=5); handle.display(); done = await handle",
+    "done",
+    "board = session.dashboard(); board",
+    "board.stop(); session.cache.draw()",
+    "await session.close()",
+)
+
+
+@pytest.mark.parametrize("kernel", [CURRENT, COLAB])
+def test_what_is_shown_is_static_html(kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbclient = pytest.importorskip("nbclient", reason="it comes with `make tutorials`")
+    for name, value in environment(kernel, tmp_path / "ipython").items():
+        monkeypatch.setenv(name, value)
+    manager: Any = KernelManager()
+    manager.kernel_spec.argv = list(COMMAND)
+    made: Any = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])  # type: ignore[no-untyped-call]
+    nbclient.NotebookClient(made, km=manager, timeout=120).execute(cleanup_kc=True)
+    manager.shutdown_kernel(now=True)
+    manager.cleanup_resources()
+    opened, shown, displayed, value, board, drawn, _ = (cell.outputs for cell in made.cells)
+    assert opened == []
+    for outputs in (shown, displayed, value, board, drawn):
+        said = [output.data for output in outputs if "data" in output and output.data.get("text/html") != ""]
+        assert all("application/vnd.jupyter.widget-view+json" not in data for data in said)
+        assert any("text/html" in data or "image/svg+xml" in data for data in said), outputs
+    for outputs in (shown, displayed, value):
+        assert any("ended: length, 5 tokens" in output.data.get("text/html", "") for output in outputs)
