@@ -15,7 +15,7 @@ import numpy as np
 
 from rekindle.model_config import ModelConfig, Rope
 from rekindle.program_key import Build, ProgramKey, Target
-from rekindle.program_store import ProgramStore
+from rekindle.program_store import ProgramStore, Serialized
 
 MODEL = ModelConfig(
     family="llama", vocab_size=9, hidden_size=8, intermediate_size=8, num_layers=3, num_heads=4, num_kv_heads=2,
@@ -33,6 +33,13 @@ def some_key(number: int) -> ProgramKey:
 def small_program(factor: float = 2.0) -> jax.stages.Compiled:
     """Multiplies `ARGUMENT`."""
     return jax.jit(lambda x: x * np.float32(factor)).lower(ARGUMENT).compile()
+
+
+def serialized(program: jax.stages.Compiled | None = None) -> Serialized:
+    """A program, by default `small_program()`, as the store takes it."""
+    content = ProgramStore(Path()).serialize(small_program() if program is None else program)
+    assert content is not None
+    return content
 
 
 def multiplies(program: jax.stages.Compiled, factor: float = 2.0) -> bool:
@@ -54,7 +61,7 @@ def in_other_processes(count: int, work: Callable[..., None], *arguments: object
 
 def save_until_killed(directory: Path, log: Path, first: int, seconds: float) -> None:
     """Save one program after the other, and write down which are stored."""
-    program, store = small_program(), ProgramStore(directory)
+    program, store = serialized(), ProgramStore(directory)
     store.save(some_key(first), program)
     # The signal's default action ends the process where it is, as SIGKILL does.
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -67,7 +74,7 @@ def save_until_killed(directory: Path, log: Path, first: int, seconds: float) ->
 def share(directory: Path, rounds: int, capacity_bytes: int) -> None:
     """Load and save the same few programs as somebody else does, and see that each is right."""
     warnings.simplefilter("error")
-    programs = [small_program(number) for number in range(5)]
+    programs = [serialized(small_program(number)) for number in range(5)]
     for turn in range(rounds):
         number = (turn * (1 + os.getpid() % 4)) % 5
         store = ProgramStore(directory, capacity_bytes)
@@ -83,7 +90,8 @@ def use_each_of_two_devices(directory: Path) -> None:
     jax.config.update("jax_num_cpu_devices", 2)
     for number, device in enumerate(jax.devices()):
         there = jax.device_put(ARGUMENT, device)
-        assert ProgramStore(directory).save(some_key(number), jax.jit(lambda x: x + x).lower(there).compile())
+        doubling = jax.jit(lambda x: x + x).lower(there).compile()
+        assert ProgramStore(directory).save(some_key(number), serialized(doubling))
         program = ProgramStore(directory).load(some_key(number), [device])
         assert program is not None
         result = program(there)

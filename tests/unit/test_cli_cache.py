@@ -20,7 +20,7 @@ from rekindle.cli.units import ago, parse_size, size_text
 from rekindle.program_key import ProgramKey, code_digest
 from rekindle.program_store import ProgramStore
 from rekindle.progress import silent
-from tests.unit.stored_programs import MODEL, small_program, some_key
+from tests.unit.stored_programs import MODEL, serialized, some_key
 from tests.unit.stored_snapshots import PATH_PAGES, open_store, path, write
 
 OPTIONS = "--max-running 2 --decode-buckets 2 --max-prefill-tokens 16 --page-size 16 --max-context 64 --max-logprobs 2"
@@ -45,7 +45,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "models" / "tiny.gguf").write_bytes(bytes(2_500_000))
     (root / "tests" / "notes").write_bytes(bytes(999))
     for place, name in enumerate(STEPS):
-        assert ProgramStore(root / "programs").save(step_key(name), small_program())
+        assert ProgramStore(root / "programs").save(step_key(name), serialized())
         used(root / "programs" / step_key(name).digest, 1000 + place)
     for number in (1, 2):
         write(open_store(root / "snapshots"), path(number))
@@ -315,8 +315,8 @@ def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
     first, second, *rest = wanted.blueprint.all_programs()
     other = wanted.shelf.key(second)
     changed = replace(other, build=replace(other.build, xla_flags="XLA_FLAGS: --xla_a", code="0" * 64))
-    assert wanted.shelf.store.save(wanted.shelf.key(first), small_program())
-    assert wanted.shelf.store.save(changed, small_program())
+    assert wanted.shelf.store.save(wanted.shelf.key(first), serialized())
+    assert wanted.shelf.store.save(changed, serialized())
     output = explained(capsys, wanted)
     assert f"programs: 1 of 6 are stored in {cache / 'programs'}\n  stored: empty\n" in output
     assert (
@@ -333,7 +333,7 @@ def test_explain_shows_of_a_long_value_only_what_differs(wanted: Needed, capsys:
     key = wanted.shelf.key(wanted.blueprint.all_programs()[0])
     other = replace(key.build, jax_config=key.build.jax_config.replace("jax_enable_x64=False", "jax_enable_x64=True"))
     statics = key.statics.replace("float32", "bfloat16")
-    assert wanted.shelf.store.save(replace(key, statics=statics, build=other), small_program())
+    assert wanted.shelf.store.save(replace(key, statics=statics, build=other), serialized())
     output = explained(capsys, wanted)
     assert "        here    jax_enable_x64=False\n        stored  jax_enable_x64=True\n" in output
     assert '        here    "dtype": "float32"\n        stored  "dtype": "bfloat16"\n' in output

@@ -15,6 +15,7 @@ from rekindle.buckets import Bucket
 from rekindle.errors import SessionClosed
 from rekindle.executables import Executables
 from rekindle.program_shelf import ProgramShelf
+from rekindle.program_store import Serialized
 from rekindle.programs import ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
 from rekindle.testing import FAKE_MODEL
 from rekindle.workers import WORKERS
@@ -59,12 +60,17 @@ class Shelf:
 
     def __init__(self, stored: Sequence[Key] = ()):
         self.stored = set(stored)
+        self.serialized: list[Key] = []
         self.saved: list[Key] = []
 
     def load(self, key: Key) -> Program | None:
         return (lambda: key) if key in self.stored else None
 
-    def save(self, key: Key, program: Program) -> bool:
+    def serialize(self, program: Program) -> Serialized | None:
+        self.serialized.append(program())
+        return {}
+
+    def save(self, key: Key, program: Serialized) -> bool:
         self.saved.append(key)
         return True
 
@@ -107,6 +113,16 @@ def test_stored_programs_are_loaded_and_others_saved() -> None:
     assert (executables.loads, executables.compilations) == (2, 2)
     assert sorted(programs.begun) == sorted(shelf.saved) == sorted(STEPS[2:])
     assert executables.misses == {key: {"code": ("new", "old")} for key in STEPS[2:]}
+
+
+def test_a_program_is_serialized_before_anybody_can_call_it() -> None:
+    """XLA serializes no sort that has run."""
+    shelf, known = Shelf(), list[list[Key]]()
+    executables = made(GatedPrograms(), shelf=shelf)
+    executables.obtain(ENTER).add_done_callback(lambda _: known.append(list(shelf.serialized)))
+    executables.idle().result(SECONDS)
+    assert known == [[ENTER]]
+    assert shelf.saved == [ENTER]
 
 
 def test_a_failure_is_told_to_all_who_wait_and_another_try_is_made_later() -> None:

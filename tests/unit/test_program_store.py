@@ -27,7 +27,7 @@ from rekindle.buckets import Bucket
 from rekindle.checkpoint.open import open_checkpoint
 from rekindle.errors import StorageError
 from rekindle.models.load import load_decoder
-from rekindle.program_store import ProgramStore
+from rekindle.program_store import ProgramStore, Serialized
 from rekindle.step import Layout, empty_pages, empty_slots, step
 from tests.unit.stored_programs import (
     in_other_processes,
@@ -35,6 +35,7 @@ from tests.unit.stored_programs import (
     multiplies,
     run_stored_step,
     save_until_killed,
+    serialized,
     share,
     small_program,
     some_key,
@@ -45,8 +46,8 @@ HERE = jax.devices()[:1]
 
 
 @pytest.fixture(scope="module")
-def program() -> jax.stages.Compiled:
-    return small_program()
+def program() -> Serialized:
+    return serialized()
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def entry(directory: Path, program: jax.stages.Compiled) -> Path:
+def entry(directory: Path, program: Serialized) -> Path:
     """The entry of `some_key(0)`."""
     assert ProgramStore(directory).save(some_key(0), program)
     return directory / some_key(0).digest
@@ -76,7 +77,7 @@ def digests(*numbers: int) -> set[str]:
     return {some_key(number).digest for number in numbers}
 
 
-def test_a_program_comes_back(directory: Path, program: jax.stages.Compiled) -> None:
+def test_a_program_comes_back(directory: Path, program: Serialized) -> None:
     store, before = ProgramStore(directory), time.time()
     assert store.load(some_key(0), HERE) is None
     assert store.save(some_key(0), program)
@@ -113,7 +114,7 @@ def test_a_step_from_the_store_is_the_compiled_one_in_a_process_that_compiles_no
     np.savez(tmp_path / "inputs.npz", *map(np.array, jax.tree.leaves(arguments)))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
     compiled = jax.jit(run, donate_argnames=("pages", "slots")).lower(*shapes).compile()
-    assert ProgramStore(directory).save(model_key(checkpoint.config, shapes), compiled)
+    assert ProgramStore(directory).save(model_key(checkpoint.config, shapes), serialized(compiled))
 
     outputs = tmp_path / "outputs.npz"
     ended = in_other_processes(
@@ -189,7 +190,7 @@ def test_a_description_that_still_reads_well_but_is_not_as_it_was_written_is_dro
 
 @pytest.mark.parametrize("kind", ["file", "link", "empty directory", "another program"])
 def test_something_else_under_the_name_of_an_entry_is_dropped(
-    kind: str, entry: Path, tmp_path: Path, program: jax.stages.Compiled
+    kind: str, entry: Path, tmp_path: Path, program: Serialized
 ) -> None:
     other = entry.with_name(some_key(1).digest)
     match kind:
@@ -231,7 +232,7 @@ def test_an_entry_that_another_process_removes_under_our_hands_is_a_miss(
     assert not loads(entry.parent, 0)
 
 
-def test_foreign_files_in_the_directory_are_left_alone(entry: Path, program: jax.stages.Compiled) -> None:
+def test_foreign_files_in_the_directory_are_left_alone(entry: Path, program: Serialized) -> None:
     foreign = entry.with_name("notes.txt")
     foreign.write_text("mine")
     store = ProgramStore(entry.parent, capacity_bytes=1)
@@ -243,7 +244,7 @@ def test_foreign_files_in_the_directory_are_left_alone(entry: Path, program: jax
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o720, 0o1777])
-def test_a_directory_that_others_can_write_to_is_refused(mode: int, entry: Path, program: jax.stages.Compiled) -> None:
+def test_a_directory_that_others_can_write_to_is_refused(mode: int, entry: Path, program: Serialized) -> None:
     entry.parent.chmod(mode)
     store = ProgramStore(entry.parent)
     with pytest.raises(StorageError, match=r"writable by others.*chmod"):
@@ -280,7 +281,7 @@ def test_an_entry_with_a_file_of_another_user_is_refused(entry: Path) -> None:
         ProgramStore(entry.parent).load(some_key(0), HERE)
 
 
-def test_programs_are_private_whatever_the_umask_is(directory: Path, program: jax.stages.Compiled) -> None:
+def test_programs_are_private_whatever_the_umask_is(directory: Path, program: Serialized) -> None:
     before = os.umask(0)
     try:
         assert ProgramStore(directory).save(some_key(0), program)
@@ -296,7 +297,7 @@ def test_a_link_to_the_directory_is_followed(entry: Path, tmp_path: Path) -> Non
     assert loads(tmp_path / "link", 0)
 
 
-def fill(directory: Path, program: jax.stages.Compiled, numbers: range) -> int:
+def fill(directory: Path, program: Serialized, numbers: range) -> int:
     """Save programs, the first ones least recently used; the size of one."""
     for number in numbers:
         assert ProgramStore(directory).save(some_key(number), program)
@@ -305,7 +306,7 @@ def fill(directory: Path, program: jax.stages.Compiled, numbers: range) -> int:
     return max(entry.bytes for entry in ProgramStore(directory).entries())
 
 
-def test_the_least_recently_used_programs_leave_first(directory: Path, program: jax.stages.Compiled) -> None:
+def test_the_least_recently_used_programs_leave_first(directory: Path, program: Serialized) -> None:
     size = fill(directory, program, range(4))
     assert loads(directory, 0)
     store = ProgramStore(directory, capacity_bytes=3 * size + size // 2)
@@ -314,7 +315,7 @@ def test_the_least_recently_used_programs_leave_first(directory: Path, program: 
     assert [entry.digest for entry in store.entries()] == [some_key(number).digest for number in (4, 0, 3)]
 
 
-def test_a_program_that_this_process_uses_is_never_evicted(directory: Path, program: jax.stages.Compiled) -> None:
+def test_a_program_that_this_process_uses_is_never_evicted(directory: Path, program: Serialized) -> None:
     size = fill(directory, program, range(3))
     store = ProgramStore(directory, capacity_bytes=2 * size + size // 2)
     assert store.load(some_key(0), HERE) is not None
@@ -328,9 +329,7 @@ def test_a_program_that_this_process_uses_is_never_evicted(directory: Path, prog
     assert list(directory.glob(".*")) == []
 
 
-def test_pruning_makes_room_and_removes_what_killed_processes_left(
-    directory: Path, program: jax.stages.Compiled
-) -> None:
+def test_pruning_makes_room_and_removes_what_killed_processes_left(directory: Path, program: Serialized) -> None:
     size = fill(directory, program, range(3))
     old, young = directory / ".writing-old", directory / ".writing-young"
     for path in (old, young):
@@ -352,7 +351,7 @@ def test_a_store_that_is_not_there_is_empty(directory: Path) -> None:
     assert not directory.exists()
 
 
-def test_a_program_is_explained_by_the_most_similar_one(directory: Path, program: jax.stages.Compiled) -> None:
+def test_a_program_is_explained_by_the_most_similar_one(directory: Path, program: Serialized) -> None:
     store, wanted = ProgramStore(directory), some_key(0)
     for other in (replace(wanted, statics="1", arguments="2"), replace(wanted, statics="3"), some_key(1)):
         assert store.save(other, program)
@@ -362,7 +361,7 @@ def test_a_program_is_explained_by_the_most_similar_one(directory: Path, program
     assert store.explain(some_key(2)) is None
 
 
-def saving_fails_with_one_warning(directory: Path, program: jax.stages.Compiled, reason: str) -> None:
+def saving_fails_with_one_warning(directory: Path, program: Serialized, reason: str) -> None:
     store = ProgramStore(directory)
     with pytest.warns(RuntimeWarning, match=reason) as warned:
         assert not store.save(some_key(7), program)
@@ -374,7 +373,7 @@ def saving_fails_with_one_warning(directory: Path, program: jax.stages.Compiled,
 @pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("call", ["shutil.disk_usage", "tempfile.mkdtemp", "os.fsync", "pathlib.Path.rename"])
 def test_a_directory_that_cannot_be_written_to_costs_one_warning(
-    call: str, problem: int, entry: Path, program: jax.stages.Compiled, monkeypatch: pytest.MonkeyPatch
+    call: str, problem: int, entry: Path, program: Serialized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(problem, os.strerror(problem))
@@ -396,7 +395,7 @@ def test_programs_are_loaded_from_a_directory_that_cannot_be_written_to(
     assert loads(entry.parent, 0)
 
 
-def test_a_file_in_the_place_of_the_directory_costs_one_warning(tmp_path: Path, program: jax.stages.Compiled) -> None:
+def test_a_file_in_the_place_of_the_directory_costs_one_warning(tmp_path: Path, program: Serialized) -> None:
     (tmp_path / "file").write_text("")
     saving_fails_with_one_warning(tmp_path / "file", program, "FileExistsError")
     saving_fails_with_one_warning(tmp_path / "file" / "below", program, "NotADirectoryError")
@@ -415,7 +414,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_disk_costs_one_warning(small_disk: Path, program: jax.stages.Compiled) -> None:
+def test_a_full_disk_costs_one_warning(small_disk: Path, program: Serialized) -> None:
     assert ProgramStore(small_disk).save(some_key(0), program)
     (small_disk / "filler").write_bytes(b"x" * (1536 << 10))
     saving_fails_with_one_warning(small_disk, program, "No space left")
@@ -424,7 +423,7 @@ def test_a_full_disk_costs_one_warning(small_disk: Path, program: jax.stages.Com
 
 
 def test_a_disk_that_fills_up_while_orbax_writes_costs_one_warning(
-    entry: Path, program: jax.stages.Compiled, monkeypatch: pytest.MonkeyPatch
+    entry: Path, program: Serialized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write_half(path: Path, _: object, compressed: bool) -> None:
         path.mkdir()
@@ -438,13 +437,27 @@ def test_a_disk_that_fills_up_while_orbax_writes_costs_one_warning(
 
 
 def test_a_program_that_cannot_be_serialized_costs_one_warning(
-    directory: Path, program: jax.stages.Compiled, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: object) -> None:
         raise ValueError("Compilation does not support serialization")
 
     monkeypatch.setattr("rekindle.program_store.serialize", refuse)
-    saving_fails_with_one_warning(directory, program, "does not support serialization")
+    store = ProgramStore(directory)
+    with pytest.warns(RuntimeWarning, match="does not support serialization"):
+        assert store.serialize(small_program()) is None
+    assert store.serialize(small_program()) is None
+
+
+def test_a_program_with_a_sort_is_stored_though_it_runs_before_it_is_saved(directory: Path) -> None:
+    numbers, store = jax.device_put(np.arange(8)[::-1]), ProgramStore(directory)
+    program = jax.jit(jnp.sort).lower(numbers).compile()
+    content = serialized(program)
+    expected = np.asarray(program(numbers))
+    assert store.save(some_key(0), content)
+    found = store.load(some_key(0), HERE)
+    assert found is not None
+    np.testing.assert_array_equal(found(numbers), expected)
 
 
 @pytest.mark.parametrize("kills", [20, pytest.param(300, marks=pytest.mark.deep)])
@@ -469,14 +482,14 @@ def test_a_save_that_is_killed_leaves_what_was_saved_before(kills: int, director
 def test_two_processes_that_save_load_and_evict_at_once_only_see_right_programs(
     rounds: int, directory: Path, tmp_path: Path
 ) -> None:
-    size = fill(tmp_path / "one", small_program(), range(1))
+    size = fill(tmp_path / "one", serialized(), range(1))
     assert in_other_processes(2, share, directory, rounds, 3 * size) == [0, 0]
     assert ProgramStore(directory).verify() == {}
     assert ProgramStore(directory).prune(3 * size) <= 3 * size
 
 
 def test_temporary_names_are_made_in_the_store_itself(
-    directory: Path, program: jax.stages.Compiled, monkeypatch: pytest.MonkeyPatch
+    directory: Path, program: Serialized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rename is only atomic inside of one file system."""
     made: list[Path] = []

@@ -138,6 +138,7 @@ class Executables:
                 if self._shelf is not None:
                     self.misses[key] = self._shelf.explain(key)
                 program = self._programs.lowered(key).compile()
+            serialized = self._shelf.serialize(program) if self._shelf is not None and not loaded else None
         except BaseException as error:
             with self._lock:
                 future = self._coming.pop(key)
@@ -149,9 +150,9 @@ class Executables:
             self._keep(key, program)
             future = self._coming.pop(key)
         future.set_result(program)
-        if self._shelf is not None and not loaded:
+        if self._shelf is not None and serialized is not None:
             try:
-                self._shelf.save(key, program)
+                self._shelf.save(key, serialized)
             except Exception as error:  # it is made: that it cannot be stored stops nobody
                 warnings.warn(f"the program {program_name(key)!r} is not stored: {error}", RuntimeWarning, stacklevel=2)
 

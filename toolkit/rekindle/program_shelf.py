@@ -8,7 +8,7 @@ import jax
 
 from rekindle.model_config import ModelConfig
 from rekindle.program_key import Build, Difference, ProgramKey, Target
-from rekindle.program_store import ProgramStore
+from rekindle.program_store import ProgramStore, Serialized
 from rekindle.programs import Key, Program, Programs, program_name
 
 Options = Mapping[str, str | bool | int | float]
@@ -46,9 +46,13 @@ class ProgramShelf:
         """A stored program, or None."""
         return self.store.load(self.key(key), self._devices)
 
-    def save(self, key: Key, program: Program) -> bool:
-        """Store a compiled program; whether it is there now."""
-        return self.store.save(self.key(key), cast(jax.stages.Compiled, program))
+    def serialize(self, program: Program) -> Serialized | None:
+        """A compiled program that was not called yet, as `save` takes it; None, with a warning, if it cannot be had."""
+        return self.store.serialize(cast(jax.stages.Compiled, program))
+
+    def save(self, key: Key, program: Serialized) -> bool:
+        """Store a program; whether it is there now."""
+        return self.store.save(self.key(key), program)
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """Those that are not stored."""

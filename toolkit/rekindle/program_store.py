@@ -6,10 +6,10 @@ import shutil
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -19,6 +19,9 @@ from rekindle import store_entries as disk
 from rekindle.errors import UnsafeStorage
 from rekindle.program_key import Difference, ProgramKey
 from rekindle.threads import ending
+
+Serialized = Mapping[str, np.ndarray[Any, np.dtype[np.uint8]]]
+"""A compiled program as bytes."""
 
 DEFAULT_BYTES: Final = 4 << 30
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
@@ -99,7 +102,21 @@ class ProgramStore:
         self._in_use.add(key.digest)
         return program
 
-    def save(self, key: ProgramKey, program: jax.stages.Compiled) -> bool:
+    def serialize(self, program: jax.stages.Compiled) -> Serialized | None:
+        """A program as `save` takes it, before its first call: XLA for CPUs cannot serialize a sort that has run.
+
+        Returns:
+            The bytes, or None if they cannot be had. The first time, a warning says why.
+        """
+        try:
+            payload, in_tree, out_tree = serialize(program)
+            trees = pickle.dumps((in_tree, out_tree))
+        except Exception as error:  # whatever pickle and the device's runtime may say
+            self._warn_of_failure(f"{type(error).__name__}: {error}")
+            return None
+        return {"program": np.frombuffer(payload, np.uint8), "trees": np.frombuffer(trees, np.uint8)}
+
+    def save(self, key: ProgramKey, program: Serialized) -> bool:
         """Store a program, unless it is stored already.
 
         Returns:
@@ -117,7 +134,7 @@ class ProgramStore:
                 self._in_use.add(key.digest)
         except UnsafeStorage:
             raise
-        except Exception as error:  # whatever Orbax and the device's runtime may say of a full or broken disk
+        except Exception as error:  # whatever Orbax may say of a full or broken disk
             self._warn_of_failure(f"{type(error).__name__}: {error}")
             return False
         if not saved:
@@ -178,13 +195,10 @@ class ProgramStore:
         if self._directory.is_dir():
             disk.remove_left_behind(self._directory, older_than=0)
 
-    def _write(self, entry: Path, key: ProgramKey, program: jax.stages.Compiled) -> bool:
-        payload, in_tree, out_tree = serialize(program)
-        trees = pickle.dumps((in_tree, out_tree))
-        arrays = {"program": np.frombuffer(payload, np.uint8), "trees": np.frombuffer(trees, np.uint8)}
+    def _write(self, entry: Path, key: ProgramKey, program: Serialized) -> bool:
         header = {"parts": key.parts(), "created": time.time()}
         disk.remove_left_behind(self._directory)
-        temporary = disk.write_temporary(self._directory, header, arrays)
+        temporary = disk.write_temporary(self._directory, header, program)
         try:
             with self._lock:
                 in_use = sum(disk.size_of(path) for path in self._paths() if path.name in self._in_use)

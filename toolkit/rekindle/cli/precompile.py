@@ -47,7 +47,8 @@ def _make(programs: Programs, shelf: ProgramShelf, keys: Sequence[Key], where: s
             compiled = programs.lowered(key).compile()
         except jax.errors.JaxRuntimeError as error:
             raise ConfigError(f"the program {program_name(key)!r} does not compile for {where}: {error}") from error
-        if not shelf.save(key, compiled):
+        serialized = shelf.serialize(compiled)
+        if serialized is None or not shelf.save(key, serialized):
             raise StorageError(f"the program {program_name(key)!r} cannot be stored in {cache_dir(PROGRAMS)}")
 
     # The largest first: they take longest, and what does not fit is known early.
