@@ -161,6 +161,39 @@ def test_those_that_gave_pages_back_keep_their_order() -> None:
     assert list(engine.ends) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("num_pages", "run", "lost"), [(5, [0], (1,)), (9, [0, 1], (3, 2))])
+def test_the_plan_that_pages_were_given_back_for_says_whose(
+    num_pages: int, run: list[int], lost: tuple[int, ...]
+) -> None:
+    engine = ByHand(page_size=16, num_pages=num_pages, overlap=False)
+    for request_id in range(len(run) + len(lost)):
+        engine.admit(request_id, [request_id] * 15, max_tokens=40)
+    plans: list[Plan] = []
+    while not engine.scheduler.stats.preemptions:
+        assert not any(plan.preempted for plan in plans)
+        plans = engine.settle()
+    assert [(plan.preempted, rows_of(plan)) for plan in plans] == [(lost, run)]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_pages_given_back_for_nothing_are_told_of_with_the_next_plan(waits: bool) -> None:
+    engine = ByHand(page_size=16, num_pages=4, overlap=waits)
+    engine.admit(0, PROMPT[:32], hold=True)
+    engine.drain()
+    plans = engine.admit(1, [9] * 15, max_tokens=30)
+    while not engine.scheduler.stats.preemptions:
+        plans = engine.settle()
+    assert not any(plan.preempted for plan in plans)
+    assert (1 in engine.rejected) != waits, "it is turned away once nothing is in flight"
+    plans = engine.say(Withdraw(0))
+    if not waits:
+        plans = engine.admit(2, [9])
+    while not plans:
+        plans = engine.settle()
+    assert [plan.preempted for plan in plans] == [(1,), *[()] * (len(plans) - 1)]
+    assert [chunk.request_id for chunk in plans[0].chunks] == [1 if waits else 2]
+
+
 def test_one_request_may_use_every_page() -> None:
     engine = ByHand(page_size=16, num_pages=4)
     engine.admit(0, PROMPT[:10], max_tokens=100)

@@ -4,24 +4,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rekindle.messages import Withdraw
 from rekindle.testing import VOCAB_SIZE, ByHand, expected_tokens
+from tests.unit.limits import WAYS
+from tests.unit.machines import run, run_deep
 
 ROOMY = st.fixed_dictionaries(
-    {
-        "ticks": st.sampled_from(["prefill-first", "combined"]),
-        "overlap": st.booleans(),
+    WAYS
+    | {
         "page_size": st.sampled_from([16, 32]),
         "num_pages": st.sampled_from([40, 9, 3, 2]),
         "max_running": st.sampled_from([5, 3, 1]),
@@ -33,10 +26,8 @@ ROOMY = st.fixed_dictionaries(
     }
 )
 CROWDED = st.fixed_dictionaries(
-    {
-        "ticks": st.sampled_from(["prefill-first", "combined"]),
-        "overlap": st.booleans(),
-        "page_size": st.just(16),
+    WAYS
+    | {
         "num_pages": st.integers(5, 9),
         "max_running": st.integers(3, 5),
         "prefill_chunk": st.sampled_from([512, 16]),
@@ -124,14 +115,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert end == ("stop" if tokens[-1] in asked.end_ids else "length")
 
 
-CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-
-
 def test_no_order_of_messages_breaks_the_scheduler() -> None:
-    run_state_machine_as_test(SchedulerMachine, settings=settings(CALM, max_examples=200, stateful_step_count=25))
+    run(SchedulerMachine, stories=200, steps=25)
 
 
 @pytest.mark.deep
 def test_no_order_of_very_many_messages_breaks_the_scheduler() -> None:
-    deep = settings(CALM, max_examples=2000, stateful_step_count=60, derandomize=False)
-    run_state_machine_as_test(SchedulerMachine, settings=deep)
+    run_deep(SchedulerMachine, stories=2000, steps=60)

@@ -72,7 +72,10 @@ def _prompt(prompt: Prompt) -> str:
 
 
 def _plan(plan: Plan) -> str:
-    parts = [f"tick {plan.tick}", *_first(plan.onloads, _onload), *_first(plan.chunks, _chunk)]
+    parts = [f"tick {plan.tick}"]
+    if plan.preempted:
+        parts.append(f"preempted {', '.join(_first(plan.preempted, str))}")
+    parts += [*_first(plan.onloads, _onload), *_first(plan.chunks, _chunk)]
     if plan.rows:
         parts.append(f"decode {', '.join(_first(plan.rows, lambda row: str(row.request_id)))}")
     return "; ".join(parts)

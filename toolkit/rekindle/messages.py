@@ -147,12 +147,17 @@ class Onload:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the scheduler decided for one tick."""
+    """What the scheduler decided for one tick.
+
+    Attributes:
+        preempted: the requests that gave their pages back since the plan before; some may have ended meanwhile.
+    """
 
     tick: int
     chunks: tuple[Chunk, ...]
     rows: tuple[Row, ...]
     onloads: tuple[Onload, ...] = ()
+    preempted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

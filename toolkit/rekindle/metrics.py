@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from rekindle import markup
+from rekindle.results import CachedTokens
 
 
 class _Counters:
@@ -82,6 +83,33 @@ class Counts:
     recomputed_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
+
+    def admitted(self, known: int, found: int, onloaded: int, from_disk: int, *, again: bool) -> CachedTokens:
+        """Count the tokens of a request that was just given its pages.
+
+        Args:
+            known: its tokens.
+            found: those of them that need not be computed.
+            onloaded: tokens on pages that are copied in for it.
+            from_disk: those of them on pages that were read from disk.
+            again: whether it had pages before and lost them.
+
+        Returns:
+            Where the tokens that need not be computed were found.
+        """
+        # The last block is computed again: it counts as that, and not as found where its page was.
+        onloaded = min(onloaded, found)
+        from_disk = min(from_disk, onloaded)
+        cached = CachedTokens(found - onloaded, onloaded - from_disk, from_disk)
+        if again:
+            self.recomputed_tokens += known - found
+            return cached
+        self.prompt_tokens += known
+        self.device_hit_tokens += cached.device
+        self.host_hit_tokens += cached.host
+        self.disk_hit_tokens += cached.disk
+        self.computed_tokens += known - found
+        return cached
 
 
 @dataclass(frozen=True, slots=True, repr=False)

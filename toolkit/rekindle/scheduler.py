@@ -13,18 +13,16 @@ from typing import TypeVar
 from rekindle.archiving import Archiving
 from rekindle.buckets import QUERY_BLOCK
 from rekindle.config import Limits
+from rekindle.draft import Draft
 from rekindle.errors import PromptTooLong, WeightsChanged
 from rekindle.messages import (
     Admit,
-    Chunk,
     Drop,
     Fetched,
     KeepWeights,
     Message,
     NewWeights,
-    Onload,
     Output,
-    Plan,
     Rejected,
     Row,
     Save,
@@ -41,7 +39,7 @@ from rekindle.metrics import Counts, SchedulerStats
 from rekindle.prefix_cache import NextPage, PrefixCache
 from rekindle.prefix_nodes import Node
 from rekindle.prefix_tree import PrefixTree
-from rekindle.results import CachedTokens, EndReason
+from rekindle.results import EndReason
 from rekindle.stored_page import StoredPage
 from rekindle.tracked import Tracked
 from rekindle.waiting import WaitingQueue
@@ -61,6 +59,7 @@ class Scheduler:
         self._limits = limits
         self._free_slots = list(range(limits.max_running))[::-1]
         self._running: list[Tracked] = []
+        self._preempted: list[int] = []
         self._tracked: dict[int, Tracked] = {}
         self._held: dict[int, Node] = {}
         self._counts = Counts()
@@ -157,43 +156,41 @@ class Scheduler:
 
     def _plans(self) -> Iterator[Message]:
         while self._in_flight < self._limits.depth:
-            draft, preempted = Draft(self._limits.max_prefill_tokens), self._counts.preemptions
-            rows: tuple[Row, ...] = ()
+            draft, preemptions = Draft(self._limits.max_prefill_tokens), self._counts.preemptions
             if self._limits.combined:
-                rows = self._plan_rows()
+                self._plan_rows(draft)
             self._plan_chunks(draft)
             if not self._limits.combined and not draft.chunks:
-                rows = self._plan_rows()
-            planned = bool(rows or draft.chunks or draft.onloads)
-            if planned:
+                self._plan_rows(draft)
+            if not draft.empty:
                 self._in_flight += 1
                 self._counts.ticks += 1
                 yield from self._saves()
-                yield Plan(self._counts.ticks, tuple(draft.chunks), rows, tuple(draft.onloads))
+                # Pages may be given back though no plan comes of it: the next one tells.
+                preempted, self._preempted = tuple(self._preempted), []
+                yield draft.plan(self._counts.ticks, preempted)
             yield from draft.said
             self._publish(draft)
-            if not planned and self._counts.preemptions == preempted:
+            if draft.empty and self._counts.preemptions == preemptions:
                 return
 
     def _saves(self) -> list[Save]:
         saves, self.cache.saves = self.cache.saves, []
         return saves
 
-    def _plan_rows(self) -> tuple[Row, ...]:
+    def _plan_rows(self, draft: Draft) -> None:
         """A decode row for each request that can have one, rows of similar context side by side."""
         planned: list[Tracked] = []
         for tracked in list(self._running):
             if tracked.slot is not None and tracked.wants_token and self._reserve_next(tracked):
                 planned.append(tracked)
-        rows = []
         for tracked in sorted(planned, key=lambda t: t.computed):
             assert tracked.slot is not None, "only those behind it in the running set were preempted since"
             assert tracked.lease is not None
             page = tracked.lease.pages[tracked.computed // self._limits.page_size]
-            rows.append(Row(tracked.request.id, tracked.slot, page, tracked.request.params.logprobs))
+            draft.rows.append(Row(tracked.request.id, tracked.slot, page, tracked.request.params.logprobs))
             tracked.computed += 1
             tracked.pending += 1
-        return tuple(rows)
 
     def _reserve_next(self, tracked: Tracked) -> bool:
         """See that the next position has a page, taking pages from the last of the running set if none is to be had."""
@@ -207,7 +204,7 @@ class Scheduler:
                 return False
         return True
 
-    def _plan_chunks(self, draft: "Draft") -> None:
+    def _plan_chunks(self, draft: Draft) -> None:
         """Chunks of prompts, those that are already under way first, within the token budget."""
         coming = {self._page_after(tracked) for tracked in self._running if tracked.in_prefill}
         for tracked in self._running:
@@ -229,7 +226,7 @@ class Scheduler:
         assert tracked.lease is not None
         return self.cache.page_after(tracked.lease, tracked.tokens[: tracked.prefill_end])
 
-    def _admit(self, tracked: Tracked, nodes: Sequence[Node], draft: "Draft") -> bool:
+    def _admit(self, tracked: Tracked, nodes: Sequence[Node], draft: Draft) -> bool:
         """Give it a slot and pages for all its tokens, the cached ones first; False if there is no room.
 
         A page is left for each running request, or its admission would soon preempt it.
@@ -250,21 +247,22 @@ class Scheduler:
         tracked.begin(lease.published)
         self.cache.tree.hit(lease.tip)
         self._archiving.use(lease.tip)
-        cached = self._count_admission(tracked, onload)
+        onloaded, from_disk = (len(onload.pages) * size, onload.from_disk * size) if onload else (0, 0)
+        cached = self._counts.admitted(
+            tracked.prefill_end, tracked.computed, onloaded, from_disk, again=tracked.started
+        )
         if not tracked.started:
             tracked.started = True
             draft.said.append(Started(request.id, len(request.prompt), cached))
         return True
 
-    def _add_chunk(self, draft: "Draft", tracked: Tracked) -> None:
+    def _add_chunk(self, draft: Draft, tracked: Tracked) -> None:
         chunk = tracked.next_chunk(min(self._limits.prefill_chunk, draft.budget), self._limits.page_size)
         if tracked.request.hold and not tracked.in_prefill:
             tracked.held_at = self._counts.ticks + 1
-        draft.budget -= -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
-        draft.chunks.append(chunk)
-        draft.computing.append(tracked)
+        draft.add(chunk, tracked)
 
-    def _publish(self, draft: "Draft") -> None:
+    def _publish(self, draft: Draft) -> None:
         """After the plan, so that a page is found only by ticks that come after the one that computes it."""
         for tracked in draft.computing:
             if tracked.lease is not None:
@@ -348,6 +346,7 @@ class Scheduler:
         tracked.computed = tracked.prefill_end = 0
         tracked.held_at = None
         self._waiting.join(tracked, first=True)
+        self._preempted.append(tracked.request.id)
         self._counts.preemptions += 1
 
     def _give_back(self, tracked: Tracked) -> None:
@@ -382,24 +381,6 @@ class Scheduler:
 
     # Statistics
 
-    def _count_admission(self, tracked: Tracked, onload: Onload | None) -> CachedTokens:
-        """Count where the tokens of a request that was just admitted were found."""
-        counts, left, size = self._counts, tracked.prefill_end - tracked.computed, self._limits.page_size
-        onloaded, from_disk = (len(onload.pages) * size, onload.from_disk * size) if onload else (0, 0)
-        # The last block is computed again: it counts as that, and not as found where its page was.
-        onloaded = min(onloaded, tracked.computed)
-        from_disk = min(from_disk, onloaded)
-        cached = CachedTokens(tracked.computed - onloaded, onloaded - from_disk, from_disk)
-        if tracked.started:
-            counts.recomputed_tokens += left
-            return cached
-        counts.prompt_tokens += tracked.prefill_end
-        counts.device_hit_tokens += cached.device
-        counts.host_hit_tokens += cached.host
-        counts.disk_hit_tokens += cached.disk
-        counts.computed_tokens += left
-        return cached
-
     def _snapshot(self) -> SchedulerStats:
         tree = self.cache.tree
         return SchedulerStats(
@@ -413,21 +394,3 @@ class Scheduler:
             disk_pages=tree.disk_pages,
             **vars(self._counts),
         )
-
-
-class Draft:
-    """A plan while it is being made.
-
-    Attributes:
-        budget: prompt tokens that it has room for.
-        chunks, onloads: its parts.
-        computing: the requests of the chunks.
-        said: what is to be said besides the plan.
-    """
-
-    def __init__(self, budget: int):
-        self.budget = budget
-        self.chunks: list[Chunk] = []
-        self.onloads: list[Onload] = []
-        self.computing: list[Tracked] = []
-        self.said: list[Message] = []

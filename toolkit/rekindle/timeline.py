@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 from rekindle.trace_records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Read, Seen, Sent
@@ -20,7 +21,7 @@ class Cell:
     """What one tick computed for one request.
 
     Attributes:
-        start: the position of its first token; None of a decode row of a request that began before the trace.
+        start: the position of its first token; None of a decode row.
         tokens: how many.
         prefill: whether they are a chunk; else they are the one of a decode row.
         samples: whether a new token comes of it.
@@ -63,14 +64,10 @@ class Course:
 
     Attributes:
         prompt, cached: tokens of its prompt, and those found in the prefix cache; None where that was not seen.
-        longest: its length at its end, at most.
         hold: whether it is a prefix to be held.
         joined: the first tick that could have computed something for it; None if it began before the trace.
         cells: what was computed, by tick.
-        lost: ticks at which it is seen that it lost its pages, at most one before each that computes something for it.
-        computed: the position after the last that was computed.
-        decoding: whether its next token is to come from a decode row.
-        pages: changes with its pages.
+        lost: the ticks before which it lost its pages; after `last`, if its end was only known after that.
         last: the last tick that it had a part in; None if it ended before any.
         how, why: as in `Over`; empty while it has not ended.
         at: seconds since the trace began when it "joined", when its first "token" was given, and when it "ended".
@@ -79,14 +76,10 @@ class Course:
     request: int
     prompt: int | None = None
     cached: int | None = None
-    longest: int | None = None
     hold: bool = False
     joined: int | None = None
     cells: dict[int, Cell] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
-    computed: int | None = None
-    decoding: bool = False
-    pages: int = 0
     last: int | None = None
     how: str = ""
     why: str = ""
@@ -102,30 +95,32 @@ class Course:
         """The last tick that computed something for it; -1 for none."""
         return next(reversed(self.cells), -1)
 
-    def lose(self, tick: int) -> None:
-        """It lost its pages before this tick, unless that is known."""
-        if not self.lost or self.lost[-1] <= self.latest:
-            self.lost.append(tick)
+    @property
+    def known(self) -> bool:
+        """Whether more was seen of it than that it lost its pages."""
+        return self.joined is not None or bool(self.cells or self.how)
+
+    def there(self, tick: int) -> bool:
+        """Whether it waited or ran then, as far as was seen, and had not ended."""
+        seen = [*self.lost[:1], *islice(self.cells, 1)] if self.joined is None else [self.joined]
+        over = self.how and (self.last is None or tick > self.last)
+        return any(first <= tick for first in seen) and not over
 
     def kinds(self, ticks: Sequence[int]) -> Iterator[Kind | None]:
         """What it did in each of these ticks, which are in order; None where it was not there."""
-        latest = max((tick for tick in self.cells if ticks and tick < ticks[0]), default=None)
+        latest = max((tick for tick in self.cells if ticks and tick < ticks[0]), default=-1)
         for tick in ticks:
             cell = self.cells.get(tick)
             if cell is not None:
                 latest = tick
                 dropped = self.how and not cell.given
                 yield "prefill" if cell.prefill else "surplus" if dropped else "decode"
-            elif not self._there(tick, latest):
+            elif not self.there(tick):
                 yield None
-            elif latest is None:
-                yield "queued"
+            elif any(latest < lost <= tick for lost in self.lost):
+                yield "preempted"
             else:
-                yield "preempted" if any(latest < lost <= tick for lost in self.lost) else "idle"
-
-    def _there(self, tick: int, latest: int | None) -> bool:
-        began = latest is not None or (self.joined is not None and tick >= self.joined)
-        return began and (not self.how or (self.last is not None and tick <= self.last))
+                yield "queued" if latest < 0 else "idle"
 
 
 class Timeline:
@@ -148,6 +143,8 @@ class Timeline:
             before = self._newest
             for fact in record.facts:
                 self._take_in(fact, record, before)
+        # A loss may be told late: who is known by nothing else may have ended before the trace.
+        self.courses = {name: course for name, course in self.courses.items() if course.known}
 
     @property
     def _newest(self) -> int | None:
@@ -157,7 +154,7 @@ class Timeline:
         match fact:
             case Joined():
                 course = self._course(fact.request)
-                course.prompt, course.longest, course.hold = fact.prompt, fact.longest, fact.hold
+                course.prompt, course.hold = fact.prompt, fact.hold
                 course.joined = 0 if before is None else before + 1
                 course.at["joined"] = record.began
             case Begun():
@@ -195,22 +192,12 @@ class Timeline:
     def _planned(self, plan: Planned, at: float) -> None:
         tick = plan.tick
         self.ticks[tick] = Tick(tick, plan.chunks, plan.rows, plan.onloaded, at)
+        for request in plan.preempted:
+            self._course(request).lost.append(tick)
         for part in plan.chunks:
-            course = self._course(part.request)
-            goes_on = (False, part.start, part.pages) == (course.decoding, course.computed, course.pages)
-            if course.cells and not goes_on:
-                course.lose(course.latest + 1)
-            course.cells[tick] = Cell(part.start, part.tokens, True, part.samples)
-            course.computed, course.decoding, course.pages = part.start + part.tokens, part.samples, part.pages
+            self._course(part.request).cells[tick] = Cell(part.start, part.tokens, True, part.samples)
         for request in plan.rows:
-            course = self._course(request)
-            course.cells[tick] = Cell(course.computed, 1, False, True)
-            course.decoding = True
-            course.computed = None if course.computed is None else course.computed + 1
-        # A tick that decodes at all has a row for each request that wants a token and has its pages.
-        for course in self._open.values() if plan.rows else ():
-            if course.decoding and tick not in course.cells and _wants_token(course):
-                course.lose(tick)
+            self._course(request).cells[tick] = Cell(None, 1, False, True)
 
     def _settled(self, number: int, at: float) -> None:
         tick = self.ticks.get(number)
@@ -232,13 +219,9 @@ class Timeline:
             course.last = max(given)
         else:
             # A prefix that was found whole is held as soon as the plan is made that copies its pages in.
-            course.last = before if over.how != "held" else course.latest if course.cells else self._newest
-        course.lost = [tick for tick in course.lost if course.last is not None and tick <= course.last]
+            found = not course.cells or any(lost > course.latest for lost in course.lost)
+            course.last = before if over.how != "held" else self._newest if found else course.latest
         del self._open[over.request]
-
-
-def _wants_token(course: Course) -> bool:
-    return course.computed is not None and course.longest is not None and course.computed + 1 < course.longest
 
 
 def _cut(course: Course, tokens: int) -> None:

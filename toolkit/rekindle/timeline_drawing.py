@@ -121,7 +121,7 @@ def _row(drawn: View, course: Course, top: int, pixels: float) -> Iterator[str]:
     for span in drawn.spans(course):
         yield _span(course, span, LEFT + span.at * pixels, top, pixels)
     for lost in course.lost:
-        if lost in drawn.ticks:
+        if lost in drawn.ticks and course.there(lost):
             x = LEFT + drawn.ticks.index(lost) * pixels
             yield f'<path d="M{x:.1f} {top - 1}v16" stroke="rgb({RED})" stroke-width="2.5"/>'
     if course.how:

@@ -39,7 +39,7 @@ def _changes(course: Course, timeline: Timeline) -> Iterator[tuple[Doing, float]
     for number, cell in course.cells.items():
         tick = timeline.ticks[number]
         while lost and lost[0] <= number:
-            yield "preempted", _planned(timeline, lost.pop(0))
+            yield "preempted", timeline.ticks[lost.pop(0)].planned
             doing = "preempted"
         wanted: Doing = "prefill" if cell.prefill else "decode"
         if wanted != doing:
@@ -48,10 +48,5 @@ def _changes(course: Course, timeline: Timeline) -> Iterator[tuple[Doing, float]
         if cell.prefill and cell.samples and tick.ended is not None:
             yield "decode", tick.ended
             doing = "decode"
-    for at in lost:
-        yield "preempted", _planned(timeline, at)
-
-
-def _planned(timeline: Timeline, number: int) -> float:
-    """When the tick before which something happened was planned."""
-    return next((tick.planned for tick in timeline.ticks.values() if tick.number >= number), 0.0)
+    for number in lost:
+        yield "preempted", timeline.ticks[number].planned

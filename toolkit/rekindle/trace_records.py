@@ -26,11 +26,10 @@ from rekindle.messages import (
 
 
 class Joined(NamedTuple):
-    """A request joined the waiting queue; at the latest it ends when its prompt and output are `longest` together."""
+    """A request joined the waiting queue."""
 
     request: int
     prompt: int
-    longest: int
     hold: bool
 
 
@@ -43,22 +42,22 @@ class Begun(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A chunk of a plan; `pages` is a number that is another one once the request has other pages."""
+    """A chunk of a plan."""
 
     request: int
     start: int
     tokens: int
     samples: bool
-    pages: int
 
 
 class Planned(NamedTuple):
-    """A plan was made, with chunks, the requests that get one more token, and pages that are copied in for it."""
+    """A plan was made: its chunks, who gets one more token, pages that are copied in for it, and who lost theirs."""
 
     tick: int
     chunks: tuple[Part, ...]
     rows: tuple[int, ...]
     onloaded: int
+    preempted: tuple[int, ...]
 
 
 class Sent(NamedTuple):
@@ -157,7 +156,8 @@ def _requests(message: Message) -> tuple[int, ...]:
         case Text() | Submit() | Cancel() | Withdraw() | Rejected() | Started() | Stopped() | Fetch() | Fetched():
             return (message.request_id,)
         case Plan():
-            return (*(chunk.request_id for chunk in message.chunks), *(row.request_id for row in message.rows))
+            computed = (chunk.request_id for chunk in message.chunks)
+            return (*message.preempted, *computed, *(row.request_id for row in message.rows))
         case Dispatched():
             return tuple(each.request_id for each in message.sampled)
         case Settled():
@@ -172,17 +172,17 @@ def _facts(tables: "_Facts", message: Message) -> tuple[Fact, ...]:
 
 def _joined(message: Admit) -> tuple[Joined]:
     request = message.request
-    longest = min(len(request.prompt) + request.params.max_tokens, request.capacity)
-    return (Joined(request.id, len(request.prompt), longest, request.hold),)
+    return (Joined(request.id, len(request.prompt), request.hold),)
 
 
 def _planned(plan: Plan) -> tuple[Planned]:
     rows = tuple(row.request_id for row in plan.rows)
-    return (Planned(plan.tick, tuple(map(_part, plan.chunks)), rows, sum(len(each.pages) for each in plan.onloads)),)
+    onloaded = sum(len(each.pages) for each in plan.onloads)
+    return (Planned(plan.tick, tuple(map(_part, plan.chunks)), rows, onloaded, plan.preempted),)
 
 
 def _part(chunk: Chunk) -> Part:
-    return Part(chunk.request_id, chunk.start, len(chunk.tokens), chunk.completes is not None, hash(chunk.table))
+    return Part(chunk.request_id, chunk.start, len(chunk.tokens), chunk.completes is not None)
 
 
 def _over(message: Output) -> tuple[Over, ...]:

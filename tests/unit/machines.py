@@ -1,0 +1,17 @@
+"""How state machines are run: the same stories in every run, and many more, drawn afresh, in deep tests."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+
+def run(machine: type[RuleBasedStateMachine], stories: int, steps: int) -> None:
+    """Run these stories, of at most so many steps each."""
+    run_state_machine_as_test(machine, settings=settings(CALM, max_examples=stories, stateful_step_count=steps))
+
+
+def run_deep(machine: type[RuleBasedStateMachine], stories: int, steps: int) -> None:
+    """The same with stories that differ from run to run."""
+    deep = settings(CALM, max_examples=stories, stateful_step_count=steps, derandomize=False)
+    run_state_machine_as_test(machine, settings=deep)

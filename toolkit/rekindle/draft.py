@@ -1,0 +1,39 @@
+"""A plan while it is being made."""
+
+from rekindle.buckets import QUERY_BLOCK
+from rekindle.messages import Chunk, Message, Onload, Plan, Row
+from rekindle.tracked import Tracked
+
+
+class Draft:
+    """What the next tick is to compute, as far as it is decided.
+
+    Attributes:
+        budget: prompt tokens that it has room for.
+        chunks, rows, onloads: its parts.
+        computing: the requests of the chunks.
+        said: what is to be said besides the plan.
+    """
+
+    def __init__(self, budget: int):
+        self.budget = budget
+        self.chunks: list[Chunk] = []
+        self.rows: list[Row] = []
+        self.onloads: list[Onload] = []
+        self.computing: list[Tracked] = []
+        self.said: list[Message] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether the tick would do nothing."""
+        return not (self.chunks or self.rows or self.onloads)
+
+    def add(self, chunk: Chunk, tracked: Tracked) -> None:
+        """Compute this chunk of a request; the budget is of whole query blocks."""
+        self.budget -= -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
+        self.chunks.append(chunk)
+        self.computing.append(tracked)
+
+    def plan(self, tick: int, preempted: tuple[int, ...]) -> Plan:
+        """As it is to be said."""
+        return Plan(tick, tuple(self.chunks), tuple(self.rows), tuple(self.onloads), preempted)
