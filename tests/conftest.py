@@ -16,6 +16,7 @@ from rekindle.checkpoint.embedded import embedded_path
 from rekindle.checkpoint.gguf import open_gguf
 from rekindle.storage import cache_dir
 from rekindle.text.tokenizer import Tokenizer
+from tests.compilations import listen
 
 # The same examples in every run: a failure is the change's, never the day's. Deep tests draw fresh ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -56,6 +57,19 @@ def _use_cache(patch: pytest.MonkeyPatch, directory: Path, shared: dict[str, Pat
     for name, path in shared.items():
         (directory / name).symlink_to(path)
     patch.setenv("REKINDLE_CACHE", str(directory))
+
+
+@pytest.fixture(scope="session")
+def _compilations() -> list[str]:
+    return listen()
+
+
+@pytest.fixture
+def compilations(_compilations: list[str]) -> list[str]:
+    """Every tracing, lowering and compilation from now on, in the whole process."""
+    jax.clear_caches()  # or a small program that an earlier test compiled would not be compiled again
+    _compilations.clear()
+    return _compilations
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ LIMIT = 60_000
 SIZE: ViewportSize = {"width": 1100, "height": 1400}
 ENDED = re.compile(r"^\[\d+\]:$")
 RUNNING = "[*]:"
+BROKEN = re.compile("Error displaying widget|Loading widget|Error rendering")
+"""What stands where an output could not be drawn."""
 NUMBER = """([element, pattern, above]) => {
     const found = element.innerText.match(pattern)
     const number = found ? Number(found[1].replaceAll(",", "")) : -1
@@ -31,6 +33,14 @@ AROUND = 200
 """Pixels above and below the cells, more than JupyterLab has there."""
 
 
+def complaints_of(page: Page) -> list[str]:
+    """What the page's console tells of errors from now on."""
+    complaints: list[str] = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    return complaints
+
+
 class Notebook:
     """One notebook in one page.
 
@@ -43,9 +53,7 @@ class Notebook:
     def __init__(self, page: Page, name: str):
         self.page = page
         self.name = name
-        self.complaints: list[str] = []
-        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.complaints = complaints_of(page)
 
     def cell(self, place: int) -> Locator:
         """The cell at this place, from 0."""

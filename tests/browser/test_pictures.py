@@ -6,36 +6,8 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from tests.browser.conftest import SCREENSHOTS, Opens
+from tests.browser.contrasts import assert_contrasts
 from tests.browser.driver import Notebook
-
-READABLE = 4.5
-"""The least contrast of text to what is behind it, as the web's guidelines for accessibility have it."""
-
-CONTRASTS = """element => {
-    const rgba = color => (color.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number).concat(1).slice(0, 4)
-    const over = ([r, g, b, a], under) => [r, g, b].map((part, at) => a * part + (1 - a) * under[at])
-    const white = [255, 255, 255]
-    const behind = at => at ? over(rgba(getComputedStyle(at).backgroundColor), behind(at.parentElement)) : white
-    const opacity = at => at ? getComputedStyle(at).opacity * opacity(at.parentElement) : 1
-    const light = color => {
-        const [r, g, b] = color.map(part => part / 255).map(
-            part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
-    }
-    const contrasts = []
-    const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT)
-    while (texts.nextNode()) {
-        const at = texts.currentNode.parentElement
-        if (!texts.currentNode.data.trim() || !at.checkVisibility() || at.closest("title, style")) continue
-        if (!at.closest(".jp-OutputArea-output")) continue
-        const style = getComputedStyle(at), under = behind(at)
-        const [r, g, b, a] = rgba(at.closest("svg") ? style.fill : style.color)
-        const [darker, lighter] = [over([r, g, b, a * opacity(at)], under), under].map(light).sort((x, y) => x - y)
-        contrasts.push([(lighter + 0.05) / (darker + 0.05), texts.currentNode.data])
-    }
-    return contrasts
-}"""
-"""Of each text that is to be seen in a cell's outputs: its contrast, and what it says."""
 
 
 def test_likelihoods_of_tokens_shade_them(opens: Opens) -> None:
@@ -93,6 +65,4 @@ def assert_readable(notebook: Notebook, place: int) -> None:
     for dark in (False, True):
         notebook.use_theme(dark=dark)
         notebook.picture(SCREENSHOTS / f"{Path(notebook.name).stem}_{'dark' if dark else 'light'}.png")
-        contrasts = notebook.output(place).evaluate(CONTRASTS)
-        assert contrasts
-        assert [(contrast, text) for contrast, text in contrasts if contrast < READABLE] == []
+        assert_contrasts(notebook.output(place))

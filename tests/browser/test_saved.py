@@ -1,11 +1,9 @@
 """A notebook that is opened again, on another day, shows what it showed."""
 
-import re
-
 from playwright.sync_api import expect
 
 from tests.browser.conftest import SCREENSHOTS, Opens
-from tests.browser.driver import open_notebook
+from tests.browser.driver import BROKEN, open_notebook
 from tests.browser.lab import Lab
 
 SHORT = "token_ids=PROMPT, max_tokens=12, ignore_eos=True"
@@ -17,7 +15,6 @@ CELLS = {
     "session.cache.draw()": "pages of 64 tokens",
     "dashboard.stop()": "",
 }
-BROKEN = re.compile("Error displaying widget|Loading widget|Error rendering")
 
 
 def test_outputs_of_a_saved_notebook_are_there_without_a_kernel_that_made_them(opens: Opens, lab: Lab) -> None:

@@ -1,6 +1,8 @@
 """Text is in the output of a cell while it comes, and what stops it leaves there what has come."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from playwright.sync_api import expect
 
@@ -26,27 +28,13 @@ def test_text_grows_while_its_cell_runs(opens: Opens) -> None:
 
 
 def test_its_button_cancels_it_and_then_goes_away(opens: Opens) -> None:
-    with opens(SHOW, NEXT) as notebook:
-        output = notebook.start(1)
-        expect(output).to_contain_text(WORDS)
-        output.get_by_role("button", name="Cancel").click()
-        notebook.end(1)
-        expect(output).to_contain_text("cancelled")
-        expect(output).to_contain_text(WORDS)
-        expect(output.get_by_role("button")).to_have_count(0)
-        assert_next_cell_works(notebook, 2)
+    with to_be_cancelled(opens) as notebook:
+        notebook.output(1).get_by_role("button", name="Cancel").click()
 
 
 def test_the_stop_button_cancels_what_a_cell_shows(opens: Opens) -> None:
-    with opens(SHOW, NEXT) as notebook:
-        output = notebook.start(1)
-        expect(output).to_contain_text(WORDS)
+    with to_be_cancelled(opens) as notebook:
         notebook.interrupt()
-        notebook.end(1)
-        expect(output).to_contain_text("cancelled")
-        expect(output).to_contain_text(WORDS)
-        expect(output.get_by_role("button")).to_have_count(0)
-        assert_next_cell_works(notebook, 2)
 
 
 def test_the_stop_button_cancels_what_a_cell_awaits(opens: Opens) -> None:
@@ -69,6 +57,20 @@ def test_what_a_cell_left_behind_grows_and_is_cancelled_by_its_button(opens: Ope
         output.get_by_role("button", name="Cancel").click()
         expect(output).to_contain_text("cancelled")
         expect(output.get_by_role("button")).to_have_count(0)
+
+
+@contextmanager
+def to_be_cancelled(opens: Opens) -> Iterator[Notebook]:
+    """A cell that shows text as it comes. It ends cancelled, with what has come and without a button."""
+    with opens(SHOW, NEXT) as notebook:
+        output = notebook.start(1)
+        expect(output).to_contain_text(WORDS)
+        yield notebook
+        notebook.end(1)
+        expect(output).to_contain_text("cancelled")
+        expect(output).to_contain_text(WORDS)
+        expect(output.get_by_role("button")).to_have_count(0)
+        assert_next_cell_works(notebook, 2)
 
 
 def assert_next_cell_works(notebook: Notebook, place: int, said: str = "True {}") -> None:

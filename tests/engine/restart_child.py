@@ -22,6 +22,7 @@ from rekindle.config import SettingsOptions
 from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import ENTER, GATHER, SCATTER, Key, Program
 from rekindle.snapshot_store import SnapshotStore
+from tests.compilations import COMPILED, listen
 
 PAGE = 16
 PAGES = 4
@@ -40,7 +41,6 @@ SETTINGS: SettingsOptions = {
     "decode_buckets": (2,),
 }
 """One prefill and one decode bucket: with the four programs beside them, `PROGRAMS` in all."""
-COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 def asked(number: int, **options: Any) -> dict[str, Any]:
@@ -78,13 +78,7 @@ def told(connection: Connection) -> Iterator[Any]:
 def serve(cache: Path, model: Path, numbers: list[int], tell: Connection) -> None:
     """Open, answer, and wait until all is stored; tell once how it was."""
     _use(cache)
-    compiled: list[str] = []
-
-    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event == COMPILED:
-            compiled.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
+    compilations = listen()
     with warnings.catch_warnings(record=True, action="always") as warned, open_session(model) as session:
         answers = [session.generate_sync(**asked(number)) for number in numbers]
         session.precompiled_sync(progress=False)
@@ -92,7 +86,7 @@ def serve(cache: Path, model: Path, numbers: list[int], tell: Connection) -> Non
         report = {
             "tokens": [list(answer.token_ids) for answer in answers],
             "cached": [answer.cached_tokens for answer in answers],
-            "jax_compiled": len(compiled),
+            "jax_compiled": compilations.count(COMPILED),
             "loads": session.stats.loads,
             "compilations": session.stats.compilations,
             "disk_hit_tokens": session.stats.scheduler.disk_hit_tokens,

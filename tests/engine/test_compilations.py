@@ -8,8 +8,7 @@ import pytest
 
 import rekindle
 from rekindle.config import SettingsOptions, Ticks
-
-COMPILED = "/jax/core/compile/backend_compile_duration"
+from tests.compilations import COMPILED
 
 
 @pytest.mark.parametrize("ticks", ["prefill-first", "combined"])

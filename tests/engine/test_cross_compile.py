@@ -21,9 +21,7 @@ from rekindle.program_key import Target
 from rekindle.program_shelf import ProgramShelf
 from rekindle.program_store import Entry, ProgramStore
 from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
-
-OPTIONS = "--max-running 2 --decode-buckets 2 --max-prefill-tokens 16 --page-size 16 --max-context 64 --max-logprobs 2"
-"""Two steps, and the four programs beside them."""
+from tests.two_steps import OPTIONS, SETTINGS
 
 without_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler, libtpu, is not installed")
 without_cuda = pytest.mark.skipif(
@@ -86,19 +84,7 @@ def test_a_session_finds_what_was_precompiled_for_this_machine(
     assert main(["precompile", str(families / "llama-tied"), *OPTIONS.split(), "--quiet"]) == 0
     assert "6: 6 compiled" in capsys.readouterr().out
     compilations.clear()
-    with rekindle.open_sync(
-        families / "llama-tied",
-        progress=False,
-        restore="require",
-        precompile="all",
-        max_running=2,
-        decode_buckets=(2,),
-        max_prefill_tokens=16,
-        prefill_chunk=16,
-        page_size=16,
-        max_context=64,
-        max_logprobs=2,
-    ) as session:
+    with rekindle.open_sync(families / "llama-tied", progress=False, **(SETTINGS | {"restore": "require"})) as session:
         session.generate_sync(token_ids=[1, 2, 3], max_tokens=4)
         assert (session.stats.compilations, len(stored(cache))) == (0, 6)
     assert [event for event in compilations if "backend_compile" in event] == []

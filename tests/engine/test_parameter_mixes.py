@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import rekindle
 
+Ask = tuple[list[int], dict[str, Any]]
+
 TOKEN = st.integers(0, 511)
 OPTIONS = st.fixed_dictionaries(
     {"seed": st.integers(0, 2**31 - 1), "max_tokens": st.sampled_from([1, 7, 20])},
@@ -49,7 +51,7 @@ def crowded(families: Path) -> Iterator[rekindle.Session]:
         yield session
 
 
-def _check(roomy: rekindle.Session, crowded: rekindle.Session, asks: list[tuple[list[int], dict[str, Any]]]) -> None:
+def _check(roomy: rekindle.Session, crowded: rekindle.Session, asks: list[Ask]) -> None:
     alone = [roomy.generate_sync(token_ids=prompt, **options) for prompt, options in asks]
     for session in (roomy, crowded):
         handles = [session.submit(token_ids=prompt, **options) for prompt, options in asks]
@@ -82,9 +84,7 @@ def _same_scores(mine: Scores, theirs: Scores) -> None:
 
 @settings(max_examples=60)
 @given(st.lists(ASK, min_size=2, max_size=6))
-def test_any_mix_is_the_same_everywhere(
-    roomy: rekindle.Session, crowded: rekindle.Session, asks: list[tuple[list[int], dict[str, Any]]]
-) -> None:
+def test_any_mix_is_the_same_everywhere(roomy: rekindle.Session, crowded: rekindle.Session, asks: list[Ask]) -> None:
     _check(roomy, crowded, asks)
 
 
@@ -92,7 +92,7 @@ def test_any_mix_is_the_same_everywhere(
 @settings(max_examples=300)
 @given(st.lists(ASK, min_size=2, max_size=6))
 def test_any_of_many_mixes_is_the_same_everywhere(
-    roomy: rekindle.Session, crowded: rekindle.Session, asks: list[tuple[list[int], dict[str, Any]]]
+    roomy: rekindle.Session, crowded: rekindle.Session, asks: list[Ask]
 ) -> None:
     _check(roomy, crowded, asks)
 

@@ -14,6 +14,7 @@ import rekindle
 from rekindle.config import SettingsOptions
 from rekindle.host_tier import HostTier
 from rekindle.scheduler import Scheduler
+from tests.engine.sampled import MIXED, SEEDED
 
 PAGE = 16
 HOST_PAGES = 112
@@ -38,16 +39,6 @@ WAYS: dict[str, tuple[str, SettingsOptions]] = {
 }
 PAGE_BYTES = {"qwen3": 24576, "llama-tied": 12288, "qwen2": 12288, "llama3-rope": 12288}
 GREEDY: dict[str, Any] = {}
-SEEDED: dict[str, Any] = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "seed": 11}
-MIXED: dict[str, Any] = {
-    **SEEDED,
-    "repetition_penalty": 1.2,
-    "frequency_penalty": 0.3,
-    "presence_penalty": -0.2,
-    "logit_bias": {17: 2.0, 18: -3.0},
-    "bad_words": [[4, 5], [6]],
-    "min_tokens": 5,
-}
 PENALTY: dict[str, Any] = {"repetition_penalty": 1.3}
 NEW = 20
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import rekindle
+from tests.engine.sampled import MIXED, SEEDED
 
 
 @pytest.fixture(scope="module")
@@ -23,23 +24,7 @@ def prompts() -> list[list[int]]:
     return [rng.integers(0, 512, length).tolist() for length in (1, 15, 16, 17, 63, 64, 65, 130, 200, 31, 90, 5)]
 
 
-SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "seed": 11}
-
-
-MIXED: dict[str, Any] = {
-    **SAMPLED,
-    "repetition_penalty": 1.2,
-    "frequency_penalty": 0.3,
-    "presence_penalty": -0.2,
-    "logit_bias": {17: 2.0, 18: -3.0},
-    "bad_words": [[4, 5], [6]],
-    "allowed_token_ids": range(3, 500),
-    "min_tokens": 5,
-    "min_p": 0.01,
-}
-
-
-@pytest.mark.parametrize("sampling", [{}, SAMPLED, MIXED], ids=["greedy", "seeded", "all of it"])
+@pytest.mark.parametrize("sampling", [{}, SEEDED, MIXED], ids=["greedy", "seeded", "all of it"])
 def test_tokens_are_the_same_alone_and_beside_others(
     session: rekindle.Session, prompts: list[list[int]], sampling: dict[str, Any]
 ) -> None:

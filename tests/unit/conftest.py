@@ -1,6 +1,9 @@
-"""Sessions on the fake device."""
+"""Sessions on the fake device, and a disk that is soon full."""
 
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +44,16 @@ def held(settler: FakeSettler) -> Iterator[Session]:
 def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
     with fake_session(fake_machine(fake_limits(), tokenizer=byte_tokenizer)) as session:
         yield session
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    options = ["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(place)]
+    if mount is None or subprocess.run([mount, *options], capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a small disk")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

@@ -32,8 +32,8 @@ class Letters(PrefixTree):
         self.made += len(pages)
         return self.publish(tip, ids(rest), pages)[0]
 
-    def use(self, text: str) -> Node:
-        tip = self.hold(text)
+    def use(self, text: str, namespace: str = "") -> Node:
+        tip = self.hold(text, namespace)
         self.unlock(tip)
         return tip
 
@@ -53,16 +53,14 @@ class Letters(PrefixTree):
 
     def cool(self, text: str, namespace: str = "") -> Node:
         """Publish a text into an empty tree, and leave its pages in the host tier alone; its tip."""
-        tip = self.hold(text, namespace)
-        self.unlock(tip)
+        tip = self.use(text, namespace)
         self.save_all()
         self.evict(1000)
         return tip
 
     def freeze(self, text: str, namespace: str = "") -> Node:
         """The same with pages on disk alone."""
-        tip = self.hold(text, namespace)
-        self.unlock(tip)
+        tip = self.use(text, namespace)
         self.archive_all()
         self.evict(1000)
         return tip

@@ -16,6 +16,7 @@ import numpy as np
 from rekindle.model_config import ModelConfig, Rope
 from rekindle.program_key import Build, ProgramKey, Target
 from rekindle.program_store import ProgramStore, Serialized
+from tests.compilations import listen
 
 MODEL = ModelConfig(
     family="llama", vocab_size=9, hidden_size=8, intermediate_size=8, num_layers=3, num_heads=4, num_kv_heads=2,
@@ -108,12 +109,7 @@ def model_key(model: ModelConfig, shapes: tuple[Any, ...]) -> ProgramKey:
 def run_stored_step(directory: Path, model: ModelConfig, shapes: tuple[Any, ...], inputs: Path, outputs: Path) -> None:
     """Run a stored step on stored inputs: alone and in four threads. What comes out, and what happened, into a file."""
     jax.config.update("jax_numpy_dtype_promotion", "strict")  # as conftest.py does, and the key knows it
-    events: list[str] = []
-
-    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        events.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
+    compilations = listen()
     program = ProgramStore(directory).load(model_key(model, shapes), jax.devices()[:1])
     assert program is not None
     with np.load(inputs) as stored:
@@ -128,7 +124,7 @@ def run_stored_step(directory: Path, model: ModelConfig, shapes: tuple[Any, ...]
     with ThreadPoolExecutor(4) as pool:
         others = list(pool.map(lambda _: run()[0], range(8)))
     report = {
-        "events": [event for event in events if event.startswith("/jax/core/compile")],
+        "compilations": compilations,
         "donated": donated,
         "same_in_threads": all(
             np.array_equal(x, y, equal_nan=True) for other in others for x, y in zip(results, other, strict=True)

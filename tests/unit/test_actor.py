@@ -19,6 +19,10 @@ from rekindle.messages import Cancel, Message, Withdraw
 pytestmark = pytest.mark.anyio
 
 
+async def receive_one(mailbox: Mailbox[str], received: list[str]) -> None:
+    received.append(await mailbox.receive())
+
+
 async def test_messages_are_received_in_the_order_in_which_they_were_put() -> None:
     mailbox: Mailbox[int] = Mailbox()
     for number in range(5):
@@ -76,15 +80,12 @@ async def test_a_message_that_comes_just_before_the_receiver_sleeps_is_not_misse
     monkeypatch.setattr("rekindle.feed.Waiter", racing)
     ended: list[str] = []
 
-    async def receive() -> None:
-        ended.append(await mailbox.receive())
-
     async def read() -> None:
         await feed.grown(len(feed.items))
         ended.append("read")
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(receive)
+        tasks.start_soon(receive_one, mailbox, ended)
         await anyio.wait_all_tasks_blocked()
         tasks.start_soon(read)
         await anyio.wait_all_tasks_blocked()
@@ -138,12 +139,8 @@ async def test_a_message_that_is_taken_does_not_reach_the_receiver() -> None:
     mailbox: Mailbox[str] = Mailbox()
     assert mailbox.take() is None
     received: list[str] = []
-
-    async def receive() -> None:
-        received.append(await mailbox.receive())
-
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(receive)
+        tasks.start_soon(receive_one, mailbox, received)
         await anyio.wait_all_tasks_blocked()
         mailbox.hold()
         for word in ("first", "second"):
@@ -158,12 +155,8 @@ async def test_a_message_that_is_taken_does_not_reach_the_receiver() -> None:
 async def test_one_who_was_woken_waits_on_if_its_message_was_taken_from_under_it() -> None:
     mailbox: Mailbox[str] = Mailbox()
     received: list[str] = []
-
-    async def receive() -> None:
-        received.append(await mailbox.receive())
-
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(receive)
+        tasks.start_soon(receive_one, mailbox, received)
         await anyio.wait_all_tasks_blocked()
         mailbox.put("taken")
         assert mailbox.take() == "taken"

@@ -20,11 +20,9 @@ from rekindle.cli.units import ago, parse_size, size_text
 from rekindle.program_key import ProgramKey, code_digest
 from rekindle.program_store import ProgramStore
 from rekindle.progress import silent
+from tests.two_steps import OPTIONS, SETTINGS
 from tests.unit.stored_programs import MODEL, serialized, some_key
 from tests.unit.stored_snapshots import PATH_PAGES, open_store, path, write
-
-OPTIONS = "--max-running 2 --decode-buckets 2 --max-prefill-tokens 16 --page-size 16 --max-context 64 --max-logprobs 2"
-"""Two steps, and the four programs beside them."""
 
 STEPS = ("step of 64+0", "step of 512+0", "step of 0+4")
 
@@ -341,18 +339,7 @@ def test_explain_shows_of_a_long_value_only_what_differs(wanted: Needed, capsys:
 
 def test_explain_finds_what_a_session_left(cache: Path, families: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = families / "llama-tied"
-    with rekindle.open_sync(
-        model,
-        progress=False,
-        precompile="all",
-        max_running=2,
-        decode_buckets=(2,),
-        max_prefill_tokens=16,
-        prefill_chunk=16,
-        page_size=16,
-        max_context=64,
-        max_logprobs=2,
-    ) as session:
+    with rekindle.open_sync(model, progress=False, **SETTINGS) as session:
         session.generate_sync(token_ids=range(3, 43), max_tokens=2)
         session.precompiled_sync(progress=False)
         assert session.save_sync() == 2

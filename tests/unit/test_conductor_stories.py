@@ -15,6 +15,7 @@ from rekindle.handle import Handle
 from rekindle.handled import Handled
 from rekindle.session import Session
 from rekindle.testing import expected_tokens, fake_session
+from tests.unit.limits import WAYS
 from tests.unit.telling import run_to_the_end
 
 pytestmark = pytest.mark.anyio
@@ -50,15 +51,7 @@ DO = st.builds(
     number=st.integers(1, 25),
 )
 STORY = st.lists(ASK | DO, min_size=4, max_size=25)
-LIMITS = st.fixed_dictionaries(
-    {
-        "ticks": st.sampled_from(["prefill-first", "combined"]),
-        "overlap": st.booleans(),
-        "page_size": st.just(16),
-        "num_pages": st.sampled_from([6, 40]),
-        "max_running": st.sampled_from([3, 1]),
-    }
-)
+LIMITS = st.fixed_dictionaries(WAYS | {"num_pages": st.sampled_from([6, 40]), "max_running": st.sampled_from([3, 1])})
 
 
 async def told(story: list[Ask | Do], limits: dict[str, Any], ending: str) -> None:

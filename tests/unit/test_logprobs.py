@@ -12,6 +12,7 @@ from rekindle.session import Session
 from rekindle.testing import expected_of, expected_tokens, fake_session, score_of
 from rekindle.text.tokenizer import Tokenizer
 from rekindle.token_logprob import TokenLogprob
+from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled
 
 PROMPT = tuple(range(100, 140))
@@ -124,10 +125,8 @@ ASKS = st.lists(
     max_size=5,
 )
 LIMITS = st.fixed_dictionaries(
-    {
-        "ticks": st.sampled_from(["prefill-first", "combined"]),
-        "overlap": st.booleans(),
-        "page_size": st.just(16),
+    WAYS
+    | {
         "num_pages": st.integers(6, 10),
         "max_running": st.integers(1, 4),
         "prefill_chunk": st.sampled_from([512, 32, 16]),

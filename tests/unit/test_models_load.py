@@ -22,26 +22,6 @@ FLOAT32 = jnp.dtype("float32")
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@pytest.fixture(scope="module")
-def _told() -> list[str]:
-    events: list[str] = []
-
-    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event.startswith("/jax/core/compile/"):
-            events.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)  # there is no public way to remove it
-    return events
-
-
-@pytest.fixture
-def compilations(_told: list[str]) -> list[str]:
-    """Every program that is traced or compiled from now on."""
-    jax.clear_caches()  # or a small program that an earlier test compiled would not be compiled again
-    _told.clear()
-    return _told
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_loading_compiles_nothing(family: str, dtype: str, families: Path, compilations: list[str]) -> None:

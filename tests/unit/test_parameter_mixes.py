@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rekindle.handle import Handle
 from rekindle.request import SamplingOptions
 from rekindle.testing import VOCAB_SIZE, expected_of, score_of
+from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled
 
 EOS = frozenset({7, 77, 177})
@@ -37,9 +38,8 @@ OPTIONS = st.fixed_dictionaries(
     {"max_tokens": st.sampled_from([60, 20, 5, 1]), "seed": st.integers(0, 2**31 - 1)}, optional=PARAMETERS
 )
 ROOMY = st.fixed_dictionaries(
-    {
-        "ticks": st.sampled_from(["prefill-first", "combined"]),
-        "overlap": st.booleans(),
+    WAYS
+    | {
         "page_size": st.sampled_from([16, 64]),
         "max_running": st.sampled_from([8, 3, 1]),
         "max_prefill_tokens": st.sampled_from([512, 48]),
@@ -48,10 +48,8 @@ ROOMY = st.fixed_dictionaries(
     }
 )
 CROWDED = st.fixed_dictionaries(
-    {
-        "ticks": st.sampled_from(["prefill-first", "combined"]),
-        "overlap": st.booleans(),
-        "page_size": st.just(16),
+    WAYS
+    | {
         "num_pages": st.integers(6, 10),
         "max_running": st.integers(2, 5),
         "prefill_chunk": st.sampled_from([512, 16]),

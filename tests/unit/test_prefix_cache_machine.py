@@ -6,27 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rekindle.messages import NewWeights, SaveCache, Withdraw
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeDiskTier, expected_tokens
+from tests.unit.limits import PAGE, WAYS
+from tests.unit.machines import run, run_deep
 
-PAGE = 16
 SETTINGS = st.fixed_dictionaries(
-    {
-        "ticks": st.sampled_from(["prefill-first", "combined"]),
+    WAYS
+    | {
         "policy": st.sampled_from(["fcfs", "longest-prefix"]),
-        "overlap": st.booleans(),
-        "page_size": st.just(PAGE),
         "num_pages": st.integers(6, 20),
         "max_running": st.integers(1, 4),
         "prefill_chunk": st.sampled_from([512, 16]),
@@ -186,14 +177,10 @@ class CacheMachine(RuleBasedStateMachine):
         assert stats.host_pages == len(self.engine.host_tier.entries) <= self.engine.limits.host_pages
 
 
-CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-
-
 def test_no_order_of_messages_breaks_the_cache() -> None:
-    run_state_machine_as_test(CacheMachine, settings=settings(CALM, max_examples=200, stateful_step_count=50))
+    run(CacheMachine, stories=200, steps=50)
 
 
 @pytest.mark.deep
 def test_no_order_of_very_many_messages_breaks_the_cache() -> None:
-    deep = settings(CALM, max_examples=400, stateful_step_count=60, derandomize=False)
-    run_state_machine_as_test(CacheMachine, settings=deep)
+    run_deep(CacheMachine, stories=400, steps=60)

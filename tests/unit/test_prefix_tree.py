@@ -34,7 +34,7 @@ def test_a_match_changes_nothing(tree: Letters) -> None:
 
 
 def test_namespaces_never_share(tree: Letters) -> None:
-    tree.unlock(tree.hold("aabb", "one"))
+    tree.use("aabb", "one")
     assert tree.found("aabb", "two") == []
     assert len(tree.found("aabb", "one")) == 2
 
@@ -49,7 +49,7 @@ def test_nodes_know_their_tokens_and_their_path(tree: Letters) -> None:
 def test_a_walk_meets_parents_before_children_in_one_namespace_or_in_all(tree: Letters) -> None:
     tree.use("aabb")
     tree.use("aacc")
-    tree.unlock(tree.hold("dd", "other"))
+    tree.use("dd", "other")
     everything = list(tree.walk())
     assert {node.page for node in everything} == {0, 1, 2, 3}
     assert all(node.parent not in everything[at:] for at, node in enumerate(everything))

@@ -280,7 +280,7 @@ def test_digests_are_the_same_in_every_process() -> None:
 def test_another_tree_finds_what_was_archived(tree: Letters) -> None:
     for text in ("aabbcc", "aadd"):
         tree.use(text)
-    tree.unlock(tree.hold("aa", "other"))
+    tree.use("aa", "other")
     tree.archive_all()
     other = Letters()
     assert other.restore(tree.stored()) == []

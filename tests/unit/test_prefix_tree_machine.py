@@ -5,20 +5,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rekindle.prefix_nodes import FORGOTTEN, Evicted, Node
 from rekindle.prefix_tree import PrefixTree
 from rekindle.stored_page import StoredPage
+from tests.unit.machines import run, run_deep
 
 Tokens = tuple[int, ...]
 
@@ -594,14 +587,10 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         assert not self.records.out
 
 
-CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-
-
 def test_no_order_of_changes_breaks_the_tree() -> None:
-    run_state_machine_as_test(PrefixTreeMachine, settings=settings(CALM, max_examples=250, stateful_step_count=50))
+    run(PrefixTreeMachine, stories=250, steps=50)
 
 
 @pytest.mark.deep
 def test_no_order_of_very_many_changes_breaks_the_tree() -> None:
-    deep = settings(CALM, max_examples=2500, stateful_step_count=80, derandomize=False)
-    run_state_machine_as_test(PrefixTreeMachine, settings=deep)
+    run_deep(PrefixTreeMachine, stories=2500, steps=80)

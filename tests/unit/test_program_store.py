@@ -7,11 +7,9 @@ import random
 import shutil
 import signal
 import stat
-import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from rekindle.errors import StorageError
 from rekindle.models.load import load_decoder
 from rekindle.program_store import ProgramStore, Serialized
 from rekindle.step import Layout, empty_pages, empty_slots, step
+from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
 from tests.unit.stored_programs import (
     in_other_processes,
     model_key,
@@ -127,7 +126,7 @@ def test_a_step_from_the_store_is_the_compiled_one_in_a_process_that_compiles_no
         for place, leaf in enumerate(expected):
             np.testing.assert_array_equal(came[f"arr_{place}"], np.asarray(leaf))
     report = json.loads(outputs.with_suffix(".json").read_text())
-    assert report["events"] == []
+    assert report["compilations"] == []
     assert report["same_in_threads"]
     assert report["donated"] == [leaf.is_deleted() for leaf in jax.tree.leaves((weights, pages, slots))]
     assert report["donated"].count(True) == len(jax.tree.leaves((pages, slots)))
@@ -370,48 +369,26 @@ def saving_fails_with_one_warning(directory: Path, program: Serialized, reason: 
     assert store.load(some_key(7), HERE) is None
 
 
-@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-@pytest.mark.parametrize("call", ["shutil.disk_usage", "tempfile.mkdtemp", "os.fsync", "pathlib.Path.rename"])
+@EVERY_PROBLEM
+@EVERY_CALL
 def test_a_directory_that_cannot_be_written_to_costs_one_warning(
-    call: str, problem: int, entry: Path, program: Serialized, monkeypatch: pytest.MonkeyPatch
+    call: str, problem: int, entry: Path, program: Serialized
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(problem, os.strerror(problem))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(call, fail)
+    with failing(call, problem):
         saving_fails_with_one_warning(entry.parent, program, os.strerror(problem))
     assert list(entry.parent.iterdir()) == [entry], "nothing half-written stays"
     assert loads(entry.parent, 0)
 
 
-def test_programs_are_loaded_from_a_directory_that_cannot_be_written_to(
-    entry: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(os, "utime", fail)
-    assert loads(entry.parent, 0)
+def test_programs_are_loaded_from_a_directory_that_cannot_be_written_to(entry: Path) -> None:
+    with failing("os.utime", errno.EROFS):
+        assert loads(entry.parent, 0)
 
 
 def test_a_file_in_the_place_of_the_directory_costs_one_warning(tmp_path: Path, program: Serialized) -> None:
     (tmp_path / "file").write_text("")
     saving_fails_with_one_warning(tmp_path / "file", program, "FileExistsError")
     saving_fails_with_one_warning(tmp_path / "file" / "below", program, "NotADirectoryError")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = shutil.which("mount")
-    options = ["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(place)]
-    if mount is None or subprocess.run([mount, *options], capture_output=True, check=False).returncode:
-        pytest.skip("only root can mount a small disk")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_full_disk_costs_one_warning(small_disk: Path, program: Serialized) -> None:
@@ -422,16 +399,8 @@ def test_a_full_disk_costs_one_warning(small_disk: Path, program: Serialized) ->
     assert loads(small_disk, 0)
 
 
-def test_a_disk_that_fills_up_while_orbax_writes_costs_one_warning(
-    entry: Path, program: Serialized, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write_half(path: Path, _: object, compressed: bool) -> None:
-        path.mkdir()
-        (path / "half").write_bytes(b"x")
-        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store_entries, "_save", write_half)
+def test_a_disk_that_fills_up_while_orbax_writes_costs_one_warning(entry: Path, program: Serialized) -> None:
+    with filling_up():
         saving_fails_with_one_warning(entry.parent, program, "No space left")
     assert list(entry.parent.iterdir()) == [entry]
 

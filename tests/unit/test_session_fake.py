@@ -13,16 +13,12 @@ from rekindle.results import CachedTokens, Generation, Usage
 from rekindle.session import Session
 from rekindle.testing import VOCAB_SIZE, FakeSettler, expected_tokens, fake_session
 from rekindle.text.tokenizer import Tokenizer
+from tests.unit.sessions import assert_all_is_free
 
 pytestmark = pytest.mark.anyio
 
 PROMPT = [3, 1, 4]
 ENDLESS = 4000
-
-
-def assert_all_is_free(session: Session) -> None:
-    stats = session.stats.scheduler
-    assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
 
 
 # Answers

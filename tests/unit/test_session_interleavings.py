@@ -16,6 +16,7 @@ from rekindle.messages import Withdraw
 from rekindle.request import SamplingOptions
 from rekindle.session import Session
 from rekindle.testing import CheckedScheduler, FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+from tests.unit.limits import WAYS
 
 HANG_SECONDS = 120
 """A guard: a run that takes longer hangs."""
@@ -164,15 +165,7 @@ async def let_the_engine_catch_up(session: Session) -> None:
     await session.generate(token_ids=[1], max_tokens=1)
 
 
-LIMITS = st.fixed_dictionaries(
-    {
-        "ticks": st.sampled_from(["prefill-first", "combined"]),
-        "overlap": st.booleans(),
-        "page_size": st.just(16),
-        "num_pages": st.sampled_from([7, 30]),
-        "max_running": st.sampled_from([3, 1]),
-    }
-)
+LIMITS = st.fixed_dictionaries(WAYS | {"num_pages": st.sampled_from([7, 30]), "max_running": st.sampled_from([3, 1])})
 
 
 def check(backend: str, story: list[Ask | Do], limits: dict[str, Any]) -> None:

@@ -16,16 +16,12 @@ from rekindle.messages import Message, Submit
 from rekindle.request import SamplingParams
 from rekindle.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+from tests.unit.sessions import assert_all_is_free
 
 pytestmark = pytest.mark.anyio
 
 PROMPT = [3, 1, 4]
 ENDLESS = 4000
-
-
-def assert_all_is_free(session: Session) -> None:
-    stats = session.stats.scheduler
-    assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
 
 
 # Leaving early

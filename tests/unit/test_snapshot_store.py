@@ -4,10 +4,8 @@ import errno
 import os
 import shutil
 import stat
-import subprocess
 import time
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from rekindle.errors import UnsafeStorage
 from rekindle.snapshot_index import root_digest
 from rekindle.snapshot_store import SnapshotStore
 from rekindle.stored_page import NewPage, StoredPage
+from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
 from tests.unit.stored_snapshots import (
     DTYPES,
     Array,
@@ -582,17 +581,11 @@ def writing_fails_with_one_warning(directory: Path, reason: str) -> None:
     assert write(store, path(8)).records == (None, None, None)
 
 
-@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-@pytest.mark.parametrize("call", ["shutil.disk_usage", "tempfile.mkdtemp", "os.fsync", "pathlib.Path.rename"])
-def test_a_directory_that_cannot_be_written_to_costs_one_warning(
-    call: str, problem: int, segment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(problem, os.strerror(problem))
-
+@EVERY_PROBLEM
+@EVERY_CALL
+def test_a_directory_that_cannot_be_written_to_costs_one_warning(call: str, problem: int, segment: Path) -> None:
     directory = segment.parent.parent
-    with monkeypatch.context() as patch:
-        patch.setattr(call, fail)
+    with failing(call, problem):
         writing_fails_with_one_warning(directory, os.strerror(problem))
     assert list(segment.parent.iterdir()) == [segment], "nothing half-written stays"
     store = open_store(directory)
@@ -600,16 +593,11 @@ def test_a_directory_that_cannot_be_written_to_costs_one_warning(
     assert None not in write(store, path(7)).records, "later tries are allowed"
 
 
-def test_pages_are_read_from_a_directory_that_cannot_be_written_to(
-    segment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(os, "utime", fail)
-    store = open_store(segment.parent.parent)
-    assert len(readable(store)) == 8
-    store.use(range(8))
+def test_pages_are_read_from_a_directory_that_cannot_be_written_to(segment: Path) -> None:
+    with failing("os.utime", errno.EROFS):
+        store = open_store(segment.parent.parent)
+        assert len(readable(store)) == 8
+        store.use(range(8))
 
 
 def test_a_file_in_the_place_of_the_directory_costs_one_warning(tmp_path: Path) -> None:
@@ -617,19 +605,6 @@ def test_a_file_in_the_place_of_the_directory_costs_one_warning(tmp_path: Path) 
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         assert open_store(place).index() == []
         writing_fails_with_one_warning(place, "FileExistsError|NotADirectoryError")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = shutil.which("mount")
-    options = ["-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(place)]
-    if mount is None or subprocess.run([mount, *options], capture_output=True, check=False).returncode:
-        pytest.skip("only root can mount a small disk")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_full_disk_costs_one_warning(small_disk: Path) -> None:
@@ -641,16 +616,8 @@ def test_a_full_disk_costs_one_warning(small_disk: Path) -> None:
     assert readable(open_store(small_disk)) == digests(0)
 
 
-def test_a_disk_that_fills_up_while_orbax_writes_costs_one_warning(
-    segment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write_half(path: Path, _: object, compressed: bool) -> None:
-        path.mkdir()
-        (path / "half").write_bytes(b"x")
-        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store_entries, "_save", write_half)
+def test_a_disk_that_fills_up_while_orbax_writes_costs_one_warning(segment: Path) -> None:
+    with filling_up():
         writing_fails_with_one_warning(segment.parent.parent, "No space left")
     assert list(segment.parent.iterdir()) == [segment]
 

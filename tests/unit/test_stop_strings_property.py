@@ -13,6 +13,7 @@ from rekindle.request import SamplingOptions
 from rekindle.testing import expected_of
 from rekindle.text.incremental import IncrementalDecoder
 from rekindle.text.tokenizer import Tokenizer
+from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled
 
 LETTERS = "aé\n"
@@ -56,15 +57,7 @@ ASK = st.builds(
     cuts=st.lists(st.tuples(st.integers(0, 29), st.integers(1, 5)), max_size=3),
     strays=st.lists(st.text(LETTERS + "\ufffd", min_size=1, max_size=4), max_size=2),
 )
-LIMITS = st.fixed_dictionaries(
-    {
-        "ticks": st.sampled_from(["prefill-first", "combined"]),
-        "overlap": st.booleans(),
-        "page_size": st.just(16),
-        "num_pages": st.integers(4, 9),
-        "max_running": st.integers(1, 3),
-    }
-)
+LIMITS = st.fixed_dictionaries(WAYS | {"num_pages": st.integers(4, 9), "max_running": st.integers(1, 3)})
 
 
 def pieces_of(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> list[str]:

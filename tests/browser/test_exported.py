@@ -1,0 +1,88 @@
+"""A tutorial that nbconvert made into a page shows what its notebook shows, without a kernel or a script of ours."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext, Locator, Page, expect
+
+from tests.browser.conftest import SCREENSHOTS
+from tests.browser.contrasts import assert_contrasts
+from tests.browser.driver import BROKEN, complaints_of
+
+TUTORIAL = Path(__file__).parents[2] / "tutorials" / "01_first_words.ipynb"
+CDN = "https://cdnjs.cloudflare.com/"
+"""Where nbconvert's own scripts come from; the page needs none of them."""
+SHADES = "tokens => tokens.map(token => getComputedStyle(token).backgroundColor)"
+
+
+def exported(theme: str, folder: Path) -> Path:
+    """The tutorial as a page, made as a user makes it; nbconvert comes with JupyterLab."""
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", "--theme", theme, "--output-dir", str(folder)]
+    said = subprocess.run(
+        [*command, str(TUTORIAL)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"JUPYTER_NO_CONFIG": "1"},
+    )
+    assert said.returncode == 0, said.stderr
+    return folder / f"{TUTORIAL.stem}.html"
+
+
+@contextmanager
+def opened(context: BrowserContext, path: Path) -> Iterator[Page]:
+    """The page without a network; nothing in it may complain, or ask for more than nbconvert's scripts."""
+    page = context.new_page()
+    with closing(page):
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        # A request that fails would be a complaint.
+        page.route(f"{CDN}**", lambda route: route.fulfill(content_type="text/javascript", body=""))
+        complaints = complaints_of(page)
+        page.goto(path.as_uri())
+        yield page
+        assert complaints == []
+        assert [url for url in asked if not url.startswith((CDN, path.as_uri()))] == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_outputs_of_an_exported_tutorial_can_be_seen_and_read(
+    theme: str, context: BrowserContext, tmp_path: Path
+) -> None:
+    with opened(context, exported(theme, tmp_path)) as page:
+        page.screenshot(path=SCREENSHOTS / f"exported_{theme}.png", full_page=True)
+        expect(page.locator("body")).to_have_attribute("data-jp-theme-light", "true" if theme == "light" else "false")
+        outputs = page.locator(".jp-OutputArea-output")
+
+        card = outputs.filter(has=page.locator("b", has_text="Generation")).filter(has_text="ended: length, 8 tokens")
+        expect(card).to_have_count(1)
+        expect(card).to_contain_text("cold.")
+        assert_has_room(card)
+
+        tokens = outputs.locator("span[title*=rank]")
+        expect(tokens).to_have_count(24)
+        for token in tokens.all():
+            assert_has_room(token, least=3)
+        assert len(set(tokens.evaluate_all(SHADES))) > 3
+
+        tree = outputs.locator("svg").filter(has_text="pages of 64 tokens")
+        expect(tree).to_have_count(1)
+        expect(tree.locator("title").filter(has_text="hits")).not_to_have_count(0)
+        assert_has_room(tree)
+
+        assert_contrasts(page.locator("main"))
+        expect(page.get_by_text(BROKEN)).to_have_count(0)
+        expect(outputs.locator("script")).to_have_count(0)
+
+
+def assert_has_room(shown: Locator, least: int = 40) -> None:
+    """It can be seen, and is at least so many pixels wide and high."""
+    expect(shown).to_be_visible()
+    box = shown.bounding_box()
+    assert box is not None
+    assert min(box["width"], box["height"]) >= least

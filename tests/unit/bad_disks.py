@@ -1,0 +1,43 @@
+"""Disks that cannot be written to, for tests of the stores; `small_disk` in conftest.py is a real one."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rekindle import store_entries
+
+EVERY_PROBLEM = pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+EVERY_CALL = pytest.mark.parametrize(
+    "call", ["shutil.disk_usage", "tempfile.mkdtemp", "os.fsync", "pathlib.Path.rename"]
+)
+"""All that a store calls when it writes an entry."""
+
+
+@contextmanager
+def failing(call: str, problem: int) -> Iterator[None]:
+    """Every call of this function fails with this error number."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(problem, os.strerror(problem))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(call, fail)
+        yield
+
+
+@contextmanager
+def filling_up() -> Iterator[None]:
+    """There is no room for the second half of what Orbax writes."""
+
+    def write_half(path: Path, _: object, compressed: bool) -> None:
+        path.mkdir()
+        (path / "half").write_bytes(b"x")
+        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_entries, "_save", write_half)
+        yield
