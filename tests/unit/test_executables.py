@@ -138,6 +138,17 @@ def test_a_failure_is_told_to_all_who_wait_and_another_try_is_made_later() -> No
     assert executables.obtain(ENTER).result(SECONDS)() == ENTER
 
 
+def test_a_planned_program_that_failed_is_made_again_without_a_warning_of_something_else() -> None:
+    programs = GatedPrograms()
+    programs.fails.add(ENTER)
+    executables = made(programs)
+    (planned,) = executables.prepare([ENTER])
+    for future in (planned, executables.obtain(ENTER)):
+        with pytest.raises(RuntimeError, match="no enter"):
+            future.result(SECONDS)
+    assert executables.unexpected == 0
+
+
 def test_a_planned_program_that_was_given_up_is_made_again_with_one_warning() -> None:
     executables = made(GatedPrograms(), capacity=1)
     wait(executables.prepare([GATHER, SCATTER]), SECONDS)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import stat
 import tempfile
+import threading
 import time
 import warnings
 from dataclasses import replace
@@ -427,6 +428,16 @@ def test_a_program_with_a_sort_is_stored_though_it_runs_before_it_is_saved(direc
     found = store.load(some_key(0), HERE)
     assert found is not None
     np.testing.assert_array_equal(found(numbers), expected)
+
+
+def test_nothing_is_stored_any_more_when_the_process_ends(
+    directory: Path, program: Serialized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending = threading.Event()
+    ending.set()
+    monkeypatch.setattr("rekindle.threads._closing", ending)
+    assert not ProgramStore(directory).save(some_key(0), program)
+    assert list(directory.iterdir()) == []
 
 
 @pytest.mark.parametrize("kills", [20, pytest.param(300, marks=pytest.mark.deep)])

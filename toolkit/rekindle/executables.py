@@ -1,12 +1,10 @@
 """The compiled programs of a model in a bounded LRU: found, loaded or compiled, ahead of their first use or at it."""
 
-import atexit
 import threading
 import warnings
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -15,12 +13,11 @@ from rekindle.errors import SessionClosed
 from rekindle.program_key import Difference
 from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import Key, Program, Programs, program_name
+from rekindle.threads import compiling
 from rekindle.workers import Workers
 
 TOLD = 4
 """Differences of arguments that a warning tells of."""
-EXIT_SECONDS = 10.0
-"""How long a process that ends waits for a program that is being made."""
 
 
 class Executables:
@@ -50,9 +47,8 @@ class Executables:
         self._held: OrderedDict[Key, Program] = OrderedDict()
         self._coming: dict[Key, Future[Program]] = {}
         self._planned: set[Key] = set()
-        self._workers = Workers(self._make)
+        self._workers = Workers(self._make, self.stop)
         self._lock = threading.Lock()
-        atexit.register(_end, weakref.ref(self))
 
     def __len__(self) -> int:
         return len(self._held)
@@ -102,7 +98,8 @@ class Executables:
         self._warn(
             key, f"it was called with other arguments than it was made for: {'; '.join(differences[:TOLD])}{more}"
         )
-        program = self._programs.lowered(key, arguments).compile()
+        with compiling:
+            program = self._programs.lowered(key, arguments).compile()
         with self._lock:
             self.compilations += 1
             self._keep(key, program)
@@ -137,11 +134,13 @@ class Executables:
             if program is None:
                 if self._shelf is not None:
                     self.misses[key] = self._shelf.explain(key)
-                program = self._programs.lowered(key).compile()
+                with compiling:
+                    program = self._programs.lowered(key).compile()
             serialized = self._shelf.serialize(program) if self._shelf is not None and not loaded else None
         except BaseException as error:
             with self._lock:
                 future = self._coming.pop(key)
+                self._planned.discard(key)  # it was not given up for others: its own error says why it is not there
             future.set_exception(error)
             return
         with self._lock:
@@ -171,14 +170,6 @@ class Executables:
                 RuntimeWarning,
                 stacklevel=2,
             )
-
-
-def _end(reference: "weakref.ref[Executables]") -> None:
-    """A thread that comes back from the compiler into an interpreter that has ended would abort the process."""
-    executables = reference()
-    if executables is not None:
-        executables.stop()
-        wait([executables.idle()], timeout=EXIT_SECONDS)
 
 
 def _differences(expected: dict[str, Any], got: Sequence[Any]) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """The daemon thread that one engine lives on: it builds the machine, then serves until it is told to stop."""
 
+import asyncio
+import os
 import threading
 from collections.abc import Callable
 
@@ -14,6 +16,7 @@ from rekindle.handled import Pending, See
 from rekindle.machine import Machine
 from rekindle.messages import Message
 from rekindle.progress import Progress, Report
+from rekindle.threads import Work
 
 Build = Callable[[Report], Machine]
 
@@ -22,7 +25,7 @@ class Host:
     """Starts at once. `opening` tells how far it is and is closed when it serves or has failed, `stopped` is closed
     when its thread has freed the device memory.
 
-    A daemon thread, because a kernel shuts down without joining others, and runs no exit handler while one lives.
+    A daemon thread, which a process that ends stops and waits for, with all that it has begun; see `rekindle.threads`.
 
     Args:
         build: makes the machine, on the engine's thread.
@@ -39,7 +42,9 @@ class Host:
         self._build, self._deliver, self._ended = build, deliver, ended
         self._stop: Mailbox[None] = Mailbox()
         self._stopping = threading.Event()
-        threading.Thread(target=self._main, name="rekindle-engine", daemon=True).start()
+        self._process = os.getpid()
+        self._workers: list[threading.Thread] = []
+        Work(self._main, "engine", self.stop)
 
     def post(self, message: Message) -> None:
         """Send a message to the engine.
@@ -84,7 +89,12 @@ class Host:
 
     def _serving(self) -> Engine:
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
+        if os.getpid() != self._process:
+            raise SessionClosed(
+                f"the engine is in process {self._process}, which this one was forked from: open a session here, or "
+                'start processes with multiprocessing\'s "spawn"'
+            )
         assert self._engine is not None, "nobody has a session before it serves"
         return self._engine
 
@@ -93,24 +103,35 @@ class Host:
             self.machine = self._build(self._report)
             self._engine = Engine(self.machine.actors, self._deliver)
             anyio.run(self._serve)
-            self.error = SessionClosed("the session is closed; open another with rekindle.open()")
+            self.error = SessionClosed(
+                "the session is closed, by close() or because nothing held it any more; open another with "
+                "rekindle.open()"
+            )
         except BaseException as error:
             self.error = self._explained(error)
         self._ended(self.error)
         if self._engine is not None:
             self._engine.conductor.close()
-        if self.machine is not None:
-            self.machine.free()
-        self.opening.close()
-        self.stopped.close()
+        try:
+            if self.machine is not None:
+                self.machine.free()
+        finally:  # whatever a device that has failed says of it, nobody is kept waiting
+            self.opening.close()
+            self.stopped.close()
+        for worker in self._workers:  # nobody waits for them but a process that ends
+            worker.join()
 
     async def _serve(self) -> None:
         assert self._engine is not None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._engine.run)
-            self.opening.close()
-            await self._stop.receive()
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._engine.run)
+                self.opening.close()
+                await self._stop.receive()
+                tasks.cancel_scope.cancel()
+        finally:  # anyio keeps its worker threads to itself; what was abandoned in one may be within XLA
+            mine, threads = asyncio.current_task(), threading.enumerate()
+            self._workers = [thread for thread in threads if getattr(thread, "root_task", None) is mine]
 
     def _report(self, progress: Progress) -> None:
         if self._stopping.is_set():

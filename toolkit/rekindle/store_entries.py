@@ -20,6 +20,7 @@ import numpy as np
 
 from rekindle.errors import UnsafeStorage
 from rekindle.storage import atomic_write
+from rekindle.threads import ending, storing
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 Header = dict[str, Any]
@@ -60,6 +61,13 @@ def write_temporary(
     Raises:
         OSError: there is no room for it, or it cannot be written; also whatever Orbax raises then.
     """
+    with storing:
+        if ending():
+            raise OSError("the process ends")
+        return _written(store, header, arrays, singly)
+
+
+def _written(store: Path, header: Header, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]], singly: bool) -> Path:
     _require_room(store, sum(array.nbytes for array in arrays.values()))
     temporary = Path(tempfile.mkdtemp(dir=store, prefix=WRITING))
     try:

@@ -8,6 +8,7 @@ from functools import partial
 from time import monotonic
 
 from rekindle.programs import Key
+from rekindle.threads import Work
 
 WORKERS = 2
 """Lowering and loading hold the interpreter about half of the time."""
@@ -21,10 +22,11 @@ class Workers:
 
     Args:
         make: called without a lock held; it must not raise.
+        end: has nothing more made; called when the process ends while something is.
     """
 
-    def __init__(self, make: Callable[[Key], None]):
-        self._make = make
+    def __init__(self, make: Callable[[Key], None], end: Callable[[], None]):
+        self._make, self._end = make, end
         self._queue: deque[tuple[Key, bool]] = deque()
         self._called = monotonic()
         self._stopped = threading.Event()
@@ -80,14 +82,16 @@ class Workers:
         self._threads += 1
         if self._idle.done():
             self._idle = Future()
-        threading.Thread(target=self._run, args=(work,), name="rekindle-programs", daemon=True).start()
+        Work(partial(self._run, work), "programs", self._end)
 
     def _run(self, work: Callable[[], None]) -> None:
-        work()
-        with self._lock:
-            self._threads -= 1
-            if not self._threads:
-                self._idle.set_result(None)
+        try:
+            work()
+        finally:
+            with self._lock:
+                self._threads -= 1
+                if not self._threads:
+                    self._idle.set_result(None)
 
     def _work(self) -> None:
         while True:

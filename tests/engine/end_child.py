@@ -1,0 +1,113 @@
+"""A script that ends without closing its session: `python -m tests.engine.end_child SITUATION MODEL`."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from anyio import to_thread
+
+import rekindle
+from rekindle import threads
+from rekindle.actor import Actor, answers
+from rekindle.config import SettingsOptions
+from rekindle.engine import Actors
+from rekindle.messages import Message
+from tests.engine.restart_child import SETTINGS, asked
+
+LATE_SECONDS = 5.0
+STEPS = 200
+"""Of the computation that is under way while the process ends: about a second on two cores."""
+
+LAZY = SettingsOptions(precompile="lazy", restore="off")
+
+
+class Late:
+    """Deleted when the interpreter has ended: gives threads that live on the time to come back into it."""
+
+    def __init__(self) -> None:
+        ours = ("rekindle-", "AnyIO")
+        self._threads = [thread for thread in threading.enumerate() if thread.name.startswith(ours)]
+
+    def __del__(self) -> None:
+        for thread in self._threads:
+            thread.join(LATE_SECONDS)
+
+
+class Slow:
+    """A settler that first has XLA compute for about a second, in a worker thread."""
+
+    def __init__(self, settler: Actor):
+        self._settler = settler
+        self.begun = threading.Event()
+        program = jax.jit(lambda x: jax.lax.fori_loop(0, STEPS, lambda _, x: jnp.tanh(x @ x), x))
+        self._program = program.lower(jnp.ones((512, 512))).compile()
+
+    async def handle(self, message: Message) -> Iterable[Message]:
+        """As the settler that it has."""
+        await to_thread.run_sync(self._compute, abandon_on_cancel=True)
+        return await answers(self._settler, message)
+
+    def _compute(self) -> None:
+        self.begun.set()
+        self._program(jnp.ones((512, 512))).block_until_ready()
+
+
+def busy(model: Path) -> rekindle.Session:
+    """A session whose engine waits for XLA just now."""
+    slow: list[Slow] = []
+
+    def compose(actors: Actors) -> Actors:
+        slow.append(Slow(actors.settler))
+        return replace(actors, settler=slow[0])
+
+    session = rekindle.open_sync(model, progress=False, compose=compose, **SETTINGS)
+    session.submit(**asked(0))
+    slow[0].begun.wait()
+    return session
+
+
+if __name__ == "__main__":
+    situation, model = sys.argv[1], Path(sys.argv[2])
+    threads.EXIT_SECONDS = 0.0 if situation == "while it compiles" else 100.0
+    match situation:
+        case "at once":
+            session = rekindle.open_sync(model, progress=False, **SETTINGS)
+        case "after an answer":
+            session = rekindle.open_sync(model, progress=False, **SETTINGS)
+            session.generate_sync(**asked(0))
+        case "while requests run":
+            session = busy(model)
+        case "closed while requests run":
+            session = busy(model)
+            session.close_sync()
+        case "after its loop":
+
+            async def main() -> rekindle.Session:
+                session = await rekindle.open(model, progress=False, **SETTINGS)
+                session.submit(**asked(0, max_tokens=200))
+                return session
+
+            session = asyncio.run(main())
+        case "while it compiles":
+            session = rekindle.open_sync(model, progress=False, **(SETTINGS | LAZY))
+            session.submit(**asked(0))
+            while not threads.compiling:
+                threading.Event().wait(0.001)
+        case "while it opens":
+
+            async def leave() -> None:
+                opening = asyncio.ensure_future(rekindle.open(model, progress=False, **SETTINGS).__aenter__())
+                await asyncio.sleep(0)
+                opening.cancel()
+
+            asyncio.run(leave())
+        case "by an error":
+            session = busy(model)
+            late = Late()
+            sys.exit(3)
+    late = Late()

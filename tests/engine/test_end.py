@@ -1,0 +1,39 @@
+"""A script that ends and leaves its session open ends as if it had none: with its own status, and without a word."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rekindle.threads import WAITING
+
+ROOT = Path(__file__).parents[2]
+STATUS = {"by an error": 3}
+
+
+def ended(situation: str, model: Path) -> tuple[int, str, str]:
+    """(Exit status, stdout, stderr)."""
+    command = [sys.executable, "-m", "tests.engine.end_child", situation, str(model)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [
+        "at once",
+        "after an answer",
+        "while requests run",
+        "by an error",
+        "closed while requests run",
+        "after its loop",
+        "while it opens",
+    ],
+)
+def test_a_script_that_leaves_its_session_open_ends_well(situation: str, families: Path) -> None:
+    assert ended(situation, families / "llama-tied") == (STATUS.get(situation, 0), "", "")
+
+
+def test_a_script_that_ends_while_the_compiler_runs_waits_for_it_and_says_so(families: Path) -> None:
+    assert ended("while it compiles", families / "llama-tied") == (0, "", f"{WAITING}\n")
