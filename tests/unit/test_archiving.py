@@ -149,13 +149,26 @@ def test_pages_of_other_weights_are_not_written() -> None:
     assert one.cache_saved == [CacheSaved(2, 0, False)]
 
 
-def test_without_room_in_the_host_tier_nothing_goes_round_in_circles() -> None:
-    one = engine(host_pages=2)
+@pytest.mark.parametrize("host_pages", [1, 2, PAGES_AT_ONCE - 1])
+def test_all_is_written_through_a_host_tier_that_has_room_for_a_part(host_pages: int) -> None:
+    one = engine(host_pages=host_pages)
     one.admit(0, PROMPT, max_tokens=1)
     one.say(SaveCache(1))
     one.drain()
-    assert len(one.cache_saved) == 1
+    assert one.cache_saved == [CacheSaved(1, 5, True)]
     one.scheduler.check()
+
+
+def test_a_caller_is_told_of_pages_that_left_the_disk_for_others() -> None:
+    one = engine()
+    for request_id, prompt in enumerate((PROMPT, PROMPT[::-1])):
+        one.admit(request_id, prompt, max_tokens=1)
+        while not one.writing:
+            one._settle_all()
+        one.settle_write(pruned=[0] if request_id else [])
+        one.drain()
+    one.say(SaveCache(1))
+    assert one.cache_saved == [CacheSaved(1, 0, False)]
 
 
 def test_the_store_is_told_which_prefixes_are_in_use() -> None:

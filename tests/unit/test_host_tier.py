@@ -36,13 +36,17 @@ class Named:
 
     def keep(self, pages: Sequence[str]) -> list[str]:
         self._copy()
+        self._require_room()
         return [f"kept {page}" for page in pages]
 
     def stage(self, entries: Sequence[str]) -> list[str]:
         self._copy()
+        self._require_room()
+        return [f"staged {entry}" for entry in entries]
+
+    def _require_room(self) -> None:
         if self.full:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
-        return [f"staged {entry}" for entry in entries]
 
     def _copy(self) -> None:
         self.begun.set()
@@ -111,6 +115,24 @@ async def test_a_full_device_fails_the_fetch_alone() -> None:
     assert await fetched(tier, 0) == Fetched(6, None)
     copies.full = False
     assert await fetched(tier, 0) == Fetched(6, ("staged kept a",))
+
+
+async def test_full_host_memory_fails_the_save_alone() -> None:
+    copies = Named()
+    tier = HostTier(100, PAGE_BYTES, copies)
+    copies.full = True
+    assert not await keep(tier, {0: "a"})
+    copies.full = False
+    assert await keep(tier, {1: "b"})
+    assert tier.pages == 1
+
+
+async def test_pages_that_the_device_had_no_room_to_gather_are_not_kept() -> None:
+    tier = HostTier(100, PAGE_BYTES, Named())
+    await tier.handle(Drop((1,)))
+    assert await tier.handle(Gathered(5, (0, 1), ())) == [Saved(5, kept=False)]
+    assert await keep(tier, {2: "c"})
+    assert tier.pages == 1
 
 
 async def test_freeing_forgets_everything() -> None:

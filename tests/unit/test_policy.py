@@ -117,6 +117,23 @@ def test_one_that_lost_its_pages_is_known_to_have_started() -> None:
     assert any(started.values())
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "longest-prefix"])
+def test_one_that_lost_its_pages_goes_on_before_those_that_came_later(policy: Policy) -> None:
+    engine = ByHand(page_size=16, num_pages=9, max_running=2, policy=policy, host_cache_bytes=0)
+    engine.admit(0, SHARED, max_tokens=70)
+    engine.admit(1, [9] * 15, max_tokens=60)
+    for _ in range(8):
+        engine.settle()
+    for request_id in range(2, 8):
+        engine.admit(request_id, [*SHARED, request_id], max_tokens=3)
+    completed = []
+    while engine.in_flight:
+        plans = engine.settle()
+        completed += [chunk.request_id for plan in plans for chunk in plan.chunks if chunk.completes is not None]
+    assert engine.scheduler.stats.preemptions == 1
+    assert completed == [1, 2, 3, 4, 5, 6, 7], "the one that lost its pages first"
+
+
 @given(
     keys=st.lists(st.integers(0, 3), min_size=6, max_size=6),
     last=st.booleans(),

@@ -71,6 +71,11 @@ def test_every_parameter_is_tried_with_bad_values() -> None:
     assert names == set(BAD) == set(SamplingOptions.__annotations__)
 
 
+def test_a_salt_that_has_no_bytes_is_refused_at_the_call() -> None:
+    with pytest.raises(InvalidRequest, match="cache_salt must be text that UTF-8 can encode, got "):
+        SamplingParams.from_options({"cache_salt": "a\ud800"})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

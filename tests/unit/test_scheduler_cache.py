@@ -3,7 +3,7 @@
 import pytest
 
 from rekindle.errors import PromptTooLong
-from rekindle.messages import Plan, Withdraw
+from rekindle.messages import NewWeights, Plan, Withdraw
 from rekindle.pages import NULL_PAGE
 from rekindle.testing import ByHand, expected_tokens
 
@@ -244,3 +244,69 @@ def test_of_a_prompt_that_is_cached_whole_the_last_block_is_computed_and_nothing
     stats = engine.scheduler.stats
     assert (stats.device_hit_tokens, stats.computed_tokens) == (112, 128 + 16)
     assert engine.tokens[0] == engine.tokens[1]
+
+
+# What is told of it
+
+
+@pytest.mark.parametrize(("page", "device", "host"), [(16, 32, 0), (64, 128, 48)])
+def test_the_block_that_is_computed_again_is_of_the_tier_of_the_last_page(page: int, device: int, host: int) -> None:
+    engine = ByHand(
+        page_size=page,
+        num_pages=7,
+        max_running=1,
+        overlap=False,
+        host_cache_bytes=800 * page,
+        disk_cache_bytes=0,
+        max_context=6 * page,
+    )
+    prompt = [place % 5 for place in range(3 * page)]
+    for request_id, tokens in enumerate((prompt, [9] * (4 * page), prompt)):
+        before = engine.scheduler.stats
+        engine.admit(request_id, tokens, max_tokens=1)
+        engine.drain()
+    stats = engine.scheduler.stats
+    assert stats.device_hit_tokens - before.device_hit_tokens == device
+    assert stats.host_hit_tokens - before.host_hit_tokens == host
+    assert stats.computed_tokens - before.computed_tokens == 16
+
+
+def test_a_request_that_starts_again_is_no_other_request_that_found_a_prefix() -> None:
+    engine = ByHand(page_size=16, num_pages=9, overlap=False, host_cache_bytes=0, max_running=3)
+    for request_id in range(3):
+        engine.admit(request_id, [request_id] * 32, max_tokens=40)
+    engine.drain()
+    assert engine.scheduler.stats.preemptions
+    assert not [node.hits for node in engine.scheduler.cache.tree.walk() if node.hits and node.parent is not None]
+
+
+# Who is turned away
+
+
+def test_by_longest_prefix_nobody_is_turned_away_who_fits_beside_held_prefixes() -> None:
+    engine = ByHand(page_size=16, num_pages=9, max_running=1, overlap=False, policy="longest-prefix", max_context=128)
+    for request_id, prompt in ((0, SHARED), (1, OTHER[:32])):
+        engine.admit(request_id, prompt, hold=True)
+        engine.drain()
+    engine.admit(2, [7], max_tokens=3)
+    engine.admit(3, [9] * 20, max_tokens=3)
+    engine.admit(4, [*SHARED, *range(150, 214)], max_tokens=3)
+    engine.drain()
+    assert set(engine.rejected) == {4}, "two pages fit, seven do not"
+    assert engine.tokens[3] == list(expected_tokens([9] * 20, 3))
+
+
+def test_who_waits_for_new_weights_is_not_turned_away_for_one_that_outgrew_the_room() -> None:
+    engine = ByHand(page_size=16, num_pages=7, max_running=2, overlap=False, max_context=96)
+    engine.admit(0, SHARED, hold=True)
+    engine.drain()
+    engine.admit(1, [1] * 16, max_tokens=60)
+    for _ in range(3):
+        engine.settle()
+    engine.say(NewWeights(1, [], fail=False))
+    for request_id in (2, 3):
+        engine.admit(request_id, [request_id] * 16, max_tokens=2)
+    engine.drain()
+    assert set(engine.rejected) == {1}
+    assert engine.weights_used
+    assert {request_id: len(engine.tokens[request_id]) for request_id in (2, 3)} == {2: 2, 3: 2}

@@ -58,6 +58,11 @@ async def test_it_knows_its_tokens_and_what_of_them_was_cached(session: Session)
     assert repr(warm) == "<rekindle.Prefix of 70 tokens, released>"
 
 
+async def test_a_session_without_a_cache_says_that_it_holds_none() -> None:
+    with fake_session(prefix_cache=False) as session, pytest.raises(InvalidRequest, match="prefix_cache=False"):
+        session.prefix(token_ids=[1] * 40)
+
+
 async def test_nothing_happens_before_it_is_awaited(session: Session) -> None:
     holding = session.prefix(token_ids=DOCUMENT)
     assert "await it" in repr(holding)

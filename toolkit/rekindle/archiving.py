@@ -81,6 +81,7 @@ class Archiving:
                 self._fail(node)
             else:
                 self._cache.tree.archived(node, record)
+                self._cache.drop_copy(node)
         for ticket in self._tickets:
             ticket.pages += sum(record is not None for record in message.records)
         self._batch = None
@@ -103,7 +104,7 @@ class Archiving:
                 ticket.complete = False
         if self._batch is None:
             for ticket in self._tickets:
-                yield CacheSaved(ticket.number, ticket.pages, ticket.complete)
+                yield CacheSaved(ticket.number, ticket.pages, ticket.complete and not self._left)
             self._tickets.clear()
 
     def _is_time(self, ticks: int, idle: bool) -> bool:
@@ -111,7 +112,7 @@ class Archiving:
         return self._enabled and not self._failed and due and ticks >= self._retry_tick
 
     def _begin(self, ticks: int, idle: bool) -> None:
-        nodes = self._cache.next_to_archive(PAGES_AT_ONCE)
+        nodes = self._cache.next_to_archive(min(PAGES_AT_ONCE, self._cache.host_room))
         self._cache.copy(nodes)
         for node in nodes:
             if node.host is None:
@@ -133,9 +134,13 @@ class Archiving:
         entries = tuple(node.host for node in batch.nodes if node.host is not None)
         yield Persist(tuple(map(self._described, batch.nodes)), entries, tuple(sorted(self._used)))
         self._used.clear()
-        left = self._cache.tree.nodes - self._cache.tree.disk_pages
         for ticket in self._tickets:
-            yield CacheSaving(ticket.number, ticket.pages, ticket.pages + left)
+            yield CacheSaving(ticket.number, ticket.pages, ticket.pages + self._left)
+
+    @property
+    def _left(self) -> int:
+        """Cached pages that are not on disk, those that left it for others among them."""
+        return self._cache.tree.nodes - self._cache.tree.disk_pages
 
     def _described(self, node: Node) -> NewPage:
         tree = self._cache.tree

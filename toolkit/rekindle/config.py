@@ -35,7 +35,8 @@ class Settings:
         ticks: "prefill-first" computes prompts and decode rows in ticks of their own; "combined" lets them share one.
         policy: who leaves the waiting queue next: "fcfs" who came first, "longest-prefix" who has most in the cache, or
             a function that orders `rekindle.policy.Candidate`s as a key of `sorted` does. It is called on the engine's
-            thread for up to 64 waiting requests a tick; an error in it ends the engine.
+            thread for up to 64 waiting requests a tick; an error in it ends the engine. Who comes last in any order
+            but "fcfs" waits as long as others keep coming.
         prefix_cache: keep the pages of prompts and outputs, and use them for requests that begin the same.
         host_cache_bytes: host memory for pages that the device has no room for; 0 keeps none, and none on disk either.
         disk_cache_bytes: room in the cache directory for pages of all models; 0 keeps none there.

@@ -118,13 +118,17 @@ class HostTier:
         raise TypeError(f"the host tier takes Gathered, Fetch, Persist and Drop, got {message!r}")
 
     async def _keep(self, entries: Sequence[int], pages: Sequence[Any]) -> bool:
-        """Keep all of the pages that are still wanted or, where they would exceed the bound, none."""
-        wanted = {entry: page for entry, page in zip(entries, pages, strict=True) if entry not in self._dropped_ahead}
+        """Keep all of the pages that are still wanted or, where they would exceed the bound or did not come, none."""
+        came = zip(entries, pages, strict=bool(pages))
+        wanted = {entry: page for entry, page in came if entry not in self._dropped_ahead}
         self._newest = max((self._newest, *entries))
         self._dropped_ahead.difference_update(entries)
-        if self.pages + len(wanted) > self._capacity:
+        if not pages or self.pages + len(wanted) > self._capacity:
             return False
-        kept = await to_thread.run_sync(self._copies.keep, list(wanted.values()), abandon_on_cancel=True)
+        try:
+            kept = await to_thread.run_sync(self._copies.keep, list(wanted.values()), abandon_on_cancel=True)
+        except jax.errors.JaxRuntimeError:  # no room in host memory: what is not kept is computed again
+            return False
         self._entries.update(zip(wanted, kept, strict=True))
         return True
 

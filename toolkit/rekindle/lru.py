@@ -8,6 +8,7 @@ class Used(Protocol):
     """Something hashable by identity that knows when it was last used."""
 
     last_used: int
+    depth: int
 
 
 T = TypeVar("T", bound=Used)
@@ -17,7 +18,7 @@ _SLACK = 64
 
 
 class OldestFirst(Generic[T]):
-    """Members by `last_used`, smallest first; members of equal use in no promised order.
+    """Members by `last_used`, smallest first; of equal use the deepest first.
 
     Joining and leaving by the front cost O(log n), leaving from the middle O(1) amortised. A member whose `last_used`
     changed must be put again.
@@ -26,7 +27,7 @@ class OldestFirst(Generic[T]):
     def __init__(self) -> None:
         self._used: dict[T, int] = {}
         # An entry counts while its member is in `_used` with the same number; the others are left for `pop` to skip.
-        self._heap: list[tuple[int, int, T]] = []
+        self._heap: list[tuple[int, int, int, T]] = []
         self._entered = 0
 
     def __len__(self) -> int:
@@ -40,7 +41,7 @@ class OldestFirst(Generic[T]):
         if self._used.get(member) != member.last_used:
             self._used[member] = member.last_used
             self._entered += 1
-            heappush(self._heap, (member.last_used, self._entered, member))
+            heappush(self._heap, (member.last_used, -member.depth, self._entered, member))
             self._shrink()
 
     def discard(self, member: T) -> None:
@@ -51,7 +52,7 @@ class OldestFirst(Generic[T]):
     def pop(self) -> T | None:
         """The least recently used member, which leaves; None if there is none."""
         while self._heap:
-            used, _, member = heappop(self._heap)
+            used, _, _, member = heappop(self._heap)
             if self._used.get(member) == used:
                 del self._used[member]
                 return member
@@ -61,11 +62,11 @@ class OldestFirst(Generic[T]):
         """Assert that each member would be found, and at its place, and that the heap is not mostly of no use."""
         for member, used in self._used.items():
             assert used == member.last_used, "a member was used and not put again"
-        assert set(self._used.items()) <= {(member, used) for used, _, member in self._heap}, "a member has no entry"
+        assert set(self._used.items()) <= {(member, used) for used, _, _, member in self._heap}, "a member has no entry"
         assert len(self._heap) <= 2 * len(self._used) + _SLACK, "more than half of the heap is of no use"
 
     def _shrink(self) -> None:
         if len(self._heap) > 2 * len(self._used) + _SLACK:
-            self._heap = [(used, place, member) for place, (member, used) in enumerate(self._used.items())]
+            self._heap = [(used, -member.depth, at, member) for at, (member, used) in enumerate(self._used.items())]
             self._entered = len(self._heap)
             heapify(self._heap)

@@ -175,7 +175,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The content of the pages of a `Save`, in its order, each in a device array of its own."""
+    """The pages of a `Save`, in its order, each in a device array of its own; none where there was no room for them."""
 
     save_id: int
     entries: tuple[int, ...]

@@ -31,9 +31,9 @@ Order = Callable[[Candidate], Any]
 """A key to sort candidates by, as for `sorted`: the lowest comes first, and of equal ones who came first."""
 
 
-def longest_prefix(candidate: Candidate) -> int:
-    """Who has most in the cache."""
-    return -candidate.cached_tokens
+def longest_prefix(candidate: Candidate) -> tuple[bool, int]:
+    """Who has lost its pages, then who has most in the cache."""
+    return not candidate.started, -candidate.cached_tokens
 
 
 NAMED: Mapping[str, Order | None] = {"fcfs": None, "longest-prefix": longest_prefix}

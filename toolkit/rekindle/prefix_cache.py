@@ -58,6 +58,7 @@ class PrefixCache:
         self._pool = PagePool(limits.num_pages)
         self._saving: dict[int, list[Node]] = {}
         self._ids = itertools.count()
+        self._ahead: tuple[int, int] | None = None  # free pages and those in both tiers, when it last saved ahead
         self.tree = PrefixTree(limits.page_size)
         self.dropped: list[int] = []
         self.saves: list[Save] = []
@@ -66,6 +67,11 @@ class PrefixCache:
     def available(self) -> int:
         """Pages that can be reserved now: free ones, and cached ones that can be evicted."""
         return self._pool.free + self.tree.evictable
+
+    @property
+    def host_room(self) -> int:
+        """Pages that the host tier holds at most."""
+        return self._limits.host_pages
 
     @property
     def saving(self) -> bool:
@@ -98,8 +104,7 @@ class PrefixCache:
         if count > self.available:
             return False
         if count > self._pool.free:
-            self._save(count - self._pool.free)
-            self._let_go(self.tree.evict(count - self._pool.free))
+            self._evict(count - self._pool.free)
         pages = self._pool.allocate(count)
         lease.pages += pages
         lease.own.update(pages)
@@ -111,6 +116,8 @@ class PrefixCache:
         pages = lease.pages[first : first + len(nodes)]
         spare = self.tree.attach(nodes, pages)
         assert not spare, "an onload for nodes that have pages"
+        for node in nodes:
+            self.drop_copy(node)
         self.tree.lock(nodes[-1])
         self.tree.unlock(lease.tip)
         lease.tip, lease.published = nodes[-1], lease.published + len(nodes) * self._limits.page_size
@@ -146,9 +153,11 @@ class PrefixCache:
 
     def save_ahead(self) -> None:
         """Begin to copy the pages that are the next to be evicted to the host tier, if few are free or copied."""
-        tree = self.tree
-        wanted = self._limits.num_pages // 8 - self._pool.free - tree.in_both
-        if wanted > 0 and not self._saving:
+        now = self._pool.free, self.tree.in_both
+        # More than half of a small host tier would push out what was just copied, for ever.
+        wanted = min(self._limits.num_pages // 8, self._limits.host_pages // 2) - sum(now)
+        if wanted > 0 and not self._saving and now != self._ahead:
+            self._ahead = now
             self._save(min(wanted, SAVED_AT_ONCE))
 
     def saved(self, message: Saved) -> None:
@@ -167,13 +176,26 @@ class PrefixCache:
         lacking = [node for node in nodes if node.unsaved]
         self._begin(lacking[: self._limits.host_pages - self.tree.host_pages])
 
+    def drop_copy(self, node: Node) -> None:
+        """Beside its device page, a copy would only take room from pages that are nowhere else."""
+        if node.page is not None:
+            self._let_go(self.tree.drop_host(node))
+
+    def _evict(self, count: int) -> None:
+        """Free pages, least recently used first, and copy those that the host tier has room for.
+
+        What it has no room for leaves before the others: copies below a page that is nowhere would leave with it.
+        """
+        self._make_room(count)
+        kept = min(count, self._limits.host_pages - self.tree.host_pages)  # copies that are locked stay
+        self._let_go(self.tree.evict(count - kept))
+        self._save(kept)
+        self._let_go(self.tree.evict(kept))
+
     def _save(self, count: int) -> None:
         """Copy up to `count` pages, least recently used first; they count as copied from now on."""
-        tree, room = self.tree, self._limits.host_pages
-        wanted = min(count, room // 2)
-        self._make_room(wanted)
-        nodes = tree.next_to_save(min(wanted, room - tree.host_pages))  # copies that are locked could not be pruned
-        self._begin(nodes)
+        self._make_room(count)
+        self._begin(self.tree.next_to_save(min(count, self._limits.host_pages - self.tree.host_pages)))
 
     def _make_room(self, copies: int) -> None:
         self._let_go(self.tree.prune(max(0, self.tree.host_pages + copies - self._limits.host_pages)))

@@ -27,6 +27,7 @@ class Node:
         device_children: how many children have a device page.
         host_children: how many children have a host copy.
         unsaved_children: how many children have a device page that is neither saved nor being saved.
+        depth: how many nodes are above it.
     """
 
     key: bytes = field(repr=False)
@@ -44,7 +45,12 @@ class Node:
     device_children: int = 0
     host_children: int = 0
     unsaved_children: int = 0
+    depth: int = 0
     children: dict[bytes, "Node"] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.parent is not None:
+            self.depth = self.parent.depth + 1
 
     @property
     def gone(self) -> bool:

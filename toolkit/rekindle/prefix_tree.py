@@ -388,8 +388,8 @@ class PrefixTree:
 
     def _keys(self, tokens: Sequence[int]) -> Iterator[bytes]:
         """The keys of the whole pages."""
-        packed, width = array("i", tokens).tobytes(), self._width
-        return (packed[at : at + width] for at in range(0, len(packed) - width + 1, width))
+        size = self.page_size  # page by page: a prompt that is not cached must not be packed whole at each look
+        return (array("i", tokens[at : at + size]).tobytes() for at in range(0, len(tokens) - size + 1, size))
 
     def _use(self, root: Node) -> int:
         """The count of a new use of a path from this root."""

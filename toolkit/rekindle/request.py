@@ -294,6 +294,15 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
+def _salt(name: str, value: Any) -> str:
+    salt = _text(name, value)
+    try:
+        salt.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{name} must be text that UTF-8 can encode, got {value!r:.80}") from None
+    return salt
+
+
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else tuple(value) if _is_sequence(value) else (None,)
     if not all(isinstance(text, str) and text for text in texts):
@@ -361,5 +370,5 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "keep_stop": _boolean,
     "logprobs": _unless_none(partial(_integer, low=0, high=2**31 - 1)),
     "prompt_logprobs": _unless_none(partial(_integer, low=0, high=2**31 - 1)),
-    "cache_salt": _text,
+    "cache_salt": _salt,
 }

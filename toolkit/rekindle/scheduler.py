@@ -245,9 +245,11 @@ class Scheduler:
         self._running.append(tracked)
         tracked.lease, tracked.slot = lease, self._free_slots.pop()
         tracked.begin(lease.published)
-        self.cache.tree.hit(lease.tip)
+        if not tracked.started:
+            self.cache.tree.hit(lease.tip)
         self._archiving.use(lease.tip)
-        onloaded, from_disk = (len(onload.pages) * size, onload.from_disk * size) if onload else (0, 0)
+        again = lease.published - tracked.computed  # of the last page
+        onloaded, from_disk = (len(onload.pages) * size - again, onload.from_disk * size) if onload else (0, 0)
         cached = self._counts.admitted(
             tracked.prefill_end, tracked.computed, onloaded, from_disk, again=tracked.started
         )
@@ -270,11 +272,14 @@ class Scheduler:
 
     def _unblock(self) -> Iterator[Message]:
         """With nothing under way, what holds pages without running has to make room for the first who waits."""
-        first = self._waiting.blocked
-        if first is None or self._in_flight or self._running:
+        if self._in_flight or self._running:
             return
-        if not self._waiting.let_go_of_staged():
+        first = self._waiting.blocked(only_started=bool(self._new_weights))
+        if first is None:
+            return
+        if not self._waiting.let_go_of_staged(first):
             assert self._held, "a request has no room though nobody holds any"
+            assert -(-len(first.tokens) // self._limits.page_size) > self.cache.available, "turned away though it fits"
             room = self.cache.available * self._limits.page_size
             yield Rejected(
                 first.request.id,
@@ -284,6 +289,7 @@ class Scheduler:
                 ),
             )
             yield self._end(first, "cancelled")
+        yield from self._change_weights()
         yield from self._plans()
         yield from self._unblock()
 

@@ -74,8 +74,10 @@ class Stepper:
 
     async def _gather(self, save: Save) -> Gathered:
         program = await self._program(GATHER)
-        # On CPU, a program that only copies may be run within its call.
-        contents = await to_thread.run_sync(_gathered, program, self._pages, save)
+        try:  # on CPU, a program that only copies may be run within its call
+            contents = await to_thread.run_sync(_gathered, program, self._pages, save)
+        except jax.errors.JaxRuntimeError:  # no room beside the pool: what leaves it uncopied is computed again
+            contents = ()
         return Gathered(save.save_id, save.entries, contents)
 
     async def _scatter(self, onload: Onload) -> None:

@@ -13,6 +13,8 @@ from rekindle.tracked import Fetching, Tracked
 
 CONSIDERED = 64
 """How many of the waiting requests are looked at for one tick."""
+STAGED_PART = 4
+"""This part of the pool's size may be staged beside it for those who wait; of one request, all that it needs."""
 
 
 class WaitingQueue:
@@ -36,10 +38,11 @@ class WaitingQueue:
         yield from self._queue
         yield from self._fetching.values()
 
-    @property
-    def blocked(self) -> Tracked | None:
-        """The first, if nothing that is under way in the host tier can change that it waits."""
-        return self._queue[0] if self._queue and not self._fetching and not self._cache.saving else None
+    def blocked(self, *, only_started: bool) -> Tracked | None:
+        """Who comes next, if nothing that is under way in the host tier can change that it waits."""
+        if self._fetching or self._cache.saving:
+            return None
+        return next(iter(self._candidates(only_started)), None)
 
     def join(self, tracked: Tracked, *, first: bool = False) -> None:
         """Wait, behind all others or before them."""
@@ -64,6 +67,7 @@ class WaitingQueue:
             said: gets the messages to the host tier.
             only_started: pass over those that have not started.
         """
+        full = False
         for tracked in self._candidates(only_started):
             if tracked.pending:
                 return  # it lost its pages, and a token of it is still on its way
@@ -75,7 +79,9 @@ class WaitingQueue:
             if not colder or tracked.fetching is not None or not tracked.fetchable:
                 yield tracked, nodes
             elif not self._is_fetched(colder[0]) and not any(map(self._cache.is_on_its_way, colder)):
-                said.append(self._fetch(tracked, colder))
+                full = full or not self._has_room_to_stage(colder)  # also for later ones, or a large one starves
+                if not full:
+                    said.append(self._fetch(tracked, colder))
 
     def fetched(self, message: Fetched) -> None:
         """What a request waited for is staged on the device, or could not be."""
@@ -101,9 +107,9 @@ class WaitingQueue:
         from_disk = sum(node in tracked.fetching.from_disk for node in usable)
         return Onload(tuple(copies[id(node)] for node in usable), pages, from_disk) if usable else None
 
-    def let_go_of_staged(self) -> bool:
-        """Give up what is staged for others than the first, since it holds pages; False if nothing is."""
-        staged = [tracked for tracked in islice(self._queue, 1, None) if tracked.fetching is not None]
+    def let_go_of_staged(self, first: Tracked) -> bool:
+        """Give up what is staged for others than `first`, since it holds pages; False if nothing is."""
+        staged = [tracked for tracked in self._queue if tracked.fetching is not None and tracked is not first]
         for tracked in staged:
             self._let_go(tracked)
         return bool(staged)
@@ -133,6 +139,10 @@ class WaitingQueue:
     def _is_fetched(self, node: Node) -> bool:
         """Whether it is staged, or on its way, for another request."""
         return any(tracked.fetching is not None and node in tracked.fetching.nodes for tracked in self)
+
+    def _has_room_to_stage(self, nodes: list[Node]) -> bool:
+        staged = sum(len(tracked.fetching.nodes) for tracked in self if tracked.fetching is not None)
+        return not staged or staged + len(nodes) <= self._limits.num_pages // STAGED_PART
 
     def _fetch(self, tracked: Tracked, nodes: list[Node]) -> Fetch:
         self._cache.tree.lock(nodes[-1])

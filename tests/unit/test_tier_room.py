@@ -1,0 +1,116 @@
+"""Room in the tiers is used for pages that are nowhere else, and nothing is copied or staged without end: by hand."""
+
+import pytest
+
+from rekindle.testing import ByHand
+
+PAGE = 16
+PAGE_BYTES = 128
+"""Of a page of the fake model."""
+
+
+def document(number: int, pages: int) -> list[int]:
+    """No two begin alike."""
+    return [number, *(place % 7 for place in range(pages * PAGE - 1))]
+
+
+def engine(num_pages: int, host_pages: int, disk_bytes: int = 0, context: int = 32) -> ByHand:
+    return ByHand(
+        page_size=PAGE,
+        num_pages=1 + num_pages,
+        max_running=1,
+        overlap=False,
+        max_context=context * PAGE,
+        host_cache_bytes=host_pages * PAGE_BYTES,
+        disk_cache_bytes=disk_bytes,
+    )
+
+
+@pytest.mark.parametrize("host_pages", [1, 2, 4, 7, 8, 16])
+def test_a_full_pool_with_a_small_host_tier_comes_to_rest(host_pages: int) -> None:
+    one = engine(64, host_pages)
+    for number in range(8):
+        one.admit(number, document(number, 15), max_tokens=1)
+        while one.in_flight:
+            one.settle()
+        saves = 0
+        while one.saving:
+            one.settle_save()
+            saves += 1
+            assert saves <= 64, "the same pages are saved again and again"
+
+
+def found_of(one: ByHand, prompt: list[int]) -> int:
+    """Pages of a prompt that the next request finds in any tier."""
+    before = one.scheduler.stats.computed_tokens
+    one.admit(max(one.ends) + 1, [*prompt, 7], max_tokens=1)
+    one.drain()
+    return (len(prompt) + 1 - (one.scheduler.stats.computed_tokens - before)) // PAGE
+
+
+@pytest.mark.parametrize("between", range(8, 17))
+@pytest.mark.parametrize("last", range(2, 17, 2))
+def test_while_the_host_tier_has_room_what_is_evicted_has_a_copy(between: int, last: int) -> None:
+    """A conversation of two turns, with other documents between them and after."""
+    one = engine(16, 64, context=16)
+    turn = [*document(1, 6), *((place * 5) % 11 for place in range(6 * PAGE))]
+    for number, prompt in enumerate((document(1, 6), document(2, between), turn, document(3, last))):
+        one.admit(number, prompt, max_tokens=1)
+        one.drain()
+    assert found_of(one, turn) == 12
+
+
+@pytest.mark.parametrize(("host_pages", "found"), [(4, 3), (8, 7), (12, 9), (16, 9)])
+def test_of_a_document_that_the_host_tier_cannot_hold_whole_it_holds_a_part(host_pages: int, found: int) -> None:
+    one = engine(16, host_pages, context=16)
+    hits = []
+    for turn in range(6):
+        before = one.scheduler.stats.host_hit_tokens
+        one.admit(turn, [*document(turn % 2, 12), 1], max_tokens=2)
+        one.drain()
+        hits.append((one.scheduler.stats.host_hit_tokens - before) // PAGE)
+    assert max(hits) >= found
+
+
+@pytest.mark.parametrize("disk_bytes", [0, 1 << 20])
+def test_the_device_and_the_host_tier_together_hold_more_than_either(disk_bytes: int) -> None:
+    """Five documents of 16 pages in turn, and room for four on the device and for four in the host tier."""
+    one = engine(64, 64, disk_bytes)
+    for turn in range(25):
+        one.admit(turn, [*document(turn % 5, 15), 1], max_tokens=2)
+        one.drain()
+    stats = one.scheduler.stats
+    assert stats.disk_hit_tokens == 0
+    assert stats.computed_tokens <= 5 * 16 * PAGE + 20 * PAGE, "after the first round each is found"
+
+
+def test_what_waits_for_room_is_not_staged_beside_the_pool_without_bound() -> None:
+    first = engine(400, 1000, 1 << 20, context=64)
+    for number in range(40):
+        first.admit(number, document(number, 8), max_tokens=1)
+        first.drain()
+    second = ByHand(
+        first.disk_tier,
+        page_size=PAGE,
+        num_pages=17,
+        max_running=1,
+        max_context=16 * PAGE,
+        host_cache_bytes=8 * PAGE_BYTES,
+    )
+    for number in range(40):
+        second.admit(number, [*document(number, 8), 1], max_tokens=8)
+    while second.fetching:
+        second.settle_fetch()
+    staged = [tracked.fetching.nodes for tracked in second.scheduler._waiting if tracked.fetching is not None]
+    assert sum(map(len, staged)) <= 8, "what one request needs, or a quarter of the pool"
+    second.drain()
+    assert len(second.ends) == 40
+
+
+def test_a_page_that_comes_back_to_the_device_leaves_the_host_tier() -> None:
+    one = engine(16, 64)
+    for number in range(2):
+        one.admit(number, document(number, 12), max_tokens=1)
+        one.drain()
+    assert found_of(one, document(0, 12)) == 12
+    assert one.scheduler.cache.tree.in_both <= 16 // 8, "those alone that are copied ahead of their eviction"
