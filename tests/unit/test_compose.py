@@ -299,10 +299,8 @@ def test_a_model_of_ones_own_family_generates_and_takes_other_weights_through_an
 
 
 def test_an_unknown_architecture_is_refused_and_the_message_says_how_to_open_it(unknown: Callable[[str], Path]) -> None:
-    directory = unknown("qwen2")
-    for family in (None, Family("AnotherForCausalLM")):
-        with pytest.raises(UnsupportedModel, match=r"\(EmberForCausalLM\) is not .* open\(\.\.\., family=Family\("):
-            open_checkpoint(directory, family=family)
+    with pytest.raises(UnsupportedModel, match=r"\(EmberForCausalLM\) is not .* open\(\.\.\., family=Family\("):
+        open_checkpoint(unknown("qwen2"))
 
 
 def test_a_family_that_says_too_little_or_too_much_is_seen_in_the_numbers_or_in_the_file(
@@ -318,9 +316,15 @@ def test_a_family_that_says_too_little_or_too_much_is_seen_in_the_numbers_or_in_
         open_checkpoint(directory, family=Family("EmberForCausalLM", qkv_bias=True, qk_norm=True))
 
 
-def test_a_family_stands_beside_the_known_ones_and_before_them(families: Path) -> None:
-    mine = Family("EmberForCausalLM", qk_norm=True)
-    assert open_checkpoint(families / "qwen2", family=mine).config == open_checkpoint(families / "qwen2").config
+def test_a_family_that_is_not_the_models_is_refused(families: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"is Qwen2ForCausalLM, .* given is of EmberForCausalLM"):
+        open_checkpoint(families / "qwen2", family=EMBER)
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(UnsupportedModel, match=r"model\.gguf is a GGUF file.*leave out family"):
+        open_checkpoint(tmp_path / "model.gguf", family=EMBER)
+
+
+def test_a_family_goes_before_the_known_ones(families: Path) -> None:
     before = Family("Qwen3ForCausalLM", qk_norm=False)
     assert open_checkpoint(families / "qwen3").config.qk_norm
     assert not open_checkpoint(families / "qwen3", family=before).config.qk_norm

@@ -121,7 +121,7 @@ async def test_use_after_close_is_an_error_at_the_call_that_says_what_to_do(
 ) -> None:
     handle = held.submit(token_ids=PROMPT)
     await held.close()
-    with pytest.raises(SessionClosed, match=r"the session is closed; open another with rekindle.open\(\)"):
+    with pytest.raises(SessionClosed, match=r"the session is closed, by .*; open another with rekindle.open\(\)"):
         call(held)
     with pytest.raises(SessionClosed):
         await held.generate(token_ids=PROMPT)
@@ -129,7 +129,7 @@ async def test_use_after_close_is_an_error_at_the_call_that_says_what_to_do(
         await handle
     handle.cancel()
     assert "the session is closed" in repr(held)
-    assert "failed: the session is closed" in repr(handle)
+    assert "failed after 0 tokens: the session is closed" in repr(handle)
     assert held.stats.scheduler.ended == 0, "counters can still be read"
 
 
@@ -144,8 +144,38 @@ async def test_leaving_the_with_block_closes(freed: list[str]) -> None:
 
 async def test_a_closed_session_leaves_no_thread(held: Session) -> None:
     (engine,) = [thread for thread in threading.enumerate() if thread.name == "rekindle-engine"]
-    assert engine.daemon, "a kernel must be able to shut down without it"
+    assert engine.daemon, "the interpreter would join it before it tells it to stop"
     await held.close()
+    await to_thread.run_sync(engine.join)
+
+
+class Abandoned(FakeSettler):
+    """Waits in a worker thread that cannot be interrupted, as for XLA."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.ready = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        self.begun.set()
+        self.ready.wait()
+
+    async def handle(self, message: Message) -> list[Message]:
+        await to_thread.run_sync(self.wait, abandon_on_cancel=True)
+        return await super().handle(message)
+
+
+async def test_close_does_not_wait_for_what_cannot_be_interrupted_but_the_engines_thread_does(freed: list[str]) -> None:
+    """A process that ends waits for the engine's thread: what comes back into it after its end would abort it."""
+    settler = Abandoned()
+    async with fake_session(machine_of(settler, freed)) as session:
+        session.submit(token_ids=PROMPT)
+        await to_thread.run_sync(settler.begun.wait)
+        (engine,) = [thread for thread in threading.enumerate() if thread.name == "rekindle-engine"]
+    assert freed == ["rekindle-engine"]
+    assert any(worker.is_alive() for worker in session._host._workers), "it knows whom to wait for"
+    assert engine.is_alive()
+    settler.ready.set()
     await to_thread.run_sync(engine.join)
 
 

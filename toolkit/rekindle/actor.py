@@ -27,7 +27,10 @@ class Actor(Protocol):
 async def answers(actor: Actor, message: Message) -> tuple[Message, ...]:
     """What the actor says to a message, waiting where it has to."""
     outcome = actor.handle(message)
-    return tuple(await outcome if isinstance(outcome, Awaitable) else outcome)
+    said = await outcome if isinstance(outcome, Awaitable) else outcome
+    if not isinstance(said, Iterable):
+        raise TypeError(f"handle() of {actor!r:.80} must return a list of messages or be a generator, got {said!r:.80}")
+    return tuple(said)
 
 
 async def run(actor: Actor, mailbox: "Mailbox[Message]", send: Callable[[Message], None]) -> None:

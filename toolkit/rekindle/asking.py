@@ -62,7 +62,7 @@ class Asking:
 
     def _submit(self, prompt: Prompt, params: SamplingParams, *, wait: bool, hold: bool) -> Handle:
         if self._host.error is not None:
-            raise self._host.error
+            raise self._host.error.with_traceback(None)
         if isinstance(prompt, tuple):  # text has to be tokenized first, which the intake does
             check_length(prompt, self._machine.limits.max_context)
         return self._callers.submit(prompt, params, self._host.post, wait=wait, hold=hold)

@@ -147,7 +147,7 @@ class Callers:
             self._leave_queue(request_id)
         if handle is not None:
             handle.deliver(message)
-            if ended and handle.generation is not None:
+            if ended and handle.generation is not None and handle.generation.token_ids:
                 self.ended.append((perf_counter(), handle.generation.timings))
 
     def fail_all(self, error: Exception) -> None:

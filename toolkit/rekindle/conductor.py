@@ -85,7 +85,7 @@ class Conductor:
             case Step():
                 await self._pause()
                 waiting = [stage for stage in self._stages if stage.mailbox]
-                if waiting:
+                if waiting and not command.answer.closed:  # else who asked has left
                     first = min(waiting, key=lambda stage: stage.mailbox.oldest)
                     command.answer.put(await first.step())
 

@@ -47,7 +47,11 @@ Deliver = Callable[[Message], None]
 
 @dataclass(frozen=True)
 class Actors:
-    """The stages of a request's way; any of them may be replaced by another that takes the same messages."""
+    """The stages of a request's way; any of them may be replaced by another that takes the same messages.
+
+    Wrap the scheduler rather than replace it: `session.stats`, `session.cache` and what is restored are those of the
+    one that was made.
+    """
 
     intake: Actor
     scheduler: Actor
@@ -141,7 +145,10 @@ class Engine:
 
     def post(self, message: Message) -> None:
         """Send a message to whoever takes it. Any thread may call this; it never blocks."""
-        self._routes[type(message)](message)
+        route = self._routes.get(type(message))
+        if route is None:
+            raise TypeError(f"actors say messages of rekindle.messages; nobody takes {message!r:.80}")
+        route(message)
 
     def watch(self, see: See) -> None:
         """Have `see` told of every message from now on. Any thread may call this."""

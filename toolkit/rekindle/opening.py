@@ -37,12 +37,16 @@ def open(
             `owner/name`, or a GGUF file.
         progress: draw progress bars while waiting.
         compose: replaces actors of the engine: `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
-        family: how to read a Hugging Face directory whose architecture is not one of those that are known.
+        family: how to read a Hugging Face model of its architecture; it goes before those that are known. None for a
+            GGUF file, which says all of that itself.
         **settings: see `rekindle.config.Settings`.
 
     Raises:
-        ConfigError: an unknown setting, or one that cannot be served.
-        ModelError: the model cannot be opened (raised by the await).
+        ConfigError: an unknown setting, or one that cannot be served (those that the model decides, by the await).
+        ModelError: the model cannot be opened (raised by the await, as are those that follow).
+        NotRestored: `restore="require"`, and something would have to be compiled.
+        UnsafeStorage: the cache directory is another user's, or writable by others.
+        Others: what `compose` raises.
     """
     for name in settings:
         if name not in known_settings():
@@ -109,10 +113,10 @@ class Opening:
         try:
             with ProgressBars(self._progress) as bars:
                 yield from shown(host.opening, bars)
+            return _session(host, callers, str(self._model))
         except BaseException:
             host.stop()
             raise
-        return _session(host, callers, str(self._model))
 
 
 def _session(host: Host, callers: Callers, name: str) -> Session:

@@ -50,7 +50,11 @@ class Stage:
 
     async def _taken(self, message: Message) -> Handled:
         self._busy, began = True, perf_counter()
-        said = await answers(self._actor, message)
+        try:
+            said = await answers(self._actor, message)
+        except Exception as error:
+            error.add_note(f"The actor {self._name!r} raised it at {type(message).__name__}.")
+            raise
         self._busy = False  # not after an error, which ends the engine: nothing more is to be taken
         if self._freed is not None:
             self._freed.set()

@@ -1,6 +1,5 @@
 """What a session does beside generating, as operations that wait: other weights, saving, pausing, closing."""
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from rekindle.messages import CacheSaved, CacheSaving, KeepWeights
 from rekindle.preparing import followed, raise_first
 from rekindle.progress import Progress
 from rekindle.progress_bars import ProgressBars
+from rekindle.threads import Work
 from rekindle.waits import Wait, Waits, shown
 from rekindle.weights import Weights
 
@@ -41,23 +41,25 @@ class Upkeep:
         loading = _in_a_thread(lambda: self._machine.load(weights))
         yield Wait(loading)
         (outcome,) = loading.items
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException):
             raise outcome
         ticket, used = self._callers.new_weights(outcome, self._host.post, fail=in_flight == "fail")
         try:
             yield Wait(used)
         except BaseException:
-            self._host.post(KeepWeights(ticket))
+            with suppress(SessionError):  # the engine has ended, and what was raised here is to come out
+                self._host.post(KeepWeights(ticket))
             raise
         if self._host.error is not None:
-            raise self._host.error
+            raise self._host.error.with_traceback(None)
 
     def save(self, progress: bool) -> Waits[int]:
         """See `Session.save`."""
         if not self._machine.limits.snapshots:
             raise StorageError(
                 'this session writes no prefixes to disk: that takes restore="auto" or "require", prefix_cache=True, '
-                "and host_cache_bytes and disk_cache_bytes above 0 in open()"
+                "disk_cache_bytes above 0, and host_cache_bytes of a page or more, which is "
+                f"{self._machine.limits.page_bytes:,} bytes here"
             )
         saving, seen = self._callers.save_cache(self._host.post), 0
         with ProgressBars(progress) as bars:
@@ -74,11 +76,11 @@ class Upkeep:
         answer = saving.items[-1] if saving.items else None
         if not isinstance(answer, CacheSaved):
             assert self._host.error is not None, "unanswered by an engine that serves"
-            raise self._host.error
+            raise self._host.error.with_traceback(None)
         if not answer.complete:
             raise StorageError(
-                f"{answer.pages} pages were written, and others could not be: see the warnings for the reason; after "
-                "update_weights none are"
+                f"{answer.pages} pages were written, and others could not be. If no warning says why, together they "
+                "take more than disk_cache_bytes; after update_weights none are written"
             )
         return answer.pages
 
@@ -91,32 +93,38 @@ class Upkeep:
     def command(self, command: Command) -> Waits[Handled | None]:
         """Have the conductor do something; what an actor handled, if that was asked for and there was anything."""
         self._host.command(command)
-        yield Wait(command.answer)
+        try:
+            yield Wait(command.answer)
+        except BaseException:
+            command.answer.close()  # nobody is there to be told: a step that has not begun is not taken
+            raise
         if command.answer.items:
             return command.answer.items[0]
         if self._host.error is not None:
-            raise self._host.error
+            raise self._host.error.with_traceback(None)
         return None
 
     def close(self) -> Waits[None]:
         """See `Session.close`."""
-        if self._host.error is None and self._machine.limits.snapshots and not self._host.paused:
-            with suppress(SessionError):
-                yield Wait(self._callers.save_cache(self._host.post), timeout=CLOSE_SECONDS)
-        self._host.stop()
+        try:
+            if self._host.error is None and self._machine.limits.snapshots and not self._host.paused:
+                with suppress(SessionError):
+                    yield Wait(self._callers.save_cache(self._host.post), timeout=CLOSE_SECONDS)
+        finally:  # also where the wait is left: a cancelled scope would not let it begin
+            self._host.stop()
         yield Wait(self._host.stopped)
 
 
-def _in_a_thread(load: Callable[[], list[Any]]) -> Feed[list[Any] | Exception]:
+def _in_a_thread(load: Callable[[], list[Any]]) -> Feed[list[Any] | BaseException]:
     """Read weights in a thread of their own: a feed can be left at once, and what was read is then let go."""
-    loading: Feed[list[Any] | Exception] = Feed()
+    loading: Feed[list[Any] | BaseException] = Feed()
 
     def put() -> None:
         try:
             loading.put(load())
-        except Exception as error:
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             loading.put(error)
         loading.close()
 
-    threading.Thread(target=put, name="rekindle-weights", daemon=True).start()
+    Work(put, "weights")
     return loading

@@ -1,5 +1,6 @@
 """Looking at an engine while it runs."""
 
+import threading
 from types import TracebackType
 
 from rekindle.handled import Handled, See
@@ -17,19 +18,25 @@ class Watching:
     def __init__(self, host: Host, see: See):
         self._host, self._function = host, see
         self._error: Exception | None = None
+        self._watches = False
+        self._lock = threading.RLock()
 
     def __enter__(self) -> "Watching":
+        self._error, self._watches = None, True
         self._host.watch(self._see)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._host.unwatch(self._see)
+        with self._lock:  # the engine may be telling of a message at this moment
+            self._watches = False
         if self._error is not None and error is None:
             raise self._error
 
     def _see(self, handled: Handled) -> None:
-        if self._error is None:
-            try:
-                self._function(handled)
-            except Exception as error:
-                self._error = error
+        with self._lock:
+            if self._watches and self._error is None:
+                try:
+                    self._function(handled)
+                except Exception as error:
+                    self._error = error

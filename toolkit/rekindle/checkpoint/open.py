@@ -8,7 +8,7 @@ from rekindle.checkpoint.embedded import NAME, embedded_path
 from rekindle.checkpoint.gguf import open_gguf
 from rekindle.checkpoint.hub import download_snapshot, is_hub_id
 from rekindle.checkpoint.huggingface import open_directory
-from rekindle.errors import ModelNotFound
+from rekindle.errors import ModelNotFound, UnsupportedModel
 from rekindle.models.families import Family
 from rekindle.progress import Report, silent
 
@@ -25,17 +25,17 @@ def open_checkpoint(model: str | os.PathLike[str], report: Report = silent, fami
         model: "smollm2-135m-instruct" in any case, the path of a Hugging Face directory or of a GGUF file, or the
             `owner/name` of a model on the hub; looked for in this order.
         report: called while something is downloaded, on the calling thread or one of the hub library's.
-        family: of a directory or hub id, beside those that are known.
+        family: how to read a directory or hub id; it goes before the families that are known.
 
     Raises:
         ModelNotFound: nothing that can be opened is there.
-        UnsupportedModel: the model's architecture or an option of it is not implemented.
+        UnsupportedModel: the model's architecture or an option of it is not implemented, or `family` is not for it.
         CheckpointError: a file is truncated, corrupt or incomplete.
         StorageError: the cache directory cannot be used.
     """
     name = os.fspath(model)
     if name.lower() == NAME:
-        return open_gguf(embedded_path(report))
+        return _open_gguf(embedded_path(report), family)
     path = Path(name).expanduser()
     if name and path.is_dir():
         return open_directory(path, family)
@@ -43,7 +43,13 @@ def open_checkpoint(model: str | os.PathLike[str], report: Report = silent, fami
         if path.suffix.lower() != ".gguf":
             hint = "; give the directory that it is in" if path.suffix == ".safetensors" else ""
             raise ModelNotFound(f"{path} is a file, but no .gguf file{hint}. {_ACCEPTED}")
-        return open_gguf(path)
+        return _open_gguf(path, family)
     if is_hub_id(name) and path.suffix.lower() != ".gguf":
         return open_directory(download_snapshot(name, report), family)
     raise ModelNotFound(f"no model {name!r}: there is no such directory or file, and it is no hub id. {_ACCEPTED}")
+
+
+def _open_gguf(path: Path, family: Family | None) -> Checkpoint:
+    if family is not None:
+        raise UnsupportedModel(f"{path} is a GGUF file, which says itself how to read it: leave out family")
+    return open_gguf(path)

@@ -36,10 +36,11 @@ def parse_config(config: Mapping[str, Any], source: str, another: Family | None 
     Args:
         config: the decoded JSON object.
         source: where it came from, for messages.
-        another: a family beside those that are known.
+        another: the family to read it as; it goes before those that are known.
 
     Raises:
-        UnsupportedModel: the architecture, activation, rope type or attention is not implemented.
+        UnsupportedModel: the architecture, activation, rope type or attention is not implemented, or the architecture
+            is not that of the family that was given.
         CheckpointError: a required number is missing or is not a positive number.
     """
     name, family = _family(config, source, another)
@@ -68,13 +69,18 @@ def parse_config(config: Mapping[str, Any], source: str, another: Family | None 
 
 def _family(config: Mapping[str, Any], source: str, another: Family | None) -> tuple[str, Family]:
     architectures = config.get("architectures") or []
-    if another is not None and another.architecture in architectures:
-        return another.architecture, another
+    came = ", ".join(map(str, architectures)) or "none named"
+    if another is not None:
+        if another.architecture in architectures:
+            return another.architecture, another
+        raise UnsupportedModel(
+            f"{source}: the architecture is {came}, and the family that was given is of {another.architecture}; give "
+            "one of that architecture, or none if it is one that is supported"
+        )
     for name, family in FAMILIES.items():
         if family.architecture in architectures or (not architectures and config.get("model_type") == name):
             return name, family
     supported = ", ".join(family.architecture for family in FAMILIES.values())
-    came = ", ".join(map(str, architectures)) or "none named"
     raise UnsupportedModel(
         f"{source}: the architecture ({came}) is not supported. Supported are: {supported}; others "
         "that differ from them in no more than a Family says can be opened with open(..., family=Family(...))"

@@ -1,0 +1,225 @@
+"""Whatever goes wrong around a session: who waits is answered, errors say where they are from, and nothing stays."""
+
+import os
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import anyio
+import pytest
+from anyio import to_thread
+
+import rekindle
+from rekindle.actor import Actor
+from rekindle.engine import Actors
+from rekindle.errors import EngineFailed, RequestCancelled, SessionClosed
+from rekindle.handled import Handled
+from rekindle.machine import Machine
+from rekindle.messages import Message
+from rekindle.session import Session
+from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = [3, 1, 4]
+ENDLESS = 4000
+
+
+def held_session(free: Callable[[], None] = lambda: None) -> Session:
+    """Nothing ever settles in it."""
+    return fake_session(fake_machine(fake_limits(), settler=FakeSettler(held=True), free=free))
+
+
+async def test_a_session_that_is_left_by_a_timeout_stops_though_nothing_can_be_awaited_any_more() -> None:
+    freed = threading.Event()
+    with anyio.move_on_after(0.1) as scope:
+        async with held_session(freed.set) as session:
+            await session.generate(token_ids=PROMPT, max_tokens=ENDLESS)
+    assert scope.cancelled_caught
+    assert await to_thread.run_sync(freed.wait, 20.0)
+    await session.close()
+
+
+def test_a_device_that_cannot_be_freed_does_not_keep_close_waiting() -> None:
+    def free() -> None:
+        raise OSError("the device is gone")
+
+    failed: list[BaseException | None] = []
+    hook = threading.excepthook
+    threading.excepthook = lambda failure: failed.append(failure.exc_value)
+    try:
+        fake_session(fake_machine(fake_limits(), free=free)).close_sync()
+        engine = [thread for thread in threading.enumerate() if thread.name == "rekindle-engine"]
+        for thread in engine:
+            thread.join(20.0)
+    finally:
+        threading.excepthook = hook
+    assert [str(error) for error in failed] == ["the device is gone"]
+
+
+def test_an_open_that_fails_after_the_engine_began_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed = threading.Event()
+    machine = replace(fake_machine(fake_limits(), free=freed.set), unserved=("num_beams",))
+
+    def build(*_: object, **__: object) -> Machine:
+        return machine
+
+    monkeypatch.setattr("rekindle.opening.build", build)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="num_beams"):
+            rekindle.open_sync("anything", progress=False)
+    assert freed.wait(20.0)
+
+
+def test_an_error_that_is_raised_again_carries_no_frames_of_those_who_got_it_before() -> None:
+    session = fake_session()
+    cancelled = session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+    cancelled.cancel()
+    session.close_sync()
+
+    def frames(call: Callable[[], object], error: type[Exception]) -> int:
+        with pytest.raises(error) as caught:
+            call()
+        return len(traceback.extract_tb(caught.value.__traceback__))
+
+    for call, error in (
+        (partial(session.generate_sync, token_ids=PROMPT), SessionClosed),
+        (session.step_sync, SessionClosed),
+        (lambda: session.pending, SessionClosed),
+        (cancelled.result, RequestCancelled),
+    ):
+        assert frames(call, error) == frames(call, error)
+
+
+async def test_weights_that_are_left_at_the_moment_of_a_close_are_left_quietly() -> None:
+    session = held_session()
+    session.submit(token_ids=PROMPT)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(session.update_weights, {})
+        await anyio.wait_all_tasks_blocked()
+        await anyio.sleep(0.05)
+        tasks.cancel_scope.cancel()
+        session.close_sync()
+
+
+def test_a_signal_handlers_own_exception_cancels_the_request_that_is_waited_for() -> None:
+    class Alarm(BaseException):
+        pass
+
+    with held_session() as session:
+        handle = session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
+
+        def ring(*_: object) -> bool:
+            raise Alarm
+
+        handle.pieces.grown_blocking = ring  # type: ignore[method-assign, assignment]
+        with pytest.raises(Alarm):
+            handle.result()
+        assert handle.standing.state in ("cancelling", "cancelled")
+
+
+# What the author of an actor is told
+
+
+@dataclass(frozen=True)
+class Note:
+    """No message of ours."""
+
+    text: str
+
+
+class Saying:
+    """Says always the same."""
+
+    def __init__(self, said: object):
+        self._said = said
+
+    def handle(self, message: Message) -> Iterable[Message]:
+        return cast("Iterable[Message]", self._said)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (None, r"handle\(\) of .*Saying.* must return a list of messages or be a generator, got None"),
+        (Note("hello"), r"must return a list of messages or be a generator, got Note\(text='hello'\)"),
+        ([Note("hello")], r"actors say messages of rekindle\.messages; nobody takes Note\(text='hello'\)"),
+    ],
+)
+def test_an_actor_that_says_something_else_than_messages_is_named(said: object, told: str) -> None:
+    machine = fake_machine(fake_limits())
+    actors: Actors = replace(machine.actors, detokenizer=cast(Actor, Saying(said)))
+    with fake_session(replace(machine, actors=actors)) as session:
+        with pytest.raises(EngineFailed, match=told) as failed:
+            session.generate_sync(token_ids=PROMPT, max_tokens=2)
+        cause = failed.value.__cause__
+    if "handle" in told:
+        assert getattr(cause, "__notes__", []) == ["The actor 'detokenizer' raised it at Output."]
+
+
+# What watchers are told
+
+
+def test_a_watcher_is_told_nothing_once_its_with_statement_was_left() -> None:
+    inside, go, told = threading.Event(), threading.Event(), list[Handled]()
+
+    def wait(_: Handled) -> None:
+        inside.set()
+        assert go.wait(20.0)
+
+    with fake_session() as session, session.watch(wait):
+        with session.watch(told.append):
+            handle = session.submit(token_ids=PROMPT, max_tokens=1)
+            assert inside.wait(20.0)
+        go.set()
+        handle.result(20.0)
+    assert told == []
+
+
+def test_a_watch_can_be_entered_again_after_its_function_has_raised() -> None:
+    fails = True
+
+    def see(_: Handled) -> None:
+        if fails:
+            raise ZeroDivisionError
+
+    with fake_session() as session:
+        watching = session.watch(see)
+        ask: Callable[[], Any] = partial(session.generate_sync, token_ids=PROMPT, max_tokens=1)
+        with pytest.raises(ZeroDivisionError), watching:
+            ask()
+        fails = False
+        with watching:
+            ask()
+
+
+def test_a_prefix_that_is_held_counts_as_no_first_token() -> None:
+    with fake_session() as session:
+        session.prefix_sync(token_ids=PROMPT * 20).release()
+        session.generate_sync(token_ids=PROMPT, max_tokens=2)
+        assert len(session._callers.ended) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are of POSIX")
+@pytest.mark.filterwarnings("ignore:os.fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_process_is_told_that_the_engine_is_not_in_it() -> None:
+    with fake_session() as session:
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                session.generate_sync(token_ids=PROMPT, max_tokens=2)
+            except SessionClosed as error:
+                os.write(write, str(error).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(write)
+        with os.fdopen(read) as told:
+            assert f"the engine is in process {os.getpid()}" in told.read()
+        assert session.generate_sync(token_ids=PROMPT, max_tokens=2).token_ids
