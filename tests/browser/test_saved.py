@@ -1,18 +1,24 @@
-"""A notebook that is opened again, on another day, shows what it showed."""
+"""A notebook that is opened again, on another day or by somebody else, shows what it showed."""
+
+import json
 
 from playwright.sync_api import expect
 
 from tests.browser.conftest import SCREENSHOTS, Opens
+from tests.browser.contrasts import assert_contrasts
 from tests.browser.driver import BROKEN, open_notebook
 from tests.browser.lab import Lab
 
 SHORT = "token_ids=PROMPT, max_tokens=12, ignore_eos=True"
+DRAWINGS = {
+    f"with session.trace() as trace: await session.generate({SHORT})\ntrace.timeline()": "20 + 12",
+    "session.cache.draw()": "pages of 64 tokens",
+}
 CELLS = {
     "dashboard = session.dashboard(); dashboard": "running when this stopped",
     f"await session.show({SHORT})": "12 tokens",
     f"handle = session.submit({SHORT}); handle.display(); await handle": "12 tokens",
-    f"with session.trace() as trace: await session.generate({SHORT})\ntrace.timeline()": "20 + 12",
-    "session.cache.draw()": "pages of 64 tokens",
+    **DRAWINGS,
     "dashboard.stop()": "",
 }
 
@@ -31,3 +37,25 @@ def test_outputs_of_a_saved_notebook_are_there_without_a_kernel_that_made_them(o
         expect(reopened.page.get_by_text(BROKEN)).to_have_count(0)
         expect(reopened.page.get_by_role("button", name="Cancel")).to_have_count(0)
         assert reopened.complaints == []
+
+
+def test_who_is_sent_a_notebook_and_does_not_trust_it_sees_drawings_as_text(opens: Opens, lab: Lab) -> None:
+    with opens(*DRAWINGS) as notebook:
+        for place, _ in enumerate(DRAWINGS, 1):
+            output = notebook.run(place).locator(".jp-OutputArea-output")
+            expect(output.locator("svg")).to_be_visible()
+            expect(output.locator("pre")).to_be_hidden()
+        notebook.save()
+        written, context = lab.read(notebook.name), notebook.page.context
+    lab.put("received.ipynb", written.replace('"cell-1"', '"another"'))
+    with open_notebook(context, lab, "received.ipynb") as received:
+        received.picture(SCREENSHOTS / "received.png")
+        for place, text in enumerate(DRAWINGS.values(), 1):
+            drawn = json.loads(written)["cells"][place]["outputs"][0]["data"]["text/plain"]
+            output = received.output(place).locator(".jp-OutputArea-output")
+            expect(output.locator("svg")).to_have_count(0)
+            expect(output.locator("pre")).to_have_css("white-space", "pre")
+            assert text in output.inner_text()
+            assert output.inner_text().strip() == "".join(drawn).strip(), "the text, and nothing but it"
+            assert_contrasts(received.output(place))
+        assert received.complaints == []

@@ -67,7 +67,7 @@ def test_show_draws_one_output_which_in_the_end_is_the_generations_own(notebook:
 
 def test_show_sync_draws_it_too_and_an_error_is_raised(notebook: Notebook, page: Page) -> None:
     assert notebook.run("await asyncio.sleep(0); session.show_sync(**EXPECTED)") == ""
-    assert drawn(page)["text/plain"].endswith("\n[ended: length, 24 tokens]")
+    assert drawn(page)["text/plain"].splitlines()[-1].startswith("[ended: length, 24 tokens; prompt ")
     assert not any(page.widgets)
     assert notebook.start("await session.show('')").end().error == "InvalidRequest"
     wait_until_static(page)
@@ -80,7 +80,7 @@ def test_a_long_text_is_drawn_at_most_twenty_times_a_second(notebook: Notebook, 
     assert 5 <= len(at) <= 20 * seconds + 3
     sizes = [len(json.dumps(shown)) for shown in page.versions[card(page)]]
     assert max(sizes[:-1]) < 6000, "the whole text is sent again and again"
-    assert drawn(page)["text/plain"].endswith("\n[ended: length, 500 tokens]")
+    assert drawn(page)["text/plain"].splitlines()[-1].startswith("[ended: length, 500 tokens; prompt ")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_without_widgets_it_is_shown_all_the_same(notebook: Notebook, page: Page
     notebook.run("import sys; widgets = sys.modules['ipywidgets']; sys.modules['ipywidgets'] = None")
     assert notebook.run("await session.show(**EXPECTED)") == ""
     notebook.run("sys.modules['ipywidgets'] = widgets")
-    assert drawn(page)["text/plain"].endswith("\n[ended: length, 24 tokens]")
+    assert drawn(page)["text/plain"].splitlines()[-1].startswith("[ended: length, 24 tokens; prompt ")
     assert not [shown for versions in page.versions.values() for shown in versions if VIEW in shown]
 
 

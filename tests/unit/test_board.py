@@ -92,7 +92,8 @@ def test_the_parts_of_the_html_are_the_whole() -> None:
 
 def test_an_engine_that_has_done_nothing_has_a_board_too() -> None:
     board = Board(EMPTY, Rate())
-    assert "not known at the first look" in str(board)
+    assert "known once it has been looked at for a second" in str(board)
+    assert "-known after a second" in words(board_html(board))
     assert "no request ended in the last minute" in str(board)
     assert "none in the last minute" in words(board_html(board))
     assert "none yet" in words(board_html(board))
@@ -112,6 +113,25 @@ def test_what_comes_from_elsewhere_is_text(hostile: str) -> None:
     html = board_html(Board(facts, Rate()))
     assert html.count(visible(hostile)) == 3
     assert hostile not in html.replace(visible(hostile), "")
+
+
+def test_a_long_reason_why_the_engine_failed_is_cut_and_breaks_anywhere() -> None:
+    board = Board(replace(EMPTY, state=f"failed: {'x' * 1000}\n\nand more", ended=True), Rate())
+    html = board_html(board)
+    assert html.count("x" * 300) == 1
+    assert html.count("x" * 400) == 0
+    assert "nowrap" not in html[: html.index("failed: ")]
+    assert "overflow-wrap:anywhere" in html[: html.index("failed: ")]
+    assert len(str(board).splitlines()[0]) < 450
+
+
+def test_one_of_a_thing_is_not_several() -> None:
+    stats = replace(EMPTY.stats, scheduler=replace(COUNTS, prompt_tokens=1, running=1))
+    board = Board(replace(EMPTY, stats=stats, restored=1), Rate())
+    assert "restored     1 cached page" in str(board).splitlines()
+    assert str(board).count("of 1 token\n") == 1
+    assert "running: 1 slot" not in board_html(board)
+    assert 'title="slots: 1 slot"' in board_html(board)
 
 
 def test_an_age_does_not_flicker() -> None:

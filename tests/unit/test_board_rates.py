@@ -25,6 +25,9 @@ def test_they_are_those_of_the_counter_drawn_as_a_line_through_all_looks(
     newest = int(times[-1] + 1e-9)
     if abs(times[-1] - round(times[-1])) < 1e-6:
         return  # whether that second is whole yet is a matter of rounding
+    if not newest:
+        assert rate == Rate()
+        return
     marks = np.interp(range(max(0, newest - SECONDS), newest + 1), times, counts)
     assert rate.history == pytest.approx([later - earlier for earlier, later in pairwise(marks)], abs=0.01)
     assert rate.seconds == pytest.approx(times[-1] - max(0, newest - SECONDS))
@@ -50,6 +53,12 @@ def test_what_is_older_than_a_minute_is_forgotten() -> None:
         rate = rates.look(float(look), min(look, 5) * 100)
     assert (rate.now, rate.mean) == (0, 0)
     assert rate.history == (0,) * SECONDS
+
+
+def test_in_the_first_second_nothing_is_said() -> None:
+    rates = Rates()
+    assert [rates.look(at, 100) for at in (5.0, 5.00001, 5.9)] == [Rate()] * 3
+    assert rates.look(6.0, 130).mean == pytest.approx(30)
 
 
 def test_two_looks_at_one_time_are_one() -> None:

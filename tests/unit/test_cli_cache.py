@@ -99,9 +99,9 @@ def test_ls_names_what_is_there_in_words(filled: Path, capsys: pytest.CaptureFix
     assert "models, 2.5 MB" in lines
     assert "  tiny.gguf  2.5 MB" in lines
     assert "  llama of 3 layers, hidden 8, float32, for cpu" in lines
-    assert re.search(r"\n    3 programs, .* kB, used \d+ days ago\n    step of 0\+4, 64\+0, 512\+0\n", output)
+    assert re.search(r"\n    3 programs, .* kB, used [\d,]+ days ago\n    step of 0\+4, 64\+0, 512\+0\n", output)
     assert "  a model, float32, of another version of Rekindle" in lines
-    assert re.search(rf"\n    {2 * PATH_PAGES} pages, {8 * PATH_PAGES} tokens, .* used \d+ days ago\n", output)
+    assert re.search(rf"\n    {2 * PATH_PAGES} pages, {8 * PATH_PAGES} tokens, .* used [\d,]+ days ago\n", output)
     assert "  tests  999 B" in lines
     assert not re.search("[0-9a-f]{64}", output)
 

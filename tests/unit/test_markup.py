@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rekindle import markup
 from rekindle.cache_view import CacheView, view
 from rekindle.cached_runs import MOST_RUNS
+from rekindle.drawing import CHARACTER, WIDTH, Drawing
 from rekindle.handle import Handle
 from rekindle.heat_map import heat_map
 from rekindle.messages import Chat, Continued, Started, Text
@@ -23,7 +24,7 @@ from rekindle.restored import Restored
 from rekindle.results import CachedTokens, Generation, Timings, Usage
 from rekindle.testing import fake_session
 from rekindle.token_logprob import TokenLogprob
-from rekindle.tree_drawing import Run, draw
+from rekindle.tree_drawing import BESIDE, Run, draw
 
 HOSTILE = (
     "</pre></span></svg><script>alert('x')</script><img src=x onerror=\"go()\">&amp;\x00\x1b[31m\ud800\u202e\uffff"
@@ -143,7 +144,24 @@ def test_a_generation_says_how_it_ended_its_usage_its_timings_and_what_was_cache
 
 
 def test_a_generation_without_text_shows_its_token_ids() -> None:
-    assert "5 6 7" in shown(generation("")).text
+    assert "token ids 5 6 7" in shown(generation("")).text
+    assert "token ids" not in shown(replace(generation(""), token_ids=())).text
+    assert "token ids" not in shown(generation("One")).text
+
+
+def test_one_of_a_thing_is_not_several() -> None:
+    counts = [markup.counted(count, "page") for count in (0, 1, 2, 1000)]
+    assert counts == ["0 pages", "1 page", "2 pages", "1,000 pages"]
+    assert [markup.counted(count, "branch", "branches") for count in (1, 2)] == ["1 branch", "2 branches"]
+    assert (
+        "prompt 1 tokengenerated 1 tokenqueued"
+        in shown(replace(generation("One"), usage=Usage(1, 1), cached=CachedTokens())).text
+    )
+    assert "device: 1 token" in read(markup.shares({"device": 1}, "token")).titles
+    tree = PrefixTree(PAGE)
+    for number in range(MOST_RUNS + 1):
+        published(tree, f"{number:04d}")
+    assert "… 1 more branch\n" in f"{viewed(tree).draw().text}\n"
 
 
 def test_one_token_has_no_time_per_token() -> None:
@@ -155,7 +173,7 @@ def test_one_token_has_no_time_per_token() -> None:
 def test_a_long_text_is_folded_and_one_that_is_too_long_is_cut(length: int) -> None:
     html = markup.passage("x" * length)
     page = read(html)
-    assert f"{length - markup.HEAD:,} more characters" in page.text
+    assert f"{length - markup.HEAD:,} more character{'s' * (length > markup.HEAD + 1)}" in page.text
     assert page.text.count("x") == min(length, markup.LONGEST)
     assert len(html) < markup.LONGEST + 1500
     assert "details" not in read(markup.passage("x" * markup.HEAD)).tags
@@ -212,7 +230,8 @@ def test_session_prefix_handle_stream_and_what_they_give_are_shown() -> None:
         assert "prompt_tokens" in shown(session.stats).text
         assert "programs" in shown(session.restored).text
         assert shown(session.cache).text.startswith("rekindle prefix cache")
-    assert "closed" in shown(session).text
+    assert "Session fakethe session is closed" in shown(session).text
+    assert "pre" in shown(session).tags
 
 
 def test_a_handle_shows_what_came_so_far() -> None:
@@ -226,8 +245,12 @@ def test_a_handle_shows_what_came_so_far() -> None:
     for said in ("running, 1 token", SPELLED, "24 tokens (cached: 16 on the device)", "queued", "first token after"):
         assert said in page.text
     assert sum("rank 2" in title for title in page.titles) == 1
-    handle.fail(RuntimeError(HOSTILE))
-    assert f"failed: {SPELLED}" in shown(handle).text
+    handle.fail(RuntimeError(f"{HOSTILE}\n{'x' * markup.HEAD}"))
+    page = shown(handle)
+    assert f"Handle failed after 1 token{SPELLED}" in page.text
+    assert page.text.count(SPELLED[:40]) == 3, "what came, its token, and why it failed"
+    assert "more characters" in page.text, "a long reason is folded"
+    assert repr(handle).startswith("<rekindle.Handle failed after 1 token: </pre>")
 
 
 def test_a_cancelled_handle_says_so() -> None:
@@ -268,6 +291,21 @@ def test_a_drawn_tree_is_xml_that_says_text_pages_tiers_hits_and_locks() -> None
     bundle = drawing._repr_mimebundle_()
     assert bundle["text/plain"] == repr(drawing) == drawing.text
     assert drawing.svg in bundle["text/html"]
+
+
+def test_a_drawing_shows_its_text_where_a_page_takes_its_style_sheet_and_its_svg_away() -> None:
+    """As JupyterLab does in a notebook that it does not trust, where it leaves the words of both elements."""
+    svg = "<svg><title>words</title></svg>"
+    html = Drawing(svg, f"{HOSTILE}\nas text")._repr_mimebundle_()["text/html"]
+    assert html.count(svg) == 1
+    style, left = html.split("</style>")
+    assert style.count("<") == 1, "nothing of what is drawn is in the style sheet"
+    text, drawn = ElementTree.fromstring(f"<div>{left}</div>")
+    assert text.text == f"{SPELLED}\nas text"
+    assert "display" not in text.attrib["style"]
+    assert drawn.attrib["style"].startswith("display:none;"), "unless the style sheet says otherwise"
+    for element in (text, drawn):
+        assert f".{element.attrib['class']}:has(" in style
 
 
 def test_a_run_ends_where_its_tiers_differ_and_names_all_of_them() -> None:
@@ -311,6 +349,27 @@ def test_a_drawing_is_small_whatever_the_texts_are() -> None:
     parsed(drawing.svg)
     assert len(drawing.svg) < 150_000
     assert max(map(len, drawing.text.splitlines())) < 500
+
+
+def ends(element: ElementTree.Element) -> float:
+    """Where a text ends, in pixels."""
+    return float(element.attrib["x"]) + CHARACTER * len(element.text or "")
+
+
+def texts(svg: str) -> list[ElementTree.Element]:
+    return list(parsed(svg).iter("{http://www.w3.org/2000/svg}text"))
+
+
+@pytest.mark.parametrize("text", ["word " * 40, "\x00\r" * 40, "\r\n" * 40], ids=["words", "unseen", "lines"])
+@pytest.mark.parametrize("hits", [1, 133, 10**9])
+def test_what_is_said_of_a_run_ends_in_its_box_and_its_text_before_that(text: str, hits: int) -> None:
+    run = Run(-1, 1, text, 1234, ("device", "host", "disk"), hits, 12, 0)
+    title, letters, shown, facts = texts(draw([run, replace(run, parent=0)], 0, "a tree").svg)[:4]
+    assert facts.text == run.facts
+    assert ends(facts) <= WIDTH - 4
+    assert ends(shown) <= float(facts.attrib["x"]) - BESIDE
+    assert float(letters.attrib["x"]) < float(shown.attrib["x"])
+    assert (shown.text or "").endswith("…")
 
 
 def test_salts_are_told_apart_and_not_told() -> None:

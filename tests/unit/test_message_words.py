@@ -1,6 +1,7 @@
 """Every message is a few words on one line, whatever it carries."""
 
 import typing
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -162,6 +163,15 @@ def test_what_was_handled_is_a_line_and_one_more_for_each_answer() -> None:
         (Settled(2, ((0, 17), (5, 9))), "Settled: tick 2, token 17 for 0, 9 for 5"),
         (Settled(2, ()), "Settled: tick 2"),
         (Started(3, 100, CachedTokens(64, 16)), "Started: request 3, 80 of 100 prompt tokens cached"),
+        (Admit(replace(REQUEST, prompt=(5,))), "Admit: request 7, 1 prompt token"),
+        (Started(3, 1, CachedTokens()), "Started: request 3, 0 of 1 prompt token cached"),
+        (Gathered(1, (8,), ARRAYS[:1]), "Gathered: 1 page"),
+        (Drop((8,)), "Drop: 1 page of the host tier"),
+        (Drop((8, 9)), "Drop: 2 pages of the host tier"),
+        (Fetched(3, ARRAYS[:1]), "Fetched: request 3, 1 page"),
+        (Fetched(3, None), "Fetched: request 3, not all of them"),
+        (Stopped(3, 1), "Stopped: request 3, after 1 token"),
+        (NewWeights(1, list(ARRAYS[:1]), fail=False), "NewWeights: 1 array"),
         (Output(REQUEST, (5,), None), "Output: request 7, tokens [5]"),
         (Text(3, " hi", (5,), "length"), "Text: request 3, ' hi', ended: length"),
         (SaveCache(1), "SaveCache"),

@@ -17,6 +17,9 @@ pretty: Callable[[object], str] = untyped.pretty
 STATS = Stats(SchedulerStats(running=2, pages=364), programs=8, loads=0, compilations=8, unexpected_compilations=0)
 
 
+FACTS = "prompt 2 tokens, queued 100 ms, first token after 200 ms"
+
+
 def generated(text: str, token_ids: tuple[int, ...]) -> Generation:
     usage, timings = Usage(2, len(token_ids)), Timings(0.1, 0.2, 0.3)
     return Generation(text, token_ids, "length", None, None, None, usage, timings, CachedTokens())
@@ -24,7 +27,7 @@ def generated(text: str, token_ids: tuple[int, ...]) -> Generation:
 
 def test_a_generation_shows_its_text_and_what_ended_it() -> None:
     generation = generated("\nOne,\ntwo", (5, 6, 7))
-    assert pretty(generation) == "\nOne,\ntwo\n[ended: length, 3 tokens]"
+    assert pretty(generation) == f"\nOne,\ntwo\n[ended: length, 3 tokens; {FACTS}, then per token 50 ms, total 300 ms]"
     assert repr(generation) == r"<rekindle.Generation ended: length, 3 tokens: '\nOne,\ntwo'>"
     assert pretty([generation]) == f"[{generation!r}]"
     assert str(generation) == generation.text
@@ -32,13 +35,21 @@ def test_a_generation_shows_its_text_and_what_ended_it() -> None:
 
 def test_a_generation_without_text_shows_its_tokens() -> None:
     generation = generated("", (2,))
-    assert pretty(generation) == repr(generation) == "<rekindle.Generation ended: length, 1 token: (2,)>"
+    assert repr(generation) == "<rekindle.Generation ended: length, 1 token: (2,)>"
+    assert pretty(generation) == f"token ids 2\n[ended: length, 1 token; {FACTS}, total 300 ms]"
+    assert pretty(generated("", ())) == f"[ended: length, 0 tokens; {FACTS}, total 300 ms]"
+    assert pretty([generation]) == f"[{generation!r}]"
+
+
+def test_a_generation_shows_what_of_its_prompt_was_cached() -> None:
+    generation = replace(generated("One", (5,)), cached=CachedTokens(device=1, disk=1))
+    assert "; prompt 2 tokens (cached: 1 on the device, 1 on disk), queued" in pretty(generation)
 
 
 @pytest.mark.parametrize(("by", "said"), [("\n\n", r"stop at '\n\n'"), (0, "stop at end token 0")])
 def test_a_generation_shows_the_string_or_the_token_that_stopped_it(by: str | int, said: str) -> None:
     generation = replace(generated("One", (5, 2)), finish_reason="stop", stopped_by=by)
-    assert pretty(generation) == f"One\n[ended: {said}, 2 tokens]"
+    assert pretty(generation).startswith(f"One\n[ended: {said}, 2 tokens; prompt 2 tokens, ")
     assert repr(generation) == f"<rekindle.Generation ended: {said}, 2 tokens: 'One'>"
 
 
@@ -80,8 +91,10 @@ def test_a_cell_shows_html_and_the_same_plain_text_as_before() -> None:
 
 
 def test_what_was_restored_is_said_in_one_line() -> None:
-    restored = Restored(8, 1, 1200, 76800, 2.314, {"jax": ("0.9", "0.8")})
+    differences = {"statics": ('"num_pages": 40', '"num_pages": 33'), "salt": ("0.9\n\x1b[31m", "")}
+    restored = Restored(8, 1, 1200, 76800, 2.314, differences)
     assert repr(restored) == (
         "<rekindle restored: 8 programs loaded, 1 compiled; 1,200 cached pages (76,800 tokens) found; "
-        "open after 2.31 s; what is stored differs in jax: '0.8' there, '0.9' here>"
+        'open after 2.31 s; what is stored differs in statics (sizes that are compiled in): "num_pages": 33 there, '
+        '"num_pages": 40 here; what is stored differs in salt: (nothing) there, 0.9↵\\x1b[31m here>'
     )

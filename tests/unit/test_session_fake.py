@@ -140,7 +140,7 @@ async def test_what_only_the_engine_can_see_fails_alone(session: Session, texts:
     handle = session.submit("text")
     with pytest.raises(InvalidRequest):
         await handle
-    assert "failed: the model has no tokenizer" in repr(handle)
+    assert "failed after 0 tokens: the model has no tokenizer" in repr(handle)
 
 
 async def test_one_call_does_not_take_a_list(session: Session) -> None:

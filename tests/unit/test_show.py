@@ -1,5 +1,6 @@
 """A request that is shown is drawn as it comes, seldom enough, and always as it has ended."""
 
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -250,7 +251,7 @@ async def test_show_leaves_what_a_cell_shows_of_the_generation(texts: Session, p
     await texts.show("AB", max_tokens=40, logprobs=2)
     assert not page.stops
     alone = await texts.generate("AB", max_tokens=40, logprobs=2)
-    assert page.card["text/plain"] == alone._repr_mimebundle_()["text/plain"]
+    assert text_of(page.card) == alone.text
     handle = texts.submit("AB", max_tokens=40, logprobs=2)
     handle.display()
     generation = await handle
@@ -259,10 +260,17 @@ async def test_show_leaves_what_a_cell_shows_of_the_generation(texts: Session, p
     assert "the less likely the token" in str(page.card["text/html"])
 
 
+def text_of(card: Mapping[str, object]) -> str:
+    """What was generated, above the line that says how."""
+    said, _, ending = str(card["text/plain"]).rpartition("\n[")
+    assert ending.startswith("ended: length, 40 tokens; prompt 2 tokens")
+    return said
+
+
 def test_show_sync_leaves_it_too(texts: Session, page: Page) -> None:
     texts.show_sync("AB", max_tokens=40)
     assert not page.stops
-    assert page.card["text/plain"] == texts.generate_sync("AB", max_tokens=40)._repr_mimebundle_()["text/plain"]
+    assert text_of(page.card) == texts.generate_sync("AB", max_tokens=40).text
 
 
 @pytest.mark.anyio
@@ -394,7 +402,9 @@ async def test_a_request_that_fails_says_so_and_raises(held: Session, settler: F
         tasks.start_soon(partial(end, held, settler))
         with pytest.raises(SessionClosed):
             await held.show("AB", max_tokens=ENDLESS)
-    assert "failed: " in str(page.card["text/html"])
+    html = str(page.card["text/html"])
+    assert re.search(r">failed after [\d,]+ tokens?<", html)
+    assert "open another with rekindle.open()" in html
     assert page.stop == EMPTY
 
 
@@ -463,9 +473,12 @@ def test_without_widgets_there_are_words(monkeypatch: pytest.MonkeyPatch, page: 
 async def test_without_a_notebook_it_is_printed(texts: Session, capsys: pytest.CaptureFixture[str]) -> None:
     expected = await texts.generate("AB", max_tokens=40)
     await texts.show("AB", max_tokens=40)
-    assert capsys.readouterr().out == f"{expected.text}\n[ended: length, 40 tokens]\n"
+    one = capsys.readouterr().out
     await to_thread.run_sync(partial(texts.show_sync, "AB", max_tokens=40))
-    assert capsys.readouterr().out == f"{expected.text}\n[ended: length, 40 tokens]\n"
+    for printed in (one, capsys.readouterr().out):
+        said, _, ending = printed.rpartition("\n[")
+        assert said == expected.text
+        assert re.fullmatch(r"ended: length, 40 tokens; prompt 2 tokens(, [a-z ]+ [0-9.]+ m?s){4}\]\n", ending)
 
 
 def test_it_is_printed_piece_by_piece(capsys: pytest.CaptureFixture[str]) -> None:
@@ -480,13 +493,15 @@ def test_it_is_printed_piece_by_piece(capsys: pytest.CaptureFixture[str]) -> Non
     handle.deliver(piece("\n"))
     handle.fail(EngineFailed("the device\nis gone"))
     screen.close()
-    assert capsys.readouterr().out == "\n\n[failed: the device\nis gone, 3 tokens]\n"
+    assert capsys.readouterr().out == "\n\n[failed after 3 tokens: the device\nis gone]\n"
 
 
 def test_tokens_without_text_are_printed_at_the_end(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     session.show_sync(token_ids=[3, 1, 4], max_tokens=3)
-    generation = session.generate_sync(token_ids=[3, 1, 4], max_tokens=3)
-    assert capsys.readouterr().out == f"{generation!r}\n"
+    ids = session.generate_sync(token_ids=[3, 1, 4], max_tokens=3).token_ids
+    said, ending = capsys.readouterr().out.splitlines()
+    assert said == f"token ids {ids[0]} {ids[1]} {ids[2]}"
+    assert ending.startswith("[ended: length, 3 tokens; prompt 3 tokens, queued ")
 
 
 def test_a_process_without_standard_output_prints_nothing(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ async def test_of_more_messages_than_are_kept_the_oldest_are_dropped_and_that_is
     assert len(trace.handled) == 20
     assert [one[:4] for one in trace.handled] == [one[:4] for one in whole.handled[-20:]]
     assert trace.dropped == len(whole.handled) - 20
-    assert f"the oldest {trace.dropped} dropped" in repr(trace)
+    assert f"(the oldest {trace.dropped} dropped)" in repr(trace)
     assert f"the oldest {trace.dropped} messages dropped" in trace.timeline().text
     assert whole.dropped == 0
 
@@ -90,8 +90,14 @@ async def test_its_repr_and_its_html_say_how_much_it_saw(session: Session) -> No
     ticks, messages = session.stats.scheduler.ticks, len(trace.handled)
     assert f"recorded: {messages} messages, {ticks} ticks, 2 requests, " in repr(trace)
     text = shown(trace).text
-    for said in (f"messages {messages}", f"ticks {ticks}", "requests 2", "trace.timeline()"):
+    for said in (f"recorded: {messages} messages, {ticks} ticks, 2 requests, ", "trace.timeline()"):
         assert said in text
+
+    with session.trace() as trace:
+        await session.step()
+        session.submit(token_ids=PROMPT).cancel()
+        await session.step()
+    assert "recorded: 1 message, 0 ticks, 1 request, " in repr(trace)
 
 
 async def test_a_trace_is_of_one_with_statement_and_of_an_open_session(session: Session) -> None:

@@ -2,8 +2,11 @@
 
 import json
 import os
+import sys
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,9 @@ from rekindle.testing import fake_session
 from rekindle.timeline import Timeline
 from rekindle.timeline_phases import phases
 from rekindle.trace import Trace
-from rekindle.trace_records import seen
+from rekindle.trace_records import Given, Joined, Over, Part, Planned, Seen, seen
 from tests.unit.test_markup import HOSTILE
+from tests.unit.test_trace_timeline import recorded
 
 pytestmark = pytest.mark.anyio
 
@@ -66,6 +70,7 @@ async def test_slices_of_a_track_never_overlap_and_every_event_is_well_formed(ti
     trace = await traced(ticks=ticks)
     events = written(trace, tmp_path / "trace.json")
     needed = {"X": {"name", "pid", "tid", "ts", "dur", "args"}, "C": {"name", "pid", "ts", "args"}}
+    needed["i"] = {"name", "pid", "tid", "ts", "s", "args"}
     tracks: defaultdict[int, list[Event]] = defaultdict(list)
     for event in events:
         if event["ph"] == "M":
@@ -116,6 +121,65 @@ async def test_the_phases_of_a_request_follow_each_other_without_a_gap_to_its_en
         # One that gets pages again in the tick that it lost them at does not wait.
         assert sum(span.doing == "preempted" for span in spans) <= len(course.lost)
     assert any(event["name"] == "preempted" for track in shown.values() for event in track)
+
+
+async def test_a_request_that_is_turned_away_is_an_instant_that_says_why(tmp_path: Path) -> None:
+    events = written(await traced(), tmp_path / "trace.json")
+    (track,) = [event for event in events if event["name"] == "thread_name" and event["args"]["name"] == "request 9"]
+    (instant,) = [event for event in events if event["ph"] == "i"]
+    assert (instant["name"], instant["s"], instant["tid"]) == ("rejected", "t", track["tid"])
+    assert "no tokenizer" in instant["args"]["why"]
+    assert "request 9" not in slices(events, REQUESTS)
+
+
+async def test_counters_are_how_many_did_what_in_each_tick(tmp_path: Path) -> None:
+    trace = await traced()
+    timeline = Timeline(trace.handled)
+    kinds = list(zip(*(course.kinds(list(timeline.ticks)) for course in timeline.courses.values()), strict=True))
+    expected = {
+        "waiting": [sum(kind in {"queued", "preempted"} for kind in tick) for tick in kinds],
+        "running": [sum(kind in {"prefill", "decode", "idle"} for kind in tick) for tick in kinds],
+    }
+    events = written(trace, tmp_path / "trace.json")
+    for name, counts in expected.items():
+        found = [event["args"]["requests"] for event in events if event["ph"] == "C" and event["name"] == name]
+        assert found == [*counts, 0]
+
+
+def test_twice_as_many_requests_are_twice_the_work_however_long_they_wait() -> None:
+    def crowd(requests: int) -> list[Seen]:
+        """All of them come at once, and each is computed in a tick of its own."""
+        joined = [Joined(request, 3, False) for request in range(requests)]
+        ticks = [
+            fact
+            for request in range(requests)
+            for fact in (
+                Planned(request + 1, (Part(request, 0, 3, True),), (), 0, ()),
+                Given(request + 1, (request,)),
+                Over(request, "length", ""),
+            )
+        ]
+        return recorded(*joined, *ticks)
+
+    once, twice = (calls(partial(perfetto.as_json, crowd(requests), 1e4, 0)) for requests in (100, 200))
+    assert twice < 2.2 * once
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions it calls."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
 
 
 async def test_counters_say_how_many_run_and_wait_and_end_with_none(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ import random
 import re
 from collections import Counter
 from contextlib import suppress
+from itertools import pairwise
 from typing import get_args
 from xml.etree import ElementTree
 
 import anyio
 import pytest
 
+from rekindle.drawing import CHARACTER, WIDTH
 from rekindle.errors import RekindleError
 from rekindle.handled import Handled
 from rekindle.messages import Plan
@@ -18,11 +20,11 @@ from rekindle.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
 from rekindle.text.tokenizer import Tokenizer
 from rekindle.timeline import Kind, Timeline
-from rekindle.timeline_drawing import RIGHT_HEAD, draw
+from rekindle.timeline_drawing import BARS, RIGHT_HEAD, draw
 from rekindle.timeline_view import MOST_COLUMNS, MOST_ROWS, view
 from rekindle.timeline_words import LETTERS, MEANT
 from rekindle.trace import Trace
-from rekindle.trace_records import Cut, Fact, Given, Joined, Over, Part, Planned, Seen
+from rekindle.trace_records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Seen
 from tests.unit.test_markup import DRAWN, HOSTILE, SPELLED, read
 
 pytestmark = pytest.mark.anyio
@@ -276,6 +278,13 @@ async def test_a_prefix_that_is_found_whole_computes_nothing_and_ends_with_the_t
     assert "1 request over 1 tick" in trace.timeline().text
 
 
+def test_of_some_of_the_ticks_what_happened_in_the_others_is_known_too() -> None:
+    facts = (Joined(1, 3, False), Planned(1, (Part(1, 0, 3, True),), (), 0, ()), Given(1, (1,)))
+    waits = [Planned(tick, (), (2,), 0, ()) for tick in range(2, 10)]
+    course = Timeline(recorded(*facts, *waits)).courses[1]
+    assert list(course.kinds(range(0, 10, 2))) == ["queued", *["idle"] * 4]
+
+
 # Traces that begin or stop in the middle
 
 
@@ -335,6 +344,49 @@ async def test_the_picture_is_xml_with_a_row_for_each_request_and_titles_with_fa
     for words in ("queued for", "first token after", "ended after", "4 ticks from", "token of decode", "longest:"):
         assert words in said
     assert set(drawing._repr_mimebundle_()) == {"text/plain", "text/html"}
+
+
+@pytest.mark.parametrize("ticks", [5, 99, 100, 403, 2000])
+@pytest.mark.parametrize(
+    ("prompt", "cached", "how"), [(3, 0, "stop"), (1202, 1152, "cancelled"), (10**6, 10**6, "held")]
+)
+def test_nothing_that_is_said_is_cut_off_or_touches_another(ticks: int, prompt: int, cached: int, how: str) -> None:
+    begin = (
+        Joined(54321, prompt, False),
+        Begun(54321, prompt, cached),
+        Planned(1, (Part(54321, 0, 3, True),), (), 0, ()),
+    )
+    rest = [
+        fact for tick in range(2, ticks + 1) for fact in (Planned(tick, (), (54321,), 0, ()), Given(tick, (54321,)))
+    ]
+    svg = draw(Timeline(recorded(*begin, *rest, Over(54321, how, "")))).svg
+    lines: dict[float, list[tuple[float, float]]] = {}
+    for text in ElementTree.fromstring(svg).iterfind("{*}text"):
+        left = float(text.attrib["x"])
+        lines.setdefault(float(text.attrib["y"]), []).append((left, left + CHARACTER * len(text.text or "")))
+    assert f"{prompt} ({cached} cached) + " in svg or not cached
+    for line in lines.values():
+        assert max(end for _, end in line) <= WIDTH
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(sorted(line)))
+    (name,) = ElementTree.fromstring(svg).iterfind("{*}g/{*}text[.='request 54321']")
+    first = min(float(box.attrib["x"]) for box in ElementTree.fromstring(svg).iterfind("{*}g/{*}rect"))
+    assert float(name.attrib["x"]) + CHARACTER * len("request 54321") <= first
+
+
+def test_a_tick_that_compiles_is_cut_and_leaves_the_others_their_bars() -> None:
+    took = [0.5, 0.5, 40.0, 0.25, 0.5]
+    facts = [Planned(tick, (), (1,), 0, ()) for tick in range(1, 6)]
+    timeline = Timeline(recorded(Joined(1, 3, False), *facts))
+    for tick, seconds in zip(timeline.ticks.values(), took, strict=True):
+        tick.began, tick.ended = tick.planned, tick.planned + seconds
+    svg = draw(timeline).svg
+    assert "longest: 40.00 s, cut at 2.50 s" in svg
+    bars = [rect for rect in ElementTree.fromstring(svg).iterfind("{*}g/{*}rect") if "fill" in rect.attrib]
+    assert [float(bar.attrib["height"]) for bar in bars] == pytest.approx(
+        [min(1, seconds / 2.5) * BARS for seconds in took], abs=0.06
+    )
+    timeline.ticks[3].ended = timeline.ticks[3].planned + 2.0
+    assert "longest: 2.00 s<" in draw(timeline).svg
 
 
 async def test_what_does_not_fit_is_counted_and_long_runs_share_columns(session: Session) -> None:

@@ -7,7 +7,8 @@ from itertools import count
 
 from rekindle import markup
 from rekindle.cached_runs import hottest_runs
-from rekindle.drawing import Drawing, counted
+from rekindle.drawing import Drawing
+from rekindle.markup import counted
 from rekindle.prefix_nodes import Node
 from rekindle.prefix_tree import PrefixTree
 from rekindle.tree_drawing import LETTERS, Run, draw

@@ -9,6 +9,13 @@ WIDTH = 860
 """Pixels of a picture."""
 CHARACTER = 7.3
 """Pixels of a character of 12 px monospace."""
+TEXT, PICTURE = "rekindle-text", "rekindle-picture"
+"""Classes of the two of which a page shows one."""
+ONE_OF_THEM = (
+    f"<style>.{TEXT}:has(+.{PICTURE} svg){{display:none}}.{PICTURE}:has(svg){{display:block!important}}</style>"
+)
+"""The one style sheet of all results. In a notebook that is not trusted, JupyterLab takes it away, and the SVG too, but
+leaves the words of that in a heap: the text is shown in its place, as the styles of the elements themselves have it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -27,7 +34,9 @@ class Drawing:
         return self.text
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        return bundle(self.text, f'<div style="overflow-x:auto">{self.svg}</div>')
+        text = f'<pre class="{TEXT}" style="white-space:pre;overflow-x:auto">{visible(self.text)}</pre>'
+        drawn = f'<div class="{PICTURE}" style="display:none;overflow-x:auto">{self.svg}</div>'
+        return bundle(self.text, f"{ONE_OF_THEM}{text}{drawn}")
 
 
 def picture(height: float, title: str, parts: Iterable[str]) -> str:
@@ -42,8 +51,3 @@ def picture(height: float, title: str, parts: Iterable[str]) -> str:
 def words(x: float, y: float, text: str) -> str:
     """Text whose first character starts at `x`, standing on `y`."""
     return f'<text x="{x:.1f}" y="{y:.0f}" style="white-space:pre">{visible(text)}</text>'
-
-
-def counted(count: int, what: str) -> str:
-    """How many, in words."""
-    return f"{count:,} {what}{'es' if what.endswith('ch') and count != 1 else 's' * (count != 1)}"

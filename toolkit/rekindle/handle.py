@@ -3,6 +3,7 @@
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from time import perf_counter
+from types import TracebackType
 from typing import Any
 
 from rekindle import markup
@@ -11,7 +12,7 @@ from rekindle.feed import TO_THE_END, Feed
 from rekindle.messages import Message, Rejected, Started, Text
 from rekindle.notebook import live_text
 from rekindle.request import SamplingParams
-from rekindle.results import Generation, Piece, Standing, Timings, Usage, counted, generation_html, said_html
+from rekindle.results import Generation, Piece, Standing, Timings, Usage, generation_html, said_html
 from rekindle.token_logprob import TokenLogprob
 
 
@@ -40,6 +41,7 @@ class Handle:
         self._sent = False
         self._cancelled = False
         self._outcome: Generation | Exception | None = None
+        self._raised_at: TracebackType | None = None
 
     def __await__(self) -> Generator[Any, None, Generation]:
         return self._wait().__await__()
@@ -58,14 +60,30 @@ class Handle:
         pieces = self._feed.items
         token_ids = [token for piece in pieces for token in piece.token_ids]
         logprobs = [logprob for piece in pieces for logprob in piece.logprobs or ()]
-        said = said_html(self._text(), token_ids, logprobs)
+        said, failure = said_html(self._text(), token_ids, logprobs), self._failure
+        if failure is not None:
+            return markup.card(kind, self._failed(), said, markup.passage(str(failure)), markup.facts(self.known))
         return markup.card(kind, state, said, markup.facts(self.known))
 
     def _text(self) -> str:
         return "".join(piece.text for piece in self._feed.items)
 
     def _state(self) -> str:
-        return f"{self._word()}, {counted(range(self._generated))}"
+        if self._failure is not None:
+            return f"{self._failed()}: {self._failure}"
+        return f"{self._word()}, {markup.counted(self._generated, 'token')}"
+
+    def _failed(self) -> str:
+        return f"failed after {markup.counted(self._generated, 'token')}"
+
+    @property
+    def _failure(self) -> Exception | None:
+        """Why it ended neither well nor because somebody cancelled it."""
+        match self._outcome:
+            case None | Generation() | RequestCancelled():
+                return None
+            case error:
+                return error
 
     def _word(self) -> str:
         match self._outcome:
@@ -75,8 +93,8 @@ class Handle:
                 return f"ended: {reason}"
             case RequestCancelled():
                 return "cancelled"
-            case error:
-                return f"failed: {error}"
+            case _:
+                return "failed"
 
     def shown(self) -> markup.Bundle:
         """What a cell shows of it, by MIME type: what it gave, once it has ended well, else what has come so far."""
@@ -151,7 +169,7 @@ class Handle:
         __tracebackhide__ = True  # a cell shows errors without such frames
         try:
             ended = self._feed.grown_blocking(TO_THE_END, timeout)
-        except KeyboardInterrupt:
+        except BaseException:
             self.cancel()
             raise
         if not ended:
@@ -178,7 +196,7 @@ class Handle:
         if isinstance(self._outcome, Generation):
             return self._outcome
         assert self._outcome is not None, "a closed feed has an outcome"
-        raise self._outcome
+        raise self._outcome.with_traceback(self._raised_at)
 
     # Called by the session
 
@@ -215,7 +233,7 @@ class Handle:
     def fail(self, error: Exception) -> None:
         """End it with an error, if it has not ended."""
         if not self.done:
-            self._outcome = error
+            self._outcome, self._raised_at = error, error.__traceback__
             self._feed.close()
 
     def _finish(self, last: Text) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from rekindle.markup import one_line, percent, visible
+from rekindle.markup import counted, one_line, percent, visible
 
 LONGEST = 400
 """Tokens that are drawn."""
@@ -36,7 +36,7 @@ def heat_map(tokens: Sequence[Scored | None]) -> str:
     if not tokens:
         return ""
     spans = "".join(_span(token) for token in tokens[:LONGEST])
-    rest = f" … {len(tokens) - LONGEST:,} more tokens" if len(tokens) > LONGEST else ""
+    rest = f" … {counted(len(tokens) - LONGEST, 'more token')}" if len(tokens) > LONGEST else ""
     legend = (
         '<div style="opacity:0.75;font-size:85%">the deeper the shade, the less likely the token; underlined: '
         "another was likelier; point at one for its rank and probability</div>"

@@ -1,5 +1,7 @@
 """HTML for the results of cells: escaped, without scripts, styled inline, legible on light pages and on dark ones.
 
+There is one style sheet, that of `rekindle.drawing`, which says why.
+
 Text keeps the page's own colour, and what lies behind it is a colour with alpha over the page's own background.
 """
 
@@ -23,7 +25,12 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u206
 
 def visible(text: str) -> str:
     """Text as HTML and as XML, in an element or in a quoted attribute; what would not be seen is spelled out."""
-    return escape(_UNSEEN.sub(_spelled, text))
+    return escape(spelled(text))
+
+
+def spelled(text: str) -> str:
+    """Text in which what would not be seen is spelled out, not escaped."""
+    return _UNSEEN.sub(_spelled, text)
 
 
 def one_line(text: str, longest: int) -> str:
@@ -67,15 +74,15 @@ def passage(text: str) -> str:
     rest, cut = text[HEAD:LONGEST], len(text) - LONGEST
     shown = _block(visible(text[:HEAD]))
     if cut > 0:
-        rest += f"\n… {cut:,} more characters"
-    return shown + (folded(f"{len(text) - HEAD:,} more characters", _block(visible(rest))) if rest else "")
+        rest += f"\n… {counted(cut, 'more character')}"
+    return shown + (folded(counted(len(text) - HEAD, "more character"), _block(visible(rest))) if rest else "")
 
 
 def growing(text: str, before: int) -> str:
     """The end of a text that is still being written, after so many characters; nothing for an empty one."""
     if not text:
         return ""
-    cut = f'<span style="opacity:0.75">… {before:,} characters before</span>\n' if before else ""
+    cut = f'<span style="opacity:0.75">… {counted(before, "character")} before</span>\n' if before else ""
     return _block(f'{cut}{visible(text)}<span style="opacity:0.5">▌</span>')
 
 
@@ -105,12 +112,13 @@ def shares(parts: Mapping[str, int], unit: str) -> str:
 
     Args:
         parts: counts by tier, or by another name, which has no colour.
+        unit: what one of them is.
     """
     whole = sum(parts.values())
     if not whole:
         return ""
     bar = "".join(
-        f'<span title="{visible(name)}: {count:,} {visible(unit)}" style="display:inline-block;height:100%;'
+        f'<span title="{visible(f"{name}: {counted(count, unit)}")}" style="display:inline-block;height:100%;'
         "box-sizing:border-box;border-right:1px solid rgba(128,128,128,0.8);"
         f'width:{100 * count / whole:.2f}%;background:{shade(name)}"></span>'
         for name, count in parts.items()
@@ -124,6 +132,16 @@ def shares(parts: Mapping[str, int], unit: str) -> str:
 def shade(tier: str) -> str:
     """The colour behind what is in a tier; none for another name."""
     return f"rgba({TIERS[tier]},0.45)" if tier in TIERS else "transparent"
+
+
+def counted(count: int, what: str, plural: str = "") -> str:
+    """How many, in words: "1 page", "2,000 pages".
+
+    Args:
+        what: one of them.
+        plural: several of them, where that is not `what` and an s.
+    """
+    return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
 
 
 def seconds(count: float) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from rekindle.markup import counted
 from rekindle.messages import (
     Admit,
     CacheSaved,
@@ -112,6 +113,10 @@ def _ending(end: str | None) -> str:
     return "" if end is None else f", ended: {end}"
 
 
+def _staged(staged: Sequence[object] | None) -> str:
+    return "not all of them" if staged is None else counted(len(staged), "page")
+
+
 def _rejected(message: Rejected) -> str:
     return f"request {message.request_id}, {type(message.error).__name__}: {_short(str(message.error), 3 * LONGEST)}"
 
@@ -132,30 +137,30 @@ def _first(items: Sequence[T], say: Callable[[T], str]) -> list[str]:
 _WORDS: dict[type, Callable[[Any], str]] = {
     Submit: _submit,
     Cancel: lambda m: f"request {m.request_id}",
-    Admit: lambda m: f"request {m.request.id}, {len(m.request.prompt)} prompt tokens",
+    Admit: lambda m: f"request {m.request.id}, {counted(len(m.request.prompt), 'prompt token')}",
     Withdraw: lambda m: f"request {m.request_id}",
     Rejected: _rejected,
     Plan: _plan,
     Save: lambda m: f"pages {_ids(m.pages)} to the host tier",
-    Gathered: lambda m: f"{len(m.arrays)} pages",
+    Gathered: lambda m: counted(len(m.arrays), "page"),
     Saved: lambda m: "kept" if m.kept else "not kept",
-    Drop: lambda m: f"{len(m.entries)} pages of the host tier",
-    Fetch: lambda m: f"request {m.request_id}, {len(m.copies)} pages",
-    Fetched: lambda m: f"request {m.request_id}, {'not all of them' if m.staged is None else f'{len(m.staged)} pages'}",
-    Persist: lambda m: f"{len(m.pages)} pages",
-    Write: lambda m: f"{len(m.pages)} pages",
-    Written: lambda m: f"{sum(record is not None for record in m.records)} pages",
+    Drop: lambda m: f"{counted(len(m.entries), 'page')} of the host tier",
+    Fetch: lambda m: f"request {m.request_id}, {counted(len(m.copies), 'page')}",
+    Fetched: lambda m: f"request {m.request_id}, {_staged(m.staged)}",
+    Persist: lambda m: counted(len(m.pages), "page"),
+    Write: lambda m: counted(len(m.pages), "page"),
+    Written: lambda m: counted(sum(record is not None for record in m.records), "page"),
     SaveCache: lambda m: "",
-    CacheSaving: lambda m: f"{m.pages} of {m.total} pages so far",
-    CacheSaved: lambda m: f"{m.pages} pages",
+    CacheSaving: lambda m: f"{m.pages} of {counted(m.total, 'page')} so far",
+    CacheSaved: lambda m: counted(m.pages, "page"),
     Dispatched: _dispatched,
     Settled: _settled,
-    Started: lambda m: f"request {m.request_id}, {m.cached.total} of {m.prompt_tokens} prompt tokens cached",
+    Started: lambda m: f"request {m.request_id}, {m.cached.total} of {counted(m.prompt_tokens, 'prompt token')} cached",
     Output: _output,
-    Stopped: lambda m: f"request {m.request_id}, after {m.tokens} tokens",
-    NewWeights: lambda m: f"{len(m.weights)} arrays",
+    Stopped: lambda m: f"request {m.request_id}, after {counted(m.tokens, 'token')}",
+    NewWeights: lambda m: counted(len(m.weights), "array"),
     KeepWeights: lambda m: "",
-    UseWeights: lambda m: f"{len(m.weights)} arrays",
+    UseWeights: lambda m: counted(len(m.weights), "array"),
     WeightsUsed: lambda m: "",
     Text: _text,
 }

@@ -136,7 +136,7 @@ class Stats(_Counters):
 
 def prompt_shares(stats: SchedulerStats) -> str:
     """Where the tokens of prompts came from, as HTML; nothing before the first prompt."""
-    shares = markup.shares(found(stats), "tokens")
+    shares = markup.shares(found(stats), "token")
     return f"<div>tokens of prompts, by where they were found:</div>{shares}" if shares else ""
 
 

@@ -1,13 +1,16 @@
 """A trace as a file for ui.perfetto.dev, in the trace event format of Chrome.
 
-Of that format it uses complete events ("X"), counters ("C") and the names and order of tracks ("M"). The slices of one
-track never overlap, which the format forbids unless they nest. Times are whole microseconds, so that a reader that
-rounds cannot make them overlap.
+Of that format it uses complete events ("X"), instants ("i"), counters ("C") and the names and order of tracks ("M").
+The slices of one track never overlap, which the format forbids unless they nest. Times are whole microseconds, so that
+a reader that rounds cannot make them overlap.
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
+from rekindle.markup import counted
 from rekindle.timeline import Timeline
 from rekindle.timeline_phases import phases
 from rekindle.timeline_words import named, summary
@@ -57,7 +60,9 @@ def _ticks(timeline: Timeline, track: int) -> Iterator[Event]:
     for tick in timeline.ticks.values():
         if tick.began is None or tick.ended is None:
             continue
-        chunks = ", ".join(f"{part.tokens} tokens of {part.request} from {part.start}" for part in tick.chunks)
+        chunks = ", ".join(
+            f"{counted(part.tokens, 'token')} of {part.request} from {part.start}" for part in tick.chunks
+        )
         args: Event = {"prefill": chunks or "nothing", "decode": ", ".join(map(str, tick.rows)) or "nothing"}
         if tick.onloaded:
             args["pages copied in"] = tick.onloaded
@@ -67,29 +72,36 @@ def _ticks(timeline: Timeline, track: int) -> Iterator[Event]:
 def _counters(timeline: Timeline) -> Iterator[Event]:
     """How many requests ran and waited in each tick, of those that the trace knows."""
     numbers = list(timeline.ticks)
-    running, waiting = dict.fromkeys(numbers, 0), dict.fromkeys(numbers, 0)
+    # By how much a count is more than in the tick before: a request that waits for long costs no more than another.
+    more = {name: [0] * (len(numbers) + 1) for name in ("running", "waiting")}
     for course in timeline.courses.values():
-        for number, kind in zip(numbers, course.kinds(numbers), strict=True):
-            if kind in {"queued", "preempted"}:
-                waiting[number] += 1
-            elif kind not in {None, "surplus"}:
-                running[number] += 1
-    for tick in timeline.ticks.values():
-        for name, counts in (("running", running), ("waiting", waiting)):
-            yield _counter(name, tick.planned, counts[tick.number])
+        for kind, first, after in course.stretches():
+            if kind != "surplus":
+                changes = more["waiting" if kind in {"queued", "preempted"} else "running"]
+                changes[bisect_left(numbers, first)] += 1
+                changes[bisect_left(numbers, after)] -= 1
+    counts = {name: list(accumulate(changes)) for name, changes in more.items()}
+    for place, tick in enumerate(timeline.ticks.values()):
+        yield from (_counter(name, tick.planned, each[place]) for name, each in counts.items())
     if timeline.ticks and all(course.how for course in timeline.courses.values()):
         last = max(course.at["ended"] for course in timeline.courses.values())
         yield from (_counter(name, last, 0) for name in ("running", "waiting"))
 
 
 def _requests(timeline: Timeline, now: float, tracks: Iterator[int]) -> Iterator[Event]:
-    """A track for each request: queued, prefill, decode, and preempted where it lost its pages."""
+    """A track for each request: queued, prefill, decode, and preempted where it lost its pages.
+
+    One that was turned away has but an instant there, that of its end.
+    """
     for course in sorted(timeline.courses.values(), key=lambda course: course.request):
         track = next(tracks)
         yield from _track(REQUESTS, track, named(course))
         args: Event = {"prompt + new tokens, end": summary(course)}
-        for phase in phases(course, timeline, now):
+        spans = list(phases(course, timeline, now))
+        for phase in spans:
             yield _slice(REQUESTS, track, phase.doing, phase.began, phase.ended, args)
+        if course.how and not spans:
+            yield _instant(REQUESTS, track, course.how, course.at["ended"], args | {"why": course.why})
 
 
 # Events
@@ -99,6 +111,10 @@ def _slice(pid: int, tid: int, name: str, began: float, ended: float, args: Even
     # What was under way when the trace began is shown from there on.
     start, end = _micro(began), _micro(ended)
     return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": start, "dur": end - start, "args": args}
+
+
+def _instant(pid: int, tid: int, name: str, at: float, args: Event) -> Event:
+    return {"ph": "i", "s": "t", "name": name, "pid": pid, "tid": tid, "ts": _micro(at), "args": args}
 
 
 def _counter(name: str, at: float, count: int) -> Event:

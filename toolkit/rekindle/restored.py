@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 
 from rekindle import markup
+from rekindle.key_words import NOTHING, part_words
+
+LONGEST = 400
+"""Characters of a value that is said."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -33,14 +37,15 @@ class Restored:
 
     def _lines(self) -> list[str]:
         lines = [
-            f"{_counted(self.programs, 'program')} loaded, {self.compiled} compiled",
-            f"{_counted(self.nodes, 'cached page')} ({_counted(self.tokens, 'token')}) found",
+            f"{markup.counted(self.programs, 'program')} loaded, {self.compiled} compiled",
+            f"{markup.counted(self.nodes, 'cached page')} ({markup.counted(self.tokens, 'token')}) found",
             f"open after {self.seconds:.2f} s",
         ]
         for part, (here, there) in self.differences.items():
-            lines.append(f"what is stored differs in {part}: {there!r} there, {here!r} here")
+            lines.append(f"what is stored differs in {part_words(part)}: {_said(there)} there, {_said(here)} here")
         return lines
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _said(value: str) -> str:
+    """A value as it is, on one line of what can be seen; it comes from a file."""
+    return markup.one_line(markup.spelled(value), LONGEST) or NOTHING

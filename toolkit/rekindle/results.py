@@ -1,6 +1,6 @@
 """What a caller gets back: pieces as they come, the whole at the end, and what is known about it."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -86,7 +86,10 @@ class Usage:
     def said(self, cached: CachedTokens) -> dict[str, str]:
         """What a cell shows of it."""
         found = f" (cached: {cached})" if cached.total else ""
-        return {"prompt": f"{self.prompt_tokens:,} tokens{found}", "generated": f"{self.completion_tokens:,} tokens"}
+        return {
+            "prompt": f"{markup.counted(self.prompt_tokens, 'token')}{found}",
+            "generated": markup.counted(self.completion_tokens, "token"),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class Timings:
 
     Attributes:
         queued: until it left the waiting queue.
-        first_token: until its first token came.
+        first_token: until its first token came; until its end if none did.
         total: until its end.
     """
 
@@ -165,8 +168,12 @@ class Generation:
         return markup.bundle(self._alone(), shown)
 
     def _alone(self) -> str:
-        """As the result of a cell."""
-        return f"{self.text}\n[{self._ending()}]" if self.text else repr(self)
+        """As the result of a cell: all that its HTML says, but for logprobs."""
+        prompt = self.usage.said(self.cached)["prompt"]
+        known = {"prompt": prompt, **self.timings.said(len(self.token_ids))}
+        facts = ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
+        said = self.text or ids_in_words(self.token_ids)
+        return f"{said}\n[{self._ending()}; {facts}]" if said else f"[{self._ending()}; {facts}]"
 
     def _ending(self) -> str:
         match self.stopped_by:
@@ -176,7 +183,7 @@ class Generation:
                 by = f" at {self.stopped_by!r}"
             case token:
                 by = f" at end token {token}"
-        return f"ended: {self.finish_reason}{by}, {counted(self.token_ids)}"
+        return f"ended: {self.finish_reason}{by}, {markup.counted(len(self.token_ids), 'token')}"
 
 
 def generation_html(generation: Generation) -> str:
@@ -193,9 +200,9 @@ def generation_html(generation: Generation) -> str:
 
 def said_html(text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> str:
     """What was generated, as HTML: its text, or its token ids where it has none, and its tokens as a heat map."""
-    return markup.passage(text or " ".join(map(str, token_ids))) + heat_map(logprobs)
+    return markup.passage(text or ids_in_words(token_ids)) + heat_map(logprobs)
 
 
-def counted(tokens: Sized) -> str:
-    """How many tokens, in words."""
-    return f"{len(tokens):,} token{'s' * (len(tokens) != 1)}"
+def ids_in_words(token_ids: Sequence[int]) -> str:
+    """Tokens that have no text; nothing for none."""
+    return f"token ids {' '.join(map(str, token_ids))}" if token_ids else ""

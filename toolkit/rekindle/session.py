@@ -123,6 +123,8 @@ class Session:
 
         Raises:
             InvalidRequest: a prompt or parameter that cannot be served; PromptTooLong is one of them.
+            RequestCancelled: somebody else cancelled it, as on the dashboard.
+            WeightsChanged: `update_weights` was told to fail those under way.
             SessionError: the session is closed or its engine failed.
         """
         prompts, batch = all_prompts(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
@@ -197,7 +199,8 @@ class Session:
     ) -> Stream:
         """The pieces of one generation as they come: `async for piece in session.stream(...)`.
 
-        Leaving the loop early cancels the request. Arguments and errors are those of `generate`.
+        Leaving the loop early cancels the request, unless the stream has a name: then another loop can go on with it,
+        and `del` cancels it. Arguments and errors are those of `generate`.
         """
         checked = one_prompt(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
         return Stream(self._asking.one(checked, sampling, wait=True))
@@ -288,8 +291,10 @@ class Session:
             Others as in `generate`.
 
         Raises:
-            InvalidRequest: as `generate` (raised by the await).
+            InvalidRequest: as `generate` (raised by the await), or the session was opened with `prefix_cache=False`.
         """
+        if not self._machine.limits.prefix_cache:
+            raise InvalidRequest("this session keeps no prefixes: it was opened with prefix_cache=False")
         checked = one_prompt(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
         return Holding(checked, self._asking.with_options({"cache_salt": cache_salt}))
 
@@ -324,6 +329,7 @@ class Session:
 
         Raises:
             ModelError: they cannot be read, or are of another structure; the old ones stay in use.
+            InvalidRequest: `weights` or `in_flight` is nothing of what is accepted.
             SessionError: the session is closed or its engine failed.
         """
         await awaited(self._upkeep.update_weights(weights, in_flight))
@@ -359,6 +365,7 @@ class Session:
 
         Raises:
             SessionClosed: the session was closed meanwhile.
+            Others: why a program could not be made.
         """
         await awaited(self._upkeep.precompiled(progress))
 
@@ -368,6 +375,8 @@ class Session:
 
     async def pause(self) -> None:
         """Have no actor of the engine take another message. Requests can still be submitted; they wait.
+
+        So do `save`, `update_weights` and `prefix`, until it goes on. Leaving this wait leaves the engine paused.
 
         Raises:
             SessionError: the session is closed or its engine failed.
@@ -379,11 +388,17 @@ class Session:
         blocked(self._upkeep.command(Pause()))
 
     def resume(self) -> None:
-        """Let the engine run by itself again. Returns at once, and may be called from any thread."""
+        """Let the engine run by itself again. Returns at once, and may be called from any thread.
+
+        Raises:
+            SessionError: the session is closed or its engine failed.
+        """
         self._host.command(Resume())
 
     async def step(self) -> Handled | None:
         """Have the oldest message that waits in the engine taken by the actor that it is for, and pause, if need be.
+
+        Leaving the wait leaves the engine paused; the message stays where it is, unless it was taken by then.
 
         Returns:
             What was taken and said; None if no message waits.
@@ -404,14 +419,18 @@ class Session:
 
     @property
     def pending(self) -> Pending:
-        """The messages that wait to be taken, by the name of the actor that is to take them."""
+        """The messages that wait to be taken, by the name of the actor that is to take them.
+
+        Raises:
+            SessionError: the session is closed or its engine failed.
+        """
         return self._host.pending
 
     def watch(self, see: See) -> Watching:
         """Have a function told of each message once an actor has handled it: `with session.watch(see): ...`.
 
         It is called on the engine's thread, between two messages, so it has to be quick. If it raises, it is called no
-        more, and its error comes out of the `with` statement.
+        more, and its error comes out of the `with` statement. Entering it raises as `pending`.
         """
         return Watching(self._host, see)
 
@@ -420,6 +439,9 @@ class Session:
 
         Args:
             most: messages that are kept; of more, the oldest are dropped.
+
+        Raises:
+            SessionError: the session is closed or its engine failed (raised by the `with`).
         """
         return Trace(self._host, most)
 
@@ -508,16 +530,14 @@ class Session:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         if self._host.error is not None:
-            return markup.bundle(
-                repr(self), markup.card("Session", self._name, markup.facts({"": str(self._host.error)}))
-            )
+            return markup.bundle(repr(self), markup.card("Session", self._name, markup.passage(str(self._host.error))))
         counts = self.stats.scheduler
         known = {
             "computes in": self._machine.dtype,
             "running": f"{counts.running:,}",
             "waiting": f"{counts.waiting:,}",
             "pages free": f"{counts.free_pages:,} of {counts.pages:,}",
-            "generated": f"{counts.generated_tokens:,} tokens",
+            "generated": markup.counted(counts.generated_tokens, "token"),
         }
         shown = markup.card("Session", self._name, markup.facts(known), prompt_shares(counts))
         return markup.bundle(repr(self), shown)

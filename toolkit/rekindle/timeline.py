@@ -1,9 +1,10 @@
 """What became of each request, tick by tick, as a trace tells it."""
 
+import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rekindle.trace_records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Read, Seen, Sent
 
@@ -14,6 +15,17 @@ queued: it waited for its first. prefill: known tokens of it were computed. deco
 its pages, and nothing of it was computed. preempted: it had lost its pages, and waited again. surplus: a token was
 computed and dropped, because the end of the request was not known yet when the tick was planned.
 """
+
+NEVER = sys.maxsize
+"""A tick that does not come."""
+
+
+class Stretch(NamedTuple):
+    """Ticks in which a request did the same: from the first one to the last one before `after`."""
+
+    kind: Kind
+    first: int
+    after: int
 
 
 @dataclass(slots=True)
@@ -102,25 +114,44 @@ class Course:
 
     def there(self, tick: int) -> bool:
         """Whether it waited or ran then, as far as was seen, and had not ended."""
-        seen = [*self.lost[:1], *islice(self.cells, 1)] if self.joined is None else [self.joined]
-        over = self.how and (self.last is None or tick > self.last)
-        return any(first <= tick for first in seen) and not over
+        first, after = self._there
+        return first <= tick < after
 
-    def kinds(self, ticks: Sequence[int]) -> Iterator[Kind | None]:
+    def kinds(self, ticks: Sequence[int]) -> Sequence[Kind | None]:
         """What it did in each of these ticks, which are in order; None where it was not there."""
-        latest = max((tick for tick in self.cells if ticks and tick < ticks[0]), default=-1)
-        for tick in ticks:
-            cell = self.cells.get(tick)
-            if cell is not None:
-                latest = tick
-                dropped = self.how and not cell.given
-                yield "prefill" if cell.prefill else "surplus" if dropped else "decode"
-            elif not self.there(tick):
-                yield None
-            elif any(latest < lost <= tick for lost in self.lost):
-                yield "preempted"
-            else:
-                yield "queued" if latest < 0 else "idle"
+        kinds: list[Kind | None] = [None] * len(ticks)
+        for kind, first, after in self.stretches():
+            start, end = bisect_left(ticks, first), bisect_left(ticks, after)
+            kinds[start:end] = [kind] * (end - start)
+        return kinds
+
+    def stretches(self) -> Iterator[Stretch]:
+        """What it did, in order. How many there are depends on what was computed of it, not on how long it waited."""
+        there, gone = self._there
+        latest = -1
+        for tick, cell in self.cells.items():
+            yield from self._waited(latest, there, min(gone, tick))
+            dropped = self.how and not cell.given
+            yield Stretch("prefill" if cell.prefill else "surplus" if dropped else "decode", tick, tick + 1)
+            latest = tick
+        yield from self._waited(latest, there, gone)
+
+    @property
+    def _there(self) -> tuple[int, int]:
+        """The tick from which on it was there, and the one from which on it was not."""
+        seen = min(next(iter(self.lost), NEVER), next(iter(self.cells), NEVER))
+        last = -1 if self.last is None else self.last
+        return seen if self.joined is None else self.joined, last + 1 if self.how else NEVER
+
+    def _waited(self, latest: int, there: int, after: int) -> Iterator[Stretch]:
+        """What it did from its latest cell, or from when it was there, until after that."""
+        first = max(there, latest + 1)
+        losses = bisect_right(self.lost, latest)
+        lost = max(first, self.lost[losses]) if losses < len(self.lost) else after
+        if first < min(lost, after):
+            yield Stretch("queued" if latest < 0 else "idle", first, min(lost, after))
+        if lost < after:
+            yield Stretch("preempted", lost, after)
 
 
 class Timeline:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import ceil
 
-from rekindle.drawing import counted
+from rekindle.markup import counted
 from rekindle.timeline import Course, Kind, Tick, Timeline
 
 MOST_ROWS = 40

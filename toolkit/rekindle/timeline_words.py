@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from rekindle.drawing import counted
-from rekindle.markup import seconds
+from rekindle.markup import counted, seconds
 from rekindle.timeline import Course, Kind, Tick, Timeline
 from rekindle.timeline_view import Span, View
 

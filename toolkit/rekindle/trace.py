@@ -8,10 +8,11 @@ from time import perf_counter
 from types import TracebackType
 
 from rekindle import markup, perfetto, timeline_drawing
-from rekindle.drawing import Drawing, counted
+from rekindle.drawing import Drawing
 from rekindle.errors import ConfigError, SessionError, StorageError
 from rekindle.handled import Handled
 from rekindle.host import Host
+from rekindle.markup import counted
 from rekindle.storage import atomic_write
 from rekindle.timeline import Timeline
 from rekindle.trace_records import Seen, seen
@@ -114,17 +115,18 @@ class Trace:
                 self._kept.append(record)
                 self._count += 1
 
-    def _counts(self) -> dict[str, str]:
+    def _counts(self) -> list[str]:
+        """What it saw, in words."""
         handled, dropped = self.handled, self.dropped
         ticks = {record.tick for record in handled if record.tick is not None}
         requests = {request for record in handled for request in record.requests}
-        gone = f", the oldest {dropped:,} dropped" if dropped else ""
-        return {
-            "messages": f"{len(handled) + dropped:,}{gone}",
-            "ticks": f"{len(ticks):,}",
-            "requests": f"{len(requests):,}",
-            "time": markup.seconds(self.seconds),
-        }
+        gone = f" (the oldest {dropped:,} dropped)" if dropped else ""
+        return [
+            f"{counted(len(handled) + dropped, 'message')}{gone}",
+            counted(len(ticks), "tick"),
+            counted(len(requests), "request"),
+            markup.seconds(self.seconds),
+        ]
 
     @property
     def _state(self) -> str:
@@ -133,10 +135,9 @@ class Trace:
         return "recording" if self._ended is None else "recorded"
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{count} {what}" if what != "time" else count for what, count in self._counts().items())
-        return f"<rekindle.Trace {self._state}: {said}>"
+        return f"<rekindle.Trace {self._state}: {', '.join(self._counts())}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         hints = {"its picture": "trace.timeline()", "for ui.perfetto.dev": "trace.to_perfetto(path)"}
-        shown = markup.card("Trace", self._state, markup.facts(self._counts()), markup.facts(hints))
+        shown = markup.card("Trace", f"{self._state}: {', '.join(self._counts())}", markup.facts(hints))
         return markup.bundle(repr(self), shown)

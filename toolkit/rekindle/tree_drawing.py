@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 from unicodedata import east_asian_width
 
-from rekindle.drawing import CHARACTER, WIDTH, Drawing, counted, picture, words
-from rekindle.markup import TIERS, one_line, visible
+from rekindle.drawing import CHARACTER, WIDTH, Drawing, picture, words
+from rekindle.markup import TIERS, counted, one_line, spelled, visible
 
 Tier = Literal["device", "host", "disk"]
 
@@ -21,7 +21,10 @@ DEEPEST = 300
 TITLE = 400
 """Characters of a title."""
 RIGHT = 300
-"""Pixels for what is said right of a run's text."""
+"""Pixels for what is said right of a run's text, at least."""
+
+BESIDE = 50
+"""Pixels of them for the bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def _rows(runs: Sequence[Run], hidden: int) -> Iterator[_Row]:
             at += 1
             continue
         if unseen:
-            yield _Row(len(open_levels) - 1, parent, None, f"… {counted(unseen, 'more branch')}")
+            yield _Row(len(open_levels) - 1, parent, None, f"… {counted(unseen, 'more branch', 'more branches')}")
             at += 1
         open_levels.pop()
 
@@ -122,6 +125,8 @@ def _goes_on(rows: Sequence[_Row], place: int, depth: int) -> bool:
 def _svg(rows: Sequence[_Row], hottest: int, title: str) -> str:
     indent = min(INDENT, DEEPEST / max(1, max((row.depth for row in rows), default=0)))
     height = (len(rows) + 1) * ROW
+    facts = max((len(row.run.facts) for row in rows if row.run), default=0)
+    right = max(RIGHT, BESIDE + CHARACTER * facts + 12)
     parts = [words(4, 15, f"{title}: {LEGEND}; the bar shows hits")]
     for place, row in enumerate(rows):
         left, top = 4 + row.depth * indent, (place + 1) * ROW
@@ -131,13 +136,13 @@ def _svg(rows: Sequence[_Row], hottest: int, title: str) -> str:
                 f'<path d="M{left - indent / 2:.1f} {start}V{middle}H{left:.1f}" fill="none" stroke="currentColor" '
                 'stroke-opacity="0.45"/>'
             )
-        parts.append(_box(row.run, left, top, hottest) if row.run else words(left + 4, top + 16, row.note))
+        parts.append(_box(row.run, left, top, right, hottest) if row.run else words(left + 4, top + 16, row.note))
     return picture(height, title, parts)
 
 
-def _box(run: Run, left: float, top: int, hottest: int) -> str:
+def _box(run: Run, left: float, top: int, right: float, hottest: int) -> str:
     wide = WIDTH - 4 - left
-    text = _fitting(run.text, wide - RIGHT - 44)
+    text = _fitting(spelled(run.text), wide - right - 44)
     bar = 40 * run.hits / hottest if hottest else 0
     edge = 2.5 if run.locks else 1
     said = f"{run.facts}; in {', '.join(run.tiers)}\n{run.text[:TITLE]}"
@@ -147,8 +152,8 @@ def _box(run: Run, left: float, top: int, hottest: int) -> str:
         f'fill-opacity="0.22" stroke="rgb({TIERS[run.tiers[0]]})" stroke-width="{edge}"/>'
         f'<text x="{left + 7:.1f}" y="{top + 16}" font-weight="bold">{run.letters}</text>'
         f"{words(left + 40, top + 16, text)}"
-        f'<rect x="{WIDTH - RIGHT}" y="{top + 8}" width="{bar:.1f}" height="8" fill-opacity="0.6"/>'
-        f"{words(WIDTH - RIGHT + 50, top + 16, run.facts)}</g>"
+        f'<rect x="{WIDTH - right:.1f}" y="{top + 8}" width="{bar:.1f}" height="8" fill-opacity="0.6"/>'
+        f"{words(WIDTH - right + BESIDE, top + 16, run.facts)}</g>"
     )
 
 

@@ -17,8 +17,9 @@ from rekindle.cli import needed, stored
 from rekindle.cli.cache_explain import explain
 from rekindle.cli.cache_list import ls, size
 from rekindle.cli.stored import MODELS, STORES
-from rekindle.cli.units import counted, parse_size, size_text
+from rekindle.cli.units import parse_size, size_text
 from rekindle.errors import StorageError
+from rekindle.markup import counted
 from rekindle.program_store import ProgramStore
 from rekindle.storage import cache_dir
 from rekindle.stores import PROGRAMS, SNAPSHOTS

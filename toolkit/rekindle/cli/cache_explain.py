@@ -3,33 +3,17 @@
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from rekindle.cli import stored
 from rekindle.cli.needed import Needed
-from rekindle.cli.units import ago, columns, counted, size_text
+from rekindle.cli.units import ago, columns, size_text
+from rekindle.key_words import NOTHING, part_words
+from rekindle.markup import counted
 from rekindle.program_key import Difference, apart
 from rekindle.programs import program_name
 from rekindle.progress_bars import ProgressBars
 from rekindle.snapshots import explain_missing, list_snapshots
 from rekindle.stores import PROGRAMS, SNAPSHOTS
-
-WORDS: Final = {
-    "code": "the sources of Rekindle",
-    "statics": "sizes that are compiled in",
-    "arguments": "shapes of what programs take",
-    "shardings": "places of what programs take",
-    "model": "the model's config",
-    "weights": "the weight files: names, sizes, times of change, samples of their content",
-    "page": "dtype and shape of a page",
-    "jax_config": "settings of JAX",
-    "xla_flags": "XLA_FLAGS and LIBTPU_INIT_ARGS",
-    "packages": "versions of what compiles",
-    "host_cpu": "the CPU that is compiled for",
-}
-"""What parts of keys are, where their names do not say it."""
-
-NOTHING: Final = "(nothing)"
 
 
 def explain(arguments: Namespace) -> int:
@@ -85,5 +69,5 @@ def _snapshot(needed: Needed, long: bool) -> Iterator[str]:
 def _parts(differences: Mapping[str, Difference], long: bool, indent: str) -> Iterator[str]:
     for part, pair in differences.items():
         here, there = pair if long else apart(pair)
-        yield f"{indent}{part}{f' ({WORDS[part]})' if part in WORDS else ''}"
+        yield f"{indent}{part_words(part)}"
         yield from columns([("here", here or NOTHING), ("stored", there or NOTHING)], f"{indent}  ")

@@ -12,7 +12,8 @@ from typing import Final
 
 from rekindle.cli import stored
 from rekindle.cli.stored import MODELS
-from rekindle.cli.units import ago, columns, counted, size_text
+from rekindle.cli.units import ago, columns, size_text
+from rekindle.markup import counted
 from rekindle.program_key import code_digest
 from rekindle.program_store import Entry, ProgramStore
 from rekindle.snapshots import SnapshotEntry, list_snapshots

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
+from rekindle.markup import counted
+
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?(?:([kmgt]i?)?b?)", re.IGNORECASE | re.ASCII)
 _POWERS: Final = "kmgt"
 
@@ -40,11 +42,6 @@ def ago(seconds: float) -> str:
         if seconds >= length:
             return f"{counted(int(seconds // length), unit)} ago"
     return "less than a minute ago"
-
-
-def counted(count: int, what: str, plural: str = "") -> str:
-    """A number and what is counted, such as "1 page" and "2 entries"."""
-    return f"{count} {what if count == 1 else plural or what + 's'}"
 
 
 def columns(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:

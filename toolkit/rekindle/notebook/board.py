@@ -10,6 +10,8 @@ from rekindle.notebook.rates import Rate
 from rekindle.results import Standing
 
 COLUMNS = ("request", "state", "prompt", "generated", "age")
+LONGEST = 400
+"""Characters of an engine's state: why it failed may be pages of what a compiler said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,9 @@ class Board:
             "pages": ", ".join(f"{count:,} {name}" for name, count in pages(stats).items()),
             "prompts": _shares(stats),
             "programs": self.programs(),
-            "restored": f"{facts.restored:,} cached pages",
+            "restored": markup.counted(facts.restored, "cached page"),
         }
-        lines = [f"{facts.name} ({facts.dtype}): {facts.state}"]
+        lines = [f"{facts.name} ({facts.dtype}): {self.state()}"]
         lines += [f"{name:13}{said}" for name, said in rows.items()]
         requests = self.requests()
         if requests:
@@ -76,10 +78,14 @@ class Board:
             lines.append(f"and {facts.more:,} more")
         return "\n".join(lines)
 
+    def state(self) -> str:
+        """Whether the engine runs, or why not, on one line."""
+        return markup.one_line(self.facts.state, LONGEST)
+
     def speed(self) -> str:
         """Tokens per second in words."""
         if self.rate.now is None or self.rate.mean is None:
-            return "not known at the first look"
+            return "known once it has been looked at for a second"
         return f"{self.rate.now:,.1f} now, {self.rate.mean:,.1f} over the last {self.rate.seconds:.0f} s"
 
     def first_token(self) -> str:
@@ -130,4 +136,4 @@ def _shares(stats: SchedulerStats) -> str:
     if not stats.prompt_tokens:
         return "none yet"
     shares = (f"{markup.percent(count / stats.prompt_tokens)} {name}" for name, count in found(stats).items())
-    return f"{', '.join(shares)} of {stats.prompt_tokens:,} tokens"
+    return f"{', '.join(shares)} of {markup.counted(stats.prompt_tokens, 'token')}"

@@ -43,9 +43,9 @@ def overview_html(board: Board) -> str:
     sections = (
         _section("tokens per second", _speed(board), _sparkline(board.rate.history)),
         _section("time to the first token", _first_token(board.facts.first_tokens)),
-        _section("slots", _slots(board), _bar(free, "slots")),
-        _section("pages", _bar(here, "pages"), _legend(here, elsewhere)),
-        _section("tokens of prompts, found in", _bar(found(stats), "tokens"), _found(found(stats))),
+        _section("slots", _slots(board), _bar(free, "slot")),
+        _section("pages", _bar(here, "page"), _legend(here, elsewhere)),
+        _section("tokens of prompts, found in", _bar(found(stats), "token"), _found(found(stats))),
         _section("programs", _ready(board), _programs(board)),
     )
     faded = ";opacity:0.85" if board.facts.ended else ""
@@ -68,8 +68,8 @@ def _title(board: Board) -> str:
     dot = DOTS.get(facts.state, "rgba(128,128,128,0.7)")
     return (
         f'<div style="margin-bottom:0.4em"><b>{visible(facts.name)}</b> <span style="opacity:0.7">'
-        f'{visible(facts.dtype)}</span> <span style="white-space:nowrap;margin-left:0.8em"><span style="color:{dot}">●'
-        f"</span> {visible(facts.state)}</span></div>"
+        f'{visible(facts.dtype)}</span> <span style="overflow-wrap:anywhere;margin-left:0.8em">'
+        f'<span style="color:{dot}">●</span> {visible(board.state())}</span></div>'
     )
 
 
@@ -89,7 +89,7 @@ def _number(number: str, words: str) -> str:
 def _speed(board: Board) -> str:
     rate = board.rate
     if rate.now is None or rate.mean is None:
-        return _number("-", "")
+        return _number("-", "known after a second")
     return _number(f"{rate.now:,.1f}", f"now, {rate.mean:,.1f} over {rate.seconds:.0f} s")
 
 
@@ -106,13 +106,13 @@ def _slots(board: Board) -> str:
 
 def _programs(board: Board) -> str:
     ready, _, made = board.programs().partition(", ")
-    restored = f", {board.facts.restored:,} cached pages found" if board.facts.restored else ""
+    restored = f", {markup.counted(board.facts.restored, 'cached page')} found" if board.facts.restored else ""
     return f'<div>{visible(ready)}</div><div style="{PALE}">{visible(made + restored)}</div>'
 
 
 def _ready(board: Board) -> str:
     ready, wanted = board.facts.ready, board.facts.wanted
-    return _bar({"ready": ready, "to come": wanted - ready}, "programs")
+    return _bar({"ready": ready, "to come": wanted - ready}, "program")
 
 
 def _found(parts: Mapping[str, int]) -> str:
@@ -140,10 +140,14 @@ def _named(name: str, count: int | str, shade: str | None) -> str:
 
 
 def _bar(parts: Mapping[str, int], unit: str) -> str:
-    """The parts of a whole, side by side."""
+    """The parts of a whole, side by side.
+
+    Args:
+        unit: what one of them is.
+    """
     whole = sum(parts.values())
     filled = "".join(
-        f'<span title="{visible(name)}: {count:,} {unit}" style="width:{100 * count / whole:.1f}%;'
+        f'<span title="{visible(f"{name}: {markup.counted(count, unit)}")}" style="width:{100 * count / whole:.1f}%;'
         f'background:{SHADES.get(name, "transparent")}"></span>'
         for name, count in parts.items()
         if count

@@ -17,7 +17,7 @@ from rekindle.notebook.front_end import (
     kernel,
 )
 from rekindle.notebook.printed import Printed
-from rekindle.results import Piece, Standing, counted
+from rekindle.results import Piece, Standing
 from rekindle.threads import soon
 from rekindle.waits import Wait, Waits, blocked
 
@@ -153,7 +153,7 @@ class Card:
 
     def _now(self) -> markup.Bundle:
         standing, known = self._request.standing, markup.facts(self._request.known)
-        state = f"{standing.state}, {counted(range(standing.generated))}"
+        state = f"{standing.state}, {markup.counted(standing.generated, 'token')}"
         pieces = self._request.pieces.items
         new = pieces[self._seen :]
         self._seen += len(new)

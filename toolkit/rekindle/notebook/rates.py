@@ -15,8 +15,8 @@ class Rate:
     """Tokens per second.
 
     Attributes:
-        now: over the last two or three seconds; None at the first look.
-        mean: over the last minute, or as long as it has been looked at.
+        now: over the last two or three seconds; None in the first second, of which nothing can be said.
+        mean: over the last minute, or as long as it has been looked at; None where `now` is.
         seconds: how long that is.
         history: in each whole second of it, the last one at the end.
     """
@@ -52,7 +52,7 @@ class Rates:
         now, count = self._last
         newest, back = int(now), min(RECENT, len(self._marks) - 1)
         recent, whole = now - (newest - back), now - (newest - len(self._marks) + 1)
-        if not whole:
+        if whole < 1:
             return Rate()
         return Rate(
             now=(count - self._marks[-1 - back]) / recent,
