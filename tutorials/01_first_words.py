@@ -5,7 +5,7 @@
 # Run the cells from top to bottom. Nothing here needs a GPU: the model is SmolLM2-135M-Instruct, 90 MB, downloaded
 # once.
 #
-# Each section ends with a cell of `assert`s. They hold what the text says.
+# Each section ends with a cell of `assert`s, which check what the text says.
 
 # %% [markdown]
 # ## Open a model
@@ -189,7 +189,7 @@ drawn = await session.generate(boat, temperature=1.0, seed=5, max_tokens=24, log
 drawn
 
 # %% [markdown]
-# The numbers are natural logarithms of probabilities, those of the model itself, before the temperature and all else.
+# `logprob` is the natural logarithm of a token's probability, by the model itself, before the temperature and all else.
 # `rank` is the token's place among all tokens: 1 is the one that greedy would have taken.
 
 # %%
@@ -290,8 +290,8 @@ assert "Marigold" in facts[0].text
 assert "1958" in facts[1].text
 
 # %% [markdown]
-# The cache is a tree: prompts that begin the same share the pages of their beginning. A bar shows how often a box was
-# found.
+# The cache is a tree: prompts that begin the same share the pages of their beginning. The bar in a box says how many
+# requests found its pages.
 
 # %%
 session.cache.draw()
@@ -318,7 +318,8 @@ request
 
 # %% [markdown]
 # The same happens to a request whose cell you stop with *interrupt kernel*, to a stream that is left by `break`, and
-# when a timeout ends the wait: nobody waits for it, so it is cancelled, and only it. The session goes on.
+# when a timeout ends the wait: nobody waits for the request any more, so it is cancelled, and only it. The session goes
+# on.
 
 # %%
 async for piece in session.stream("Numbers from 1 to 1000: 1, 2, 3,", max_tokens=1000):
@@ -344,9 +345,9 @@ hits = f"found on the device {counts.device_hit_tokens}"
 print(f"prompt tokens: {counts.prompt_tokens}, computed {counts.computed_tokens}, {hits}")
 
 # %% [markdown]
-# `close` stops the engine, writes what is cached to disk, and frees the memory. `async with rekindle.open(...) as
-# session:` does so by itself. In a script, `rekindle.open_sync`, `session.generate_sync` and `session.stream_sync` do
-# the same and block.
+# `close` writes what is cached to disk, stops the engine, and frees the memory. `async with rekindle.open(...) as
+# session:` does so by itself. If a timeout ends it, the engine stops too, but perhaps before all is written. In a
+# script, `rekindle.open_sync`, `session.generate_sync` and `session.stream_sync` do the same and block.
 
 # %%
 await session.close()

@@ -49,8 +49,8 @@ assert max(prompt) < config.vocab_size
 # %% [markdown]
 # ## One forward pass
 #
-# `load_decoder` reads the weights into a `Decoder`, a flax `nnx` module. All families that Rekindle serves are this one
-# module, with other numbers.
+# `load_decoder` reads the weights into a `Decoder`, a flax `nnx` module. All model families that Rekindle serves are
+# this one module, with other numbers.
 
 # %%
 decoder = load_decoder(config, checkpoint.tensors, jnp.dtype("float32"))
@@ -58,9 +58,10 @@ parameters = sum(weight.size for weight in jax.tree.leaves(nnx.state(decoder)))
 print(f"{parameters:,} parameters, {4 * parameters / 1e6:.0f} MB in float32")
 
 # %% [markdown]
-# A token enters as its row of the embedding matrix: 576 numbers. Thirty layers change that row. In each of them the MLP
-# works on one token by itself. Only *attention* lets a token see others: each token makes a *query*, a *key* and a
-# *value*, and takes the mean of the values before it and its own, weighted by how well their keys fit its query.
+# A token enters as its row of the embedding matrix: 576 numbers. Thirty layers change that row. In each of them a small
+# network, the *MLP*, works on one token by itself. Only *attention* lets a token see others: each token makes a
+# *query*, a *key* and a *value*, and takes the mean of the values before it and its own, weighted by how well their
+# keys fit its query.
 #
 # The decoder leaves attention to its caller, as a function `attend(q, k, v, pages)`, because how keys and values are
 # kept is nobody's business but the caller's. Here is the plainest one. It keeps nothing: `pages` go through as they
@@ -209,32 +210,29 @@ print(f"{len(set(draws.tolist()))} different tokens in {len(draws)} draws; seed 
 
 
 # %%
+from rekindle.drawing import Drawing, picture, words
+
+
 def bars(rows):
-    """Rows of (name, expected share, measured share) as a drawing."""
-    width, parts = 420, []
-    largest = max(max(expected, measured) for _, expected, measured in rows)
-    for place, (name, expected, measured) in enumerate(rows):
-        top = 22 * place
-        parts.append(f'<text x="92" y="{top + 15}" text-anchor="end" fill="currentColor">{markup.visible(name)}</text>')
-        parts.append(
-            f'<rect x="100" y="{top + 4}" width="{width * measured / largest:.1f}" height="14" fill="rgb(40,130,220)" '
-            'fill-opacity="0.5"/>'
-        )
-        at, end = 100 + width * expected / largest, 100 + width * max(expected, measured) / largest
-        parts.append(f'<path d="M{at:.1f} {top + 1}v20" stroke="currentColor" stroke-width="2"/>')
-        parts.append(
-            f'<text x="{end + 8:.1f}" y="{top + 15}" fill="currentColor">{expected:.1%}, drawn {measured:.1%}</text>'
-        )
-    height = 22 * len(rows) + 4
-    style = "font:12px sans-serif;max-width:100%"
-    return HTML(f'<svg viewBox="0 0 700 {height}" width="700" height="{height}" style="{style}">{"".join(parts)}</svg>')
+    """A drawing of rows of (name, the model's probability, how often it was drawn)."""
+    title = "line: the model's probability; bar: how often it was drawn"
+    parts, lines = [words(4, 14, title)], [title]
+    scale = 420 / max(share for _, *both in rows for share in both)
+    for place, (name, expected, measured) in enumerate(rows, 1):
+        top, said = 22 * place, f"{expected:.1%}, drawn {measured:.1%}"
+        bar = f'<rect x="112" y="{top + 3}" width="{scale * measured:.1f}" height="14" fill="rgb(40,130,220)"'
+        line = f'<path d="M{112 + scale * expected:.1f} {top}v20" stroke="currentColor" stroke-width="2"/>'
+        parts += [words(4, top + 14, f"{name:>14}"), f'{bar} fill-opacity="0.5"/>{line}']
+        parts.append(words(120 + scale * max(expected, measured), top + 14, said))
+        lines.append(f"{name:>14} {said}")
+    return Drawing(picture(22 * len(lines) + 4, title, parts), "\n".join(lines))
 
 
 rows = [
     (repr(tokenizer.decode([token])), share, float((draws == token).mean()))
     for token, share in likeliest(shares[1.0], 8)
 ]
-bars(rows)  # line: the model's probability; bar: how often it was drawn
+bars(rows)
 
 # %%
 assert draws[7] == alone[0], "the same alone as among 39 others"
@@ -349,32 +347,32 @@ print("the next token:", repr(tokenizer.decode([int(logits.argmax())])))
 
 
 # %%
-def picture(pool, tokens):
-    """A row for each page of the first layer, a box for each place: filled by a token, by padding, or not at all."""
+KINDS = {"t": "rgb(40,130,220)", "p": "rgb(130,130,130)", ".": "none"}  # a token of the request, padding, empty
+
+
+def draw_pool(pool, tokens):
+    """A row for each page of the first layer, a box for each place: blue for a token, grey for padding, or empty."""
     owned = {int(page): place * PAGE for place, page in enumerate(page_table)}
     filled = np.asarray(jnp.abs(pool[0]).sum((1, 2, 4)) > 0)  # (pages, page_size)
-    parts = []
+    parts, lines = [], ["t token, p padding, . empty"]
     for page, places in enumerate(filled):
         top, begin = 24 * page, owned.get(page)
         whose = "null page" if page == 0 else "free" if begin is None else f"positions {begin} to {begin + PAGE - 1}"
-        parts.append(f'<text x="0" y="{top + 15}" fill="currentColor">page {page}</text>')
-        parts.append(f'<text x="452" y="{top + 15}" fill="currentColor" fill-opacity="0.75">{whose}</text>')
-        for place, written in enumerate(places):
-            token = begin is not None and begin + place < tokens
-            colour = "40,130,220" if token else "130,130,130"
-            parts.append(
-                f'<rect x="{60 + 24 * place}" y="{top + 2}" width="22" height="18" fill="rgb({colour})" '
-                f'fill-opacity="{(0.55 if token else 0.35) if written else 0}" stroke="rgb(130,130,130)"/>'
-            )
-    height = 24 * len(filled)
-    style = "font:12px sans-serif;max-width:100%"
-    return HTML(f'<svg viewBox="0 0 620 {height}" width="620" height="{height}" style="{style}">{"".join(parts)}</svg>')
+        ours = 0 if begin is None else max(0, tokens - begin)
+        kinds = "".join(("t" if place < ours else "p") if written else "." for place, written in enumerate(places))
+        parts += [words(4, top + 15, f"page {page}"), words(460, top + 15, whose)]
+        for place, kind in enumerate(kinds):
+            look = f'fill="{KINDS[kind]}" fill-opacity="0.5" stroke="rgb(130,130,130)"'
+            parts.append(f'<rect x="{66 + 24 * place}" y="{top + 2}" width="22" height="18" {look}/>')
+        lines.append(f"page {page}  {kinds}  {whose}")
+    return Drawing(picture(24 * len(filled), "the pages of the first layer", parts), "\n".join(lines))
 
 
-picture(pool, len(prompt))  # blue: a token of the request; grey: padding
+draw_pool(pool, len(prompt))
 
 # %% [markdown]
-# Page 5 is full, page 2 has the last three tokens, and behind them what the padding left.
+# Tokens of the request are blue, padding is grey. Page 5 is full. Page 2 has the last three tokens, and behind them
+# what the padding left.
 
 # %%
 assert int(logits.argmax()) == by_hand[0], "the same token as without pages"
@@ -425,7 +423,7 @@ for step in range(12):
     largest = max(largest, float(jnp.abs(logits - recompute(weights, whole, position)).max()))
 print(repr(tokenizer.decode(paged)))
 print(f"logits up to {jnp.abs(logits).max():.0f}, apart by at most {largest:.1e} from those of the whole sequence")
-picture(pool, len(prompt) + 12)
+draw_pool(pool, len(prompt) + 12)
 
 # %% [markdown]
 # The second page filled up: the tokens took the places of the padding. The null page has what the three padding rows

@@ -270,7 +270,8 @@ trace.timeline()
 # prompts, and the first has to pause for it: by default prompts go first (`ticks="combined"` lets them share a tick,
 # at the price of more programs). Then three requests share each tick. The fourth waits until the second has ended,
 # and takes its slot. The third is cancelled in the middle. A cancel is a message like all others: `Cancel` to the
-# intake, `Withdraw` to the scheduler, and slot and pages are free for the next plan. Nobody else's tokens change.
+# intake, `Withdraw` to the scheduler, and slot and pages are free for the next plan. Nobody else's tokens change. The
+# hollow box before the cross is a token that was computed and dropped.
 
 # %%
 assert short.result().usage.completion_tokens == 5

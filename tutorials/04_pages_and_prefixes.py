@@ -389,8 +389,9 @@ print(now.preemptions - counts.preemptions, "preemptions,", again, "tokens compu
 trace.timeline()
 
 # %% [markdown]
-# The red bars are requests that wait for pages: the one that came last gave up its own first. Full pages go to the
-# tree before they are given up, so that hardly anything had to be computed again.
+# The red bars are requests that wait for pages: the one that came last gave up its own first. The plan that follows
+# says who it was, in `preempted`. Full pages go to the tree before they are given up, so that hardly anything had to be
+# computed again.
 #
 # What does it do to the output? Nothing. Random numbers depend on the seed and the position alone, and a token's keys
 # and values on its prefix alone, wherever and whenever they are computed.

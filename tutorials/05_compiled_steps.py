@@ -98,10 +98,11 @@ for needed in (7, 16, 17, 300):
     print(f"{needed} prompt tokens run as {buckets.smallest(buckets.default_prefill_buckets(512), needed)}")
 
 # %% [markdown]
-# A short list wastes time in padding, a long one in compiling. For prompts, the sizes double, so that less than half
-# of a tick of more than 32 tokens is padding. For decode rows they grow fourfold, since a decode step mostly reads
-# the weights, which few rows share as well as many. By default a tick computes prompts *or* continues requests. So
-# the programs are as many as both lists together, and not their product, as with `ticks="combined"`.
+# A short list wastes time in padding, a long one in compiling. For prompts, the sizes double from 64 on, so that less
+# than half of a tick of more than 32 tokens is padding. For decode rows they grow fourfold, up to the largest, since a
+# decode step mostly reads the weights, which few rows share as well as many. By default a tick computes prompts *or*
+# continues requests. So there are as many programs as sizes in both lists together. With `ticks="combined"`, where a
+# tick may do both, every pair of sizes is a program more.
 
 # %%
 alone = buckets.all_buckets([16, 128], [1, 8], combined=False)

@@ -380,8 +380,9 @@ damage(cache / "snapshots")
 rekindle_cache("verify", status=1)
 
 # %% [markdown]
-# `verify` only looks. The next kernel needs what is damaged. It compiles that one program, computes the pages that it
-# cannot read, warns of both, and says the same.
+# `verify` only looks. The next kernel needs what is damaged. It compiles that one program. Pages are stored several to
+# an entry, and an entry with a bad one in it is dropped whole, so all of its pages are computed again. The kernel warns
+# of both, and says the same as before.
 
 # %%
 kernel = await Kernel.start()

@@ -64,30 +64,32 @@ print(np.asarray(table))
 
 
 # %%
-def picture(pages, table, visible):
-    """A row for each page, a box for each place; a crossed box holds NaN."""
+from rekindle.drawing import Drawing, picture, words
+
+
+def draw_pages(pages, table, visible):
+    """A row for each page, a box for each place, in the colour of the row that owns it; a crossed box holds NaN."""
     owner = {
         int(table[row, place]): (row, place) for row in range(ROWS) for place in range(-(-int(visible[row]) // PAGE))
     }
-    colours, parts = ("40,130,220", "230,140,20", "130,130,130", "60,160,90"), []
+    colours = ("40,130,220", "230,140,20", "130,130,130", "60,160,90")
+    parts, lines = [], ["x NaN, else the row that it belongs to"]
     for page, places in enumerate(np.asarray(jnp.isnan(pages).any((1, 2, 4)))):
         top = 18 * page
         row, part = owner.get(page, (None, None))
-        whose = "" if row is None else f"row {row}, positions {part * PAGE} to {part * PAGE + PAGE - 1}"
-        parts.append(f'<text x="0" y="{top + 12}" fill="currentColor">page {page}</text>')
-        parts.append(f'<text x="355" y="{top + 12}" fill="currentColor" fill-opacity="0.75">{whose}</text>')
+        whose = "nobody's" if row is None else f"row {row}, positions {part * PAGE} to {part * PAGE + PAGE - 1}"
+        parts += [words(4, top + 12, f"page {page}"), words(364, top + 12, whose)]
         for place, poisoned in enumerate(places):
-            x, y = 60 + 18 * place, top + 1
+            x, y = 68 + 18 * place, top + 1
             fill = 'fill="none"' if poisoned else f'fill="rgb({colours[row]})" fill-opacity="0.55"'
             parts.append(f'<rect x="{x}" y="{y}" width="16" height="14" {fill} stroke="rgb(130,130,130)"/>')
             if poisoned:
                 parts.append(f'<path d="M{x} {y}l16 14m0 -14l-16 14" stroke="rgb(130,130,130)" stroke-opacity="0.4"/>')
-    height = 18 * len(pages)
-    style = "font:11px sans-serif;max-width:100%"
-    return HTML(f'<svg viewBox="0 0 560 {height}" width="560" height="{height}" style="{style}">{"".join(parts)}</svg>')
+        lines.append(f"page {page:2}  {''.join('x' if poisoned else str(row) for poisoned in places)}  {whose}")
+    return Drawing(picture(18 * len(pages), "the pages", parts), "\n".join(lines))
 
 
-picture(pages, table, visible)
+draw_pages(pages, table, visible)
 
 # %%
 assert [int(jnp.isfinite(pages[:, 0, 0, :, 0]).sum())] == [sum(VISIBLE)]
@@ -378,8 +380,9 @@ except ValueError as error:
     print(f"ValueError: {error}")
 
 # %% [markdown]
-# On CPU that is `"xla"`: the same online softmax as a loop over tiles of pages, whose length is the longest context of
-# the batch. So its time follows the context, not the room in the page table, as that of the reference does:
+# The portable one, which CPU runs, is `"xla"`: the same online softmax in a loop over tiles of pages, which goes on to
+# the end of the longest context of the batch. So its time follows the context. That of the reference follows the room
+# in the page table:
 
 # %%
 LONG = 2048

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 · Extend it
 #
-# Three things that you may want to be otherwise: who goes first, what an actor does, and which models can be opened.
+# Three things that you may want to change: who goes first, what an actor does, and which models can be opened.
 # Each is an argument of `rekindle.open`, and takes a few lines of Python: a **policy**, an **actor**, a **family**.
 
 # %%
@@ -35,12 +35,13 @@ SETTINGS = {
 # %% [markdown]
 # ## A policy: who goes first
 #
-# More requests come than can run, so they wait in a queue. When a place is free, the scheduler asks the policy who gets
-# it. The default is `fcfs`, first come, first served. `longest-prefix` takes who has most in the prefix cache.
+# When more requests come than can run, they wait in a queue. When a place is free, the scheduler asks the policy who
+# gets it. The default is `fcfs`, first come, first served. `longest-prefix` takes the request that has most in the
+# prefix cache.
 #
 # A policy of your own is a **sort key**: a function of a `rekindle.policy.Candidate`. The lowest key goes first, and of
-# equal keys who came first. A candidate has the `request` (with its `prompt` as token ids), `cached_tokens` (those that
-# need not be computed), and `started` (it ran before, and lost its pages to others).
+# equal keys the one that came first. A candidate has the `request` (with its `prompt` as token ids), `cached_tokens`
+# (those that need not be computed), and `started` (it ran before, and lost its pages to others).
 #
 # Under `fcfs`, a question that follows a long document waits until the document is read. Let us take the one with the
 # least left to compute first:
@@ -386,9 +387,10 @@ assert tuple(tokens[len(PROMPT) :]) == answer.token_ids
 np.testing.assert_allclose(scored, expected, atol=1e-3)
 
 # %% [markdown]
-# What if the family is wrong? If it claims a part whose weights are not in the file, `open` says so. If it leaves a
-# part out, the file only has tensors that nobody asks for, and the model runs: with other numbers. That is why the
-# check above is worth its lines.
+# What if the family is wrong? If it is of another architecture than the model, `open` refuses. (It also refuses any
+# family for a GGUF file, which says itself how to read it.) If it claims a part whose weights are not in the file,
+# `open` says so. If it leaves a part out, the file only has tensors that nobody asks for, and the model runs: with
+# other numbers. That is why the check above is worth its lines.
 
 # %%
 wrong = await rekindle.open(ember, family=Family("EmberForCausalLM", qkv_bias=True, qk_norm=False), **TINY)
