@@ -159,18 +159,6 @@ def test_all_is_written_through_a_host_tier_that_has_room_for_a_part(host_pages:
     one.scheduler.check()
 
 
-def test_a_caller_is_told_of_pages_that_left_the_disk_for_others() -> None:
-    one = engine()
-    for request_id, prompt in enumerate((PROMPT, PROMPT[::-1])):
-        one.admit(request_id, prompt, max_tokens=1)
-        while not one.writing:
-            one._settle_all()
-        one.settle_write(pruned=[0] if request_id else [])
-        one.drain()
-    one.say(SaveCache(1))
-    assert one.cache_saved == [CacheSaved(1, 0, False)]
-
-
 def test_the_store_is_told_which_prefixes_are_in_use() -> None:
     first = engine()
     first.admit(0, PROMPT, max_tokens=4)

@@ -104,7 +104,7 @@ class Archiving:
                 ticket.complete = False
         if self._batch is None:
             for ticket in self._tickets:
-                yield CacheSaved(ticket.number, ticket.pages, ticket.complete and not self._left)
+                yield CacheSaved(ticket.number, ticket.pages, ticket.complete)
             self._tickets.clear()
 
     def _is_time(self, ticks: int, idle: bool) -> bool:
@@ -134,13 +134,9 @@ class Archiving:
         entries = tuple(node.host for node in batch.nodes if node.host is not None)
         yield Persist(tuple(map(self._described, batch.nodes)), entries, tuple(sorted(self._used)))
         self._used.clear()
+        left = self._cache.tree.nodes - self._cache.tree.disk_pages
         for ticket in self._tickets:
-            yield CacheSaving(ticket.number, ticket.pages, ticket.pages + self._left)
-
-    @property
-    def _left(self) -> int:
-        """Cached pages that are not on disk, those that left it for others among them."""
-        return self._cache.tree.nodes - self._cache.tree.disk_pages
+            yield CacheSaving(ticket.number, ticket.pages, ticket.pages + left)
 
     def _described(self, node: Node) -> NewPage:
         tree = self._cache.tree

@@ -345,7 +345,8 @@ class Session:
             progress: draw a progress bar while waiting.
 
         Returns:
-            How many pages were written; those that are on disk already are not written again.
+            How many pages were written; those that are on disk already are not written again. Of more than
+            `disk_cache_bytes` hold, the latest stay: `stats.scheduler.disk_pages` says how many are there.
 
         Raises:
             StorageError: some of them could not be written, or this session writes none.

@@ -79,8 +79,8 @@ class Upkeep:
             raise self._host.error.with_traceback(None)
         if not answer.complete:
             raise StorageError(
-                f"{answer.pages} pages were written, and others could not be. If no warning says why, together they "
-                "take more than disk_cache_bytes; after update_weights none are written"
+                f"{answer.pages} pages were written, and others could not be: see the warnings for the reason; after "
+                "update_weights none are"
             )
         return answer.pages
 
