@@ -120,10 +120,10 @@ answers = [
     await session.generate(chat("Who wrote the log?"), max_tokens=24, temperature=0),
     await session.generate(chat("What did the keeper count?"), max_tokens=24, temperature=0.8, seed=7),
 ]
+await session.precompiled(progress=False)  # and whatever is to be said of a program has been said
 """
 
 TELL = """
-await session.precompiled(progress=False)
 saved = await session.save(progress=False)
 first, stats = answers[0], session.stats
 print(json.dumps({
@@ -387,7 +387,7 @@ rekindle_cache("verify", status=1)
 # %%
 kernel = await Kernel.start()
 warned = await kernel.run(OPEN) + await kernel.run(ASK)
-healed = json.loads((await kernel.run(TELL)).splitlines()[-1])
+healed = json.loads(await kernel.run(TELL))
 await kernel.kill()
 
 print(f"programs: {healed['loaded']} loaded, {healed['compiled']} compiled")
