@@ -17,6 +17,7 @@ from rekindle.machine import Machine
 from rekindle.messages import Message
 from rekindle.progress import Progress, Report
 from rekindle.threads import Work
+from rekindle.tick_log import TickLog
 
 Build = Callable[[Report], Machine]
 
@@ -100,8 +101,9 @@ class Host:
 
     def _main(self) -> None:
         try:
-            self.machine = self._build(self._report)
-            self._engine = Engine(self.machine.actors, self._deliver)
+            machine = self.machine = self._build(self._report)
+            self._engine = Engine(machine.actors, self._deliver)
+            self._engine.watch(TickLog(lambda: machine.stats().scheduler))
             anyio.run(self._serve)
             self.error = SessionClosed(
                 "the session is closed, by close() or because nothing held it any more; open another with "
