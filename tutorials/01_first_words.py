@@ -149,9 +149,10 @@ assert ticks < 2 * 12, "one after the other they would have taken at least 4 * 1
 # %% [markdown]
 # ## Sampling
 #
-# For each next token the model gives a probability to all 49,152 tokens of its vocabulary. By default the likeliest one
-# is taken: this is called *greedy*, and it always says the same. With `temperature` above 0 the token is drawn at
-# random, and a higher temperature gives unlikely tokens more of a chance. A `seed` makes a draw repeatable.
+# For each next token the model gives a probability to all 49,152 tokens of its vocabulary. Unless the model's authors
+# recommend otherwise (`session.sampling_defaults`), the likeliest one is taken: this is called *greedy*, and it always
+# gives the same text. With `temperature` above 0 the token is drawn at random, and a higher temperature gives unlikely
+# tokens more of a chance. A `seed` makes a draw repeatable.
 
 # %%
 boat = [{"role": "user", "content": "Give me a name for a boat."}]
@@ -227,11 +228,12 @@ assert "six" in counted.text
 # %% [markdown]
 # ## What it cost
 #
-# `timings` are seconds since the request was submitted. The time to the first token is that of the *prefill*, in which
-# all tokens of the prompt go through the model together. Then comes one token after the other, the *decode*.
+# `timings` are seconds since the request was submitted. The time to the first token is the wait in the queue and the
+# *prefill*, in which all tokens of the prompt go through the model together. Then comes one token after the other, the
+# *decode*.
 #
-# Keys and values that the prompt's tokens left behind stay in the *prefix cache*, in pages of 64 tokens. A prompt that
-# begins the same finds them there and computes only the rest.
+# What the model computed for the prompt's tokens, their *keys and values* (tutorial 02), stays in the *prefix cache*,
+# in pages of 64 tokens. A prompt that begins the same finds them there and computes only the rest.
 
 # %%
 document = """The harbour of Lindvik has a lighthouse that was built in 1871. Its keeper, Ada Holm, wrote a log every
@@ -262,7 +264,7 @@ for each in (first, second):
 second.cached
 
 # %%
-assert first.cached_tokens == 0
+assert first.cached.device == 0  # on disk there may be some, of an earlier run of this notebook
 assert second.cached_tokens == second.cached.device == 128
 assert second.usage.prompt_tokens // 64 * 64 >= 128
 assert "watch" in first.text
@@ -285,7 +287,7 @@ doc
 # %%
 for each in facts:
     print(repr(each.text), "cached:", each.cached)
-assert all(each.cached_tokens == doc.tokens // 64 * 64 for each in facts), "its whole pages"
+assert all(each.cached.device == doc.tokens // 64 * 64 for each in facts), "its whole pages"
 assert "Marigold" in facts[0].text
 assert "1958" in facts[1].text
 
@@ -295,6 +297,13 @@ assert "1958" in facts[1].text
 
 # %%
 session.cache.draw()
+
+# %%
+paths = [path for path in session.cache.hottest if path.text.startswith("The harbour of Lindvik")]
+assert len(paths) == 4, "one for each question"
+assert len({path.tokens[:128] for path in paths}) == 1, "which share their first two pages"
+assert all(path.hits >= 4 for path in paths), "found by all questions but the first, and by the held prefix"
+assert not any(path.held_pages for path in paths), "the prefix has been let go"
 
 # %% [markdown]
 # ## Submit, and change your mind

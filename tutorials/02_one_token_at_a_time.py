@@ -2,10 +2,12 @@
 # # 02 · One token at a time
 #
 # `session.generate` turns a prompt into text. This notebook does it by hand: from text to token ids, through the model
-# to probabilities, from probabilities to the next token, and again. Then it asks what of all this is computed twice,
-# and keeps it in pages: the *KV cache*. At the end the session has to say the same, token for token.
+# to probabilities, from probabilities to the next token, and again. Then it asks which of these computations are
+# repeated, and keeps their results in pages: the *KV cache*. At the end the session has to say the same, token for
+# token.
 #
-# Nothing here is a copy. The model, the pages, and the choice of tokens are the functions that every session runs.
+# The model, the operations on pages, and the choice of tokens are not copies made for teaching: they are the functions
+# that every session runs.
 
 # %%
 import time
@@ -126,8 +128,8 @@ HTML(
 # do the same again.
 #
 # JAX compiles a function for each shape that it meets, so a sequence that grows by one would mean a compilation a
-# token. Instead the tokens are padded to 32 places. What is behind the last token cannot be seen from it, so the
-# padding changes nothing. Every compiled program of a session is padded in this way, to one of a few *buckets*.
+# token. Instead the tokens are padded to 32 places. A token cannot see what comes after it, so the padding changes
+# nothing. The inputs of every compiled step of a session are padded in this way, to one of a few *buckets*.
 
 # %%
 graph, weights = nnx.split(decoder)

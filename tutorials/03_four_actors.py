@@ -5,8 +5,9 @@
 # come at any moment and end at different ones, a user cancels, and the device should never wait for Python. One loop
 # for all of that would be hard to read and harder to test.
 #
-# So the work is divided among **actors**. An actor has a mailbox and a state of its own. It takes one message,
-# changes its state, and says other messages. It never calls another actor and never reads another's state.
+# So the work is divided among **actors**. An actor has a mailbox and a state of its own. It takes one message, changes
+# its state, and answers with other messages; the code calls them what it *said*. It never calls another actor and never
+# reads another's state.
 #
 # ```
 # your cell ─Submit─▶ Intake ─Admit─▶ Scheduler ─Plan─▶ Stepper ─Dispatched─▶ Settler
@@ -110,9 +111,10 @@ planned = await session.step()
 planned
 
 # %% [markdown]
-# The plan names everything that the device needs, by number. The request computes five tokens of its prompt from
-# position 0 on. Their keys and values go to page 1 (page 0 is the null page, for padding). Its row in the batch is a
-# **slot**. `completes` says that the prompt is whole with this chunk, so that a token is to be sampled.
+# The plan names everything that the device needs, by number. A **chunk** is the slice of a prompt that one tick
+# computes, in blocks of 16 tokens, of which a page of 64 holds four. This one has five tokens, from position 0 on.
+# Their keys and values go to page 1 (page 0 is the null page, for padding). The request's row in the batch is a
+# **slot**. `completes` says that this chunk is the last of the prompt, so that a token is sampled.
 
 # %%
 plan = planned.said[0]
@@ -176,8 +178,8 @@ assert decoding.said[0].rows[0].request_id == request.id
 
 # %% [markdown]
 # The **detokenizer** owns half-finished characters and stop strings: a token may be a part of a character, and a stop
-# string may be spread over tokens. Its `Text` goes to the handle in your cell. The rest of the request goes the same
-# circle twice.
+# string may be spread over tokens. Its `Text` goes to the handle in your cell. The rest of the request goes round the
+# same circle twice more.
 
 # %%
 circle = []
@@ -206,7 +208,7 @@ assert not any(session.pending.values())
 # | settler | none | waits for their results |
 # | detokenizer | unfinished characters, what may be the start of a stop string | makes text |
 #
-# Since no other actor changes a state, each can be understood alone, and tested alone: make a message, call `handle`,
+# Since no actor touches the state of another, each can be understood and tested alone: make a message, call `handle`,
 # look at the answers.
 
 # %%

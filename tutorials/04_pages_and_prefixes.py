@@ -92,6 +92,7 @@ LOOKS = {  # colour, its opacity, width of the edge
     "own": ("currentColor", 0.15, 1),
     "cached": (f"rgb({TIERS['device']})", 0.22, 1),
     "locked": (f"rgb({TIERS['device']})", 0.22, 3),
+    "shared": (f"rgb({TIERS['device']})", 0.22, 1),
 }
 
 
@@ -205,7 +206,7 @@ def draw_tables(names):
         parts.append(words(4, 46 * row + 26, name))
         for column, page in enumerate(table):
             text = f"{column * PAGE} to {(column + 1) * PAGE - 1}"
-            parts.append(box(column + 1, row, page, "cached" if page in shared else "own", text))
+            parts.append(box(column + 1, row, page, "shared" if page in shared else "own", text))
         lines.append(f"{name:6} pages {table}")
     return Drawing(picture(46 * len(tables) + 2, "page tables", parts), "\n".join(lines))
 
@@ -286,9 +287,9 @@ yours.release()
 # ## Eviction, and back
 #
 # Most of the pool holds what was cached. Strangers come, and need more than what is left. For each of them, room is
-# made by **evicting** the page that was not used for longest, and of a path the tail before the head, since a page is
-# of no use without those before it. Before its page is reused, the content is copied to host memory (**offloaded**):
-# the *host tier*.
+# made by **evicting** the page that was not used for longest, and along a path of the tree the last page goes first,
+# since a page is of no use without those before it. Before a page is reused, its content is **offloaded**: copied to
+# host memory, the *host tier*.
 
 # %%
 MARKET = " went to the market on a rainy day in June to see what there was to buy, and came back with an umbrella"

@@ -72,8 +72,8 @@ print(session.stats.compilations - after_open, "programs compiled by requests")
 
 # %% [markdown]
 # The first request waited for the compiler twice: once for a program that computes prompts, once for one that
-# continues. Its third tick, and the whole second request, found them there. One user would see the first token after
-# seconds instead of milliseconds, and at every new shape again.
+# continues. Its third tick, and the whole second request, found them there. A user would wait seconds instead of
+# milliseconds for the first token, and again at every new shape.
 
 # %%
 slow, fast = (sum(seconds for _, _, seconds in lazy[name]) for name in ("first", "second"))
@@ -138,9 +138,9 @@ print(f"open after {opened:.1f} s with {programs_then} programs, first answer {f
 print(f"all {programs_now} programs after {ready:.1f} s")
 
 # %% [markdown]
-# `await session.precompiled()` waits for the rest, and `precompile="all"` has `open` wait. Four of the programs are
-# the steps of the four buckets. The others are small: to make the empty pool and slots, to enter a request's
-# penalties, and to copy pages out and in.
+# `await session.precompiled()` waits for the rest, and `precompile="all"` has `open` wait. Four of the programs are the
+# steps of the four buckets. The others are small: `empty` makes the pool and slots, `enter` enters a request's
+# penalties, `gather` and `scatter` copy pages out and in.
 #
 # From here on nothing is compiled any more, whatever is asked. The counters say so.
 
@@ -277,9 +277,9 @@ assert '"num_pages": 33' in session.restored.differences["statics"][1]
 # ## A compilation that nobody expected
 #
 # After `open`, every program that a tick can need is there, and it fits, because all arguments are made by the engine
-# with the shapes that it compiled for. To get another one in, you have to bring it yourself. Here is a way that
-# happens. An actor of ours (tutorial 03) stands in front of the stepper, and rounds new weights to bfloat16, to see
-# what that does to the answers. It should cast them back to float32 then. For one array, it forgets to.
+# with the shapes that it compiled for. Only a part of your own can break that. Here is one way. An actor of ours
+# (tutorial 03) stands in front of the stepper, and rounds new weights to bfloat16, to see what that does to the
+# answers. It should cast them back to float32 then. For one array, it forgets to.
 
 # %%
 from dataclasses import replace
@@ -312,9 +312,9 @@ for _ in range(2):  # the first run of a program in a process is slower than oth
 await session.update_weights(MODEL)  # the same weights again, through the actor
 
 # %% [markdown]
-# A compiled program refuses arguments of another type. The engine does not fail because of it: it compiles the
-# program for what it got, once, and counts it as unexpected. It warns of the first, and says which argument differs,
-# and in what.
+# A compiled program refuses arguments of another type. The engine does not fail because of it: it compiles the program
+# for what it got, once, and counts it as unexpected. The first time it also warns, and says which argument differs and
+# how.
 
 # %%
 import textwrap
@@ -327,9 +327,9 @@ again = await session.generate("The capital of France is", max_tokens=6, tempera
 print(textwrap.fill(str(caught[0].message), 110))
 print()
 print(f"{session.stats.unexpected_compilations} programs compiled unexpectedly")
-print(f"first token after {1000 * exact.timings.first_token:.0f} ms before")
-print(f"first token after {1000 * rounded.timings.first_token:.0f} ms with the compiler")
-print(f"first token after {1000 * again.timings.first_token:.0f} ms once its program is there")
+print(f"first token before: {1000 * exact.timings.first_token:.0f} ms")
+print(f"first token with the compiler: {1000 * rounded.timings.first_token:.0f} ms")
+print(f"first token once its program is there: {1000 * again.timings.first_token:.0f} ms")
 print(repr(exact.text), repr(rounded.text))
 
 # %% [markdown]

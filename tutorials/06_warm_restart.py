@@ -41,7 +41,7 @@ cache = Path(here.name).resolve()
 # %% [markdown]
 # A kernel is a process that runs cells. `Kernel.run` sends it one, waits for its end, and returns what it printed.
 # `Kernel.kill` is `kill -9`: the process gets no chance to say goodbye, as when memory runs out, or when a front end
-# loses its patience with a restart.
+# loses patience during a restart.
 
 
 # %%
@@ -120,7 +120,7 @@ answers = [
     await session.generate(chat("Who wrote the log?"), max_tokens=24, temperature=0),
     await session.generate(chat("What did the keeper count?"), max_tokens=24, temperature=0.8, seed=7),
 ]
-await session.precompiled(progress=False)  # and whatever is to be said of a program has been said
+await session.precompiled(progress=False)  # by then, every warning about a program has been printed
 """
 
 TELL = """
@@ -187,7 +187,8 @@ assert status != 0
 
 
 # %% [markdown]
-# What is left is the directory. `rekindle cache` is the command line's view of it; a cell can call it too.
+# What is left is the directory. `rekindle cache` is the command line's view of it; a cell can call it too. The cached
+# pages of a model on disk are called its *snapshot*.
 
 
 # %%

@@ -43,8 +43,8 @@ SETTINGS = {
 # equal keys the one that came first. A candidate has the `request` (with its `prompt` as token ids), `cached_tokens`
 # (those that need not be computed), and `started` (it ran before, and lost its pages to others).
 #
-# Under `fcfs`, a question that follows a long document waits until the document is read. Let us take the one with the
-# least left to compute first:
+# Under `fcfs`, a short request that comes after a long document waits until the document is read. Let us take the one
+# with the least left to compute first:
 
 
 # %%
@@ -145,13 +145,14 @@ assert compiled == 0
 # %% [markdown]
 # ## An actor: an answer that ends where the model is no longer sure
 #
-# The engine is actors that say messages to each other ([03_four_actors](03_four_actors.ipynb)). `compose=` gets them
-# before they run and returns those that are to run. An actor is anything with a `handle` that takes a message and gives
-# messages. It knows no other actor, so another can stand in its place as long as it speaks the same messages.
+# The engine is made of actors that send each other messages ([03_four_actors](03_four_actors.ipynb)). `compose=` gets
+# them before they run and returns those that are to run. An actor is anything with a `handle` that takes a message and
+# gives messages. It knows no other actor, so another can stand in its place as long as it takes and sends the same
+# messages.
 #
 # The detokenizer takes `Output`, the new tokens of a request, and says `Text`. With `logprobs=` in a request, an
 # `Output` also has how likely each token was. So an actor that stands before the detokenizer can end an answer at the
-# first token that the model itself holds for unlikely. Two messages do it:
+# first token that the model itself considers unlikely. Two messages do it:
 #
 # - to the caller, through the real detokenizer: this `Output` is the last one, its `end` is `"stop"`;
 # - to the scheduler, `Stopped`: the same message by which the detokenizer reports a stop string. The request's slot and

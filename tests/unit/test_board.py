@@ -92,7 +92,7 @@ def test_the_parts_of_the_html_are_the_whole() -> None:
 
 def test_an_engine_that_has_done_nothing_has_a_board_too() -> None:
     board = Board(EMPTY, Rate())
-    assert "known once it has been looked at for a second" in str(board)
+    assert "measured after the first second" in str(board)
     assert "-known after a second" in words(board_html(board))
     assert "no request ended in the last minute" in str(board)
     assert "none in the last minute" in words(board_html(board))

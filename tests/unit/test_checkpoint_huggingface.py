@@ -16,6 +16,7 @@ from rekindle.checkpoint.layout import expected_shapes
 from rekindle.checkpoint.open import open_checkpoint
 from rekindle.errors import CheckpointError, ModelNotFound, UnsupportedModel
 from rekindle.model_config import Llama3Scaling
+from rekindle.models.families import Family
 
 FAMILIES = ("llama-tied", "llama3-rope", "qwen2", "qwen3")
 Copy = Callable[[str], Path]
@@ -192,8 +193,16 @@ def test_a_missing_tensor_is_named(copy: Copy) -> None:
     tensors = load_file(path)
     del tensors["model.layers.1.self_attn.k_proj.bias"]
     save_file(tensors, path)
-    with pytest.raises(CheckpointError, match=r"missing model\.layers\.1\.self_attn\.k_proj\.bias"):
+    with pytest.raises(CheckpointError, match=r"missing model\.layers\.1\.self_attn\.k_proj\.bias\. Fetch the model"):
         open_checkpoint(path.parent)
+
+
+def test_a_family_that_the_weights_do_not_have_is_asked_about(families: Path) -> None:
+    family = Family("Qwen2ForCausalLM", qkv_bias=True, qk_norm=True)
+    with pytest.raises(
+        CheckpointError, match=r"missing .*q_norm.*Is the given family right, Family\(.*qk_norm=True\)\?"
+    ):
+        open_checkpoint(families / "qwen2", family=family)
 
 
 def test_a_wrong_shape_is_told_with_the_right_one(copy: Copy) -> None:

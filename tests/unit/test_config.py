@@ -1,6 +1,7 @@
 """Settings are checked where they are given, and limits fit together and the model."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,8 +67,20 @@ def test_a_choice_lists_what_there_is_to_choose(name: str, value: Any, expected:
 def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
     with pytest.raises(ConfigError, match=r"unknown setting 'max_runing'; did you mean max_running\?"):
         rekindle.open("anything", max_runing=3)  # type: ignore[call-arg]
+    with pytest.raises(
+        ConfigError, match=r"unknown setting 'top_p'; it is a sampling parameter, which generate\(\) takes"
+    ):
+        rekindle.open("some-model", top_p=0.5)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"unknown setting 'zzz'; known are dtype, page_size, .*max_executables"):
         rekindle.open("anything", zzz=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("model", [3, None, b"smollm2-135m-instruct", {"model.norm.weight": None}])
+def test_a_model_is_named_by_a_text_or_a_path(model: Any) -> None:
+    with pytest.raises(ConfigError, match=r"model must be a str or a path: .*a GGUF file; got ") as raised:
+        rekindle.open(model)
+    assert str(raised.value).endswith(f"got {model!r}")
+    assert "some/where" in repr(rekindle.open(Path("some/where")))
 
 
 def test_the_typed_keywords_of_open_are_the_settings() -> None:

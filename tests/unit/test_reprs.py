@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
@@ -69,6 +70,30 @@ def test_what_is_not_awaited_says_so() -> None:
         assert repr(stream).startswith("<rekindle.Stream of <rekindle.Handle ")
 
 
+def test_what_is_not_awaited_says_so_when_it_is_used() -> None:
+    opening: Any = rekindle.open("some-model")
+    with pytest.raises(AttributeError, match=r"no attribute 'generate': it is not open yet; session = await rekindle"):
+        opening.generate("Hello")
+    with pytest.raises(AttributeError, match=r"'Opening' object has no attribute 'generat'$"):
+        opening.generat("Hello")
+    with fake_session() as session:
+        holding: Any = session.prefix(token_ids=[1])
+        with pytest.raises(AttributeError, match=r"'fork': it is not computed yet; doc = await session.prefix"):
+            holding.fork(2)
+        with pytest.raises(AttributeError, match=r"'Holding' object has no attribute 'forks'$"):
+            holding.forks(2)
+
+
+def test_a_paused_session_says_so() -> None:
+    with fake_session() as session:
+        assert "paused" not in repr(session)
+        session.pause_sync()
+        assert "(int): paused, 0 running" in repr(session)
+        shown, _ = DisplayFormatter().format(session)  # type: ignore[no-untyped-call]
+        assert "paused" in shown["text/html"]
+        session.resume()
+
+
 @pytest.mark.parametrize("model", ["a-model", "owner/name"])
 def test_a_session_is_named_as_it_was_opened(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_session() as fake:
@@ -90,11 +115,24 @@ def test_a_cell_shows_html_and_the_same_plain_text_as_before() -> None:
         assert shown["text/plain"] == pretty(result)
 
 
-def test_what_was_restored_is_said_in_one_line() -> None:
+def test_what_was_restored_is_said_with_a_line_for_each_difference() -> None:
     differences = {"statics": ('"num_pages": 40', '"num_pages": 33'), "salt": ("0.9\n\x1b[31m", "")}
     restored = Restored(8, 1, 1200, 76800, 2.314, differences)
     assert repr(restored) == (
         "<rekindle restored: 8 programs loaded, 1 compiled; 1,200 cached pages (76,800 tokens) found; "
-        'open after 2.31 s; what is stored differs in statics (sizes that are compiled in): "num_pages": 33 there, '
-        '"num_pages": 40 here; what is stored differs in salt: (nothing) there, 0.9↵\\x1b[31m here>'
+        "open after 2.31 s>\n"
+        '  what is stored differs in statics (sizes that are compiled in): "num_pages": 33 there, '
+        '"num_pages": 40 here\n'
+        "  what is stored differs in salt: (nothing) there, 0.9↵\\x1b[31m here"
     )
+    assert repr(replace(restored, differences={})).endswith("; open after 2.31 s>")
+
+
+def test_of_a_long_value_that_differs_only_the_beginning_is_said() -> None:
+    here, there = ("; ".join(f"{name}: {pages} x float32[2, 3]" for name in range(99)) for pages in (129, 65))
+    restored = Restored(0, 6, 0, 0, 2.314, {"arguments": (here, there)})
+    _, line = repr(restored).splitlines()
+    assert line.endswith(f": {there[:79]}… there, {here[:79]}… here")
+    assert len(line) < 250
+    shown, _ = DisplayFormatter().format(restored)  # type: ignore[no-untyped-call]
+    assert line.strip() in shown["text/html"]

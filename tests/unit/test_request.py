@@ -18,9 +18,9 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "max_tokens": ([0, -1, None, 2**31, *NO_INTEGERS], "max_tokens must be an integer from 1 to 2147483647, got "),
     "top_k": ([-1, None, 2**31, *NO_INTEGERS], "top_k must be an integer from 0 to 2147483647, got "),
     "seed": ([-1, 2**31, *NO_INTEGERS], "seed must be an integer from 0 to 2147483647, got "),
-    "temperature": ([-0.1, -1, *NO_NUMBERS], "temperature must be a finite number at least 0, got "),
+    "temperature": ([-0.1, -1, *NO_NUMBERS], "temperature must be a finite number of at least 0, got "),
     "top_p": ([0, 0.0, -0.5, 1.01, 2, *NO_NUMBERS], "top_p must be a finite number above 0 and at most 1, got "),
-    "min_p": ([-0.1, 1.1, *NO_NUMBERS], "min_p must be a finite number at least 0 and at most 1, got "),
+    "min_p": ([-0.1, 1.1, *NO_NUMBERS], "min_p must be a finite number of at least 0 and at most 1, got "),
     "ignore_eos": ([0, 1, None, "no"], "ignore_eos must be True or False, got "),
     "cache_salt": ([0, None, b"a", ["a"]], "cache_salt must be a str, got "),
     "keep_stop": ([0, 1, None, "no"], "keep_stop must be True or False, got "),
@@ -29,15 +29,15 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "prompt_logprobs": ([-1, 2**31, *NO_INTEGERS], "prompt_logprobs must be an integer from 0 to 2147483647, got "),
     "repetition_penalty": (
         [0, 0.0, -1, 9e-4, 1001, *NO_NUMBERS],
-        "repetition_penalty must be a finite number at least 0.001 and at most 1000, got ",
+        "repetition_penalty must be a finite number of at least 0.001 and at most 1000, got ",
     ),
     "frequency_penalty": (
         [-2.1, 2.1, *NO_NUMBERS],
-        "frequency_penalty must be a finite number at least -2 and at most 2, got ",
+        "frequency_penalty must be a finite number of at least -2 and at most 2, got ",
     ),
     "presence_penalty": (
         [-2.1, 2.1, *NO_NUMBERS],
-        "presence_penalty must be a finite number at least -2 and at most 2, got ",
+        "presence_penalty must be a finite number of at least -2 and at most 2, got ",
     ),
     "stop": (
         ["", [""], ["a", ""], 3, [3], [None], b"a", [b"a"], {"a"}, [["a"]]],
@@ -166,7 +166,7 @@ def test_a_bias_is_for_a_token_and_becomes_pythons() -> None:
     "value", [1.1e6, -1.1e6, math.inf, math.nan, "1", None, True, np.array([1.0, 2.0]), np.array([-math.inf])]
 )
 def test_a_bias_that_is_no_number_in_its_range_is_shown(value: Any) -> None:
-    expected = f"the values of logit_bias must be a finite number at least -1e+06 and at most 1e+06, got {value!r}"
+    expected = f"the values of logit_bias must be a finite number of at least -1e+06 and at most 1e+06, got {value!r}"
     with pytest.raises(InvalidRequest, match=re.escape(expected)):
         SamplingParams.from_options({"logit_bias": {3: value}})
 

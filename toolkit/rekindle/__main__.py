@@ -71,7 +71,8 @@ def _parser() -> ArgumentParser:
     )
     needed.add_arguments(compiles)
     compiles.set_defaults(run=precompile)
-    cache.add_arguments(commands.add_parser("cache", help="what the cache directory holds, why, and less of it"))
+    caches = commands.add_parser("cache", help="list, measure, explain, verify, prune or clear the cache directory")
+    cache.add_arguments(caches)
     return parser
 
 

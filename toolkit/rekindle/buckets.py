@@ -38,8 +38,13 @@ def default_decode_buckets(limit: int) -> tuple[int, ...]:
     return _geometric(1, 4, limit)
 
 
-def checked(name: str, sizes: Any, limit: int, multiple: int = 1) -> tuple[int, ...]:
+def checked(name: str, sizes: Any, largest: str, limit: int, multiple: int = 1) -> tuple[int, ...]:
     """Sort a user's list of sizes and see that the largest is present.
+
+    Args:
+        name: of the setting that has the sizes.
+        largest, limit: the name and the value of the one that says what the largest is.
+        multiple: of which all of them are.
 
     Raises:
         ConfigError: a size that is not positive, not a multiple, or above the limit, which must itself be listed.
@@ -50,7 +55,9 @@ def checked(name: str, sizes: Any, limit: int, multiple: int = 1) -> tuple[int, 
     )
     if not right or limit not in sizes:
         what = f"multiples of {multiple}" if multiple > 1 else "numbers"
-        raise ConfigError(f"{name} must be {what} from {multiple} to {limit} and contain {limit}, got {sizes!r:.80}")
+        raise ConfigError(
+            f"{name} must be {what} from {multiple} to {limit} and contain {largest}, {limit}, got {sizes!r:.80}"
+        )
     return tuple(sorted(set(sizes)))
 
 

@@ -192,10 +192,10 @@ class Limits:
             depth=2 if settings.overlap else 1,
             prefill_buckets=buckets.default_prefill_buckets(tokens)
             if prefill is None
-            else buckets.checked("prefill_buckets", prefill, tokens, buckets.QUERY_BLOCK),
+            else buckets.checked("prefill_buckets", prefill, "max_prefill_tokens", tokens, buckets.QUERY_BLOCK),
             decode_buckets=buckets.default_decode_buckets(running)
             if decode is None
-            else buckets.checked("decode_buckets", decode, running),
+            else buckets.checked("decode_buckets", decode, "max_running", running),
             max_logprobs=min(settings.max_logprobs, model.vocab_size),
         )
         needed = len(limits.all_buckets()) + EXTRA_PROGRAMS

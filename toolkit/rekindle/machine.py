@@ -197,7 +197,7 @@ class Running:
 
     def restored(self) -> Restored:
         made, nodes = self.parts.executables, len(self.parts.stored.pages)
-        misses = [found for found in tuple(made.misses.values()) if found]
+        misses = [found for found in (self.parts.stored.differences, *tuple(made.misses.values())) if found]
         differences = {part: apart(pair) for found in misses for part, pair in found.items()}
         tokens = nodes * self.blueprint.limits.page_size
         return Restored(made.loads, made.compilations, nodes, tokens, self.seconds, differences)

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from functools import partial
 from os import PathLike
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from rekindle.callers import Callers
 from rekindle.config import Settings, SettingsOptions, known_settings
@@ -16,6 +16,7 @@ from rekindle.host import Host
 from rekindle.machine import build
 from rekindle.models.families import Family
 from rekindle.progress_bars import ProgressBars
+from rekindle.request import SamplingOptions
 from rekindle.session import Session
 from rekindle.waits import Waits, awaited, blocked, shown
 
@@ -42,7 +43,8 @@ def open(
         **settings: see `rekindle.config.Settings`.
 
     Raises:
-        ConfigError: an unknown setting, or one that cannot be served (those that the model decides, by the await).
+        ConfigError: an unknown setting, or one that cannot be served (those that the model decides, by the await), or
+            a model that is neither a str nor a path.
         ModelError: the model cannot be opened (raised by the await, as are those that follow).
         NotRestored: `restore="require"`, and something would have to be compiled.
         UnsafeStorage: the cache directory is another user's, or writable by others.
@@ -52,7 +54,14 @@ def open(
         if name not in known_settings():
             close = difflib.get_close_matches(name, known_settings(), n=1)
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known_settings())}"
+            if name in SamplingOptions.__annotations__:
+                hint = "it is a sampling parameter, which generate() takes"
             raise ConfigError(f"unknown setting {name!r}; {hint}")
+    if not isinstance(model, str | PathLike):
+        raise ConfigError(
+            'model must be a str or a path: "smollm2-135m-instruct", a Hugging Face directory, a hub id owner/name, or '
+            f"a GGUF file; got {model!r:.80}"
+        )
     if compose is not None and not callable(compose):
         raise ConfigError(f"compose must be a function of an engine's Actors that returns Actors, got {compose!r:.80}")
     if family is not None and not isinstance(family, Family):
@@ -92,6 +101,12 @@ class Opening:
 
     def __repr__(self) -> str:
         return f"<rekindle.Opening of {str(self._model)!r}: await it, or enter it with 'async with'>"
+
+    if not TYPE_CHECKING:  # a type checker finds a forgotten await by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = ": it is not open yet; session = await rekindle.open(...)" if hasattr(Session, name) else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     async def __aenter__(self) -> Session:
         self._session = await self

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 from rekindle import markup
 from rekindle.asking import Asked, Asking
@@ -78,6 +78,9 @@ class Prefix:
                 nothing to generate from the prefix as it is.
             token_ids: token ids that follow instead, or a list of such.
             n, **sampling: as in `Session.generate`.
+
+        Returns:
+            A `Generation`; a list of them for a list of prompts, or if `n` is given, even 1; for both, a list of lists.
 
         Raises:
             InvalidRequest: it was released, or as `Session.generate`.
@@ -157,6 +160,12 @@ class Holding:
 
     def __repr__(self) -> str:
         return "<rekindle.Holding of a prefix: await it, or enter it with 'async with'>"
+
+    if not TYPE_CHECKING:  # a type checker finds a forgotten await by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = ": it is not computed yet; doc = await session.prefix(...)" if hasattr(Prefix, name) else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     async def __aenter__(self) -> Prefix:
         self._prefix = await self

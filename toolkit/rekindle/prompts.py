@@ -1,6 +1,7 @@
 """What `generate` accepts as a prompt, told apart where it is given."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from rekindle.errors import InvalidRequest
@@ -94,8 +95,9 @@ def _text_or_chat(prompt: Any, tools: Tools | None, variables: Variables) -> Pro
             raise InvalidRequest("the prompt is empty; it needs at least one character")
         return prompt
     if not _is_list(prompt):
+        hint = "; token ids are given as token_ids=" if isinstance(prompt, Integral) else ""
         raise InvalidRequest(
-            f"a prompt is a str, a list of {{role, content}} messages, or a list of either; got {prompt!r:.80}"
+            f"a prompt is a str, a list of {{role, content}} messages, or a list of either; got {prompt!r:.80}{hint}"
         )
     check_messages(prompt)
     # The intake reads them on another thread, while the caller may already write the conversation on.

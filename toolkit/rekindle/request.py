@@ -275,7 +275,7 @@ def _number(name: str, value: Any, low: float, high: float, above_low: bool = Fa
     except OverflowError:
         number = math.inf
     if not math.isfinite(number) or not low <= number <= high or (above_low and number == low):
-        interval = f"{'above' if above_low else 'at least'} {low:g}" + (
+        interval = f"{'above' if above_low else 'of at least'} {low:g}" + (
             f" and at most {high:g}" if high < math.inf else ""
         )
         raise InvalidRequest(f"{name} must be a finite number {interval}, got {value!r:.80}")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from rekindle import markup
 from rekindle.key_words import NOTHING, part_words
 
-LONGEST = 400
-"""Characters of a value that is said."""
+LONGEST = 80
+"""Characters of a value that is said; `Restored.differences` has more of it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -30,20 +30,30 @@ class Restored:
     differences: dict[str, tuple[str, str]]
 
     def __repr__(self) -> str:
-        return f"<rekindle restored: {'; '.join(self._lines())}>"
+        return f"<rekindle restored: {'; '.join(self._counts())}>" + "".join(f"\n  {line}" for line in self._reasons())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        return markup.bundle(repr(self), markup.card("rekindle restored", "", markup.listed(self._lines())))
+        return markup.bundle(
+            repr(self), markup.card("rekindle restored", "", markup.listed(self._counts() + self._reasons()))
+        )
 
-    def _lines(self) -> list[str]:
-        lines = [
+    def _counts(self) -> list[str]:
+        return [
             f"{markup.counted(self.programs, 'program')} loaded, {self.compiled} compiled",
             f"{markup.counted(self.nodes, 'cached page')} ({markup.counted(self.tokens, 'token')}) found",
             f"open after {self.seconds:.2f} s",
         ]
-        for part, (here, there) in self.differences.items():
-            lines.append(f"what is stored differs in {part_words(part)}: {_said(there)} there, {_said(here)} here")
-        return lines
+
+    def _reasons(self) -> list[str]:
+        return [
+            f"what is stored differs in {difference_words(part, here, there)}"
+            for part, (here, there) in self.differences.items()
+        ]
+
+
+def difference_words(part: str, here: str, there: str) -> str:
+    """A part of a key that differs, and how."""
+    return f"{part_words(part)}: {_said(there)} there, {_said(here)} here"
 
 
 def _said(value: str) -> str:

@@ -121,6 +121,9 @@ class Session:
             n: this many independent draws for each prompt, as a list; the first is that of the seed, if there is one.
             **sampling: see `rekindle.request.SamplingParams`.
 
+        Returns:
+            A `Generation`; a list of them for a list of prompts, or if `n` is given, even 1; for both, a list of lists.
+
         Raises:
             InvalidRequest: a prompt or parameter that cannot be served; PromptTooLong is one of them.
             RequestCancelled: somebody else cancelled it, as on the dashboard.
@@ -535,6 +538,7 @@ class Session:
         counts = self.stats.scheduler
         known = {
             "computes in": self._machine.dtype,
+            "engine": "paused" if self.paused else None,
             "running": f"{counts.running:,}",
             "waiting": f"{counts.waiting:,}",
             "pages free": f"{counts.free_pages:,} of {counts.pages:,}",
@@ -546,8 +550,8 @@ class Session:
     def __repr__(self) -> str:
         if self._host.error is not None:
             return f"<rekindle.Session {self._name}: {self._host.error}>"
-        counts = self.stats.scheduler
+        counts, paused = self.stats.scheduler, "paused, " if self.paused else ""
         return (
-            f"<rekindle.Session {self._name} ({self._machine.dtype}): {counts.running} running, "
+            f"<rekindle.Session {self._name} ({self._machine.dtype}): {paused}{counts.running} running, "
             f"{counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages free>"
         )

@@ -13,6 +13,7 @@ from rekindle.errors import NotRestored, StorageError, UnsafeStorage
 from rekindle.program_key import Difference, Target, apart
 from rekindle.program_shelf import ProgramShelf
 from rekindle.program_store import ProgramStore
+from rekindle.restored import difference_words
 from rekindle.programs import Key, program_name
 from rekindle.snapshot_store import SnapshotStore
 from rekindle.snapshots import explain_missing
@@ -70,10 +71,12 @@ class Stored:
     Attributes:
         store: None where nothing is kept.
         pages: what an earlier session left there, parents before children.
+        differences: of the key, from the stored snapshot that is most like it and cannot be used.
     """
 
     store: SnapshotStore | None
     pages: Sequence[StoredPage]
+    differences: Mapping[str, Difference]
 
 
 def open_shelf(directory: Path | None, blueprint: Blueprint) -> ProgramShelf | None:
@@ -97,7 +100,7 @@ def open_snapshots(directory: Path | None, blueprint: Blueprint, capacity_bytes:
         UnsafeStorage: somebody else could have written what is in it.
     """
     if directory is None or not blueprint.limits.snapshots:
-        return Stored(None, ())
+        return Stored(None, (), {})
     key, model = blueprint.snapshot_key(), blueprint.checkpoint.source
     differences = explain_missing(directory / SNAPSHOTS, key, model)
     if differences:
@@ -107,10 +110,9 @@ def open_snapshots(directory: Path | None, blueprint: Blueprint, capacity_bytes:
             stacklevel=2,
         )
     store = SnapshotStore(directory / SNAPSHOTS, key, model, capacity_bytes)
-    return Stored(store, store.index())
+    return Stored(store, store.index(), differences or {})
 
 
 def _most_like(differences: Mapping[str, Difference]) -> str:
-    pairs = {part: apart(pair) for part, pair in differences.items()}
-    parts = "; ".join(f"{part} is {here!r} here and {there!r} there" for part, (here, there) in pairs.items())
-    return f", because what is stored differs: {parts}" if parts else ""
+    parts = "; ".join(difference_words(part, *apart(pair)) for part, pair in differences.items())
+    return f", because what is stored differs in {parts}" if parts else ""

@@ -44,7 +44,9 @@ def load_weights(
     if not isinstance(weights, Mapping | str | PathLike):
         raise InvalidRequest(f"weights must be a model as open() takes it, or a mapping of arrays; got {weights!r:.80}")
     if isinstance(weights, Mapping):
-        check_layout({name: np.shape(array) for name, array in weights.items()}, config, "the given weights")
+        check_layout(
+            {name: np.shape(array) for name, array in weights.items()}, config, "the given weights", "Give all of them"
+        )
         tensors: Mapping[str, Any] = {name: np.asarray(weights[name]) for name in expected_shapes(config)}
     else:
         checkpoint = open_checkpoint(weights, family=family)

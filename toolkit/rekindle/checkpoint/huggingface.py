@@ -36,7 +36,8 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     config = parse_config(settings, f"{source}/config.json", family)
     files = _weight_files(directory)
     owners = {name: file for file in files for name in file.shapes}
-    check_layout({name: file.shapes[name] for name, file in owners.items()}, config, source)
+    remedy = "Fetch the model again" if family is None else f"Is the given family right, {family}?"
+    check_layout({name: file.shapes[name] for name, file in owners.items()}, config, source, remedy)
     tensors = LazyTensors({name: owners[name].loader(name) for name in expected_shapes(config)})
     generation = _generation_config(directory)
     eos_ids = _eos_ids(generation, settings, source)

@@ -22,7 +22,9 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def check_layout(found: Mapping[str, tuple[int, ...]], config: ModelConfig, source: str) -> None:
+def check_layout(
+    found: Mapping[str, tuple[int, ...]], config: ModelConfig, source: str, remedy: str = "Fetch the model again"
+) -> None:
     """Compare the shapes in a file's header with those that its config asks for. More tensors than those are fine.
 
     Raises:
@@ -33,7 +35,7 @@ def check_layout(found: Mapping[str, tuple[int, ...]], config: ModelConfig, sour
     if missing:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         hint = "; its config says tie_word_embeddings is false" if missing == [OUTPUT] else ""
-        raise CheckpointError(f"{source}: missing {shown}{hint}. Fetch the model again")
+        raise CheckpointError(f"{source}: missing {shown}{hint}. {remedy}")
     for name, shape in expected.items():
         if found[name] != shape:
             raise CheckpointError(f"{source}: {name} must have the shape {shape} by its config, got {found[name]}")

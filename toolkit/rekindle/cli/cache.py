@@ -1,4 +1,4 @@
-"""`python -m rekindle cache`: what the cache directory holds, why, whether it is whole, and less of it.
+"""`python -m rekindle cache`: list, measure, explain, verify, prune or clear what the cache directory holds.
 
 Nothing that is stored is deserialized here, and sessions may use the directory meanwhile.
 """

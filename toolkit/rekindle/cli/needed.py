@@ -80,7 +80,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("max-logprobs", "the most alternatives that a request may ask for"),
     ):
         settings.add_argument(f"--{name}", type=int, metavar="N", help=what)
-    settings.add_argument("--ticks", choices=("prefill-first", "combined"), help="whether ticks have both parts")
+    settings.add_argument(
+        "--ticks", choices=("prefill-first", "combined"), help="whether prompts and decode rows may share a tick"
+    )
     for part, what in (("prefill", "prompt tokens"), ("decode", "decode rows")):
         settings.add_argument(
             f"--{part}-buckets", type=_numbers, metavar="N,N", help=f"padded {what} of a tick, such as 16,64"

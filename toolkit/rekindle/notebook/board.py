@@ -85,7 +85,7 @@ class Board:
     def speed(self) -> str:
         """Tokens per second in words."""
         if self.rate.now is None or self.rate.mean is None:
-            return "known once it has been looked at for a second"
+            return "measured after the first second"
         return f"{self.rate.now:,.1f} now, {self.rate.mean:,.1f} over the last {self.rate.seconds:.0f} s"
 
     def first_token(self) -> str:

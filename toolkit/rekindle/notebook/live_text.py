@@ -116,7 +116,7 @@ def _screen(request: Request, cell: Cell) -> Screen:
     if (found := kernel()) is None:
         return Printed(request)
     if cell == "ends":
-        heard, otherwise = True, "To stop it, call its cancel()."
+        heard, otherwise = True, "To stop it, call cancel() of the handle."
     else:
         heard = cell == "awaits" and not in_trio() and hears_clicks_while_a_cell_awaits(found)
         otherwise = "To stop it, interrupt the kernel."
