@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,6 +71,24 @@ def busy(model: Path) -> rekindle.Session:
     return session
 
 
+def too_late(session: rekindle.Session, model: Path) -> None:
+    """What takes the whole interpreter, once that has begun to end: says how each fails, and why."""
+    threading.main_thread().join()
+    calls: dict[str, Callable[[], object]] = {
+        "open": lambda: rekindle.open_sync(model, progress=False, **SETTINGS),
+        "update_weights": lambda: session.update_weights_sync(model),
+        "save": lambda: session.save_sync(progress=False),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except rekindle.RekindleError as error:
+            why = "the process is ending" in str(error) and type(error.__cause__).__name__
+            sys.stdout.write(f"{name}: {type(error).__name__} {why}\n")
+    sys.stdout.write(f"generate: {session.generate_sync(**asked(1)).finish_reason}\n")
+    session.close_sync()
+
+
 if __name__ == "__main__":
     situation, model = sys.argv[1], Path(sys.argv[2])
     threads.EXIT_SECONDS = 0.0 if situation == "while it compiles" else 100.0
@@ -93,6 +111,10 @@ if __name__ == "__main__":
                 return session
 
             session = asyncio.run(main())
+        case "by another thread":
+            session = rekindle.open_sync(model, progress=False, **SETTINGS)
+            session.generate_sync(**asked(0))
+            threading.Thread(target=too_late, args=(session, model)).start()
         case "while it compiles":
             session = rekindle.open_sync(model, progress=False, **(SETTINGS | LAZY))
             session.submit(**asked(0))

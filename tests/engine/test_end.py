@@ -37,3 +37,14 @@ def test_a_script_that_leaves_its_session_open_ends_well(situation: str, familie
 
 def test_a_script_that_ends_while_the_compiler_runs_waits_for_it_and_says_so(families: Path) -> None:
     assert ended("while it compiles", families / "llama-tied") == (0, "", f"{WAITING}\n")
+
+
+def test_what_comes_too_late_is_an_error_that_says_so_and_requests_are_served(families: Path) -> None:
+    status, said, complaints = ended("by another thread", families / "llama-tied")
+    assert said.splitlines() == [
+        "open: ModelError NoneType",
+        "update_weights: ModelError RuntimeError",
+        "save: StorageError NoneType",
+        "generate: length",
+    ]
+    assert (status, complaints) == (0, "")

@@ -18,6 +18,7 @@ WAITS = {
     "the body of a for": "for piece in session.stream_sync(token_ids=PROMPT, **LONG): time.sleep(60)",
     # ipykernel's own handler only tells the loop, which such a cell blocks.
     "generate_sync in a cell that awaits": "await asyncio.sleep(0)\nsession.generate_sync(token_ids=PROMPT, **LONG)",
+    "show_sync in a cell that awaits": "await asyncio.sleep(0)\nsession.show_sync(token_ids=PROMPT, **LONG)",
 }
 
 

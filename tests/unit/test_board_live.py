@@ -304,6 +304,18 @@ def test_it_is_drawn_with_a_view_and_stays_without_one(session: Session, drawn: 
     assert drawn[1] == dashboard._repr_mimebundle_()
 
 
+def test_where_there_are_no_widgets_it_is_drawn_once_and_without_a_word(
+    session: Session, drawn: list[Mapping[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    dashboard = session.dashboard()
+    for _ in range(2):
+        with pytest.raises(NotImplementedError):  # on which IPython goes on to the next that an object has
+            dashboard._ipython_display_()
+    assert set(dashboard._repr_mimebundle_()) == {"text/plain", "text/html"}
+    assert drawn == []
+
+
 def test_two_outputs_of_one_have_one_thread_and_both_stay(session: Session, drawn: list[Mapping[str, object]]) -> None:
     dashboard = session.dashboard()
     for _ in range(2):

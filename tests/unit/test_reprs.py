@@ -94,6 +94,21 @@ def test_a_paused_session_says_so() -> None:
         session.resume()
 
 
+def test_a_prefix_says_whether_it_is_held() -> None:
+    def state(prefix: rekindle.Prefix) -> str:
+        shown, _ = DisplayFormatter().format(prefix)  # type: ignore[no-untyped-call]
+        return f"{shown['text/plain'].partition('tokens')[2]}{shown['text/html']}"
+
+    with fake_session() as session:
+        released, kept = session.prefix_sync(token_ids=[1, 2]), session.prefix_sync(token_ids=[1, 2])
+        released.release()
+        assert "held" in state(kept)
+    for prefix, said in ((kept, "gone with its session"), (released, "released")):
+        assert state(prefix).startswith(f", {said}>")
+        assert state(prefix).count(said) == 2
+        assert "held" not in state(prefix)
+
+
 @pytest.mark.parametrize("model", ["a-model", "owner/name"])
 def test_a_session_is_named_as_it_was_opened(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_session() as fake:

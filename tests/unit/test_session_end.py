@@ -13,7 +13,7 @@ import pytest
 from anyio import to_thread
 
 from rekindle.callers import Callers
-from rekindle.errors import EngineFailed, QueueFull, SessionClosed
+from rekindle.errors import EngineFailed, InvalidRequest, QueueFull, SessionClosed
 from rekindle.host import Host
 from rekindle.machine import Machine
 from rekindle.messages import Message, Rejected, Text
@@ -188,6 +188,27 @@ async def test_a_session_that_is_dropped_stops_its_engine(freed: list[str]) -> N
     assert dropped() is None
     await host.stopped.grown(0)
     assert freed == ["rekindle-engine"]
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool) -> None:
+    """An error has the frames of whom it was raised to, and so their session."""
+
+    def use(session: Session) -> Host:
+        if stepped:
+            session.pause_sync()
+        handle = session.submit("the fake model has no tokenizer")
+        if stepped:
+            session.step_sync()
+        try:
+            handle.result(timeout=60)
+        except InvalidRequest:
+            return session._host
+        raise AssertionError("it is turned away")
+
+    host = use(fake_session())
+    gc.collect()
+    assert host.stopped.grown_blocking(0, timeout=60), "the engine holds what it said last"
 
 
 async def test_one_that_comes_while_the_session_ends_is_answered_too() -> None:

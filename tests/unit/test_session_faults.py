@@ -1,6 +1,8 @@
 """Whatever goes wrong around a session: who waits is answered, errors say where they are from, and nothing stays."""
 
+import asyncio
 import os
+import signal
 import threading
 import traceback
 import warnings
@@ -16,7 +18,7 @@ from anyio import to_thread
 import rekindle
 from rekindle.actor import Actor
 from rekindle.engine import Actors
-from rekindle.errors import EngineFailed, RequestCancelled, SessionClosed
+from rekindle.errors import EngineFailed, ModelError, RequestCancelled, SessionClosed
 from rekindle.handled import Handled
 from rekindle.machine import Machine
 from rekindle.messages import Message
@@ -123,6 +125,32 @@ def test_a_signal_handlers_own_exception_cancels_the_request_that_is_waited_for(
         assert handle.standing.state in ("cancelling", "cancelled")
 
 
+@pytest.mark.parametrize("ending", [(True,), (False, True)], ids=["begun before", "begins just now"])
+def test_a_model_that_is_opened_while_the_process_ends_cannot_be_which_is_said(
+    ending: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _begin_to_end(monkeypatch, ending)
+    with pytest.raises(ModelError, match=r"^some-model: weights cannot be read any more, .* its main thread is done"):
+        rekindle.open_sync("some-model", progress=False)
+
+
+def test_any_other_reason_why_no_thread_begins_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    _begin_to_end(monkeypatch, (False, False))
+    with pytest.raises(RuntimeError, match="no thread"):
+        rekindle.open_sync("some-model", progress=False)
+
+
+def _begin_to_end(monkeypatch: pytest.MonkeyPatch, ending: tuple[bool, ...]) -> None:
+    """Have no thread begin any more, and say so at the so-many-th question."""
+    answers = iter(ending)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no thread")
+
+    monkeypatch.setattr("rekindle.opening.ending", lambda: next(answers))
+    monkeypatch.setattr("rekindle.opening.Host", refuse)
+
+
 # What the author of an actor is told
 
 
@@ -158,8 +186,8 @@ def test_an_actor_that_says_something_else_than_messages_is_named(said: object, 
         with pytest.raises(EngineFailed, match=told) as failed:
             session.generate_sync(token_ids=PROMPT, max_tokens=2)
         cause = failed.value.__cause__
-    if "handle" in told:
-        assert getattr(cause, "__notes__", []) == ["The actor 'detokenizer' raised it at Output."]
+    note = "The actor 'detokenizer' " + ("said it." if "nobody takes" in told else "raised it at Output.")
+    assert getattr(cause, "__notes__", []) == [note]
 
 
 # What watchers are told
@@ -213,6 +241,7 @@ def test_a_forked_process_is_told_that_the_engine_is_not_in_it() -> None:
         read, write = os.pipe()
         child = os.fork()
         if not child:
+            signal.alarm(60)  # ends it, should it hang
             try:
                 session.generate_sync(token_ids=PROMPT, max_tokens=2)
             except SessionClosed as error:
@@ -223,3 +252,33 @@ def test_a_forked_process_is_told_that_the_engine_is_not_in_it() -> None:
         with os.fdopen(read) as told:
             assert f"the engine is in process {os.getpid()}" in told.read()
         assert session.generate_sync(token_ids=PROMPT, max_tokens=2).token_ids
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are of POSIX")
+@pytest.mark.filterwarnings("ignore:os.fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("wait", ["pause", "save", "close", "aclose"])
+def test_nothing_waits_in_a_forked_process_for_the_engine_of_its_parent(wait: str) -> None:
+    session = held_session()
+    handle = session.submit(token_ids=PROMPT, max_tokens=2)
+    waits: dict[str, Callable[[], object]] = {
+        "pause": session.pause_sync,
+        "save": session.save_sync,
+        "close": session.close_sync,
+        "aclose": lambda: asyncio.run(session.close()),
+    }
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        outcome = 1
+        try:
+            waits[wait]()
+            outcome = 2
+        except SessionClosed as error:
+            outcome = 3 if "which this one was forked from" in str(error) else 1
+        finally:
+            os._exit(outcome)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == (2 if "close" in wait else 3)
+    assert not handle.done, "the parent goes on"
+    session.close_sync()

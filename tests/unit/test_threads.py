@@ -62,6 +62,19 @@ Work(work, "test", stopped.set)
 """) == (0, "ended", "")
 
 
+def test_work_that_an_interrupt_kept_from_beginning_is_not_waited_for() -> None:
+    assert ended("""
+def interrupted(*arguments, **keywords):
+    raise KeyboardInterrupt
+
+threading._start_new_thread = threading._start_joinable_thread = interrupted
+try:
+    Work(stopped.wait, "test", stopped.set)
+except KeyboardInterrupt:
+    tell(str(len(threading.enumerate())))
+""") == (0, "2", "")
+
+
 def test_the_exit_status_is_the_scripts() -> None:
     assert ended("""
 Work(stopped.wait, "test", stopped.set)

@@ -112,6 +112,7 @@ async def test_a_trace_is_of_one_with_statement_and_of_an_open_session(session: 
         kept = closed.trace()
     with pytest.raises(SessionClosed), kept:
         pass
+    assert repr(kept) == "<rekindle.Trace not begun: 0 messages, 0 ticks, 0 requests, 0.0 ms>"
     assert closed.trace().handled == ()
 
 

@@ -203,6 +203,11 @@ def test_hostile_text_is_text_of_whole_characters() -> None:
     assert track == HOSTILE.encode("utf-8", "backslashreplace").decode()
 
 
+def test_ticks_without_a_request_are_a_file() -> None:
+    events = json.loads(perfetto.as_json(recorded(Planned(5, (), (), 3, ())), 1.0, 0))["traceEvents"]
+    assert [event["args"]["requests"] for event in events if event["ph"] == "C"] == [0, 0]
+
+
 async def test_an_empty_trace_and_one_that_records_are_files_too(session: Session, tmp_path: Path) -> None:
     trace = session.trace()
     assert all(event["ph"] == "M" for event in written(trace, tmp_path / "empty.json"))

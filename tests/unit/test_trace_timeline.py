@@ -5,14 +5,14 @@ import re
 from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
-from typing import get_args
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import anyio
 import pytest
 
 from rekindle.drawing import CHARACTER, WIDTH
-from rekindle.errors import RekindleError
+from rekindle.errors import ConfigError, RekindleError
 from rekindle.handled import Handled
 from rekindle.messages import Plan
 from rekindle.scheduler import Scheduler
@@ -22,7 +22,7 @@ from rekindle.text.tokenizer import Tokenizer
 from rekindle.timeline import Kind, Timeline
 from rekindle.timeline_drawing import BARS, RIGHT_HEAD, draw
 from rekindle.timeline_view import MOST_COLUMNS, MOST_ROWS, view
-from rekindle.timeline_words import LETTERS, MEANT
+from rekindle.timeline_words import LETTERS, MEANT, facts
 from rekindle.trace import Trace
 from rekindle.trace_records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Seen
 from tests.unit.test_markup import DRAWN, HOSTILE, SPELLED, read
@@ -182,6 +182,7 @@ async def test_each_end_is_at_its_tick_and_surplus_tokens_are_not_its_own(sessio
     assert row(text, "request 0") == "Pdddds"
     assert "3 + 5, stop" in text
     assert text.splitlines()[-1].endswith("rejected")
+    assert "\n0 tokens generated" in facts(rejected, timeline_of(trace))
 
 
 async def test_a_stop_string_ends_a_request_where_the_text_is_complete(texts: Session) -> None:
@@ -302,7 +303,18 @@ async def test_a_trace_that_begins_in_the_middle_shows_what_it_saw(held: Session
     assert timeline.courses[0].prompt is None
     assert set(kinds[0].values()) <= {"decode", None}
     assert next(iter(kinds[1].values())) == "queued", "it left the waiting queue in the trace, so it was there before"
-    assert "? + " in trace.timeline().text
+    drawing, seen = trace.timeline(), timeline.courses[0].generated
+    assert 0 < seen < 9
+    assert f"? + ≥{seen}, length" in drawing.text
+    assert f"at least {seen} tokens generated" in drawing.svg
+    assert "3 + 4, length" in drawing.text
+    assert "\n4 tokens generated" in drawing.svg
+
+
+def test_of_one_that_began_before_no_more_tokens_are_said_to_be_its_own_than_are() -> None:
+    ticks = [fact for tick in range(2, 6) for fact in (Planned(tick, (), (1,), 0, ()), Given(tick, (1,)))]
+    (course,) = Timeline(recorded(*ticks, Cut(1, 3), Over(1, "stop", ""))).courses.values()
+    assert (course.joined, course.generated) == (None, 3)
 
 
 async def test_any_end_of_a_trace_makes_a_timeline(session: Session) -> None:
@@ -316,6 +328,15 @@ async def test_any_end_of_a_trace_makes_a_timeline(session: Session) -> None:
 
 
 # The picture
+
+
+def test_what_is_to_be_drawn_is_told_by_collections_of_numbers(session: Session) -> None:
+    trace: Any = session.trace()
+    for wrong in ({"requests": 3}, {"ticks": 3}, {"requests": "3"}):
+        with pytest.raises(ConfigError, match=r"must be a collection of numbers, such as .*, got '?3"):
+            trace.timeline(**wrong)
+    for right in ({"requests": [3]}, {"requests": {3}, "ticks": range(3)}):
+        assert "0 requests over 0 ticks" in trace.timeline(**right).text
 
 
 def test_a_trace_of_nothing_is_a_picture_of_nothing(session: Session) -> None:

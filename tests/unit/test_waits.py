@@ -1,16 +1,23 @@
 """An operation that waits is one and the same, awaited or blocking: its results, its errors, and how it is left."""
 
 import asyncio
+import gc
+import signal
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import count
+from types import FrameType
 from typing import Any, TypeVar
 
 import anyio
 import pytest
 from anyio import to_thread
 
+from rekindle import waits
 from rekindle.feed import Feed
 from rekindle.progress import Progress
 from rekindle.progress_bars import ProgressBars
@@ -202,6 +209,81 @@ def test_leaving_a_blocking_one_early_is_thrown_into_it(monkeypatch: pytest.Monk
     with pytest.raises(KeyboardInterrupt):
         blocked(left_by(KeyboardInterrupt, left, feed))
     assert left == ["True", "cleaned up"]
+
+
+def test_an_interrupt_between_two_waits_is_heard_though_a_loop_runs() -> None:
+    """The handler of `asyncio.run`, as that of a cell that awaits, would only tell the loop, which is blocked."""
+    left: list[str] = []
+
+    def drawing() -> Waits[None]:
+        try:
+            yield Wait(closed_with())
+            signal.raise_signal(signal.SIGINT)
+            left.append("went on")
+        finally:
+            left.append("cleaned up")
+
+    async def cell() -> None:
+        before = signal.getsignal(signal.SIGINT)
+        assert before is not signal.default_int_handler
+        with pytest.raises(KeyboardInterrupt):
+            blocked(drawing())
+        assert signal.getsignal(signal.SIGINT) is before
+
+    asyncio.run(cell())
+    assert left == ["cleaned up"]
+
+
+def test_wherever_an_interrupt_comes_what_has_begun_is_cleaned_up() -> None:
+    """Also between two waits, outside of the operation: what it began may be a request."""
+    begun: list[Feed[int]] = []
+    left: list[str] = []
+    interrupts: list[int] = []
+
+    def operation() -> Waits[None]:
+        feed = closed_with(1)
+        begun.append(feed)
+        try:
+            for _ in range(3):
+                yield Wait(feed)
+        finally:
+            left.append("cleaned up")
+
+    def interrupted(line: int) -> weakref.ref[Feed[int]] | None:
+        """Raise before the so-many-th line of what runs the operation: the operation's feed, if it had begun."""
+        begun.clear()
+        left.clear()
+        lines = count()
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            if frame.f_code.co_filename == waits.__file__ and event == "line" and next(lines) == line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            blocked(operation())
+        except KeyboardInterrupt:
+            interrupts.append(line)
+            cleaned = list(left)  # now: its frames live on as long as their interrupt is looked at
+        else:
+            cleaned = ["cleaned up"]
+        finally:
+            sys.settrace(before)
+        assert cleaned == ["cleaned up"] * len(begun)
+        return weakref.ref(begun.pop()) if begun else None
+
+    gc.collect()
+    gc.disable()  # what goes at once is in no cycle
+    try:
+        held = [interrupted(line) for line in range(20)]
+    finally:
+        gc.enable()
+    assert interrupts == [*range(len(interrupts))]
+    assert len(interrupts) > 10
+    assert not any(feed() for feed in held if feed is not None), "the interrupt holds itself"
 
 
 @pytest.mark.anyio

@@ -11,7 +11,7 @@ import pytest
 from anyio import to_thread
 
 from rekindle.actor import Actor
-from rekindle.errors import EngineFailed, SessionClosed
+from rekindle.errors import ConfigError, EngineFailed, SessionClosed
 from rekindle.feed import Feed
 from rekindle.handled import Handled
 from rekindle.messages import Message, Output, Submit, Text
@@ -177,11 +177,33 @@ async def test_a_message_whose_actor_fails_is_not_seen_and_the_block_is_left_wit
         assert {each.actor for each in seen} == {"intake", "scheduler", "stepper"}
 
 
+async def test_who_is_no_function_is_refused_at_the_call(session: Session) -> None:
+    wrong: Any = None
+    with pytest.raises(ConfigError, match=r"see must be a function that takes a rekindle\.Handled, got None"):
+        session.watch(wrong)
+
+
+async def test_it_says_what_it_is_and_whether_it_watches(session: Session) -> None:
+    watching = session.watch(print)
+    off = "<rekindle.Watching by <built-in function print>, off: enter it with 'with'>"
+    assert repr(watching) == off
+    with watching:
+        assert repr(watching) == "<rekindle.Watching by <built-in function print>, on>"
+    assert repr(watching) == off
+    session.close_sync()
+    with pytest.raises(SessionClosed):
+        watching.__enter__()
+    assert repr(watching) == off
+
+
 # Threads
 
 
 async def test_blocks_of_many_threads_do_not_lose_each_other(session: Session) -> None:
     before = sys.getswitchinterval()
+    engine = session._host._engine
+    assert engine is not None
+    watchers = dict(engine._watchers)
     told: Counter[int] = Counter()
 
     def watch(number: int) -> None:
@@ -199,4 +221,4 @@ async def test_blocks_of_many_threads_do_not_lose_each_other(session: Session) -
     finally:
         sys.setswitchinterval(before)
     assert set(told) == set(range(4)), "a block was forgotten"
-    assert not session._host._engine._watchers, "a block was not left"  # type: ignore[union-attr]
+    assert engine._watchers == watchers, "a block was not left"

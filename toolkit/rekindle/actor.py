@@ -38,6 +38,7 @@ async def run(actor: Actor, mailbox: "Mailbox[Message]", send: Callable[[Message
     while True:
         for message in await answers(actor, await mailbox.receive()):
             send(message)
+            del message  # or what it holds lives until the next: an error has the frames of its caller, and a session
 
 
 class Waiter:

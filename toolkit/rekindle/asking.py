@@ -29,6 +29,11 @@ class Asking:
         """Token ids are below it."""
         return self._machine.model.vocab_size
 
+    @property
+    def served(self) -> bool:
+        """Whether the session neither is closed nor has failed."""
+        return self._host.error is None
+
     def with_options(self, options: Mapping[str, Any]) -> "Asking":
         """The same with more options that need not be given."""
         return Asking(self._host, self._machine, self._callers, {**self._options, **options})

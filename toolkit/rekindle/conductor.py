@@ -74,6 +74,7 @@ class Conductor:
             self._doing = await self._commands.receive()
             await self._do(self._doing)
             self._doing.answer.close()
+            self._doing = None
 
     async def _do(self, command: Command) -> None:
         match command:

@@ -66,7 +66,7 @@ class Feed(Generic[T]):
         return self._has_more(seen)
 
     def grown_blocking(self, seen: int, timeout: float | None = None) -> bool:
-        """The same for a thread without a loop."""
+        """The same for a thread without a loop; an interrupt ends it also where it blocks one."""
         __tracebackhide__ = True
         waiter = _ThreadWaiter()
         self._waiting.append((waiter, seen))

@@ -37,7 +37,7 @@ class Host:
     def __init__(self, build: Build, deliver: Deliver, ended: Callable[[Exception], None]):
         self.opening: Feed[Progress] = Feed()
         self.stopped: Feed[None] = Feed()
-        self.error: Exception | None = None
+        self._error: Exception | None = None
         self.machine: Machine | None = None
         self._engine: Engine | None = None
         self._build, self._deliver, self._ended = build, deliver, ended
@@ -74,6 +74,21 @@ class Host:
             self._engine.unwatch(see)
 
     @property
+    def error(self) -> Exception | None:
+        """Why it serves no more, if so."""
+        if self._error is None and self.elsewhere:
+            return SessionClosed(
+                f"the engine is in process {self._process}, which this one was forked from: open a session here, or "
+                'start processes with multiprocessing\'s "spawn"'
+            )
+        return self._error
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether this process was forked from the one that it is in: nothing will ever be heard of it here."""
+        return os.getpid() != self._process
+
+    @property
     def paused(self) -> bool:
         """Whether the engine is there and paused."""
         return self.error is None and self._engine is not None and self._engine.conductor.paused
@@ -91,11 +106,6 @@ class Host:
     def _serving(self) -> Engine:
         if self.error is not None:
             raise self.error.with_traceback(None)
-        if os.getpid() != self._process:
-            raise SessionClosed(
-                f"the engine is in process {self._process}, which this one was forked from: open a session here, or "
-                'start processes with multiprocessing\'s "spawn"'
-            )
         assert self._engine is not None, "nobody has a session before it serves"
         return self._engine
 
@@ -105,13 +115,13 @@ class Host:
             self._engine = Engine(machine.actors, self._deliver)
             self._engine.watch(TickLog(lambda: machine.stats().scheduler))
             anyio.run(self._serve)
-            self.error = SessionClosed(
+            self._error = SessionClosed(
                 "the session is closed, by close() or because nothing held it any more; open another with "
                 "rekindle.open()"
             )
         except BaseException as error:
-            self.error = self._explained(error)
-        self._ended(self.error)
+            self._error = self._explained(error)
+        self._ended(self._error)
         if self._engine is not None:
             self._engine.conductor.close()
         try:

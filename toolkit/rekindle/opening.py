@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 from rekindle.callers import Callers
 from rekindle.config import Settings, SettingsOptions, known_settings
 from rekindle.engine import Compose
-from rekindle.errors import ConfigError
+from rekindle.errors import ConfigError, ModelError
 from rekindle.host import Host
 from rekindle.machine import build
 from rekindle.models.families import Family
 from rekindle.progress_bars import ProgressBars
 from rekindle.request import SamplingOptions
 from rekindle.session import Session
+from rekindle.threads import TOO_LATE, ending
 from rekindle.waits import Waits, awaited, blocked, shown
 
 
@@ -123,8 +124,16 @@ class Opening:
         return blocked(self._opened())
 
     def _opened(self) -> Waits[Session]:
+        too_late = ModelError(f"{self._model}: {TOO_LATE}")
+        if ending():
+            raise too_late
         callers = Callers(self._settings.max_waiting)
-        host = Host(self._build, callers.deliver, callers.fail_all)
+        try:
+            host = Host(self._build, callers.deliver, callers.fail_all)
+        except RuntimeError as error:
+            if ending():  # since this moment: a thread can no longer be begun
+                raise too_late from error
+            raise
         try:
             with ProgressBars(self._progress) as bars:
                 yield from shown(host.opening, bars)

@@ -83,7 +83,7 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
     counts = {name: list(accumulate(changes)) for name, changes in more.items()}
     for place, tick in enumerate(timeline.ticks.values()):
         yield from (_counter(name, tick.planned, each[place]) for name, each in counts.items())
-    if timeline.ticks and all(course.how for course in timeline.courses.values()):
+    if timeline.ticks and timeline.courses and all(course.how for course in timeline.courses.values()):
         last = max(course.at["ended"] for course in timeline.courses.values())
         yield from (_counter(name, last, 0) for name in ("running", "waiting"))
 

@@ -37,7 +37,14 @@ class Prefix:
         self._release = weakref.finalize(self, handle.withdraw)
 
     def __repr__(self) -> str:
-        return f"<rekindle.Prefix of {self.tokens} tokens{'' if self._release.alive else ', released'}>"
+        state = "" if self._state == "held" else f", {self._state}"
+        return f"<rekindle.Prefix of {self.tokens} tokens{state}>"
+
+    @property
+    def _state(self) -> str:
+        if not self._release.alive:
+            return "released"
+        return "held" if self._asking.served else "gone with its session"
 
     @property
     def cached_tokens(self) -> int:
@@ -46,8 +53,7 @@ class Prefix:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         known = {"tokens": f"{self.tokens:,}", "cached when it was made": str(self.cached)}
-        state = "held" if self._release.alive else "released"
-        shown = markup.card("Prefix", state, markup.passage(as_text(self._prompt)), markup.facts(known))
+        shown = markup.card("Prefix", self._state, markup.passage(as_text(self._prompt)), markup.facts(known))
         return markup.bundle(repr(self), shown)
 
     @overload

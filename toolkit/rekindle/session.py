@@ -435,6 +435,9 @@ class Session:
 
         It is called on the engine's thread, between two messages, so it has to be quick. If it raises, it is called no
         more, and its error comes out of the `with` statement. Entering it raises as `pending`.
+
+        Raises:
+            ConfigError: `see` is no function.
         """
         return Watching(self._host, see)
 

@@ -20,7 +20,7 @@ class Stage:
     """
 
     def __init__(self, name: str, actor: Actor, send: Callable[[Message], None], see: See):
-        self._name, self._actor, self._send, self._see = name, actor, send, see
+        self._name, self._actor, self._post, self._see = name, actor, send, see
         self._busy = False
         self._freed: anyio.Event | None = None
         self.mailbox: Mailbox[Message] = Mailbox()
@@ -47,6 +47,13 @@ class Stage:
         while self._busy:
             self._freed = anyio.Event()
             await self._freed.wait()
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._post(message)
+        except TypeError as error:  # it is no message, or nobody takes it
+            error.add_note(f"The actor {self._name!r} said it.")
+            raise
 
     async def _taken(self, message: Message) -> Handled:
         self._busy, began = True, perf_counter()

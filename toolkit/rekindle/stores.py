@@ -13,8 +13,8 @@ from rekindle.errors import NotRestored, StorageError, UnsafeStorage
 from rekindle.program_key import Difference, Target, apart
 from rekindle.program_shelf import ProgramShelf
 from rekindle.program_store import ProgramStore
-from rekindle.restored import difference_words
 from rekindle.programs import Key, program_name
+from rekindle.restored import difference_words
 from rekindle.snapshot_store import SnapshotStore
 from rekindle.snapshots import explain_missing
 from rekindle.storage import cache_dir

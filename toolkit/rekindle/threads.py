@@ -25,7 +25,11 @@ EXIT_SECONDS = 10.0
 """How long a process that ends waits for work that goes on."""
 LOOK_SECONDS = 0.05
 """How often it looks how far that is."""
-WAITING = "rekindle: this process ends when the compiler has made the program it is at; Ctrl-C ends it now"
+WAITING = "rekindle: waiting for a compilation to finish before this process ends; Ctrl-C ends it now"
+TOO_LATE = (
+    "weights cannot be read any more, because the process is ending: its main thread is done. Do this before, or have "
+    "it wait for the thread that does, as with thread.join()"
+)
 
 
 class Work(threading.Thread):
@@ -134,8 +138,8 @@ def _say(text: str) -> None:
 
 
 def _works() -> list[Work]:
-    """What goes on; in a process that was forked, nothing does."""
-    return [thread for thread in threading.enumerate() if isinstance(thread, Work)]
+    """What goes on; in a process that was forked, nothing does. An interrupt may leave one that never began."""
+    return [thread for thread in threading.enumerate() if isinstance(thread, Work) and thread.is_alive()]
 
 
 @contextmanager

@@ -112,6 +112,11 @@ class Course:
         """Whether more was seen of it than that it lost its pages."""
         return self.joined is not None or bool(self.cells or self.how)
 
+    @property
+    def whole(self) -> bool:
+        """Whether it was seen from its beginning; one that is turned away at once joins nobody."""
+        return self.joined is not None or (self.how == "rejected" and not self.cells)
+
     def there(self, tick: int) -> bool:
         """Whether it waited or ran then, as far as was seen, and had not ended."""
         first, after = self._there
@@ -256,8 +261,7 @@ class Timeline:
 
 
 def _cut(course: Course, tokens: int) -> None:
-    """Its tokens after so many were not its own."""
+    """Its tokens after so many were not its own; of one that began before the trace, some of these may not be known."""
     given = [cell for cell in course.cells.values() if cell.given]
-    if course.prompt is not None:
-        for cell in given[tokens:]:
-            cell.given = False
+    for cell in given[tokens:]:
+        cell.given = False

@@ -50,7 +50,8 @@ def summary(course: Course) -> str:
         return how
     prompt = "?" if course.prompt is None else f"{course.prompt}"
     cached = f" ({course.cached} cached)" if course.cached else ""
-    return f"{prompt}{cached}{'' if course.hold else f' + {course.generated}'}, {how}"
+    least = "" if course.whole else "≥"
+    return f"{prompt}{cached}{'' if course.hold else f' + {least}{course.generated}'}, {how}"
 
 
 def facts(course: Course, timeline: Timeline) -> str:
@@ -60,7 +61,8 @@ def facts(course: Course, timeline: Timeline) -> str:
     if course.prompt is not None:
         lines.append(f"prompt of {counted(course.prompt, 'token')}, {course.cached or 0:,} of them cached")
     if not course.hold:
-        lines.append(f"{counted(course.generated, 'token')} generated")
+        least = "" if course.whole else "at least "
+        lines.append(f"{least}{counted(course.generated, 'token')} generated")
     joined = course.at.get("joined")
     if joined is not None:
         planned = next((timeline.ticks[tick].planned for tick in course.cells), None)

@@ -46,7 +46,11 @@ class Trace:
         if self._began is not None or self._watching is None:
             raise SessionError("a trace is of one with statement; begin another with session.trace()")
         self._began = perf_counter()
-        self._watching.__enter__()
+        try:
+            self._watching.__enter__()
+        except SessionError:
+            self._began = None
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -83,7 +87,14 @@ class Trace:
             requests: the ids of those to draw; None for all, as far as they fit.
             ticks: the numbers of those to draw, say `range(100, 140)`; None for all, or where not all requests are
                 drawn, all that those are in.
+
+        Raises:
+            ConfigError: `requests` or `ticks` is nothing that has numbers in it.
         """
+        wanted: dict[str, tuple[object, str]] = {"requests": (requests, "[3]"), "ticks": (ticks, "range(100, 140)")}
+        for name, (given, example) in wanted.items():
+            if isinstance(given, str) or not isinstance(given, Collection | None):
+                raise ConfigError(f"{name} must be a collection of numbers, such as {example}, got {given!r:.80}")
         dropped = self.dropped
         note = f"what came before is not known: the oldest {counted(dropped, 'message')} dropped" if dropped else ""
         return timeline_drawing.draw(Timeline(self.handled), requests, ticks, note)

@@ -15,7 +15,7 @@ from rekindle.messages import CacheSaved, CacheSaving, KeepWeights
 from rekindle.preparing import followed, raise_first
 from rekindle.progress import Progress
 from rekindle.progress_bars import ProgressBars
-from rekindle.threads import Work
+from rekindle.threads import Work, ending
 from rekindle.waits import Wait, Waits, shown
 from rekindle.weights import Weights
 
@@ -78,10 +78,10 @@ class Upkeep:
             assert self._host.error is not None, "unanswered by an engine that serves"
             raise self._host.error.with_traceback(None)
         if not answer.complete:
-            raise StorageError(
-                f"{answer.pages} pages were written, and others could not be: see the warnings for the reason; after "
-                "update_weights none are"
-            )
+            why = "see the warnings for the reason; after update_weights none are"
+            if ending():  # of which nobody is warned
+                why = "the process is ending; save before its main thread is done"
+            raise StorageError(f"{answer.pages} pages were written, and others could not be: {why}")
         return answer.pages
 
     def precompiled(self, progress: bool) -> Waits[None]:
@@ -112,7 +112,8 @@ class Upkeep:
                     yield Wait(self._callers.save_cache(self._host.post), timeout=CLOSE_SECONDS)
         finally:  # also where the wait is left: a cancelled scope would not let it begin
             self._host.stop()
-        yield Wait(self._host.stopped)
+        if not self._host.elsewhere:
+            yield Wait(self._host.stopped)
 
 
 def _in_a_thread(load: Callable[[], list[Any]]) -> Feed[list[Any] | BaseException]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeVar
 
-from rekindle.feed import TO_THE_END, Feed
+from rekindle.feed import TO_THE_END, Feed, interruptible
 from rekindle.progress import Progress
 from rekindle.progress_bars import ProgressBars
 
@@ -49,18 +50,26 @@ async def awaited(waits: Waits[T]) -> T:
 def blocked(waits: Waits[T]) -> T:
     """Run an operation on a thread that has nothing else to do."""
     __tracebackhide__ = True
+    with interruptible():  # not the waits alone: what is done between them, such as drawing, blocks a loop too
+        return _blocked(waits)
+
+
+def _blocked(waits: Waits[T], left_by: BaseException | None = None) -> T:
+    __tracebackhide__ = True
     try:
-        wait = next(waits)
+        wait = next(waits) if left_by is None else waits.throw(left_by)
         while True:
-            try:
-                wait.feed.grown_blocking(wait.seen, wait.timeout)
-            except BaseException as error:
-                wait = waits.throw(error)
-            else:
-                wait = next(waits)
+            wait.feed.grown_blocking(wait.seen, wait.timeout)
+            wait = next(waits)
     except StopIteration as ended:
         result: T = ended.value
         return result
+    except BaseException as error:
+        if getgeneratorstate(waits) == GEN_CLOSED:  # its own; anything else is an interrupt, wherever it came
+            raise
+        return _blocked(waits, error)
+    finally:
+        del left_by  # which knows this frame, and so would hold itself
 
 
 def shown(feed: Feed[Progress], bars: ProgressBars) -> Waits[None]:

@@ -3,6 +3,7 @@
 import threading
 from types import TracebackType
 
+from rekindle.errors import ConfigError
 from rekindle.handled import Handled, See
 from rekindle.host import Host
 
@@ -13,17 +14,27 @@ class Watching:
     Args:
         host: of the engine.
         see: called on the engine's thread. After an error it is called no more, and leaving the `with` raises it.
+
+    Raises:
+        ConfigError: `see` is no function.
     """
 
     def __init__(self, host: Host, see: See):
+        if not callable(see):
+            raise ConfigError(f"see must be a function that takes a rekindle.Handled, got {see!r:.80}")
         self._host, self._function = host, see
         self._error: Exception | None = None
         self._watches = False
         self._lock = threading.RLock()
 
+    def __repr__(self) -> str:
+        how = "on" if self._watches else "off: enter it with 'with'"
+        return f"<rekindle.Watching by {self._function!r:.80}, {how}>"
+
     def __enter__(self) -> "Watching":
-        self._error, self._watches = None, True
+        self._error = None
         self._host.watch(self._see)
+        self._watches = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle.errors import ModelError
 from rekindle.model_config import ModelConfig
 from rekindle.models.decoder import Decoder
+from rekindle.threads import TOO_LATE, ending
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,6 +34,9 @@ def load_decoder(
         tensors: by Hugging Face name, looked up when needed.
         dtype: that all weights are cast to.
         loaded: told, on the calling thread, how many tensors were read since it was last called.
+
+    Raises:
+        ModelError: the process is ending.
     """
     reading: dict[tuple[str, ...], Future[jax.Array]] = {}
     nothing: jax.Array = jax.device_put(np.zeros((), dtype))
@@ -49,8 +54,10 @@ def load_decoder(
         try:
             Decoder(config, ask)  # asks for all that there is to read, and is dropped
             return Decoder(config, take)
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, RuntimeError) and ending():  # it takes nothing to do any more
+                raise ModelError(TOO_LATE) from error
             raise
 
 

@@ -21,7 +21,8 @@ class Dashboard:
     """Speed, slots, pages and requests of an engine, which moves by itself in the output of the cell that shows it.
 
     It stops when that output is closed, when the session ends, or at `stop()`; what it showed last stays there. Where
-    there is no notebook it is a table of text, of the moment at which it is printed.
+    there is no notebook it is a table of text, of the moment at which it is printed, and where there are no widgets it
+    does not move.
 
     Args:
         source: the engine.
@@ -63,8 +64,12 @@ class Dashboard:
         if self._source is None or front_end.kernel() is None:
             raise NotImplementedError("what moves takes a notebook and an engine that has not ended")
         if self._panel is None:
-            self._panel = Panel(self._source)
-            self._panel.show(board)
+            try:
+                panel = Panel(self._source)
+                panel.show(board)
+            except Exception as error:  # whatever the reason: IPython would print all of it
+                raise NotImplementedError("what moves takes widgets") from error
+            self._panel = panel
         output = front_end.Output()
         output.draw(_bundle(board) | {VIEW: self._panel.root.get_view_spec()})
         self._outputs.append(output)
