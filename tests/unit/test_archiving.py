@@ -6,6 +6,7 @@ import pytest
 
 from rekindle.archiving import PAGES_AT_ONCE, TICKS_BETWEEN
 from rekindle.messages import CacheSaved, NewWeights, SaveCache
+from rekindle.prefix_nodes import Node
 from rekindle.testing import ByHand, FakeDiskTier, expected_tokens
 
 PAGE = 16
@@ -168,3 +169,96 @@ def test_the_store_is_told_which_prefixes_are_in_use() -> None:
     second.drain()
     last = max(first.disk_tier.pages)
     assert second.disk_tier.used[last] == 1
+
+
+@pytest.mark.parametrize(
+    ("documents", "pages", "host_pages", "pool"), [(4, 3, 4, 6), (6, 2, 4, 6), (6, 3, 8, 6), (6, 3, 8, 12)]
+)
+def test_no_page_of_a_batch_makes_room_for_the_copy_of_another(
+    documents: int, pages: int, host_pages: int, pool: int
+) -> None:
+    one = ByHand(
+        page_size=PAGE,
+        num_pages=1 + pool,
+        max_running=1,
+        overlap=False,
+        max_context=pool * PAGE,
+        host_cache_bytes=host_pages * 128,
+    )
+    for number in range(documents):
+        one.admit(number, [number] * (pages * PAGE + 1), max_tokens=2)
+        while one.in_flight:
+            one.settle()
+            if one.saving:
+                one.settle_save()
+    nodes = one.scheduler.cache.tree.nodes
+    one.say(SaveCache(1))
+    one.drain()
+    assert one.scheduler.stats.disk_pages == nodes, "copies alone would have left the tree"
+    assert one.cache_saved[0].complete
+
+
+@pytest.mark.parametrize("ticks", range(2, 7))
+def test_copies_that_make_room_for_those_of_others_are_no_failure_if_some_stay(ticks: int) -> None:
+    one = ByHand(
+        page_size=PAGE,
+        num_pages=9,
+        max_running=1,
+        overlap=False,
+        max_context=8 * PAGE,
+        host_cache_bytes=3 * 128,
+    )
+    for number in range(6):
+        one.admit(number, [number] * (3 * PAGE + 1), max_tokens=2)
+    for _ in range(ticks):
+        one._settle_all()
+    one.say(SaveCache(1))
+    one.drain()
+    assert one.cache_saved[0].complete
+    assert len(one.ends) == 6
+
+
+def test_a_caller_is_told_soon_though_others_take_all_room_in_the_host_tier_all_the_time() -> None:
+    one = engine(num_pages=17, host_pages=1)
+    for number in range(60):
+        one.admit(number, [number] * (2 * PAGE), max_tokens=5)
+        if number == 20:
+            one.say(SaveCache(1))
+        one.settle()
+        if number % 4 == 0:
+            one._settle_all()
+    assert len(one.cache_saved) == 1
+
+
+def engine_whose_only_copy_is_being_saved() -> tuple[ByHand, Node]:
+    """A caller waits for it to be on disk; another request has taken its page on the device."""
+    one = ByHand(page_size=PAGE, num_pages=3, max_running=1, overlap=False, max_context=2 * PAGE, host_cache_bytes=128)
+    one.admit(0, PROMPT[:PAGE], max_tokens=1)
+    one.settle()
+    one.say(SaveCache(1))
+    (node,) = one.scheduler.cache.find("", PROMPT[:PAGE])
+    one.admit(1, PROMPT[1 : PAGE + 2], max_tokens=1)
+    while len(one.saving) > 1:
+        one.settle_save()
+    assert (node.page, node.host is None, node.disk, len(one.writing)) == (None, False, None, 0)
+    return one, node
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_caller_is_told_of_a_copy_that_was_not_kept(ok: bool) -> None:
+    one, node = engine_whose_only_copy_is_being_saved()
+    one.settle_save(ok=ok)
+    one.drain()
+    assert node.gone != ok
+    assert one.cache_saved[0].complete == ok
+
+
+def test_a_caller_is_told_of_a_failure_to_write_a_page_that_left_the_cache_meanwhile() -> None:
+    one, node = engine_whose_only_copy_is_being_saved()
+    one.settle_save()
+    one.settle()
+    one.admit(2, PROMPT[2 : PAGE + 3], max_tokens=1)
+    assert node.gone
+    one.settle_write(ok=False)
+    one.drain()
+    assert not one.cache_saved[0].complete

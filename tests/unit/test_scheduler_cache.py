@@ -1,11 +1,16 @@
 """Who computes, who finds, who waits, and who goes first, where prompts share prefixes: by hand, message by message."""
 
+import sys
+
 import pytest
 
+from rekindle import waiting
 from rekindle.errors import PromptTooLong
-from rekindle.messages import NewWeights, Plan, Withdraw
+from rekindle.messages import NewWeights, Plan, Saved, Withdraw
 from rekindle.pages import NULL_PAGE
+from rekindle.prefix_nodes import Node
 from rekindle.testing import ByHand, expected_tokens
+from rekindle.waiting import CONSIDERED
 
 SHARED = list(range(48))
 OTHER = list(range(100, 148))
@@ -196,6 +201,64 @@ def test_copies_that_cannot_be_read_are_computed_again() -> None:
     assert engine.tokens[2] == list(expected_tokens([*SHARED, 7], 4))
 
 
+def engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages: int) -> tuple[ByHand, Node]:
+    """It was evicted by a request that runs."""
+    engine = ByHand(
+        page_size=16,
+        num_pages=3,
+        max_running=1,
+        overlap=False,
+        host_cache_bytes=host_pages * PAGE_BYTES,
+        max_context=32,
+    )
+    engine.admit(0, SHARED[:16], max_tokens=1)
+    engine.drain()
+    (node,) = engine.scheduler.cache.find("", SHARED[:16])
+    engine.admit(1, OTHER[:17], max_tokens=1)
+    assert (node.page, node.host is None, node.disk) == (None, False, 0)
+    return engine, node
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_a_copy_that_the_host_tier_did_not_keep_leaves_the_one_on_disk(pruned: bool) -> None:
+    engine, node = engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages=1)
+    if pruned:
+        engine.settle()
+        engine.admit(2, OTHER[16:33], max_tokens=1)
+        assert node.host is None, "the copy made room for another, before it was there"
+    engine.settle_save(ok=False)
+    assert (node.host, node.disk) == (None, 0)
+    assert engine.scheduler.cache.find("", SHARED[:16]) == [node]
+
+
+def test_a_copy_that_the_host_tier_did_not_keep_leaves_a_later_one() -> None:
+    engine, node = engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages=1)
+    cache = engine.scheduler.cache
+    cache._let_go(cache.tree.prune(1))
+    cache.tree.attach([node], [99])
+    cache.copy([node])
+    later = node.host
+    cache.saved(Saved(engine.saving[0].save_id, kept=False))
+    assert (node.host, cache.is_on_its_way(node)) == (later, True)
+
+
+def test_whether_a_copy_is_on_its_way_is_found_without_a_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ByHand(page_size=16, num_pages=257, host_cache_bytes=64 * PAGE_BYTES, disk_cache_bytes=0)
+    engine.admit(0, [place % 7 for place in range(64 * 16 - 1)], max_tokens=1)
+    engine.drain()
+    cache, compared = engine.scheduler.cache, []
+    nodes = list(cache.tree.walk())
+    cache.copy(nodes)
+
+    def equal(one: Node, other: object) -> bool:
+        compared.append(one)
+        return one is other
+
+    monkeypatch.setattr(Node, "__eq__", equal)
+    assert all(map(cache.is_on_its_way, nodes))
+    assert (len(nodes), len(compared)) == (63, 0)
+
+
 # Held prefixes
 
 
@@ -230,6 +293,17 @@ def test_a_prefix_of_less_than_a_page_is_held_at_once_and_holds_nothing() -> Non
     assert engine.ends == {0: "held"}
     stats = engine.scheduler.stats
     assert (stats.running, stats.ticks, stats.free_pages) == (0, 0, stats.pages)
+
+
+@pytest.mark.parametrize("pages", [0, 3])
+def test_all_are_held_that_need_nothing_computed_however_many_come_at_once(pages: int) -> None:
+    engine = ByHand(page_size=16, num_pages=20, max_running=1)
+    engine.admit(0, SHARED[: 16 * pages + 1], max_tokens=3)
+    for request_id in range(1, CONSIDERED + 5):
+        engine.admit(request_id, SHARED[: 16 * pages + 1], hold=True)
+    engine.drain()
+    assert set(engine.ends.values()) == {"length", "held"}
+    assert len(engine.ends) == CONSIDERED + 5
 
 
 def test_of_a_prompt_that_is_cached_whole_the_last_block_is_computed_and_nothing_is_written() -> None:
@@ -268,6 +342,32 @@ def test_the_block_that_is_computed_again_is_of_the_tier_of_the_last_page(page: 
     stats = engine.scheduler.stats
     assert stats.device_hit_tokens - before.device_hit_tokens == device
     assert stats.host_hit_tokens - before.host_hit_tokens == host
+    assert stats.computed_tokens - before.computed_tokens == 16
+
+
+@pytest.mark.parametrize(("page", "disk"), [(16, 0), (64, 48)])
+def test_the_block_that_is_computed_again_is_of_the_disk_if_the_last_page_is(page: int, disk: int) -> None:
+    prompt = [place % 7 for place in range(2 * page)]
+    first = ByHand(page_size=page)
+    first.admit(0, prompt, max_tokens=1)
+    first.drain()
+    engine = ByHand(
+        first.disk_tier, page_size=page, num_pages=5, overlap=False, host_cache_bytes=8 * page, max_context=4 * page
+    )
+    engine.admit(0, prompt, max_tokens=1)
+    engine.drain()
+    engine.admit(1, [8] * (4 * page - 1), max_tokens=1)
+    engine.settle_save()
+    assert [(node.page, node.host is None) for node in engine.scheduler.cache.find("", prompt)] == [
+        (None, False),
+        (None, True),
+    ], "the host tier has room for one"
+    before = engine.scheduler.stats
+    engine.admit(2, prompt, max_tokens=1)
+    engine.drain()
+    stats = engine.scheduler.stats
+    assert stats.host_hit_tokens - before.host_hit_tokens == page
+    assert stats.disk_hit_tokens - before.disk_hit_tokens == disk
     assert stats.computed_tokens - before.computed_tokens == 16
 
 
@@ -310,3 +410,64 @@ def test_who_waits_for_new_weights_is_not_turned_away_for_one_that_outgrew_the_r
     assert set(engine.rejected) == {1}
     assert engine.weights_used
     assert {request_id: len(engine.tokens[request_id]) for request_id in (2, 3)} == {2: 2, 3: 2}
+
+
+def test_what_comes_late_of_the_old_weights_is_not_taken_for_what_the_new_ones_computed() -> None:
+    first = ByHand(page_size=16)
+    first.admit(0, SHARED, max_tokens=1)
+    first.drain()
+    engine = ByHand(first.disk_tier, page_size=16, num_pages=6, max_running=2, overlap=False, max_context=80)
+    engine.admit(9, [9], max_tokens=6)
+    engine.admit(0, [*SHARED, 200], max_tokens=2)
+    engine.settle()
+    assert [fetch.request_id for fetch, _ in engine.fetching] == [0]
+    engine.say(NewWeights(1, [], fail=False))
+    for request_id, prompt in ((1, [*SHARED, 201]), (2, [*OTHER, 202])):  # computed, and then evicted, before it comes
+        engine.admit(request_id, prompt, max_tokens=2)
+    while engine.in_flight or engine.saving:
+        engine.settle() if engine.in_flight else engine.settle_save()
+    assert engine.weights_used == [1]
+    assert engine.scheduler.stats.host_pages
+    engine.drain()
+    assert engine.tokens[0] == list(expected_tokens([*SHARED, 200], 2))
+    assert engine.scheduler.stats.host_hit_tokens == 32
+
+
+def test_however_many_are_turned_away_by_one_message_each_is_told() -> None:
+    """More than Python would let functions call each other."""
+    engine = ByHand(page_size=16, num_pages=7, overlap=False, max_waiting=sys.getrecursionlimit() + 10)
+    engine.admit(0, SHARED, hold=True)
+    engine.drain()
+    engine.admit(1, [1], max_tokens=2)
+    last = sys.getrecursionlimit() + 2
+    for request_id in range(2, last + 1):
+        engine.admit(request_id, [request_id] * 49)
+    engine.drain()
+    assert list(engine.rejected) == list(range(2, last + 1))
+
+
+def test_one_that_lost_its_pages_goes_on_before_new_weights_however_many_are_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "CONSIDERED", 4)
+    first = ByHand(page_size=16)
+    documents = [[place, *SHARED[:15]] for place in range(5)]
+    for request_id, document in enumerate(documents):
+        first.admit(request_id, document, max_tokens=1)
+    first.drain()
+    engine = ByHand(first.disk_tier, page_size=16, num_pages=41, max_running=3, overlap=False, max_context=640)
+    for request_id in (5, 6):
+        engine.admit(request_id, [request_id] * 256, max_tokens=100)
+    while not engine.scheduler.stats.preemptions:
+        engine.settle()
+    for request_id, document in enumerate(documents):
+        engine.admit(request_id, [*document, 3], max_tokens=1)
+    for _ in range(3):
+        engine.settle()
+    while engine.fetching:  # what is staged goes before it
+        engine.settle_fetch()
+    assert [tracked.started for tracked in engine.scheduler._waiting] == [False] * 5 + [True]
+    engine.say(NewWeights(1, [], fail=False))
+    engine.drain()
+    assert len(engine.ends) == 7
+    assert engine.weights_used == [1]

@@ -1,7 +1,11 @@
 """Room in the tiers is used for pages that are nowhere else, and nothing is copied or staged without end: by hand."""
 
+from collections import Counter
+
 import pytest
 
+from rekindle.config import Policy
+from rekindle.policy import Order
 from rekindle.testing import ByHand
 
 PAGE = 16
@@ -114,3 +118,78 @@ def test_a_page_that_comes_back_to_the_device_leaves_the_host_tier() -> None:
         one.drain()
     assert found_of(one, document(0, 12)) == 12
     assert one.scheduler.cache.tree.in_both <= 16 // 8, "those alone that are copied ahead of their eviction"
+
+
+def engine_with_documents_on_disk(pages: list[int], num_pages: int, policy: Policy) -> ByHand:
+    """Document n has `pages[n]` pages, and is on disk alone."""
+    first = engine(60, 64, 1 << 20)
+    for number, length in enumerate(pages):
+        first.admit(number, document(number, length), max_tokens=1)
+        first.drain()
+    return ByHand(
+        first.disk_tier,
+        page_size=PAGE,
+        num_pages=1 + num_pages,
+        max_running=1,
+        overlap=False,
+        policy=policy,
+        host_cache_bytes=64 * PAGE_BYTES,
+        max_context=12 * PAGE,
+    )
+
+
+def fetched_by(one: ByHand) -> list[int]:
+    """Who got what was fetched, of all that is on its way."""
+    fetched = []
+    while one.fetching:
+        fetched.append(one.fetching[0][0].request_id)
+        one.settle_fetch()
+    return fetched
+
+
+def in_order_of(*request_ids: int) -> Order:
+    """A policy by which these come first and last, and all others between them."""
+    first, *last = request_ids
+    return lambda candidate: {first: -1, **dict(zip(last, range(1, 9), strict=False))}.get(candidate.request.id, 0)
+
+
+def test_who_comes_first_is_not_kept_from_being_staged_by_one_whom_all_others_pass() -> None:
+    one = engine_with_documents_on_disk([3, 6], num_pages=12, policy=in_order_of(1, 0))
+    for number, length in enumerate((3, 6)):
+        one.admit(number, [*document(number, length), 4], max_tokens=2)
+    for number in range(10, 30):
+        one.admit(number, [number] * 5, max_tokens=4)
+    fetched = []
+    while 1 not in one.ends:
+        fetched += fetched_by(one)
+        one.settle()
+    assert fetched == [0, 1]
+    assert len(one.ends) < 5
+
+
+def test_no_more_is_given_up_than_the_first_needs_and_what_comes_last_goes_first() -> None:
+    one = engine_with_documents_on_disk([3, 1, 3], num_pages=16, policy=in_order_of(0, 1, 2))
+    one.admit(1, [*document(1, 1), 4], max_tokens=1)
+    one.admit(2, [*document(2, 3), 4], max_tokens=1)
+    one.admit(10, [10] * 5, max_tokens=2)
+    fetched = fetched_by(one)
+    one.admit(0, [*document(0, 3), 4], max_tokens=1)
+    while one.in_flight or one.fetching:
+        fetched += fetched_by(one)
+        one.settle()
+    assert fetched == [1, 2, 0, 2]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "longest-prefix", lambda candidate: len(candidate.request.prompt)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_those_who_wait_do_not_take_the_room_from_each_other_in_turns(policy: Policy, reverse: bool) -> None:
+    pages = [3, 1, 6, 2, 5, 4, 1, 6]
+    one = engine_with_documents_on_disk(pages, num_pages=16, policy=policy)
+    for number in sorted(range(8), reverse=reverse):
+        one.admit(number, [*document(number, pages[number]), 4], max_tokens=5)
+    fetched = []
+    while one.in_flight or one.fetching:
+        fetched += fetched_by(one)
+        one._settle_all()
+    assert max(Counter(fetched).values()) <= 2
+    assert len(one.ends) == 8

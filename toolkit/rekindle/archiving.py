@@ -78,7 +78,8 @@ class Archiving:
         assert self._batch is not None, "an answer to nothing"
         for node, record in zip(self._batch.nodes, message.records, strict=True):
             if record is None:
-                self._fail(node)
+                self._cache.tree.archive_failed(node)
+                self._failed = True
             else:
                 self._cache.tree.archived(node, record)
                 self._cache.drop_copy(node)
@@ -114,22 +115,16 @@ class Archiving:
     def _begin(self, ticks: int, idle: bool) -> None:
         nodes = self._cache.next_to_archive(min(PAGES_AT_ONCE, self._cache.host_room))
         self._cache.copy(nodes)
-        for node in nodes:
-            if node.host is None:
-                self._fail(node)
-        there = [node for node in nodes if node.host is not None]
-        if there or (idle and self._used):
-            self._batch = Batch(there)
+        nodes = self._copied(nodes)
+        if nodes or (idle and self._used):
+            self._batch = Batch(nodes)
         self._next_tick = ticks + TICKS_BETWEEN
 
     def _say(self, batch: Batch) -> Iterator[Message]:
-        """Tell the host tier, once it has all of the copies; what lost its copy meanwhile is left for later."""
+        """Tell the host tier, once it has all of the copies."""
         if any(map(self._cache.is_on_its_way, batch.nodes)):
             return
-        for node in batch.nodes:
-            if node.host is None:
-                self._fail(node)
-        batch.nodes = [node for node in batch.nodes if node.host is not None]
+        batch.nodes = self._copied(batch.nodes)
         batch.said = True
         entries = tuple(node.host for node in batch.nodes if node.host is not None)
         yield Persist(tuple(map(self._described, batch.nodes)), entries, tuple(sorted(self._used)))
@@ -143,6 +138,15 @@ class Archiving:
         assert node.parent is not None
         return NewPage(tree.digest(node), tree.digest(node.parent), node.upward()[-1].key.decode(), node.key)
 
-    def _fail(self, node: Node) -> None:
-        self._cache.tree.archive_failed(node)
-        self._failed = True
+    def _copied(self, nodes: list[Node]) -> list[Node]:
+        """Those that the host tier has, or is going to have, a copy of; the others are left for later.
+
+        If these are all, others need its room: to try again at once might go on for ever.
+        """
+        for node in nodes:
+            if node.host is None:
+                self._cache.tree.archive_failed(node)
+        copied = [node for node in nodes if node.host is not None]
+        if nodes and not copied:
+            self._failed = True
+        return copied

@@ -84,32 +84,22 @@ class Counts:
     generated_tokens: int = 0
     preemptions: int = 0
 
-    def admitted(self, known: int, found: int, onloaded: int, from_disk: int, *, again: bool) -> CachedTokens:
+    def admitted(self, known: int, cached: CachedTokens, *, again: bool) -> None:
         """Count the tokens of a request that was just given its pages.
 
         Args:
             known: its tokens.
-            found: those of them that need not be computed.
-            onloaded: tokens on pages that are copied in for it.
-            from_disk: those of them on pages that were read from disk.
+            cached: those of them that need not be computed.
             again: whether it had pages before and lost them.
-
-        Returns:
-            Where the tokens that need not be computed were found.
         """
-        # The last block is computed again: it counts as that, and not as found where its page was.
-        onloaded = min(onloaded, found)
-        from_disk = min(from_disk, onloaded)
-        cached = CachedTokens(found - onloaded, onloaded - from_disk, from_disk)
         if again:
-            self.recomputed_tokens += known - found
-            return cached
+            self.recomputed_tokens += known - cached.total
+            return
         self.prompt_tokens += known
         self.device_hit_tokens += cached.device
         self.host_hit_tokens += cached.host
         self.disk_hit_tokens += cached.disk
-        self.computed_tokens += known - found
-        return cached
+        self.computed_tokens += known - cached.total
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -56,7 +56,8 @@ class PrefixCache:
     def __init__(self, limits: Limits):
         self._limits = limits
         self._pool = PagePool(limits.num_pages)
-        self._saving: dict[int, list[Node]] = {}
+        self._saving: dict[int, tuple[int, ...]] = {}  # the entries of each save that is under way
+        self._coming: dict[int, Node] = {}  # whose copies they are
         self._ids = itertools.count()
         self._ahead: tuple[int, int] | None = None  # free pages and those in both tiers, when it last saved ahead
         self.tree = PrefixTree(limits.page_size)
@@ -162,18 +163,20 @@ class PrefixCache:
 
     def saved(self, message: Saved) -> None:
         """The copies are there, or could not be kept."""
-        nodes = self._saving.pop(message.save_id)
-        if not message.kept:
-            self.unreadable(nodes)
+        for entry in self._saving.pop(message.save_id):
+            node = self._coming.pop(entry)
+            if not message.kept and node.host == entry:  # a later copy is good still, and so is one on disk
+                self._let_go(self.tree.drop_host(node))
 
     def is_on_its_way(self, node: Node) -> bool:
         """Whether its copy was begun and is not there yet."""
-        return any(node in nodes for nodes in self._saving.values())
+        return node.host in self._coming
 
     def copy(self, nodes: Sequence[Node]) -> None:
         """Begin to copy those of these pages that the host tier lacks, as far as it has room; they count as copied."""
-        self._make_room(sum(node.unsaved for node in nodes))
         lacking = [node for node in nodes if node.unsaved]
+        if len(lacking) == len(nodes):  # or the copies that it has of some of them might make room for the others
+            self._make_room(len(lacking))
         self._begin(lacking[: self._limits.host_pages - self.tree.host_pages])
 
     def drop_copy(self, node: Node) -> None:
@@ -207,7 +210,8 @@ class PrefixCache:
         for node, entry in zip(nodes, entries, strict=True):
             self.tree.copied(node, entry)
         save = Save(next(self._ids), tuple(_page_of(node) for node in nodes), entries)
-        self._saving[save.save_id] = list(nodes)
+        self._saving[save.save_id] = entries
+        self._coming.update(zip(entries, nodes, strict=True))
         self.saves.append(save)
 
     def unreadable(self, nodes: Iterable[Node]) -> None:

@@ -171,7 +171,8 @@ class Scheduler:
                 yield draft.plan(self._counts.ticks, preempted)
             yield from draft.said
             self._publish(draft)
-            if draft.empty and self._counts.preemptions == preemptions:
+            # Who is held or fetched has left the queue: the next draft looks at others.
+            if draft.empty and not draft.said and self._counts.preemptions == preemptions:
                 return
 
     def _saves(self) -> list[Save]:
@@ -241,18 +242,15 @@ class Scheduler:
         onload = self._waiting.onload(tracked, nodes[len(warm) :], lease)
         if onload is not None:
             draft.onloads.append(onload)
-        self._waiting.leave(tracked)
-        self._running.append(tracked)
         tracked.lease, tracked.slot = lease, self._free_slots.pop()
         tracked.begin(lease.published)
+        cached = tracked.cached(onload, size)
+        self._waiting.leave(tracked)
+        self._running.append(tracked)
         if not tracked.started:
             self.cache.tree.hit(lease.tip)
         self._archiving.use(lease.tip)
-        again = lease.published - tracked.computed  # of the last page
-        onloaded, from_disk = (len(onload.pages) * size - again, onload.from_disk * size) if onload else (0, 0)
-        cached = self._counts.admitted(
-            tracked.prefill_end, tracked.computed, onloaded, from_disk, again=tracked.started
-        )
+        self._counts.admitted(tracked.prefill_end, cached, again=tracked.started)
         if not tracked.started:
             tracked.started = True
             draft.said.append(Started(request.id, len(request.prompt), cached))
@@ -272,26 +270,25 @@ class Scheduler:
 
     def _unblock(self) -> Iterator[Message]:
         """With nothing under way, what holds pages without running has to make room for the first who waits."""
-        if self._in_flight or self._running:
-            return
-        first = self._waiting.blocked(only_started=bool(self._new_weights))
-        if first is None:
-            return
-        if not self._waiting.let_go_of_staged(first):
-            assert self._held, "a request has no room though nobody holds any"
-            assert -(-len(first.tokens) // self._limits.page_size) > self.cache.available, "turned away though it fits"
-            room = self.cache.available * self._limits.page_size
-            yield Rejected(
-                first.request.id,
-                PromptTooLong(
-                    f"the request needs pages for {len(first.tokens)} tokens, and prefixes that are held leave {room}; "
-                    "release one, or raise num_pages in open()"
-                ),
-            )
-            yield self._end(first, "cancelled")
-        yield from self._change_weights()
-        yield from self._plans()
-        yield from self._unblock()
+        while not self._in_flight and not self._running:
+            first = self._waiting.blocked(only_started=bool(self._new_weights))
+            if first is None:
+                return
+            if not self._waiting.let_go_of_staged(first):
+                assert self._held, "a request has no room though nobody holds any"
+                needed = -(-len(first.tokens) // self._limits.page_size)
+                assert needed > self.cache.available, "turned away though it fits"
+                room = self.cache.available * self._limits.page_size
+                yield Rejected(
+                    first.request.id,
+                    PromptTooLong(
+                        f"the request needs pages for {len(first.tokens)} tokens, and prefixes that are held leave "
+                        f"{room}; release one, or raise num_pages in open()"
+                    ),
+                )
+                yield self._end(first, "cancelled")
+            yield from self._change_weights()
+            yield from self._plans()
 
     # Ends
 

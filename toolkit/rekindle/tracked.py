@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.buckets import QUERY_BLOCK
-from rekindle.messages import Chunk, Scoring
+from rekindle.messages import Chunk, Onload, Scoring
 from rekindle.pages import NULL_PAGE
 from rekindle.prefix_cache import Lease
 from rekindle.prefix_nodes import Node
 from rekindle.request import Request
+from rekindle.results import CachedTokens
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +26,11 @@ class Fetching:
     nodes: list[Node]
     from_disk: list[Node]
     staged: Sequence[Any] = ()
+
+    @property
+    def ends_on_disk(self) -> bool:
+        """Whether the last one's copy is on disk alone."""
+        return self.from_disk[-1:] == self.nodes[-1:]
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +100,17 @@ class Tracked:
         self.prefill_end = len(self.tokens)
         last_block = (self.prefill_end - 1) // QUERY_BLOCK * QUERY_BLOCK
         self.computed = published if self.request.hold else min(published, last_block)
+
+    def cached(self, onload: Onload | None, page_size: int) -> CachedTokens:
+        """Where those of its tokens that need not be computed were found, as it begins with these pages copied in."""
+        if onload is None:
+            return CachedTokens(device=self.computed)
+        assert self.lease is not None
+        assert self.fetching is not None
+        again = self.lease.published - self.computed  # of the last page, which is then the last that is copied in
+        onloaded = len(onload.pages) * page_size - again
+        disk = onload.from_disk * page_size - again * self.fetching.ends_on_disk
+        return CachedTokens(self.computed - onloaded, onloaded - disk, disk)
 
     def next_chunk(self, most: int, page_size: int) -> Chunk:
         """The next `most` of its known tokens, which count as computed from now on."""

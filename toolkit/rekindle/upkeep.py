@@ -78,7 +78,7 @@ class Upkeep:
             assert self._host.error is not None, "unanswered by an engine that serves"
             raise self._host.error.with_traceback(None)
         if not answer.complete:
-            why = "see the warnings for the reason; after update_weights none are"
+            why = "see the warnings for the reason; without one, raise host_cache_bytes; after update_weights none are"
             if ending():  # of which nobody is warned
                 why = "the process is ending; save before its main thread is done"
             raise StorageError(f"{answer.pages} pages were written, and others could not be: {why}")

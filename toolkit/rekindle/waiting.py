@@ -68,7 +68,8 @@ class WaitingQueue:
             only_started: pass over those that have not started.
         """
         full = False
-        for tracked in self._candidates(only_started):
+        candidates = self._candidates(only_started)
+        for place, tracked in enumerate(candidates):
             if tracked.pending:
                 return  # it lost its pages, and a token of it is still on its way
             nodes = self._cache.find(tracked.request.namespace, tracked.reusable)
@@ -78,8 +79,8 @@ class WaitingQueue:
                 continue
             if not colder or tracked.fetching is not None or not tracked.fetchable:
                 yield tracked, nodes
-            elif not self._is_fetched(colder[0]) and not any(map(self._cache.is_on_its_way, colder)):
-                full = full or not self._has_room_to_stage(colder)  # also for later ones, or a large one starves
+            elif not full and not self._is_fetched(colder[0]) and not any(map(self._cache.is_on_its_way, colder)):
+                full = not self._make_room_to_stage(colder, candidates[place + 1 :])  # also for later ones
                 if not full:
                     said.append(self._fetch(tracked, colder))
 
@@ -88,8 +89,9 @@ class WaitingQueue:
         tracked = self._fetching.pop(message.request_id, None)
         if tracked is None:
             return  # it ended meanwhile
-        assert tracked.fetching is not None
         self._queue.appendleft(tracked)
+        if tracked.fetching is None:
+            return  # what it waited for was forgotten
         if message.staged is not None:
             tracked.fetching.staged = message.staged
             return
@@ -116,15 +118,12 @@ class WaitingQueue:
 
     def forget_cache(self) -> None:
         """Give up everything that was found."""
-        for tracked in self:
+        for tracked in self:  # who waits for a copy goes on when that comes, or would take it for a later one
             self._let_go(tracked)
-        self._queue.extend(self._fetching.values())
-        self._fetching.clear()
 
     def _candidates(self, only_started: bool) -> list[Tracked]:
-        first = list(islice(self._queue, CONSIDERED))
-        if only_started:
-            first = [tracked for tracked in first if tracked.started]
+        able = (tracked for tracked in self._queue if tracked.started or not only_started)
+        first = list(islice(able, CONSIDERED))
         policy = self._limits.policy
         order = NAMED[policy] if isinstance(policy, str) else policy
         return first if order is None else sorted(first, key=lambda tracked: order(self._candidate(tracked)))
@@ -139,6 +138,17 @@ class WaitingQueue:
     def _is_fetched(self, node: Node) -> bool:
         """Whether it is staged, or on its way, for another request."""
         return any(tracked.fetching is not None and node in tracked.fetching.nodes for tracked in self)
+
+    def _make_room_to_stage(self, nodes: list[Node], later: list[Tracked]) -> bool:
+        """Whether these may be staged; what is staged for those who come later gives way, the last of them first.
+
+        Or who comes first might wait for one whom all others pass.
+        """
+        for tracked in reversed([other for other in later if other.fetching is not None]):
+            if self._has_room_to_stage(nodes):
+                break
+            self._let_go(tracked)
+        return self._has_room_to_stage(nodes)
 
     def _has_room_to_stage(self, nodes: list[Node]) -> bool:
         staged = sum(len(tracked.fetching.nodes) for tracked in self if tracked.fetching is not None)
