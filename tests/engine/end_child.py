@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from anyio import to_thread
 
 import rekindle
-from rekindle import threads
 from rekindle.actor import Actor, answers
+from rekindle.concurrency import threads
 from rekindle.config import SettingsOptions
 from rekindle.engine import Actors
 from rekindle.messages import Message

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.threads import WAITING
+from rekindle.concurrency.threads import WAITING
 
 ROOT = Path(__file__).parents[2]
 STATUS = {"by an error": 3}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rekindle import actor
+from rekindle.concurrency import mailbox
 from rekindle.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
 from rekindle.text.tokenizer import Tokenizer
@@ -17,7 +17,7 @@ from rekindle.text.tokenizer import Tokenizer
 def _slow_pulse() -> Iterator[None]:
     """`wait_all_tasks_blocked` looks every 100 ms under asyncio; a pulse in step with it would look busy for ever."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(actor, "PULSE_SECONDS", 3600.0)
+        patch.setattr(mailbox, "PULSE_SECONDS", 3600.0)
         yield
 
 

@@ -1,6 +1,6 @@
 """A settler that tests can follow and hold back, and a session that is stepped to its end."""
 
-from rekindle.feed import Feed
+from rekindle.concurrency.feed import Feed
 from rekindle.messages import Message
 from rekindle.session import Session
 from rekindle.testing import FakeSettler

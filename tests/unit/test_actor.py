@@ -11,9 +11,10 @@ import pytest
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from rekindle import actor
-from rekindle.actor import Mailbox, Waiter, run
-from rekindle.feed import Feed
+from rekindle.actor import run
+from rekindle.concurrency import mailbox
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.mailbox import Mailbox, Waiter
 from rekindle.messages import Cancel, Message, Withdraw
 
 pytestmark = pytest.mark.anyio
@@ -76,8 +77,8 @@ async def test_a_message_that_comes_just_before_the_receiver_sleeps_is_not_misse
         feed.put("between")
         return Waiter()
 
-    monkeypatch.setattr(actor, "Waiter", racing)
-    monkeypatch.setattr("rekindle.feed.Waiter", racing)
+    monkeypatch.setattr("rekindle.concurrency.mailbox.Waiter", racing)
+    monkeypatch.setattr("rekindle.concurrency.feed.Waiter", racing)
     ended: list[str] = []
 
     async def read() -> None:
@@ -233,16 +234,16 @@ async def test_a_callers_loop_keeps_turning_while_it_waits_and_the_engines_does_
 ) -> None:
     """Under asyncio, that is; trio sees a signal by itself."""
     beats: list[asyncio.TimerHandle] = []
-    beat = actor._Pulses._beat
+    beat = mailbox._Pulses._beat
 
-    def counted(pulses: actor._Pulses) -> None:
+    def counted(pulses: mailbox._Pulses) -> None:
         beat(pulses)
         beats.append(pulses._timer)
         if len(beats) == 3:
             waiter.wake()
 
-    monkeypatch.setattr(actor, "PULSE_SECONDS", 0.001)
-    monkeypatch.setattr(actor._Pulses, "_beat", counted)
+    monkeypatch.setattr(mailbox, "PULSE_SECONDS", 0.001)
+    monkeypatch.setattr(mailbox._Pulses, "_beat", counted)
     waiter = Waiter()
     if anyio_backend_name == "trio":
         waiter.wake()

@@ -12,8 +12,8 @@ import pytest
 
 from rekindle.checkpoint.embedded import SMOLLM2, WheelFile, embedded_path
 from rekindle.checkpoint.open import open_checkpoint
+from rekindle.concurrency.progress import Progress
 from rekindle.errors import CheckpointError, ModelNotFound
-from rekindle.progress import Progress
 
 CONTENT = b"GGUF and more" * 1000
 

@@ -8,10 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
+from rekindle.concurrency.feed import TO_THE_END, Feed
 from rekindle.conductor import Command, Pause, Resume, Step
 from rekindle.engine import TO_CALLER, Engine
 from rekindle.errors import RequestCancelled, SessionClosed
-from rekindle.feed import TO_THE_END, Feed
 from rekindle.handled import Handled
 from rekindle.machine import Machine
 from rekindle.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text

@@ -10,9 +10,9 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from rekindle.concurrency.feed import Feed
 from rekindle.conductor import Command, Conductor, Pause, Resume, Step
 from rekindle.errors import EngineFailed, QueueFull, SessionClosed
-from rekindle.feed import Feed
 from rekindle.handled import Handled
 from rekindle.host import Host
 from rekindle.session import Session

@@ -8,8 +8,8 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.actor import Waiter
-from rekindle.feed import Feed
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.mailbox import Waiter
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.actor import Mailbox, run
+from rekindle.actor import run
+from rekindle.concurrency.mailbox import Mailbox
 from rekindle.host_tier import DeviceCopies, HostTier, host_memory
 from rekindle.messages import Copy, Dispatched, Drop, Fetch, Fetched, Gathered, Message, Saved
 

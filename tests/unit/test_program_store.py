@@ -435,7 +435,7 @@ def test_nothing_is_stored_any_more_when_the_process_ends(
 ) -> None:
     ending = threading.Event()
     ending.set()
-    monkeypatch.setattr("rekindle.threads._closing", ending)
+    monkeypatch.setattr("rekindle.concurrency.threads._closing", ending)
     assert not ProgramStore(directory).save(some_key(0), program)
     assert list(directory.iterdir()) == []
 

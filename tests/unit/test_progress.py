@@ -10,7 +10,7 @@ import types
 import pytest
 
 from rekindle import progress_bars as faces
-from rekindle.progress import Progress
+from rekindle.concurrency.progress import Progress
 from rekindle.progress_bars import ProgressBars
 
 

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.actor import Waiter
+from rekindle.concurrency.mailbox import Waiter
 from rekindle.errors import InvalidRequest, PromptTooLong
 from rekindle.results import CachedTokens, Generation, Usage
 from rekindle.session import Session

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle import markup
+from rekindle.concurrency.feed import Feed
 from rekindle.errors import EngineFailed, RequestCancelled, SessionClosed
-from rekindle.feed import Feed
 from rekindle.handle import Handle
 from rekindle.messages import Started, Text
 from rekindle.notebook import front_end, live_text

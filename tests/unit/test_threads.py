@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from rekindle import threads
-from rekindle.threads import WAITING, soon
+from rekindle.concurrency import threads
+from rekindle.concurrency.threads import WAITING, soon
 
 BEGIN = f"""
 import os, signal, sys, threading

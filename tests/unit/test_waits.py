@@ -17,11 +17,11 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle import waits
-from rekindle.feed import Feed
-from rekindle.progress import Progress
-from rekindle.progress_bars import ProgressBars
-from rekindle.waits import Wait, Waits, awaited, blocked, shown
+from rekindle.concurrency import waits
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.progress import Progress
+from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.progress_bars import ProgressBars, shown
 
 T = TypeVar("T")
 HANG_SECONDS = 60

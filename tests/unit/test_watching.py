@@ -11,8 +11,8 @@ import pytest
 from anyio import to_thread
 
 from rekindle.actor import Actor
+from rekindle.concurrency.feed import Feed
 from rekindle.errors import ConfigError, EngineFailed, SessionClosed
-from rekindle.feed import Feed
 from rekindle.handled import Handled
 from rekindle.messages import Message, Output, Submit, Text
 from rekindle.session import Session

@@ -7,8 +7,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from rekindle.concurrency.feed import Feed
 from rekindle.errors import QueueFull, SessionError
-from rekindle.feed import Feed
 from rekindle.handle import Handle
 from rekindle.messages import (
     CacheSaved,

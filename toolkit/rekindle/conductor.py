@@ -4,8 +4,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rekindle.actor import Mailbox
-from rekindle.feed import Feed
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.mailbox import Mailbox
 from rekindle.handled import Handled
 from rekindle.stage import Stage
 

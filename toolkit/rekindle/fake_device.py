@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from rekindle.actor import Mailbox
 from rekindle.buckets import QUERY_BLOCK, Bucket, smallest
+from rekindle.concurrency.mailbox import Mailbox
 from rekindle.config import Limits
 from rekindle.fake_model import VOCAB_SIZE, banned_tokens, draw_of, next_token, score_of
 from rekindle.messages import (

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any
 
 from rekindle import markup
+from rekindle.concurrency.feed import TO_THE_END, Feed
 from rekindle.errors import RequestCancelled
-from rekindle.feed import TO_THE_END, Feed
 from rekindle.messages import Message, Rejected, Started, Text
 from rekindle.notebook import live_text
 from rekindle.request import SamplingParams

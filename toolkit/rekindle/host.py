@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 import anyio
 
-from rekindle.actor import Mailbox
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.mailbox import Mailbox
+from rekindle.concurrency.progress import Progress, Report
+from rekindle.concurrency.threads import Work
 from rekindle.conductor import Command
 from rekindle.engine import Deliver, Engine
 from rekindle.errors import EngineFailed, SessionClosed
-from rekindle.feed import Feed
 from rekindle.handled import Pending, See
 from rekindle.machine import Machine
 from rekindle.messages import Message
-from rekindle.progress import Progress, Report
-from rekindle.threads import Work
 from rekindle.tick_log import TickLog
 
 Build = Callable[[Report], Machine]
@@ -26,7 +26,8 @@ class Host:
     """Starts at once. `opening` tells how far it is and is closed when it serves or has failed, `stopped` is closed
     when its thread has freed the device memory.
 
-    A daemon thread, which a process that ends stops and waits for, with all that it has begun; see `rekindle.threads`.
+    A daemon thread, which a process that ends stops and waits for, with all that it has begun; see
+    `rekindle.concurrency.threads`.
 
     Args:
         build: makes the machine, on the engine's thread.

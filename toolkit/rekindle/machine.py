@@ -15,6 +15,8 @@ from rekindle.cache_view import CacheView, view
 from rekindle.checkpoint.checkpoint import Checkpoint
 from rekindle.checkpoint.layout import expected_shapes
 from rekindle.checkpoint.open import open_checkpoint
+from rekindle.concurrency.progress import Progress, Report
+from rekindle.concurrency.threads import soon
 from rekindle.config import Limits, Settings
 from rekindle.defaults import sampling_defaults
 from rekindle.detokenizer import Detokenizer
@@ -32,7 +34,6 @@ from rekindle.page_copies import page_bytes
 from rekindle.preparing import wait_for
 from rekindle.program_key import apart
 from rekindle.programs import EMPTY
-from rekindle.progress import Progress, Report
 from rekindle.request import SamplingParams
 from rekindle.restored import Restored
 from rekindle.scheduler import Scheduler
@@ -42,7 +43,6 @@ from rekindle.stepper import Stepper
 from rekindle.store_entries import import_orbax
 from rekindle.stores import Stored, open_shelf, open_snapshots, require_all, store_directory
 from rekindle.text.tokenizer import Tokenizer
-from rekindle.threads import soon
 from rekindle.weights import Weights, flat_weights, load_weights
 
 LOADED_AT_ONCE = 3

@@ -9,17 +9,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from rekindle.callers import Callers
+from rekindle.concurrency.threads import TOO_LATE, ending
+from rekindle.concurrency.waits import Waits, awaited, blocked
 from rekindle.config import Settings, SettingsOptions, known_settings
 from rekindle.engine import Compose
 from rekindle.errors import ConfigError, ModelError
 from rekindle.host import Host
 from rekindle.machine import build
 from rekindle.models.families import Family
-from rekindle.progress_bars import ProgressBars
+from rekindle.progress_bars import ProgressBars, shown
 from rekindle.request import SamplingOptions
 from rekindle.session import Session
-from rekindle.threads import TOO_LATE, ending
-from rekindle.waits import Waits, awaited, blocked, shown
 
 
 def open(

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
-from rekindle.feed import Feed
-from rekindle.progress import Progress, Report
-from rekindle.threads import soon
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.progress import Progress, Report
+from rekindle.concurrency.threads import soon
 
 Programs = Sequence[Future[Any]]
 

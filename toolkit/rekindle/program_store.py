@@ -16,9 +16,9 @@ import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from rekindle import store_entries as disk
+from rekindle.concurrency.threads import ending
 from rekindle.errors import UnsafeStorage
 from rekindle.program_key import Difference, ProgramKey
-from rekindle.threads import ending
 
 Serialized = Mapping[str, np.ndarray[Any, np.dtype[np.uint8]]]
 """A compiled program as bytes."""

@@ -9,7 +9,9 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Protocol
 
-from rekindle.progress import Progress
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.progress import Progress
+from rekindle.concurrency.waits import Wait, Waits
 
 _WORDS = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}, {elapsed}"
 _BYTES = "{desc}: {percentage:3.0f}%|{bar}| {total_fmt}B, {rate_fmt}, {remaining}"
@@ -50,6 +52,16 @@ class ProgressBars:
     def _close(self) -> None:
         if self._drawing is not None:
             self._drawing.close()
+
+
+def shown(feed: Feed[Progress], bars: ProgressBars) -> Waits[None]:
+    """Draw what a feed reports, to its end."""
+    seen = 0
+    while not feed.closed or seen < len(feed.items):
+        yield Wait(feed, seen)
+        for report in feed.items[seen:]:
+            bars.show(report)
+            seen += 1
 
 
 class _Drawing(Protocol):

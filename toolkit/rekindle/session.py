@@ -9,6 +9,7 @@ from rekindle import markup
 from rekindle.asking import Asking
 from rekindle.cache_view import CacheView
 from rekindle.callers import Callers
+from rekindle.concurrency.waits import awaited, blocked
 from rekindle.conductor import Pause, Resume, Step
 from rekindle.engine_view import EngineView
 from rekindle.errors import InvalidRequest
@@ -27,7 +28,6 @@ from rekindle.results import Generation
 from rekindle.text.tokenizer import Tokenizer
 from rekindle.trace import Trace
 from rekindle.upkeep import InFlight, Upkeep
-from rekindle.waits import awaited, blocked
 from rekindle.watching import Watching
 from rekindle.weights import Weights
 

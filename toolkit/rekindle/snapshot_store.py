@@ -9,6 +9,7 @@ from typing import Final
 
 from rekindle import snapshots
 from rekindle import store_entries as disk
+from rekindle.concurrency.threads import ending
 from rekindle.errors import UnsafeStorage
 from rekindle.snapshot_index import SnapshotIndex
 from rekindle.snapshot_key import SnapshotKey
@@ -23,7 +24,6 @@ from rekindle.snapshot_segments import (
     write_segment,
 )
 from rekindle.stored_page import NewPage, StoredPage
-from rekindle.threads import ending
 
 DEFAULT_BYTES: Final = 4 << 30
 

@@ -5,7 +5,8 @@ from time import perf_counter
 
 import anyio
 
-from rekindle.actor import Actor, Mailbox, answers, run
+from rekindle.actor import Actor, answers, run
+from rekindle.concurrency.mailbox import Mailbox
 from rekindle.handled import Handled, See
 from rekindle.messages import Message
 

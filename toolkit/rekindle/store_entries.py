@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from rekindle.concurrency.threads import ending, storing
 from rekindle.errors import UnsafeStorage
 from rekindle.storage import atomic_write
-from rekindle.threads import ending, storing
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 Header = dict[str, Any]

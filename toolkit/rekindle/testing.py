@@ -15,6 +15,7 @@ from typing import Unpack
 
 from rekindle.cache_view import view
 from rekindle.callers import Callers
+from rekindle.concurrency.threads import soon
 from rekindle.config import Limits, Settings, SettingsOptions
 from rekindle.detokenizer import Detokenizer
 from rekindle.engine import Actors
@@ -61,7 +62,6 @@ from rekindle.results import EndReason
 from rekindle.scheduler import Scheduler
 from rekindle.session import Session
 from rekindle.text.tokenizer import Tokenizer
-from rekindle.threads import soon
 
 __all__ = [
     "FAKE_MODEL",

@@ -5,18 +5,18 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from rekindle.callers import Callers
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.progress import Progress
+from rekindle.concurrency.threads import Work, ending
+from rekindle.concurrency.waits import Wait, Waits
 from rekindle.conductor import Command
 from rekindle.errors import InvalidRequest, SessionError, StorageError
-from rekindle.feed import Feed
 from rekindle.handled import Handled
 from rekindle.host import Host
 from rekindle.machine import Machine
 from rekindle.messages import CacheSaved, CacheSaving, KeepWeights
 from rekindle.preparing import followed, raise_first
-from rekindle.progress import Progress
-from rekindle.progress_bars import ProgressBars
-from rekindle.threads import Work, ending
-from rekindle.waits import Wait, Waits, shown
+from rekindle.progress_bars import ProgressBars, shown
 from rekindle.weights import Weights
 
 CLOSE_SECONDS = 3.0

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from functools import partial
 from time import monotonic
 
+from rekindle.concurrency.threads import Work
 from rekindle.programs import Key
-from rekindle.threads import Work
 
 WORKERS = 2
 """Lowering and loading hold the interpreter about half of the time."""

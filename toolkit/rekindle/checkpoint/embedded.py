@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from rekindle.concurrency.progress import Progress, Report, silent
 from rekindle.errors import CheckpointError, ModelNotFound
-from rekindle.progress import Progress, Report, silent
 from rekindle.storage import atomic_write, cache_dir
 
 NAME = "smollm2-135m-instruct"

@@ -5,8 +5,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from rekindle.concurrency.progress import Progress, Report
 from rekindle.errors import ModelNotFound
-from rekindle.progress import Progress, Report
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = ["*.json", "*.safetensors", "*.jinja"]

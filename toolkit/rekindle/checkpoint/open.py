@@ -8,9 +8,9 @@ from rekindle.checkpoint.embedded import NAME, embedded_path
 from rekindle.checkpoint.gguf import open_gguf
 from rekindle.checkpoint.hub import download_snapshot, is_hub_id
 from rekindle.checkpoint.huggingface import open_directory
+from rekindle.concurrency.progress import Report, silent
 from rekindle.errors import ModelNotFound, UnsupportedModel
 from rekindle.models.families import Family
-from rekindle.progress import Report, silent
 
 _ACCEPTED = (
     f'Accepted are: "{NAME}" (downloaded from PyPI), the path of a directory with config.json and safetensors, '

@@ -10,11 +10,11 @@ from jax.sharding import SingleDeviceSharding
 
 from rekindle.blueprint import Blueprint
 from rekindle.checkpoint.open import open_checkpoint
+from rekindle.concurrency.progress import Report
 from rekindle.config import Settings
 from rekindle.program_key import Target
 from rekindle.program_shelf import ProgramShelf
 from rekindle.program_store import ProgramStore
-from rekindle.progress import Report
 from rekindle.storage import cache_dir
 from rekindle.stores import PROGRAMS
 from rekindle.targets import devices_of, known_targets

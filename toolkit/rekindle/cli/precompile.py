@@ -11,11 +11,11 @@ import jax
 
 from rekindle.buckets import Bucket
 from rekindle.cli.needed import Needed
+from rekindle.concurrency.progress import Progress, Report
 from rekindle.errors import ConfigError, StorageError
 from rekindle.program_key import PACKAGES, Target
 from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import Key, Programs, program_name
-from rekindle.progress import Progress, Report
 from rekindle.progress_bars import ProgressBars
 from rekindle.storage import cache_dir
 from rekindle.stores import PROGRAMS

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.errors import ModelError
 from rekindle.model_config import ModelConfig
 from rekindle.models.decoder import Decoder
-from rekindle.threads import TOO_LATE, ending
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

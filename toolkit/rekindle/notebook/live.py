@@ -6,9 +6,9 @@ from functools import partial
 from time import perf_counter, sleep
 from typing import Protocol
 
+from rekindle.concurrency.threads import ending
 from rekindle.notebook.board import Board
 from rekindle.notebook.front_end import context_of_threads
-from rekindle.threads import ending
 
 PERIOD = 1 / 3
 """Seconds between two looks."""

@@ -6,9 +6,11 @@ from functools import partial
 from typing import Literal, Protocol
 
 from rekindle import markup
-from rekindle.actor import in_trio
+from rekindle.concurrency.feed import TO_THE_END, Feed
+from rekindle.concurrency.mailbox import in_trio
+from rekindle.concurrency.threads import soon
+from rekindle.concurrency.waits import Wait, Waits, blocked
 from rekindle.errors import RequestCancelled
-from rekindle.feed import TO_THE_END, Feed
 from rekindle.notebook.front_end import (
     Output,
     StopButton,
@@ -18,8 +20,6 @@ from rekindle.notebook.front_end import (
 )
 from rekindle.notebook.printed import Printed
 from rekindle.results import Piece, Standing
-from rekindle.threads import soon
-from rekindle.waits import Wait, Waits, blocked
 
 REDRAWN_SECONDS = 0.06
 """At least so long lies between two drawings in a notebook."""

@@ -4,7 +4,7 @@ import sys
 from typing import Protocol
 
 from rekindle import markup
-from rekindle.feed import Feed
+from rekindle.concurrency.feed import Feed
 from rekindle.results import Piece
 
 

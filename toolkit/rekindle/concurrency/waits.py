@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeVar
 
-from rekindle.feed import TO_THE_END, Feed, interruptible
-from rekindle.progress import Progress
-from rekindle.progress_bars import ProgressBars
+from rekindle.concurrency.feed import TO_THE_END, Feed, interruptible
 
 T = TypeVar("T")
 
@@ -70,13 +68,3 @@ def _blocked(waits: Waits[T], left_by: BaseException | None = None) -> T:
         return _blocked(waits, error)
     finally:
         del left_by  # which knows this frame, and so would hold itself
-
-
-def shown(feed: Feed[Progress], bars: ProgressBars) -> Waits[None]:
-    """Draw what a feed reports, to its end."""
-    seen = 0
-    while not feed.closed or seen < len(feed.items):
-        yield Wait(feed, seen)
-        for report in feed.items[seen:]:
-            bars.show(report)
-            seen += 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
-from rekindle.actor import Waiter
+from rekindle.concurrency.mailbox import Waiter
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""How threads and event loops wait for each other; this package knows nothing of language models."""
