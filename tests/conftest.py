@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from rekindle.checkpoint.checkpoint import Checkpoint
 from rekindle.checkpoint.embedded import embedded_path
 from rekindle.checkpoint.gguf import open_gguf
-from rekindle.storage import cache_dir
+from rekindle.store.directory import cache_dir
 from rekindle.text.tokenizer import Tokenizer
 from tests.compilations import listen
 

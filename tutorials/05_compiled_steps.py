@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 import rekindle
-from rekindle.storage import cache_dir
+from rekindle.store.directory import cache_dir
 
 # A cache directory of this notebook's own, so that it is cold in every run. It shares the downloaded model alone.
 made = tempfile.TemporaryDirectory(prefix="rekindle-")

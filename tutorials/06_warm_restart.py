@@ -24,7 +24,7 @@ from jupyter_client.manager import start_new_async_kernel
 
 from rekindle.__main__ import main
 from rekindle.program_store import ProgramStore
-from rekindle.storage import cache_dir
+from rekindle.store.directory import cache_dir
 
 # %% [markdown]
 # ## A kernel to kill

@@ -24,7 +24,7 @@ from nbclient.exceptions import CellControlSignal, DeadKernelError
 from nbformat import NotebookNode
 
 from rekindle.checkpoint.embedded import embedded_path
-from rekindle.storage import cache_dir
+from rekindle.store.directory import cache_dir
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

@@ -21,7 +21,7 @@ import rekindle
 from rekindle.config import SettingsOptions
 from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import ENTER, GATHER, SCATTER, Key, Program
-from rekindle.snapshot_store import SnapshotStore
+from rekindle.store.snapshot_store import SnapshotStore
 from tests.compilations import COMPILED, listen
 
 PAGE = 16

@@ -23,15 +23,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import rekindle
-from rekindle import store_entries
 from rekindle.buckets import Bucket
 from rekindle.config import SettingsOptions
 from rekindle.errors import UnsafeStorage
 from rekindle.program_shelf import ProgramShelf
 from rekindle.program_store import Entry, ProgramStore
 from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Program
-from rekindle.snapshots import list_snapshots
-from rekindle.snapshots import verify as verify_snapshots
+from rekindle.store import entries as store_entries
+from rekindle.store.snapshots import list_snapshots
+from rekindle.store.snapshots import verify as verify_snapshots
 from tests.engine.restart_child import (
     CACHED,
     PAGE,

@@ -1,8 +1,8 @@
 """A prefix tree over texts, for tests to read well. Pages of two letters."""
 
+from rekindle.page import StoredPage
 from rekindle.prefix_nodes import Node
 from rekindle.prefix_tree import PrefixTree
-from rekindle.stored_page import StoredPage
 
 
 def ids(text: str) -> list[int]:

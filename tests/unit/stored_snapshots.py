@@ -11,10 +11,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from rekindle.snapshot_index import root_digest
-from rekindle.snapshot_key import SnapshotKey
-from rekindle.snapshot_store import SnapshotStore, Written
-from rekindle.stored_page import NewPage
+from rekindle.page import NewPage
+from rekindle.store.index import root_digest
+from rekindle.store.snapshot_key import SnapshotKey
+from rekindle.store.snapshot_store import SnapshotStore, Written
 
 SHAPE = (4, 2, 4, 8, 16)
 """16 KiB in float32: a few of them are more than a seal has a digest of."""

@@ -18,8 +18,9 @@ from rekindle.cli import needed
 from rekindle.cli.needed import Needed
 from rekindle.cli.units import ago, parse_size, size_text
 from rekindle.concurrency.progress import silent
-from rekindle.program_key import ProgramKey, code_digest
+from rekindle.program_key import ProgramKey
 from rekindle.program_store import ProgramStore
+from rekindle.store.validity import code_digest
 from tests.two_steps import OPTIONS, SETTINGS
 from tests.unit.stored_programs import MODEL, serialized, some_key
 from tests.unit.stored_snapshots import PATH_PAGES, open_store, path, write

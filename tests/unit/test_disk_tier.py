@@ -10,7 +10,7 @@ import pytest
 from rekindle.disk_tier import DiskTier
 from rekindle.host_tier import HostTier
 from rekindle.messages import Cancel, Copy, Drop, Fetch, Fetched, Gathered, Persist, Write, Written
-from rekindle.stored_page import NewPage
+from rekindle.page import NewPage
 
 pytestmark = pytest.mark.anyio
 PAGES = tuple(NewPage(str(number), "root", "", bytes(4)) for number in range(3))

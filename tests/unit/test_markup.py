@@ -20,8 +20,8 @@ from rekindle.metrics import SchedulerStats
 from rekindle.prefix_tree import PrefixTree
 from rekindle.prompts import as_text
 from rekindle.request import SamplingParams
-from rekindle.restored import Restored
 from rekindle.results import CachedTokens, Generation, Timings, Usage
+from rekindle.store.restored import Restored
 from rekindle.testing import fake_session
 from rekindle.token_logprob import TokenLogprob
 from rekindle.tree_drawing import BESIDE, Run, draw

@@ -52,9 +52,9 @@ from rekindle.messages import (
     Write,
     Written,
 )
+from rekindle.page import NewPage
 from rekindle.request import Request, SamplingParams
 from rekindle.results import CachedTokens
-from rekindle.stored_page import NewPage
 from rekindle.testing import fake_session
 from rekindle.token_logprob import TokenLogprob
 

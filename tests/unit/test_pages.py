@@ -2,7 +2,8 @@
 
 import pytest
 
-from rekindle.pages import NULL_PAGE, OutOfPages, PagePool
+from rekindle.page import NULL_PAGE
+from rekindle.pages import OutOfPages, PagePool
 
 
 def test_every_page_but_the_null_page_is_handed_out_once() -> None:

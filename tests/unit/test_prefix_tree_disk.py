@@ -8,9 +8,9 @@ from hashlib import sha256
 
 import pytest
 
+from rekindle.page import StoredPage
 from rekindle.prefix_nodes import Evicted
 from rekindle.prefix_tree import PrefixTree
-from rekindle.stored_page import StoredPage
 from tests.unit.letters import Letters, ids
 
 

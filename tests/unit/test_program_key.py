@@ -18,7 +18,9 @@ from jax.sharding import SingleDeviceSharding
 
 from rekindle import program_key
 from rekindle.model_config import Rope
-from rekindle.program_key import JAX_CONFIG, SOURCES, Build, ProgramKey, Target, code_digest
+from rekindle.program_key import JAX_CONFIG, Build, ProgramKey, Target
+from rekindle.store import validity
+from rekindle.store.validity import SOURCES, code_digest
 from tests.unit.stored_programs import MODEL, some_key
 
 SHAPES = {"weights": [jax.ShapeDtypeStruct((4, 3), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.float32)]}
@@ -307,7 +309,7 @@ def test_where_there_is_no_cpuinfo_python_says_what_it_knows(tmp_path: Path) -> 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Copies of both packages, which the key is computed of."""
-    for name, content in program_key._sources():
+    for name, content in validity._sources():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     monkeypatch.setattr(resources, "files", lambda package: tmp_path / package)
@@ -318,19 +320,19 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "name", ["rekindle/step.py", "rekindle/models/decoder.py", "rekindle_kernels/xla/attention.py"]
 )
 def test_the_sources_of_programs_are_in_the_key(name: str, copied: Path) -> None:
-    before = program_key._digest_of_sources()
-    assert before == program_key._IMPORTED == code_digest()
+    before = validity._digest_of_sources()
+    assert before == validity._IMPORTED == code_digest()
     source = (copied / name).read_bytes()
     (copied / name).write_bytes(source + b"\n")
-    assert program_key._digest_of_sources() != before
+    assert validity._digest_of_sources() != before
     (copied / name).write_bytes(source)
     (copied / name).with_name("added.py").write_bytes(b"")
-    assert (program_key._digest_of_sources() != before) == (Path(name).parent.name != "rekindle")
+    assert (validity._digest_of_sources() != before) == (Path(name).parent.name != "rekindle")
 
 
 def test_sources_that_were_edited_after_the_import_never_have_the_same_key_twice(copied: Path) -> None:
     (copied / "rekindle" / "step.py").write_text("edited")
-    assert len({code_digest() for _ in range(3)} | {program_key._IMPORTED}) == 4
+    assert len({code_digest() for _ in range(3)} | {validity._IMPORTED}) == 4
 
 
 def imports_of(module: str) -> Iterator[str]:
@@ -371,7 +373,7 @@ def test_every_module_that_a_program_can_come_from_is_in_the_key() -> None:
             todo.extend(imports_of(module))
     used = {module.replace(".", "/") for module in seen if not _is_package(module)}
     assert {"rekindle/models/layers", "rekindle_kernels/xla/attention"} <= used
-    hashed = {name.removesuffix(".py") for name, _ in program_key._sources()}
-    assert used <= hashed, "add these to program_key.SOURCES"
+    hashed = {name.removesuffix(".py") for name, _ in validity._sources()}
+    assert used <= hashed, "add these to validity.SOURCES"
     covered = {name for name in SOURCES for module in used if f"{module}.py".startswith(name)}
-    assert covered == set(SOURCES), "take those that no program comes from out of program_key.SOURCES"
+    assert covered == set(SOURCES), "take those that no program comes from out of validity.SOURCES"

@@ -21,13 +21,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rekindle import store_entries
 from rekindle.buckets import Bucket
 from rekindle.checkpoint.open import open_checkpoint
 from rekindle.errors import StorageError
 from rekindle.models.load import load_decoder
 from rekindle.program_store import ProgramStore, Serialized
 from rekindle.step import Layout, empty_pages, empty_slots, step
+from rekindle.store import entries as store_entries
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
 from tests.unit.stored_programs import (
     in_other_processes,

@@ -11,7 +11,7 @@ from IPython.lib import pretty as untyped
 import rekindle
 from rekindle import CachedTokens, Generation, Stats, Timings, Usage
 from rekindle.metrics import SchedulerStats
-from rekindle.restored import Restored
+from rekindle.store.restored import Restored
 from rekindle.testing import fake_session
 
 pretty: Callable[[object], str] = untyped.pretty

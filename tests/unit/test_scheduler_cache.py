@@ -7,7 +7,7 @@ import pytest
 from rekindle import waiting
 from rekindle.errors import PromptTooLong
 from rekindle.messages import NewWeights, Plan, Saved, Withdraw
-from rekindle.pages import NULL_PAGE
+from rekindle.page import NULL_PAGE
 from rekindle.prefix_nodes import Node
 from rekindle.testing import ByHand, expected_tokens
 from rekindle.waiting import CONSIDERED

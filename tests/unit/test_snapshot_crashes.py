@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.snapshot_store import SnapshotStore
-from rekindle.snapshots import list_snapshots, verify
-from rekindle.stored_page import NewPage
+from rekindle.page import NewPage
+from rekindle.store.snapshot_store import SnapshotStore
+from rekindle.store.snapshots import list_snapshots, verify
 from tests.unit.stored_programs import in_other_processes
 from tests.unit.stored_snapshots import (
     digests,

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rekindle import snapshot_key
-from rekindle.program_key import code_digest
-from rekindle.snapshot_key import SnapshotKey, weights_fingerprint
+from rekindle.store import snapshot_key
+from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
+from rekindle.store.validity import code_digest
 from tests.unit.stored_programs import MODEL
 
 

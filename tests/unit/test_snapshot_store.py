@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rekindle import snapshot_segments, snapshot_store, snapshots, store_entries
 from rekindle.errors import UnsafeStorage
-from rekindle.snapshot_index import root_digest
-from rekindle.snapshot_store import SnapshotStore
-from rekindle.stored_page import NewPage, StoredPage
+from rekindle.page import NewPage, StoredPage
+from rekindle.store import entries as store_entries
+from rekindle.store import segments as snapshot_segments
+from rekindle.store import snapshot_store, snapshots
+from rekindle.store.index import root_digest
+from rekindle.store.snapshot_store import SnapshotStore
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
 from tests.unit.stored_snapshots import (
     DTYPES,

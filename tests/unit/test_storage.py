@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rekindle.errors import StorageError
-from rekindle.storage import atomic_write, cache_dir
+from rekindle.store.directory import atomic_write, cache_dir
 
 
 def test_directories_are_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rekindle.messages import CacheSaved, CacheSaving, Message, Persist, Written
+from rekindle.page import NewPage
 from rekindle.prefix_cache import PrefixCache
 from rekindle.prefix_nodes import Node
-from rekindle.stored_page import NewPage
 
 PAGES_AT_ONCE = 16
 TICKS_BETWEEN = 64

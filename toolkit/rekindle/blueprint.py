@@ -10,7 +10,7 @@ from rekindle.buckets import Bucket
 from rekindle.checkpoint.checkpoint import Checkpoint
 from rekindle.config import Limits, Settings
 from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
-from rekindle.snapshot_key import SnapshotKey, weights_fingerprint
+from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
 
 
 @dataclass(frozen=True, slots=True)

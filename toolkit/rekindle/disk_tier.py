@@ -9,11 +9,11 @@ from anyio import to_thread
 
 from rekindle.errors import StorageError
 from rekindle.messages import Message, Write, Written
-from rekindle.stored_page import NewPage
+from rekindle.page import NewPage
 
 
 class Outcome(Protocol):
-    """What `Store.write` did: as `rekindle.snapshot_store.Written`."""
+    """What `Store.write` did: as `rekindle.store.snapshot_store.Written`."""
 
     @property
     def records(self) -> tuple[int | None, ...]: ...
@@ -22,7 +22,7 @@ class Outcome(Protocol):
 
 
 class Store(Protocol):
-    """As `rekindle.snapshot_store.SnapshotStore`."""
+    """As `rekindle.store.snapshot_store.SnapshotStore`."""
 
     def write(self, pages: Sequence[NewPage], arrays: Sequence[np.ndarray[Any, np.dtype[Any]]]) -> Outcome: ...
     def use(self, records: Sequence[int], /) -> None: ...

@@ -11,9 +11,9 @@ import jax
 
 from rekindle.concurrency.threads import compiling
 from rekindle.errors import SessionClosed
-from rekindle.program_key import Difference
 from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import Key, Program, Programs, program_name
+from rekindle.store.validity import Difference
 from rekindle.workers import Workers
 
 TOLD = 4

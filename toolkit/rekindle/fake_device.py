@@ -32,9 +32,8 @@ from rekindle.messages import (
     Write,
     Written,
 )
-from rekindle.pages import NULL_PAGE
+from rekindle.page import NULL_PAGE, NewPage, StoredPage
 from rekindle.request import Request
-from rekindle.stored_page import NewPage, StoredPage
 
 
 @dataclass(slots=True)

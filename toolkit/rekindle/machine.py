@@ -32,15 +32,15 @@ from rekindle.models.families import Family
 from rekindle.models.load import load_decoder
 from rekindle.page_copies import page_bytes
 from rekindle.preparing import wait_for
-from rekindle.program_key import apart
 from rekindle.programs import EMPTY
 from rekindle.request import SamplingParams
-from rekindle.restored import Restored
 from rekindle.scheduler import Scheduler
 from rekindle.settler import Settler
 from rekindle.step import Pages, Slots
 from rekindle.stepper import Stepper
-from rekindle.store_entries import import_orbax
+from rekindle.store.entries import import_orbax
+from rekindle.store.restored import Restored
+from rekindle.store.validity import apart
 from rekindle.stores import Stored, open_shelf, open_snapshots, require_all, store_directory
 from rekindle.text.tokenizer import Tokenizer
 from rekindle.weights import Weights, flat_weights, load_weights

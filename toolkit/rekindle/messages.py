@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from rekindle.page import NewPage
 from rekindle.request import Request, SamplingParams
 from rekindle.results import CachedTokens, EndReason
-from rekindle.stored_page import NewPage
 from rekindle.token_logprob import TokenLogprob
 
 

@@ -4,9 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from rekindle.errors import RekindleError
-
-NULL_PAGE = 0
-"""The page that padding writes to; it is never allocated."""
+from rekindle.page import NULL_PAGE
 
 
 class PagePool:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from rekindle.config import Limits
 from rekindle.messages import Save, Saved
-from rekindle.pages import NULL_PAGE, PagePool
+from rekindle.page import NULL_PAGE, StoredPage
+from rekindle.pages import PagePool
 from rekindle.prefix_nodes import Evicted, Node
 from rekindle.prefix_tree import PrefixTree
-from rekindle.stored_page import StoredPage
 
 SAVED_AT_ONCE = 16
 """Pages copied to the host tier ahead of need by one `Save`."""

@@ -1,7 +1,8 @@
 """The nodes of the prefix tree: what each one holds, and what must hold between it and its children."""
 
 from dataclasses import dataclass, field
-from hashlib import sha256
+
+from rekindle.page import digest_below
 
 FORGOTTEN = -1
 """`last_used` of every node whose namespace was forgotten: before all others."""
@@ -145,8 +146,3 @@ def digest_of(node: Node) -> bytes:
     for each in reversed(unknown):
         digest = each.digest = digest_below(digest, each.key)
     return digest
-
-
-def digest_below(parent: bytes, key: bytes) -> bytes:
-    """The digest of a node with this key, below one with that digest."""
-    return sha256(parent + key).digest()

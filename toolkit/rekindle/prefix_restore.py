@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
+from rekindle.page import StoredPage, digest_below
 from rekindle.prefix_archive import Archive
 from rekindle.prefix_ledger import Ledger
-from rekindle.prefix_nodes import Node, digest_below, digest_of
+from rekindle.prefix_nodes import Node, digest_of
 from rekindle.prefix_roots import Roots
-from rekindle.stored_page import StoredPage
 
 
 class Restorer:

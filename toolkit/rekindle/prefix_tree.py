@@ -19,12 +19,12 @@ disk stay until their store says that they left; what is to be copied there next
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
+from rekindle.page import StoredPage
 from rekindle.prefix_archive import Archive
 from rekindle.prefix_ledger import Ledger
 from rekindle.prefix_nodes import FORGOTTEN, Evicted, Node, digest_of
 from rekindle.prefix_restore import Restorer
 from rekindle.prefix_roots import Roots
-from rekindle.stored_page import StoredPage
 
 
 class PrefixTree:

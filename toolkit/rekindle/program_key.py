@@ -3,43 +3,22 @@
 A stored program is used only where every part is as it was when the program was compiled.
 """
 
-import hashlib
 import json
 import os
 import platform
-import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib import metadata, resources
-from importlib.resources.abc import Traversable
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 import jax
 
 from rekindle.model_config import ModelConfig
-
-SOURCES: Final = (
-    "rekindle/adjustments.py",
-    "rekindle/buckets.py",
-    "rekindle/errors.py",
-    "rekindle/checkpoint/layout.py",
-    "rekindle/model_config.py",
-    "rekindle/models",
-    "rekindle/page_copies.py",
-    "rekindle/programs.py",
-    "rekindle/request.py",
-    "rekindle/sampling.py",
-    "rekindle/sampling_rows.py",
-    "rekindle/scores.py",
-    "rekindle/step.py",
-    "rekindle/token_logprob.py",
-    "rekindle_kernels",
-)
-"""All that `programs` imports, files and whole packages: any of it may end up in a program."""
+from rekindle.store.validity import Difference, code_digest, sha256_hex
 
 JAX_CONFIG: Final = (
     "jax_enable_x64",  # dtypes of everything
@@ -106,12 +85,6 @@ CPU_NAMES: Final = (
 )
 CPU_FEATURES: Final = ("flags", "Features")
 THREAD_VARIABLES: Final = ("NPROC", "PJRT_NPROC")
-
-_WHOLE: Final = 80
-_LONGEST: Final = 160
-
-Difference = tuple[str, str]
-"""A part's value here, and there; empty where there is no such part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +210,7 @@ class ProgramKey:
     @property
     def digest(self) -> str:
         """64 hexadecimal digits that differ where any part does."""
-        return _digest(json.dumps(self.parts(), sort_keys=True).encode())
+        return sha256_hex(json.dumps(self.parts(), sort_keys=True).encode())
 
     def explain(self, other: "ProgramKey | Mapping[str, str]") -> dict[str, Difference]:
         """The parts that differ, each with its value here and in `other`, which may be the parts of a stored key."""
@@ -246,62 +219,8 @@ class ProgramKey:
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def apart(difference: Difference) -> Difference:
-    """For a person: both values without what long ones have in common, and with the first digits of digests."""
-    here, there = difference
-    if max(map(len, difference)) > _WHOLE:
-        separator = next((mark for mark in ("; ", ", ") if mark in here or mark in there), " ")
-        mine, theirs = here.strip("{}").split(separator), there.strip("{}").split(separator)
-        only = [word for word in mine if word not in theirs], [word for word in theirs if word not in mine]
-        if any(only):
-            here, there = (separator.join(words) for words in only)
-    return _abridged(here), _abridged(there)
-
-
-def code_digest() -> str:
-    """Of the sources that this process runs.
-
-    Where they were edited since they were imported, nobody can say what runs: the answer is then another one each time,
-    so that nothing stored is used, and nothing that is stored now is ever used again.
-    """
-    now = _digest_of_sources()
-    return now if now == _IMPORTED else f"{now} was edited after the import ({os.urandom(8).hex()})"
-
-
-def _digest_of_sources() -> str:
-    whole = hashlib.sha256()
-    for name, content in _sources():
-        whole.update(f"{name} {_digest(content)}\n".encode())
-    return whole.hexdigest()
-
-
-def _sources() -> Iterator[tuple[str, bytes]]:
-    for name in SOURCES:
-        package, _, inner = name.partition("/")
-        place = resources.files(package)
-        yield from _files(name, place.joinpath(inner) if inner else place)
-
-
-def _files(name: str, place: Traversable) -> Iterator[tuple[str, bytes]]:
-    if place.is_dir():
-        for child in sorted(place.iterdir(), key=lambda child: child.name):
-            if child.is_dir() or child.name.endswith((".py", ".json")):  # kernels keep their tuning as JSON
-                yield from _files(f"{name}/{child.name}", child)
-    else:
-        yield name, place.read_bytes()
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _abridged(text: str) -> str:
-    text = re.sub("[0-9a-f]{64}", lambda digest: f"{digest[0][:12]}...", text)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
 def _short(text: str) -> str:
-    return _digest(text.encode())[:16]
+    return sha256_hex(text.encode())[:16]
 
 
 def _shapes(tree: Any) -> str:
@@ -387,6 +306,3 @@ def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     names = [f"{name} {values[name]}" for name in CPU_NAMES if name in values]
     features = [f"{name} #{_short(' '.join(sorted(values[name].split())))}" for name in CPU_FEATURES if name in values]
     return " ".join(names + features)
-
-
-_IMPORTED: Final = _digest_of_sources()

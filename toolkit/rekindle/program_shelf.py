@@ -7,9 +7,10 @@ from typing import cast
 import jax
 
 from rekindle.model_config import ModelConfig
-from rekindle.program_key import Build, Difference, ProgramKey, Target
+from rekindle.program_key import Build, ProgramKey, Target
 from rekindle.program_store import ProgramStore, Serialized
 from rekindle.programs import Key, Program, Programs, program_name
+from rekindle.store.validity import Difference
 
 Options = Mapping[str, str | bool | int | float]
 

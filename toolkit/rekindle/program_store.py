@@ -15,10 +15,11 @@ import jax
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
-from rekindle import store_entries as disk
 from rekindle.concurrency.threads import ending
 from rekindle.errors import UnsafeStorage
-from rekindle.program_key import Difference, ProgramKey
+from rekindle.program_key import ProgramKey
+from rekindle.store import entries as disk
+from rekindle.store.validity import Difference
 
 Serialized = Mapping[str, np.ndarray[Any, np.dtype[np.uint8]]]
 """A compiled program as bytes."""

@@ -36,11 +36,11 @@ from rekindle.messages import (
     Written,
 )
 from rekindle.metrics import Counts, SchedulerStats
+from rekindle.page import StoredPage
 from rekindle.prefix_cache import NextPage, PrefixCache
 from rekindle.prefix_nodes import Node
 from rekindle.prefix_tree import PrefixTree
 from rekindle.results import EndReason
-from rekindle.stored_page import StoredPage
 from rekindle.tracked import Tracked
 from rekindle.waiting import WaitingQueue
 

@@ -23,8 +23,8 @@ from rekindle.notebook.live_text import show
 from rekindle.prefix import Holding, Prefix
 from rekindle.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
 from rekindle.request import SamplingOptions, SamplingParams
-from rekindle.restored import Restored
 from rekindle.results import Generation
+from rekindle.store.restored import Restored
 from rekindle.text.tokenizer import Tokenizer
 from rekindle.trace import Trace
 from rekindle.upkeep import InFlight, Upkeep

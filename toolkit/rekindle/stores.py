@@ -10,16 +10,17 @@ from typing import Final
 from rekindle.blueprint import Blueprint
 from rekindle.config import Restore
 from rekindle.errors import NotRestored, StorageError, UnsafeStorage
-from rekindle.program_key import Difference, Target, apart
+from rekindle.page import StoredPage
+from rekindle.program_key import Target
 from rekindle.program_shelf import ProgramShelf
 from rekindle.program_store import ProgramStore
 from rekindle.programs import Key, program_name
-from rekindle.restored import difference_words
-from rekindle.snapshot_store import SnapshotStore
-from rekindle.snapshots import explain_missing
-from rekindle.storage import cache_dir
-from rekindle.store_entries import require_private
-from rekindle.stored_page import StoredPage
+from rekindle.store.directory import cache_dir
+from rekindle.store.entries import require_private
+from rekindle.store.restored import difference_words
+from rekindle.store.snapshot_store import SnapshotStore
+from rekindle.store.snapshots import explain_missing
+from rekindle.store.validity import Difference, apart
 
 PROGRAMS: Final = "programs"
 SNAPSHOTS: Final = "snapshots"

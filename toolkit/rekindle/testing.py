@@ -57,10 +57,10 @@ from rekindle.messages import (
 )
 from rekindle.metrics import Stats
 from rekindle.request import Request, SamplingParams
-from rekindle.restored import Restored
 from rekindle.results import EndReason
 from rekindle.scheduler import Scheduler
 from rekindle.session import Session
+from rekindle.store.restored import Restored
 from rekindle.text.tokenizer import Tokenizer
 
 __all__ = [

@@ -13,7 +13,7 @@ from rekindle.errors import ConfigError, SessionError, StorageError
 from rekindle.handled import Handled
 from rekindle.host import Host
 from rekindle.markup import counted
-from rekindle.storage import atomic_write
+from rekindle.store.directory import atomic_write
 from rekindle.timeline import Timeline
 from rekindle.trace_records import Seen, seen
 from rekindle.watching import Watching

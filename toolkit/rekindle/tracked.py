@@ -6,7 +6,7 @@ from typing import Any
 
 from rekindle.buckets import QUERY_BLOCK
 from rekindle.messages import Chunk, Onload, Scoring
-from rekindle.pages import NULL_PAGE
+from rekindle.page import NULL_PAGE
 from rekindle.prefix_cache import Lease
 from rekindle.prefix_nodes import Node
 from rekindle.request import Request

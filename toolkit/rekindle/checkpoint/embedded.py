@@ -18,7 +18,7 @@ from typing import TextIO
 
 from rekindle.concurrency.progress import Progress, Report, silent
 from rekindle.errors import CheckpointError, ModelNotFound
-from rekindle.storage import atomic_write, cache_dir
+from rekindle.store.directory import atomic_write, cache_dir
 
 NAME = "smollm2-135m-instruct"
 

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rekindle import snapshots
-from rekindle import store_entries as disk
 from rekindle.cli import needed, stored
 from rekindle.cli.cache_explain import explain
 from rekindle.cli.cache_list import ls, size
@@ -21,7 +19,9 @@ from rekindle.cli.units import parse_size, size_text
 from rekindle.errors import StorageError
 from rekindle.markup import counted
 from rekindle.program_store import ProgramStore
-from rekindle.storage import cache_dir
+from rekindle.store import entries as disk
+from rekindle.store import snapshots
+from rekindle.store.directory import cache_dir
 from rekindle.stores import PROGRAMS, SNAPSHOTS
 
 ALL: Final = "all"

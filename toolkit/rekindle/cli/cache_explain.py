@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from rekindle.cli import stored
 from rekindle.cli.needed import Needed
 from rekindle.cli.units import ago, columns, size_text
-from rekindle.key_words import NOTHING, part_words
 from rekindle.markup import counted
-from rekindle.program_key import Difference, apart
 from rekindle.programs import program_name
 from rekindle.progress_bars import ProgressBars
-from rekindle.snapshots import explain_missing, list_snapshots
+from rekindle.store.restored import NOTHING, part_words
+from rekindle.store.snapshots import explain_missing, list_snapshots
+from rekindle.store.validity import Difference, apart
 from rekindle.stores import PROGRAMS, SNAPSHOTS
 
 

@@ -14,10 +14,10 @@ from rekindle.cli import stored
 from rekindle.cli.stored import MODELS
 from rekindle.cli.units import ago, columns, size_text
 from rekindle.markup import counted
-from rekindle.program_key import code_digest
 from rekindle.program_store import Entry, ProgramStore
-from rekindle.snapshots import SnapshotEntry, list_snapshots
-from rekindle.storage import cache_dir
+from rekindle.store.directory import cache_dir
+from rekindle.store.snapshots import SnapshotEntry, list_snapshots
+from rekindle.store.validity import code_digest
 from rekindle.stores import PROGRAMS, SNAPSHOTS
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."

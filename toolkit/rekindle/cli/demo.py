@@ -12,9 +12,9 @@ from rekindle.checkpoint.embedded import NAME, SMOLLM2
 from rekindle.cli.answer import Answer, answer
 from rekindle.markup import counted
 from rekindle.prompts import Messages
-from rekindle.restored import Restored
 from rekindle.session import Session
-from rekindle.storage import cache_dir
+from rekindle.store.directory import cache_dir
+from rekindle.store.restored import Restored
 
 QUESTIONS = ("What is a black hole, in one sentence?", "Write a haiku about the sea.")
 BATCH = (

@@ -18,7 +18,7 @@ from rekindle.checkpoint.open import open_checkpoint
 from rekindle.config import Limits, Settings
 from rekindle.model_config import ModelConfig, Rope
 from rekindle.progress_bars import ProgressBars
-from rekindle.storage import cache_dir
+from rekindle.store.directory import cache_dir
 
 Rows = Iterator[tuple[str, str]]
 

@@ -15,7 +15,7 @@ from rekindle.config import Settings
 from rekindle.program_key import Target
 from rekindle.program_shelf import ProgramShelf
 from rekindle.program_store import ProgramStore
-from rekindle.storage import cache_dir
+from rekindle.store.directory import cache_dir
 from rekindle.stores import PROGRAMS
 from rekindle.targets import devices_of, known_targets
 

@@ -17,7 +17,7 @@ from rekindle.program_key import PACKAGES, Target
 from rekindle.program_shelf import ProgramShelf
 from rekindle.programs import Key, Programs, program_name
 from rekindle.progress_bars import ProgressBars
-from rekindle.storage import cache_dir
+from rekindle.store.directory import cache_dir
 from rekindle.stores import PROGRAMS
 from rekindle.workers import WORKERS
 

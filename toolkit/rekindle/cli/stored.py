@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Final
 
-from rekindle import store_entries as disk
-from rekindle.snapshot_segments import segment_paths
-from rekindle.storage import cache_dir
+from rekindle.store import entries as disk
+from rekindle.store.directory import cache_dir
+from rekindle.store.segments import segment_paths
 from rekindle.stores import PROGRAMS, SNAPSHOTS
 
 MODELS: Final = "models"

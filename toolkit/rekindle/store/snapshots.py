@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rekindle import store_entries as disk
-from rekindle.program_key import Difference
-from rekindle.snapshot_key import SnapshotKey
-from rekindle.snapshot_segments import Segment, open_segment, read_pages, segment_bytes, segment_paths
+from rekindle.store import entries as disk
+from rekindle.store.segments import Segment, open_segment, read_pages, segment_bytes, segment_paths
+from rekindle.store.snapshot_key import SnapshotKey
+from rekindle.store.validity import Difference
 
 _FINGERPRINT: Final = re.compile("[0-9a-f]{64}")
 _TOKEN_BYTES: Final = 4

@@ -20,7 +20,7 @@ import numpy as np
 
 from rekindle.concurrency.threads import ending, storing
 from rekindle.errors import UnsafeStorage
-from rekindle.storage import atomic_write
+from rekindle.store.directory import atomic_write
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 Header = dict[str, Any]

@@ -1,6 +1,10 @@
-"""One page of the prefix cache on disk, as its store tells of it, and as it is told."""
+"""One page of the prefix cache, as every process knows it: on the device, in a tree, on disk."""
 
 from dataclasses import dataclass
+from hashlib import sha256
+
+NULL_PAGE = 0
+"""The page that padding writes to; it is never allocated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +34,8 @@ class NewPage:
     parent: str
     namespace: str
     key: bytes
+
+
+def digest_below(parent: bytes, key: bytes) -> bytes:
+    """The digest of a node with this key, below one with that digest."""
+    return sha256(parent + key).digest()

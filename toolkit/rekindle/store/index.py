@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from rekindle.prefix_nodes import digest_below
-from rekindle.snapshot_segments import Segment, SegmentPage
-from rekindle.stored_page import StoredPage
+from rekindle.page import StoredPage, digest_below
+from rekindle.store.segments import Segment, SegmentPage
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from rekindle import store_entries as disk
-from rekindle.stored_page import NewPage
+from rekindle.page import NewPage
+from rekindle.store import entries as disk
 
 PAGES_PER_SEGMENT: Final = 16
 _NAME: Final = re.compile("[0-9a-f]{32}")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rekindle import snapshots
-from rekindle import store_entries as disk
 from rekindle.concurrency.threads import ending
 from rekindle.errors import UnsafeStorage
-from rekindle.snapshot_index import SnapshotIndex
-from rekindle.snapshot_key import SnapshotKey
-from rekindle.snapshot_segments import (
+from rekindle.page import NewPage, StoredPage
+from rekindle.store import entries as disk
+from rekindle.store import snapshots
+from rekindle.store.index import SnapshotIndex
+from rekindle.store.segments import (
     PAGES_PER_SEGMENT,
     Array,
     Origin,
@@ -23,7 +23,7 @@ from rekindle.snapshot_segments import (
     segment_paths,
     write_segment,
 )
-from rekindle.stored_page import NewPage, StoredPage
+from rekindle.store.snapshot_key import SnapshotKey
 
 DEFAULT_BYTES: Final = 4 << 30
 

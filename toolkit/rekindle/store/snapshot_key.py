@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from rekindle.model_config import ModelConfig
-from rekindle.program_key import Difference, code_digest
+from rekindle.store.validity import Difference, code_digest
 
 FIRST_BYTES: Final = 1 << 20
 LAST_BYTES: Final = 64 << 10
@@ -41,7 +40,7 @@ class SnapshotKey:
     @classmethod
     def of(
         cls,
-        model: ModelConfig,
+        model: object,
         weights: str,
         dtype: str,
         page_size: int,
@@ -52,7 +51,7 @@ class SnapshotKey:
         """The key of what this process computes.
 
         Args:
-            model: the decoder's config.
+            model: the decoder's config; its repr is part of the key.
             weights: what `weights_fingerprint` says of its files.
             dtype: of the computation.
             page_size: in tokens.

@@ -1,10 +1,27 @@
 """What a session found of earlier ones, as its user sees it."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from rekindle import markup
-from rekindle.key_words import NOTHING, part_words
 
+MEANT: Final = {
+    "code": "the sources of Rekindle",
+    "statics": "sizes that are compiled in",
+    "arguments": "shapes of what programs take",
+    "shardings": "places of what programs take",
+    "model": "the model's config",
+    "weights": "the weight files: names, sizes, times of change, samples of their content",
+    "page": "dtype and shape of a page",
+    "jax_config": "settings of JAX",
+    "xla_flags": "XLA_FLAGS and LIBTPU_INIT_ARGS",
+    "packages": "versions of what compiles",
+    "host_cpu": "the CPU that is compiled for",
+}
+"""What parts are, where their names do not say it."""
+
+NOTHING: Final = "(nothing)"
+"""The value of a part that is empty."""
 LONGEST = 80
 """Characters of a value that is said; `Restored.differences` has more of it."""
 
@@ -54,6 +71,11 @@ class Restored:
 def difference_words(part: str, here: str, there: str) -> str:
     """A part of a key that differs, and how."""
     return f"{part_words(part)}: {_said(there)} there, {_said(here)} here"
+
+
+def part_words(part: str) -> str:
+    """What a part is called, and what it is."""
+    return f"{part} ({MEANT[part]})" if part in MEANT else part
 
 
 def _said(value: str) -> str:

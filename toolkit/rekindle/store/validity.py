@@ -1,0 +1,95 @@
+"""Which code runs, and how two keys of what is stored differ.
+
+What a store holds is used only where every part of its key is as it was when it was made.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Final
+
+SOURCES: Final = (
+    "rekindle/adjustments.py",
+    "rekindle/buckets.py",
+    "rekindle/errors.py",
+    "rekindle/checkpoint/layout.py",
+    "rekindle/model_config.py",
+    "rekindle/models",
+    "rekindle/page_copies.py",
+    "rekindle/programs.py",
+    "rekindle/request.py",
+    "rekindle/sampling.py",
+    "rekindle/sampling_rows.py",
+    "rekindle/scores.py",
+    "rekindle/step.py",
+    "rekindle/token_logprob.py",
+    "rekindle_kernels",
+)
+"""All that `programs` imports, files and whole packages: any of it may end up in a program."""
+
+Difference = tuple[str, str]
+"""A part's value here, and there; empty where there is no such part."""
+
+_WHOLE: Final = 80
+_LONGEST: Final = 160
+
+
+def code_digest() -> str:
+    """Of the sources that this process runs.
+
+    Where they were edited since they were imported, nobody can say what runs: the answer is then another one each time,
+    so that nothing stored is used, and nothing that is stored now is ever used again.
+    """
+    now = _digest_of_sources()
+    return now if now == _IMPORTED else f"{now} was edited after the import ({os.urandom(8).hex()})"
+
+
+def _digest_of_sources() -> str:
+    whole = hashlib.sha256()
+    for name, content in _sources():
+        whole.update(f"{name} {sha256_hex(content)}\n".encode())
+    return whole.hexdigest()
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    for name in SOURCES:
+        package, _, inner = name.partition("/")
+        place = resources.files(package)
+        yield from _files(name, place.joinpath(inner) if inner else place)
+
+
+def _files(name: str, place: Traversable) -> Iterator[tuple[str, bytes]]:
+    if place.is_dir():
+        for child in sorted(place.iterdir(), key=lambda child: child.name):
+            if child.is_dir() or child.name.endswith((".py", ".json")):  # kernels keep their tuning as JSON
+                yield from _files(f"{name}/{child.name}", child)
+    else:
+        yield name, place.read_bytes()
+
+
+def sha256_hex(content: bytes) -> str:
+    """Return the SHA-256 of some bytes as 64 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def apart(difference: Difference) -> Difference:
+    """For a person: both values without what long ones have in common, and with the first digits of digests."""
+    here, there = difference
+    if max(map(len, difference)) > _WHOLE:
+        separator = next((mark for mark in ("; ", ", ") if mark in here or mark in there), " ")
+        mine, theirs = here.strip("{}").split(separator), there.strip("{}").split(separator)
+        only = [word for word in mine if word not in theirs], [word for word in theirs if word not in mine]
+        if any(only):
+            here, there = (separator.join(words) for words in only)
+    return _abridged(here), _abridged(there)
+
+
+def _abridged(text: str) -> str:
+    text = re.sub("[0-9a-f]{64}", lambda digest: f"{digest[0][:12]}...", text)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+_IMPORTED: Final = _digest_of_sources()
