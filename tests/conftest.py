@@ -11,11 +11,11 @@ from hypothesis import settings
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from rekindle.checkpoint.checkpoint import Checkpoint
-from rekindle.checkpoint.embedded import embedded_path
-from rekindle.checkpoint.gguf import open_gguf
+from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.models.checkpoint.embedded import embedded_path
+from rekindle.models.checkpoint.gguf.checkpoint import open_gguf
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.store.directory import cache_dir
-from rekindle.text.tokenizer import Tokenizer
 from tests.compilations import listen
 
 # The same examples in every run: a failure is the change's, never the day's. Deep tests draw fresh ones.

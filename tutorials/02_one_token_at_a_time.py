@@ -21,7 +21,7 @@ from IPython.display import HTML
 
 import rekindle
 from rekindle import markup
-from rekindle.checkpoint.open import open_checkpoint
+from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.load import load_decoder
 
 # %% [markdown]

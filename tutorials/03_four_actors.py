@@ -212,9 +212,9 @@ assert not any(session.pending.values())
 # look at the answers.
 
 # %%
-from rekindle.checkpoint.open import open_checkpoint
 from rekindle.detokenizer import Detokenizer
 from rekindle.messages import Output
+from rekindle.models.checkpoint.open import open_checkpoint
 
 tokenizer = open_checkpoint("smollm2-135m-instruct").tokenizer
 alone = Detokenizer(tokenizer)

@@ -18,10 +18,10 @@ import numpy as np
 from flax import nnx
 
 from rekindle.buckets import Bucket
-from rekindle.checkpoint.layout import EMBEDDING, expected_shapes
 from rekindle.config import Settings
-from rekindle.model_config import Llama3Scaling, ModelConfig, Rope
+from rekindle.models.config import Llama3Scaling, ModelConfig, Rope
 from rekindle.models.decoder import Decoder
+from rekindle.models.layout import EMBEDDING, expected_shapes
 from rekindle.step import Layout, Pages, Slots, TickOutputs, empty_pages, empty_slots, step
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.kernels_gpu import copy_rate

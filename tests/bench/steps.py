@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle.buckets import QUERY_BLOCK, Bucket
-from rekindle.checkpoint.open import open_checkpoint
 from rekindle.config import Settings
+from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.models.checkpoint.weights import flat_weights
 from rekindle.models.load import load_decoder
 from rekindle.programs import Programs, Sizes
 from rekindle.sampling_rows import COLUMNS
 from rekindle.step import Layout, empty_pages, empty_slots
-from rekindle.weights import flat_weights
 from tests.bench import costs
 from tests.bench.workload import MODEL
 

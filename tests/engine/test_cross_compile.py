@@ -16,7 +16,7 @@ from jax.sharding import SingleDeviceSharding
 import rekindle
 from rekindle.__main__ import main
 from rekindle.buckets import Bucket
-from rekindle.checkpoint.open import open_checkpoint
+from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.program_key import Target
 from rekindle.program_shelf import ProgramShelf
 from rekindle.program_store import Entry, ProgramStore

@@ -12,9 +12,9 @@ import pytest
 from flax import nnx
 
 from rekindle.buckets import Bucket
-from rekindle.checkpoint.layout import expected_shapes
-from rekindle.model_config import ModelConfig, Rope
+from rekindle.models.config import ModelConfig, Rope
 from rekindle.models.decoder import Decoder
+from rekindle.models.layout import expected_shapes
 from rekindle.step import Layout, empty_pages, empty_slots, step
 from rekindle_kernels import api
 from rekindle_kernels.tpu import blocks, form, rows, tuning

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rekindle.concurrency import mailbox
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session", autouse=True)

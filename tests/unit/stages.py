@@ -11,9 +11,9 @@ from rekindle.config import SettingsOptions
 from rekindle.handle import Handle
 from rekindle.messages import Message, Prompt
 from rekindle.metrics import SchedulerStats
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingOptions, SamplingParams
 from rekindle.testing import fake_limits, fake_machine
-from rekindle.text.tokenizer import Tokenizer
 
 Choose = Callable[[int], int]
 """Which of this many stages that have mail goes next."""

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rekindle.model_config import ModelConfig, Rope
+from rekindle.models.config import ModelConfig, Rope
 from rekindle.program_key import Build, ProgramKey, Target
 from rekindle.program_store import ProgramStore, Serialized
 from tests.compilations import listen

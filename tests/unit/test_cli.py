@@ -20,9 +20,9 @@ from tokenizers import decoders, models, pre_tokenizers
 import rekindle
 from rekindle.__main__ import main
 from rekindle.cli.demo import BATCH, QUESTIONS
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_limits, fake_machine, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
 
@@ -132,7 +132,7 @@ def test_info_of_a_model_reads_no_weights(
     def loaded(*_: object) -> None:
         raise AssertionError("a tensor was looked up")
 
-    monkeypatch.setattr("rekindle.checkpoint.checkpoint.LazyTensors.__getitem__", loaded)
+    monkeypatch.setattr("rekindle.models.checkpoint.checkpoint.LazyTensors.__getitem__", loaded)
     assert main(["info", model, "--dtype", "bfloat16"]) == 0
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
     assert rows["cache"] == f"{tmp_path / 'cache'}, 0 files, 0 B"

@@ -16,7 +16,6 @@ import pytest
 
 import rekindle
 from rekindle.actor import Actor, answers
-from rekindle.checkpoint.open import open_checkpoint
 from rekindle.config import SettingsOptions
 from rekindle.engine import Actors, Compose, composed
 from rekindle.errors import (
@@ -28,10 +27,11 @@ from rekindle.errors import (
     UnsupportedModel,
 )
 from rekindle.messages import Admit, Cancel, Message, Rejected, Settled, Stopped, Text
+from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.families import FAMILIES, Family
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session import Session
 from rekindle.testing import expected_tokens, fake_limits, fake_machine, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 PROMPT = [3, 1, 4]
 FEW: SettingsOptions = {

@@ -26,10 +26,10 @@ from rekindle.messages import (
     Text,
     Withdraw,
 )
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingParams
 from rekindle.results import CachedTokens
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine
-from rekindle.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ from flax import nnx
 
 from rekindle import step
 from rekindle.buckets import QUERY_BLOCK, Bucket
-from rekindle.checkpoint.checkpoint import Checkpoint
-from rekindle.checkpoint.open import open_checkpoint
+from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import Decoder
 from rekindle.models.load import load_decoder
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rekindle.checkpoint.checkpoint import Checkpoint, LazyTensors
-from rekindle.checkpoint.open import open_checkpoint
 from rekindle.errors import CheckpointError
+from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors
+from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import Layer
 from rekindle.models.load import load_decoder
 

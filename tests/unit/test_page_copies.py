@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.model_config import ModelConfig, Rope
+from rekindle.models.config import ModelConfig, Rope
 from rekindle.page_copies import gather, page_bytes, scatter
 from rekindle.step import Pages, empty_pages
 

@@ -22,8 +22,8 @@ import pytest
 from flax import nnx
 
 from rekindle.buckets import Bucket
-from rekindle.checkpoint.open import open_checkpoint
 from rekindle.errors import StorageError
+from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.load import load_decoder
 from rekindle.program_store import ProgramStore, Serialized
 from rekindle.step import Layout, empty_pages, empty_slots, step

@@ -9,10 +9,10 @@ from anyio import to_thread
 
 from rekindle.concurrency.mailbox import Waiter
 from rekindle.errors import InvalidRequest, PromptTooLong
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.results import CachedTokens, Generation, Usage
 from rekindle.session import Session
 from rekindle.testing import VOCAB_SIZE, FakeSettler, expected_tokens, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.sessions import assert_all_is_free
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from rekindle.errors import InvalidRequest, SessionClosed
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
 

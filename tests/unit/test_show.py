@@ -21,6 +21,7 @@ from rekindle.concurrency.feed import Feed
 from rekindle.errors import EngineFailed, RequestCancelled, SessionClosed
 from rekindle.handle import Handle
 from rekindle.messages import Started, Text
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_text
 from rekindle.notebook.front_end import EMPTY
 from rekindle.notebook.live_text import drawing
@@ -29,7 +30,6 @@ from rekindle.request import SamplingParams
 from rekindle.results import CachedTokens, EndReason
 from rekindle.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
-from rekindle.text.tokenizer import Tokenizer
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 ENDLESS = 4000

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from rekindle.errors import RequestCancelled
 from rekindle.handle import Handle
+from rekindle.models.text.incremental import IncrementalDecoder
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingOptions
 from rekindle.testing import expected_of
-from rekindle.text.incremental import IncrementalDecoder
-from rekindle.text.tokenizer import Tokenizer
 from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled
 

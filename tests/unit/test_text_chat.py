@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rekindle.errors import InvalidRequest
-from rekindle.text.chat import render
+from rekindle.models.text.chat import render
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {

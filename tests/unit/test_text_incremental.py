@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from rekindle.text.incremental import IncrementalDecoder
-from rekindle.text.tokenizer import Tokenizer
+from rekindle.models.text.incremental import IncrementalDecoder
+from rekindle.models.text.tokenizer import Tokenizer
 
 PIECES = ["▁", "▁▁", "▁the", "▁a", "b", "é", "東", "<unk>", ".", "▁x▁y"]
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]

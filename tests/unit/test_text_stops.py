@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rekindle.text.stops import StopMatcher
+from rekindle.models.text.stops import StopMatcher
 
 Piece = tuple[str, bool]
 SHOWN_AND_FOUND = tuple[list[str], str | None]

@@ -9,10 +9,10 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, proc
 from tokenizers import Tokenizer as Backend
 
 from rekindle.errors import CheckpointError, InvalidRequest, UnsupportedModel
-from rekindle.text.chat import render
-from rekindle.text.gguf_tokenizer import gguf_tokenizer
-from rekindle.text.huggingface import load_tokenizer
-from rekindle.text.tokenizer import Tokenizer
+from rekindle.models.checkpoint.gguf.tokenizer import gguf_tokenizer
+from rekindle.models.checkpoint.huggingface.tokenizer import load_tokenizer
+from rekindle.models.text.chat import render
+from rekindle.models.text.tokenizer import Tokenizer
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 TEXTS = ["Hello  world's 12345 days\n\n  end ", "naïve — 東京 🚀", "a<|end|>b", "IT'S + 3.14 == ½", "\t x\r\n y"]

@@ -15,10 +15,10 @@ from rekindle.drawing import CHARACTER, WIDTH
 from rekindle.errors import ConfigError, RekindleError
 from rekindle.handled import Handled
 from rekindle.messages import Plan
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.scheduler import Scheduler
 from rekindle.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
-from rekindle.text.tokenizer import Tokenizer
 from rekindle.timeline import Kind, Timeline
 from rekindle.timeline_drawing import BARS, RIGHT_HEAD, draw
 from rekindle.timeline_view import MOST_COLUMNS, MOST_ROWS, view

@@ -12,11 +12,11 @@ from time import monotonic
 from typing import NoReturn
 
 import rekindle
-from rekindle.checkpoint.embedded import NAME
 from rekindle.cli import cache, generate, info, needed
 from rekindle.cli.demo import demo
 from rekindle.cli.precompile import precompile
 from rekindle.errors import RekindleError
+from rekindle.models.checkpoint.embedded import NAME
 
 INTERRUPTED = 128 + signal.SIGINT
 BROKEN_PIPE = 128 + 13  # SIGPIPE, which not every system has

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax.sharding import Sharding
 
 from rekindle.buckets import Bucket
-from rekindle.checkpoint.checkpoint import Checkpoint
 from rekindle.config import Limits, Settings
+from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
 

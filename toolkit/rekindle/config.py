@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict
 
 from rekindle import buckets
 from rekindle.errors import ConfigError
-from rekindle.model_config import ModelConfig
+from rekindle.models.config import ModelConfig
 from rekindle.policy import NAMED, Order
 
 Ticks = Literal["prefill-first", "combined"]

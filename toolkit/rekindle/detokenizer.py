@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rekindle.messages import Message, Output, Stopped, Text
-from rekindle.text.incremental import IncrementalDecoder
-from rekindle.text.stops import StopMatcher
-from rekindle.text.tokenizer import Tokenizer
+from rekindle.models.text.incremental import IncrementalDecoder
+from rekindle.models.text.stops import StopMatcher
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.token_logprob import TokenLogprob
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from rekindle.model_config import ModelConfig, Rope
+from rekindle.models.config import ModelConfig, Rope
 from rekindle.request import Request, SamplingParams
 from rekindle.token_logprob import TokenLogprob
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Admit, Cancel, Continued, Message, Prompt, Rejected, Submit, Withdraw
+from rekindle.models.text.chat import render
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingParams, check_bans, check_length, check_token_ids
-from rekindle.text.chat import render
-from rekindle.text.tokenizer import Tokenizer
 
 
 class Intake:

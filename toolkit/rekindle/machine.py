@@ -12,13 +12,9 @@ import jax
 
 from rekindle.blueprint import Blueprint
 from rekindle.cache_view import CacheView, view
-from rekindle.checkpoint.checkpoint import Checkpoint
-from rekindle.checkpoint.layout import expected_shapes
-from rekindle.checkpoint.open import open_checkpoint
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
 from rekindle.config import Limits, Settings
-from rekindle.defaults import sampling_defaults
 from rekindle.detokenizer import Detokenizer
 from rekindle.disk_tier import DiskTier
 from rekindle.engine import Actors, Compose, composed
@@ -27,9 +23,15 @@ from rekindle.executables import Executables
 from rekindle.host_tier import DeviceCopies, HostTier, host_memory
 from rekindle.intake import Intake
 from rekindle.metrics import Stats
-from rekindle.model_config import ModelConfig
+from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.models.checkpoint.defaults import sampling_defaults
+from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.models.checkpoint.weights import Weights, flat_weights, load_weights
+from rekindle.models.config import ModelConfig
 from rekindle.models.families import Family
+from rekindle.models.layout import expected_shapes
 from rekindle.models.load import load_decoder
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.page_copies import page_bytes
 from rekindle.preparing import wait_for
 from rekindle.programs import EMPTY
@@ -42,8 +44,6 @@ from rekindle.store.entries import import_orbax
 from rekindle.store.restored import Restored
 from rekindle.store.validity import apart
 from rekindle.stores import Stored, open_shelf, open_snapshots, require_all, store_directory
-from rekindle.text.tokenizer import Tokenizer
-from rekindle.weights import Weights, flat_weights, load_weights
 
 LOADED_AT_ONCE = 3
 """Stored programs that are loaded while the weights are read; the others wait for a moment of quiet."""

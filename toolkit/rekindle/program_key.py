@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import jax
 
-from rekindle.model_config import ModelConfig
+from rekindle.models.config import ModelConfig
 from rekindle.store.validity import Difference, code_digest, sha256_hex
 
 JAX_CONFIG: Final = (

@@ -6,7 +6,7 @@ from typing import cast
 
 import jax
 
-from rekindle.model_config import ModelConfig
+from rekindle.models.config import ModelConfig
 from rekindle.program_key import Build, ProgramKey, Target
 from rekindle.program_store import ProgramStore, Serialized
 from rekindle.programs import Key, Program, Programs, program_name

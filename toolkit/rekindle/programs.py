@@ -13,9 +13,9 @@ from jax.sharding import Sharding
 
 from rekindle.adjustments import blank_entry, enter
 from rekindle.buckets import Bucket
-from rekindle.checkpoint.layout import expected_shapes
-from rekindle.model_config import ModelConfig
+from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder
+from rekindle.models.layout import expected_shapes
 from rekindle.page_copies import gather, scatter
 from rekindle.step import Layout, Pages, Slots, empty_pages, empty_slots, step
 from rekindle_kernels.api import choose

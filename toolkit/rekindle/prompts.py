@@ -6,8 +6,8 @@ from typing import Any
 
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat, Continued, Prompt
+from rekindle.models.text.chat import check_messages, check_tools, check_variables
 from rekindle.request import check_token_ids
-from rekindle.text.chat import check_messages, check_tools, check_variables
 
 Messages = Sequence[Mapping[str, Any]]
 TokenIds = Sequence[int]

@@ -18,6 +18,8 @@ from rekindle.handled import Handled, Pending, See
 from rekindle.host import Host
 from rekindle.machine import Machine
 from rekindle.metrics import Stats, prompt_shares
+from rekindle.models.checkpoint.weights import Weights
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.dashboard import Dashboard
 from rekindle.notebook.live_text import show
 from rekindle.prefix import Holding, Prefix
@@ -25,11 +27,9 @@ from rekindle.prompts import Messages, TokenIds, Tools, Variables, all_prompts, 
 from rekindle.request import SamplingOptions, SamplingParams
 from rekindle.results import Generation
 from rekindle.store.restored import Restored
-from rekindle.text.tokenizer import Tokenizer
 from rekindle.trace import Trace
 from rekindle.upkeep import InFlight, Upkeep
 from rekindle.watching import Watching
-from rekindle.weights import Weights
 
 OnePrompt = str | Messages | None
 ManyPrompts = list[str] | list[Messages] | None

@@ -10,7 +10,7 @@ import numpy as np
 
 from rekindle.adjustments import Adjustments, record
 from rekindle.buckets import QUERY_BLOCK, Bucket
-from rekindle.model_config import ModelConfig
+from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder
 from rekindle.sampling import sample
 from rekindle.sampling_rows import COLUMNS, SamplingRows

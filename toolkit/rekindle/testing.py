@@ -56,12 +56,12 @@ from rekindle.messages import (
     Written,
 )
 from rekindle.metrics import Stats
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingParams
 from rekindle.results import EndReason
 from rekindle.scheduler import Scheduler
 from rekindle.session import Session
 from rekindle.store.restored import Restored
-from rekindle.text.tokenizer import Tokenizer
 
 __all__ = [
     "FAKE_MODEL",

@@ -15,9 +15,9 @@ from rekindle.handled import Handled
 from rekindle.host import Host
 from rekindle.machine import Machine
 from rekindle.messages import CacheSaved, CacheSaving, KeepWeights
+from rekindle.models.checkpoint.weights import Weights
 from rekindle.preparing import followed, raise_first
 from rekindle.progress_bars import ProgressBars, shown
-from rekindle.weights import Weights
 
 CLOSE_SECONDS = 3.0
 """How long a session that is closed goes on writing what is cached to disk."""

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 
 import rekindle
-from rekindle.checkpoint.checkpoint import Checkpoint
-from rekindle.checkpoint.layout import expected_shapes
-from rekindle.checkpoint.open import open_checkpoint
 from rekindle.config import Limits, Settings
-from rekindle.model_config import ModelConfig, Rope
+from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.models.config import ModelConfig, Rope
+from rekindle.models.layout import expected_shapes
 from rekindle.progress_bars import ProgressBars
 from rekindle.store.directory import cache_dir
 

@@ -9,9 +9,9 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from rekindle.blueprint import Blueprint
-from rekindle.checkpoint.open import open_checkpoint
 from rekindle.concurrency.progress import Report
 from rekindle.config import Settings
+from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.program_key import Target
 from rekindle.program_shelf import ProgramShelf
 from rekindle.program_store import ProgramStore

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rekindle.model_config import ModelConfig
+from rekindle.models.config import ModelConfig
 from rekindle.models.layers import Linear, RMSNorm, matmul, rope_frequencies, rotate
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.errors import CheckpointError, UnsupportedModel
-from rekindle.model_config import Llama3Scaling, ModelConfig, Rope
+from rekindle.models.config import Llama3Scaling, ModelConfig, Rope
 
 
 @dataclass(frozen=True, slots=True)

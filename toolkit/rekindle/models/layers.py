@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from rekindle.model_config import Rope
+from rekindle.models.config import Rope
 
 # Up to here, few float32 rows against a large weight run a third faster on CPU with the weight as the left operand.
 FEW_TOKENS = 64

@@ -13,7 +13,7 @@ import numpy as np
 
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.errors import ModelError
-from rekindle.model_config import ModelConfig
+from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder
 
 Array = np.ndarray[Any, np.dtype[Any]]

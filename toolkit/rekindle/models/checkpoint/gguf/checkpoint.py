@@ -5,13 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rekindle.checkpoint.checkpoint import Array, Checkpoint, LazyTensors
-from rekindle.checkpoint.gguf_file import GGUFFile, open_gguf_file
-from rekindle.checkpoint.gguf_rope import find_scaling
-from rekindle.checkpoint.layout import check_layout, expected_shapes
 from rekindle.errors import CheckpointError, UnsupportedModel
+from rekindle.models.checkpoint.checkpoint import Array, Checkpoint, LazyTensors
+from rekindle.models.checkpoint.gguf.file import GGUFFile, open_gguf_file
+from rekindle.models.checkpoint.gguf.rope import find_scaling
+from rekindle.models.checkpoint.gguf.tokenizer import gguf_tokenizer
 from rekindle.models.families import FAMILIES, parse_config
-from rekindle.text.gguf_tokenizer import gguf_tokenizer
+from rekindle.models.layout import check_layout, expected_shapes
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rekindle.checkpoint.checkpoint import Checkpoint, LazyTensors
-from rekindle.checkpoint.layout import check_layout, expected_shapes
-from rekindle.checkpoint.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.errors import CheckpointError, ModelNotFound
+from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors
+from rekindle.models.checkpoint.huggingface.safetensors_file import SafetensorsFile, open_safetensors
+from rekindle.models.checkpoint.huggingface.tokenizer import load_tokenizer
 from rekindle.models.families import Family, parse_config
-from rekindle.text.huggingface import load_tokenizer
+from rekindle.models.layout import check_layout, expected_shapes
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"

@@ -73,3 +73,12 @@ class Tokenizer:
                 "that can be written as UTF-8"
             ) from error
         return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+def wrap(backend: tokenizers.Tokenizer, before: str | None, after: str | None) -> None:
+    """Make `backend` put these special tokens, and no others, around every raw prompt; None puts nothing."""
+    from tokenizers.processors import TemplateProcessing
+
+    template = [f"{token}:0" for token in (before,) if token] + ["$A:0"] + [f"{token}:0" for token in (after,) if token]
+    special = [(token, backend.token_to_id(token)) for token in dict.fromkeys((before, after)) if token]
+    backend.post_processor = TemplateProcessing(single=template, pair=None, special_tokens=special)

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rekindle.checkpoint.layout import check_layout, expected_shapes
-from rekindle.checkpoint.open import open_checkpoint
 from rekindle.errors import InvalidRequest, UnsupportedModel
-from rekindle.model_config import ModelConfig
+from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder
 from rekindle.models.families import Family
+from rekindle.models.layout import check_layout, expected_shapes
 from rekindle.models.load import load_decoder
 
 Weights = str | PathLike[str] | Mapping[str, Any]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.model_config import ModelConfig
-from rekindle.text.tokenizer import Tokenizer
+from rekindle.models.config import ModelConfig
+from rekindle.models.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

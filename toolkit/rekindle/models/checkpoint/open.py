@@ -3,13 +3,13 @@
 import os
 from pathlib import Path
 
-from rekindle.checkpoint.checkpoint import Checkpoint
-from rekindle.checkpoint.embedded import NAME, embedded_path
-from rekindle.checkpoint.gguf import open_gguf
-from rekindle.checkpoint.hub import download_snapshot, is_hub_id
-from rekindle.checkpoint.huggingface import open_directory
 from rekindle.concurrency.progress import Report, silent
 from rekindle.errors import ModelNotFound, UnsupportedModel
+from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.models.checkpoint.embedded import NAME, embedded_path
+from rekindle.models.checkpoint.gguf.checkpoint import open_gguf
+from rekindle.models.checkpoint.hub import download_snapshot, is_hub_id
+from rekindle.models.checkpoint.huggingface.directory import open_directory
 from rekindle.models.families import Family
 
 _ACCEPTED = (

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.checkpoint.gguf_kinds import Kind, kind_of
 from rekindle.errors import CheckpointError, UnsupportedModel
+from rekindle.models.checkpoint.gguf.kinds import Kind, kind_of
 
 _MAGIC = b"GGUF"
 _UINT32, _UINT64 = Struct("<I"), Struct("<Q")

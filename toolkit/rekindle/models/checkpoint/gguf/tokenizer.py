@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rekindle.errors import CheckpointError, UnsupportedModel
-from rekindle.text.huggingface import wrap
-from rekindle.text.tokenizer import Tokenizer
+from rekindle.models.text.tokenizer import Tokenizer, wrap
 
 if TYPE_CHECKING:
     from tokenizers.pre_tokenizers import PreTokenizer

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from rekindle.errors import CheckpointError
-from rekindle.model_config import ModelConfig
+from rekindle.models.config import ModelConfig
 
 EMBEDDING = "model.embed_tokens.weight"
 OUTPUT = "lm_head.weight"

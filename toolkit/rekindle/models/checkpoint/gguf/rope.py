@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rekindle.errors import UnsupportedModel
-from rekindle.model_config import Llama3Scaling
+from rekindle.models.config import Llama3Scaling
 
 _Doubles = np.ndarray[Any, np.dtype[np.float64]]
 _TOLERANCE = 1e-4

@@ -1,17 +1,12 @@
 """The tokenizer of a Hugging Face model directory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rekindle.errors import CheckpointError
-from rekindle.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    import tokenizers
+from rekindle.models.text.tokenizer import Tokenizer, wrap
 
 
 def load_tokenizer(directory: Path) -> Tokenizer | None:
@@ -40,15 +35,6 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
         # As transformers does: where the config speaks of them, it overrules what tokenizer.json would add.
         wrap(backend, bos if settings.get("add_bos_token") else None, eos if settings.get("add_eos_token") else None)
     return Tokenizer(backend, _chat_template(directory, settings), bos, eos)
-
-
-def wrap(backend: tokenizers.Tokenizer, before: str | None, after: str | None) -> None:
-    """Make `backend` put these special tokens, and no others, around every raw prompt; None puts nothing."""
-    from tokenizers.processors import TemplateProcessing
-
-    template = [f"{token}:0" for token in (before,) if token] + ["$A:0"] + [f"{token}:0" for token in (after,) if token]
-    special = [(token, backend.token_to_id(token)) for token in dict.fromkeys((before, after)) if token]
-    backend.post_processor = TemplateProcessing(single=template, pair=None, special_tokens=special)
 
 
 def _settings(path: Path) -> dict[str, Any]:

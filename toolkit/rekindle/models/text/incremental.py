@@ -12,7 +12,7 @@ import re
 from functools import cache
 from typing import Protocol
 
-from rekindle.text.tokenizer import Tokenizer
+from rekindle.models.text.tokenizer import Tokenizer
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 

@@ -1,0 +1,1 @@
+"""The files that a model comes in, and how each is opened."""

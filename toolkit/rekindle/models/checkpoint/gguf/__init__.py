@@ -1,0 +1,1 @@
+"""A GGUF file, as llama.cpp writes it."""

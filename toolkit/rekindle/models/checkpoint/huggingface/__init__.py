@@ -1,0 +1,1 @@
+"""A model directory as Hugging Face lays it out."""

@@ -1,0 +1,1 @@
+"""How a model reads and writes: its tokenizer, its chat template, text that grows, stop strings."""
