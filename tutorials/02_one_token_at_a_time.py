@@ -179,18 +179,19 @@ rows = [
 HTML(markup.table(rows, head=("next token", *(f"temperature {t}" for t in TEMPERATURES))))
 
 # %% [markdown]
-# `rekindle.sampling.sample` makes the draw, for all rows of a batch in one call, greedy and drawn ones side by side. It
-# takes parameters as packed rows, since on the device a request is a row of an array. The `Adjustments` hold penalties
-# and bans; here there are none.
+# `rekindle.device.sampling.sample` makes the draw, for all rows of a batch in one call, greedy and drawn ones side by
+# side. It takes parameters as packed rows, since on the device a request is a row of an array. The `Adjustments` hold
+# penalties and bans; here there are none.
 #
 # Its random numbers are a function of the request's seed and of the position that the new token will take. So a seeded
 # request draws the same in any batch. Below, 400 requests differ in their seed alone.
 
 # %%
-from rekindle.adjustments import Adjustments
+from rekindle.device.adjustments import Adjustments
+from rekindle.device.packing import packed_row
+from rekindle.device.sampling import sample
+from rekindle.device.sampling_rows import SamplingRows
 from rekindle.request import Request, SamplingParams
-from rekindle.sampling import sample
-from rekindle.sampling_rows import SamplingRows, packed_row
 
 sample = jax.jit(sample)
 
@@ -293,7 +294,7 @@ assert kv_bytes == 30 * 2 * 3 * 64 * 4, "layers, key and value, kv_heads, head_d
 # too.
 
 # %%
-from rekindle.step import empty_pages
+from rekindle.device.state import empty_pages
 from rekindle_kernels import api as kernels
 
 PAGE = 16
@@ -490,9 +491,9 @@ assert slow / fast > 2
 # %% [markdown]
 # ## The session says the same
 #
-# A session does all of this in one compiled program for each bucket, `rekindle.step.step`: prompt blocks and decode
-# rows through the decoder, `write` and attention in each layer, logits, `sample`. It adds what this notebook did by
-# hand in Python: which request gets which pages, whose turn it is, and when it ends. That is tutorial 03.
+# A session does all of this in one compiled program for each bucket, `rekindle.device.step.step`: prompt blocks and
+# decode rows through the decoder, `write` and attention in each layer, logits, `sample`. It adds what this notebook did
+# by hand in Python: which request gets which pages, whose turn it is, and when it ends. That is tutorial 03.
 
 # %%
 session = await rekindle.open("smollm2-135m-instruct", precompile="lazy", restore="off", progress=False)

@@ -23,7 +23,7 @@ from IPython.display import HTML
 from jupyter_client.manager import start_new_async_kernel
 
 from rekindle.__main__ import main
-from rekindle.program_store import ProgramStore
+from rekindle.device.programs.store import ProgramStore
 from rekindle.store.directory import cache_dir
 
 # %% [markdown]

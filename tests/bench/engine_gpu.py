@@ -19,10 +19,12 @@ from flax import nnx
 
 from rekindle.buckets import Bucket
 from rekindle.config import Settings
+from rekindle.device.inputs import Layout
+from rekindle.device.state import Pages, Slots, empty_pages, empty_slots
+from rekindle.device.step import TickOutputs, step
 from rekindle.models.config import Llama3Scaling, ModelConfig, Rope
 from rekindle.models.decoder import Decoder
 from rekindle.models.layout import EMBEDDING, expected_shapes
-from rekindle.step import Layout, Pages, Slots, TickOutputs, empty_pages, empty_slots, step
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.kernels_gpu import copy_rate
 from tests.bench.say import say

@@ -6,8 +6,8 @@ from statistics import median
 
 import numpy as np
 
+from rekindle.device.packing import packed_row
 from rekindle.request import Request, SamplingParams
-from rekindle.sampling_rows import packed_row
 from tests.bench.steps import BareStep, Table
 
 ROWS, CONTEXT = 32, 200

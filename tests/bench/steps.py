@@ -10,12 +10,13 @@ import numpy as np
 
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.config import Settings
+from rekindle.device.inputs import Layout
+from rekindle.device.programs.lowering import Programs, Sizes
+from rekindle.device.sampling_rows import COLUMNS
+from rekindle.device.state import empty_pages, empty_slots
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.checkpoint.weights import flat_weights
 from rekindle.models.load import load_decoder
-from rekindle.programs import Programs, Sizes
-from rekindle.sampling_rows import COLUMNS
-from rekindle.step import Layout, empty_pages, empty_slots
 from tests.bench import costs
 from tests.bench.workload import MODEL
 

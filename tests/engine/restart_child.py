@@ -19,8 +19,8 @@ import numpy as np
 
 import rekindle
 from rekindle.config import SettingsOptions
-from rekindle.program_shelf import ProgramShelf
-from rekindle.programs import ENTER, GATHER, SCATTER, Key, Program
+from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Key, Program
+from rekindle.device.programs.shelf import ProgramShelf
 from rekindle.store.snapshot_store import SnapshotStore
 from tests.compilations import COMPILED, listen
 

@@ -16,11 +16,11 @@ from jax.sharding import SingleDeviceSharding
 import rekindle
 from rekindle.__main__ import main
 from rekindle.buckets import Bucket
+from rekindle.device.programs.key import Target
+from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
+from rekindle.device.programs.shelf import ProgramShelf
+from rekindle.device.programs.store import Entry, ProgramStore
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.program_key import Target
-from rekindle.program_shelf import ProgramShelf
-from rekindle.program_store import Entry, ProgramStore
-from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
 from tests.two_steps import OPTIONS, SETTINGS
 
 without_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler, libtpu, is not installed")

@@ -17,6 +17,7 @@ import pytest
 
 import rekindle
 from rekindle import stepper
+from rekindle.device import packing
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -30,10 +31,9 @@ def session(families: Path) -> Iterator[rekindle.Session]:
 def test_1_no_buffer_is_written_after_its_dispatch(session: rekindle.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device may read it, and the arrays it was sent as may alias it, as long as the tick is under way."""
     dispatched: list[tuple[Any, Any]] = []
-    pack = stepper.pack
 
     def recorded(*arguments: Any) -> Any:
-        packed = pack(*arguments)
+        packed = packing.pack(*arguments)
         dispatched.append((packed, packed.copy()))
         return packed
 

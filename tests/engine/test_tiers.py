@@ -27,7 +27,7 @@ from rekindle.messages import (
     Settled,
 )
 from rekindle.request import Request, SamplingParams
-from rekindle.token_logprob import TokenLogprob
+from rekindle.results import TokenLogprob
 
 pytestmark = pytest.mark.anyio
 

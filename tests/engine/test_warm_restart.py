@@ -25,10 +25,10 @@ from safetensors.numpy import load_file, save_file
 import rekindle
 from rekindle.buckets import Bucket
 from rekindle.config import SettingsOptions
+from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program
+from rekindle.device.programs.shelf import ProgramShelf
+from rekindle.device.programs.store import Entry, ProgramStore
 from rekindle.errors import UnsafeStorage
-from rekindle.program_shelf import ProgramShelf
-from rekindle.program_store import Entry, ProgramStore
-from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Program
 from rekindle.store import entries as store_entries
 from rekindle.store.snapshots import list_snapshots
 from rekindle.store.snapshots import verify as verify_snapshots

@@ -15,7 +15,9 @@ from jax.experimental.topologies import get_topology_desc
 from jax.sharding import SingleDeviceSharding
 
 from rekindle.buckets import Bucket
-from rekindle.step import Layout, empty_pages, empty_slots, step
+from rekindle.device.inputs import Layout
+from rekindle.device.state import empty_pages, empty_slots
+from rekindle.device.step import step
 from rekindle_kernels import api
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.engine_gpu import LLAMA_3_8B, random_decoder

@@ -12,10 +12,12 @@ import pytest
 from flax import nnx
 
 from rekindle.buckets import Bucket
+from rekindle.device.inputs import Layout
+from rekindle.device.state import empty_pages, empty_slots
+from rekindle.device.step import step
 from rekindle.models.config import ModelConfig, Rope
 from rekindle.models.decoder import Decoder
 from rekindle.models.layout import expected_shapes
-from rekindle.step import Layout, empty_pages, empty_slots, step
 from rekindle_kernels import api
 from rekindle_kernels.tpu import blocks, form, rows, tuning
 from tests.kernels.topologies import KINDS, V5E, V5P, V6E, chip

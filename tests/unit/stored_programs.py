@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from rekindle.device.programs.key import Build, ProgramKey, Target
+from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.models.config import ModelConfig, Rope
-from rekindle.program_key import Build, ProgramKey, Target
-from rekindle.program_store import ProgramStore, Serialized
 from tests.compilations import listen
 
 MODEL = ModelConfig(
@@ -51,7 +51,7 @@ def multiplies(program: jax.stages.Compiled, factor: float = 2.0) -> bool:
 def in_other_processes(count: int, work: Callable[..., None], *arguments: object) -> list[int | None]:
     """Run a function of this file in fresh processes, all at once; their exit codes."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["rekindle.program_store", "orbax.checkpoint"])
+    context.set_forkserver_preload(["rekindle.device.programs.store", "orbax.checkpoint"])
     processes = [context.Process(target=work, args=arguments) for _ in range(count)]
     for process in processes:
         process.start()

@@ -18,8 +18,8 @@ from rekindle.cli import needed
 from rekindle.cli.needed import Needed
 from rekindle.cli.units import ago, parse_size, size_text
 from rekindle.concurrency.progress import silent
-from rekindle.program_key import ProgramKey
-from rekindle.program_store import ProgramStore
+from rekindle.device.programs.key import ProgramKey
+from rekindle.device.programs.store import ProgramStore
 from rekindle.store.validity import code_digest
 from tests.two_steps import OPTIONS, SETTINGS
 from tests.unit.stored_programs import MODEL, serialized, some_key
@@ -286,7 +286,7 @@ def test_no_command_deserializes_anything(
 
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
-    monkeypatch.setattr("rekindle.program_store.deserialize_and_load", refuse)
+    monkeypatch.setattr("rekindle.device.programs.store.deserialize_and_load", refuse)
     monkeypatch.setattr("rekindle.models.checkpoint.checkpoint.LazyTensors.__getitem__", refuse)
     for command in ("ls", "size", "verify", "prune --max-bytes 1G", "clear --yes"):
         said(capsys, *command.split())

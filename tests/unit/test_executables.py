@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from rekindle.buckets import Bucket
+from rekindle.device.programs.executables import Executables
+from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
+from rekindle.device.programs.shelf import ProgramShelf
+from rekindle.device.programs.store import Serialized
+from rekindle.device.programs.workers import WORKERS
 from rekindle.errors import SessionClosed
-from rekindle.executables import Executables
-from rekindle.program_shelf import ProgramShelf
-from rekindle.program_store import Serialized
-from rekindle.programs import ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
 from rekindle.testing import FAKE_MODEL
-from rekindle.workers import WORKERS
 
 STEPS: list[Key] = [Bucket(64, 0), Bucket(0, 1), Bucket(0, 4), Bucket(0, 32)]
 SECONDS = 20.0

@@ -14,16 +14,14 @@ from rekindle.cache_view import CacheView, view
 from rekindle.cached_runs import MOST_RUNS
 from rekindle.drawing import CHARACTER, WIDTH, Drawing
 from rekindle.handle import Handle
-from rekindle.heat_map import heat_map
 from rekindle.messages import Chat, Continued, Started, Text
 from rekindle.metrics import SchedulerStats
 from rekindle.prefix_tree import PrefixTree
 from rekindle.prompts import as_text
 from rekindle.request import SamplingParams
-from rekindle.results import CachedTokens, Generation, Timings, Usage
+from rekindle.results import CachedTokens, Generation, Timings, TokenLogprob, Usage, heat_map
 from rekindle.store.restored import Restored
 from rekindle.testing import fake_session
-from rekindle.token_logprob import TokenLogprob
 from rekindle.tree_drawing import BESIDE, Run, draw
 
 HOSTILE = (

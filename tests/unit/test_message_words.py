@@ -54,9 +54,8 @@ from rekindle.messages import (
 )
 from rekindle.page import NewPage
 from rekindle.request import Request, SamplingParams
-from rekindle.results import CachedTokens
+from rekindle.results import CachedTokens, TokenLogprob
 from rekindle.testing import fake_session
-from rekindle.token_logprob import TokenLogprob
 
 LONGEST = 2000
 """Characters; what has lines in it would have more of them for the same words."""

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rekindle import step
 from rekindle.buckets import QUERY_BLOCK, Bucket
+from rekindle.device.inputs import Layout
+from rekindle.device.state import Pages, empty_pages, empty_slots
+from rekindle.device.step import TickAttention
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import Decoder
@@ -25,7 +27,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def paged_logits(decoder: Decoder, ids: Array, page_size: int = 16) -> Array:
     """Logits of every position of one prompt, (token, vocabulary), computed as one prefill chunk."""
     bucket = Bucket(-(-len(ids) // QUERY_BLOCK) * QUERY_BLOCK, 0)
-    layout = step.Layout(bucket, 1, -(-len(ids) // page_size))
+    layout = Layout(bucket, 1, -(-len(ids) // page_size))
     packed = layout.blank()
     inputs = layout.split(packed)
     inputs.tokens[: len(ids)] = ids
@@ -33,16 +35,16 @@ def paged_logits(decoder: Decoder, ids: Array, page_size: int = 16) -> Array:
     inputs.block_start[:] = np.arange(bucket.blocks) * QUERY_BLOCK
     inputs.block_page[:] = 1 + inputs.block_start // page_size
     num_pages = int(inputs.block_page[-1]) + 1
-    pages = step.empty_pages(decoder.config, num_pages, page_size, decoder.embedding[...].dtype)
-    slots = step.empty_slots(1, num_pages - 1, decoder.config.vocab_size)
+    pages = empty_pages(decoder.config, num_pages, page_size, decoder.embedding[...].dtype)
+    slots = empty_slots(1, num_pages - 1, decoder.config.vocab_size)
     slots = replace(slots, page_table=slots.page_table.at[0].set(jnp.arange(1, num_pages)))
     on_device = layout.split(jnp.asarray(packed))
     positions = jnp.arange(bucket.prefill_tokens, dtype=jnp.int32).reshape(-1, QUERY_BLOCK)
-    attend = step.TickAttention(on_device, slots, bucket, page_size, None)
+    attend = TickAttention(on_device, slots, bucket, page_size, None)
     graph, state = nnx.split(decoder)
 
     @jax.jit
-    def run(state: Any, pages: step.Pages) -> jax.Array:
+    def run(state: Any, pages: Pages) -> jax.Array:
         decoder = nnx.merge(graph, state)
         hidden, _ = decoder(on_device.tokens, positions.reshape(-1), pages, attend)
         return decoder.logits(hidden)

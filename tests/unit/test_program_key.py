@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from rekindle import program_key
+from rekindle.device.programs import key as program_key
+from rekindle.device.programs.key import JAX_CONFIG, Build, ProgramKey, Target
 from rekindle.models.config import Rope
-from rekindle.program_key import JAX_CONFIG, Build, ProgramKey, Target
 from rekindle.store import validity
 from rekindle.store.validity import SOURCES, code_digest
 from tests.unit.stored_programs import MODEL, some_key
@@ -317,7 +317,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["rekindle/step.py", "rekindle/models/decoder.py", "rekindle_kernels/xla/attention.py"]
+    "name", ["rekindle/device/step.py", "rekindle/models/decoder.py", "rekindle_kernels/xla/attention.py"]
 )
 def test_the_sources_of_programs_are_in_the_key(name: str, copied: Path) -> None:
     before = validity._digest_of_sources()
@@ -331,7 +331,7 @@ def test_the_sources_of_programs_are_in_the_key(name: str, copied: Path) -> None
 
 
 def test_sources_that_were_edited_after_the_import_never_have_the_same_key_twice(copied: Path) -> None:
-    (copied / "rekindle" / "step.py").write_text("edited")
+    (copied / "rekindle" / "device" / "step.py").write_text("edited")
     assert len({code_digest() for _ in range(3)} | {validity._IMPORTED}) == 4
 
 
@@ -365,7 +365,10 @@ def _is_package(name: str) -> bool:
 
 def test_every_module_that_a_program_can_come_from_is_in_the_key() -> None:
     seen: set[str] = set()
-    todo = ["rekindle.programs", "rekindle_kernels.xla.operations"]  # the api imports implementations by their names
+    todo = [
+        "rekindle.device.programs.lowering",
+        "rekindle_kernels.xla.operations",
+    ]  # the api imports implementations by their names
     while todo:
         module = todo.pop()
         if module not in seen:

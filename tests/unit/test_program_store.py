@@ -22,11 +22,13 @@ import pytest
 from flax import nnx
 
 from rekindle.buckets import Bucket
+from rekindle.device.inputs import Layout
+from rekindle.device.programs.store import ProgramStore, Serialized
+from rekindle.device.state import empty_pages, empty_slots
+from rekindle.device.step import step
 from rekindle.errors import StorageError
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.load import load_decoder
-from rekindle.program_store import ProgramStore, Serialized
-from rekindle.step import Layout, empty_pages, empty_slots, step
 from rekindle.store import entries as store_entries
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
 from tests.unit.stored_programs import (
@@ -412,7 +414,7 @@ def test_a_program_that_cannot_be_serialized_costs_one_warning(
     def refuse(_: object) -> None:
         raise ValueError("Compilation does not support serialization")
 
-    monkeypatch.setattr("rekindle.program_store.serialize", refuse)
+    monkeypatch.setattr("rekindle.device.programs.store.serialize", refuse)
     store = ProgramStore(directory)
     with pytest.warns(RuntimeWarning, match="does not support serialization"):
         assert store.serialize(small_program()) is None

@@ -5,15 +5,9 @@ from typing import Any
 
 import pytest
 
+from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from rekindle.errors import InvalidRequest
-from rekindle.request import (
-    MAX_BAD_WORD_TOKENS,
-    MAX_BAD_WORDS,
-    Request,
-    SamplingParams,
-    check_bans,
-    draws,
-)
+from rekindle.request import Request, SamplingParams, check_bans, draws
 
 VOCAB_SIZE = 10
 NOTHING = frozenset[int]()

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.adjustments import Adjustments, enter, entry
+from rekindle.device.adjustments import Adjustments, enter
+from rekindle.device.packing import entry, packed_row
+from rekindle.device.sampling import first_of_the_largest, sample
+from rekindle.device.sampling_rows import SamplingRows
 from rekindle.request import Request, SamplingParams
-from rekindle.sampling import first_of_the_largest, sample
-from rekindle.sampling_rows import SamplingRows, packed_row
 from tests.unit.sampling_reference import distribution
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.scores import columns_of, score, score_if, score_prompt, unpack_score
+from rekindle.device.packing import unpack_score
+from rekindle.device.scores import columns_of, score, score_if, score_prompt
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,10 +10,9 @@ from rekindle.actor import Actor
 from rekindle.handle import Handle
 from rekindle.messages import Message, Output, Stopped, Text
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.results import EndReason
+from rekindle.results import EndReason, TokenLogprob
 from rekindle.session import Session
 from rekindle.testing import ByHand, expected_of, expected_tokens, fake_limits, fake_machine
-from rekindle.token_logprob import TokenLogprob
 from tests.unit.stages import Stages, request_of
 
 PROMPT = (3, 1, 4)

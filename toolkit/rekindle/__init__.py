@@ -29,9 +29,8 @@ from rekindle.handled import Handled
 from rekindle.metrics import Stats
 from rekindle.opening import open, open_sync
 from rekindle.prefix import Prefix
-from rekindle.results import CachedTokens, Generation, Piece, Timings, Usage
+from rekindle.results import CachedTokens, Generation, Piece, Timings, TokenLogprob, Usage
 from rekindle.session import Session
-from rekindle.token_logprob import TokenLogprob
 
 __version__ = "0.1.0"
 

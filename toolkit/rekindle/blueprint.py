@@ -8,8 +8,8 @@ from jax.sharding import Sharding
 
 from rekindle.buckets import Bucket
 from rekindle.config import Limits, Settings
+from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
 from rekindle.models.checkpoint.checkpoint import Checkpoint
-from rekindle.programs import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
 
 

@@ -7,6 +7,8 @@ from rekindle.errors import ConfigError
 
 QUERY_BLOCK = 16
 """Prefill tokens are laid out in blocks of this many, so that a block belongs to one request and one page."""
+MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS = 256, 16
+"""Room for the token sequences of bad words on the device. Words of one token need none of it."""
 
 
 class Bucket(NamedTuple):

@@ -8,7 +8,7 @@ from rekindle.messages import Message, Output, Stopped, Text
 from rekindle.models.text.incremental import IncrementalDecoder
 from rekindle.models.text.stops import StopMatcher
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.token_logprob import TokenLogprob
+from rekindle.results import TokenLogprob
 
 
 @dataclass(slots=True)

@@ -12,8 +12,7 @@ from rekindle.errors import RequestCancelled
 from rekindle.messages import Message, Rejected, Started, Text
 from rekindle.notebook import live_text
 from rekindle.request import SamplingParams
-from rekindle.results import Generation, Piece, Standing, Timings, Usage, generation_html, said_html
-from rekindle.token_logprob import TokenLogprob
+from rekindle.results import Generation, Piece, Standing, Timings, TokenLogprob, Usage, generation_html, said_html
 
 
 class Handle:

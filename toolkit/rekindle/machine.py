@@ -16,10 +16,12 @@ from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
 from rekindle.config import Limits, Settings
 from rekindle.detokenizer import Detokenizer
+from rekindle.device.programs.executables import Executables, wait_for
+from rekindle.device.programs.lowering import EMPTY
+from rekindle.device.state import Pages, Slots, page_bytes
 from rekindle.disk_tier import DiskTier
 from rekindle.engine import Actors, Compose, composed
 from rekindle.errors import CheckpointError, InvalidRequest
-from rekindle.executables import Executables
 from rekindle.host_tier import DeviceCopies, HostTier, host_memory
 from rekindle.intake import Intake
 from rekindle.metrics import Stats
@@ -32,13 +34,9 @@ from rekindle.models.families import Family
 from rekindle.models.layout import expected_shapes
 from rekindle.models.load import load_decoder
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.page_copies import page_bytes
-from rekindle.preparing import wait_for
-from rekindle.programs import EMPTY
 from rekindle.request import SamplingParams
 from rekindle.scheduler import Scheduler
 from rekindle.settler import Settler
-from rekindle.step import Pages, Slots
 from rekindle.stepper import Stepper
 from rekindle.store.entries import import_orbax
 from rekindle.store.restored import Restored

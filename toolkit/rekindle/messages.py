@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from rekindle.page import NewPage
 from rekindle.request import Request, SamplingParams
-from rekindle.results import CachedTokens, EndReason
-from rekindle.token_logprob import TokenLogprob
+from rekindle.results import CachedTokens, EndReason, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

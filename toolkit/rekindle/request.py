@@ -10,10 +10,8 @@ from functools import partial
 from numbers import Real
 from typing import Any, TypedDict
 
+from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from rekindle.errors import InvalidRequest, PromptTooLong
-
-MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS = 256, 16
-"""Room for the token sequences of bad words on the device. Words of one token need none of it."""
 
 
 class SamplingOptions(TypedDict, total=False):

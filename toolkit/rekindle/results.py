@@ -1,16 +1,43 @@
 """What a caller gets back: pieces as they come, the whole at the end, and what is known about it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rekindle import markup
-from rekindle.heat_map import heat_map
-from rekindle.token_logprob import TokenLogprob
 
 EndReason = Literal["stop", "length", "cancelled", "held"]
 """Why a request ended: an end token or a stop string; `max_tokens` or the context; its caller; or, of a prefix that was
 asked for, that it is computed."""
+
+MOST_TOKENS = 400
+"""Tokens that are drawn."""
+LONGEST_TEXT = 60
+"""Characters of one token, and of one that might have come instead."""
+SHOWN_TOP = 5
+"""How many of the likeliest tokens a title names."""
+DEEPEST = 0.55
+"""The alpha behind a token of probability 0; text stays legible on it, on light pages and on dark ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely a token was by the model alone, before any sampling parameter.
+
+    Attributes:
+        token_id: the token.
+        text: the text of this token by itself; U+FFFD where it is a part of a character.
+        logprob: natural logarithm of its probability.
+        rank: its place among all tokens; 1 is the likeliest.
+        top: the likeliest tokens at this place, as many as were asked for, the likeliest first; theirs are empty.
+    """
+
+    token_id: int
+    text: str
+    logprob: float
+    rank: int
+    top: tuple["TokenLogprob", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +233,53 @@ def said_html(text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogpr
 def ids_in_words(token_ids: Sequence[int]) -> str:
     """Tokens that have no text; nothing for none."""
     return f"token ids {' '.join(map(str, token_ids))}" if token_ids else ""
+
+
+def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
+    """The tokens in order, as HTML; one that is None has no probability. Nothing for none."""
+    if not tokens:
+        return ""
+    spans = "".join(_span(token) for token in tokens[:MOST_TOKENS])
+    rest = f" … {markup.counted(len(tokens) - MOST_TOKENS, 'more token')}" if len(tokens) > MOST_TOKENS else ""
+    legend = (
+        '<div style="opacity:0.75;font-size:85%">the deeper the shade, the less likely the token; underlined: '
+        "another was likelier; point at one for its rank and probability</div>"
+    )
+    style = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.9;margin:0.2em 0"
+    return f'<div dir="auto" style="{style}">{spans}{rest}</div>{legend}'
+
+
+def _span(token: TokenLogprob | None) -> str:
+    if token is None:
+        return '<span title="the first token of a prompt has no probability">·</span>'
+    styles = []
+    depth = DEEPEST * (1 - _probability(token))
+    if depth >= 0.01:
+        styles.append(f"background:rgba(240,90,30,{depth:.2f})")
+    if token.rank > 1:
+        styles.append("border-bottom:2px dotted")
+    style = f' style="{";".join(styles)}"' if styles else ""
+    return f'<span title="{markup.visible(_title(token))}"{style}>{markup.visible(_shown(token))}</span>'
+
+
+def _shown(token: TokenLogprob) -> str:
+    """Its text, line ends marked and kept; its id where it has none."""
+    if not token.text:
+        return f"⟨{token.token_id}⟩"
+    text = token.text if len(token.text) <= LONGEST_TEXT else f"{token.text[:LONGEST_TEXT]}…"
+    return text.replace("\n", "↵\n").replace("\t", "→\t")
+
+
+def _title(token: TokenLogprob) -> str:
+    lines = [f"{_named(token)}: {markup.percent(_probability(token))}, rank {token.rank:,}, token {token.token_id}"]
+    lines += [f"  {each.rank}. {_named(each)} {markup.percent(_probability(each))}" for each in token.top[:SHOWN_TOP]]
+    return "\n".join(lines)
+
+
+def _named(token: TokenLogprob) -> str:
+    return f"“{markup.one_line(token.text, LONGEST_TEXT)}”" if token.text else f"⟨{token.token_id}⟩"
+
+
+def _probability(token: TokenLogprob) -> float:
+    """At most 1, though a logprob may be a rounding error above 0."""
+    return min(1.0, math.exp(min(0.0, token.logprob)))

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from anyio import to_thread
 
+from rekindle.device.packing import unpack_score
 from rekindle.messages import Dispatched, Message, Settled
-from rekindle.scores import unpack_score
-from rekindle.token_logprob import TokenLogprob
+from rekindle.results import TokenLogprob
 
 
 class Settler:

@@ -10,10 +10,13 @@ import numpy as np
 from anyio import to_thread
 
 from rekindle import buckets
-from rekindle.adjustments import entry
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.config import Limits
-from rekindle.executables import Executables
+from rekindle.device.inputs import Layout
+from rekindle.device.packing import dispatched, entry, pack
+from rekindle.device.programs.executables import Executables
+from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Key, Program
+from rekindle.device.state import Pages, Slots
 from rekindle.messages import (
     Chunk,
     Dispatched,
@@ -21,15 +24,10 @@ from rekindle.messages import (
     Message,
     Onload,
     Plan,
-    Sampled,
     Save,
-    Scored,
     UseWeights,
     WeightsUsed,
 )
-from rekindle.programs import ENTER, GATHER, SCATTER, Key, Program
-from rekindle.sampling_rows import packed_row
-from rekindle.step import Layout, Pages, Slots, TickOutputs, samples_of
 
 
 class Stepper:
@@ -70,7 +68,7 @@ class Stepper:
         arguments = self._executables.weights, self._pages, self._slots, packed
         self._pages, self._slots, outputs = await self._call(bucket, *arguments)
         outputs.tokens.copy_to_host_async()
-        return _dispatched(plan, bucket, self._limits.max_running, outputs)
+        return dispatched(plan, bucket, self._limits.max_running, outputs)
 
     async def _gather(self, save: Save) -> Gathered:
         program = await self._program(GATHER)
@@ -145,46 +143,3 @@ def _scattered(program: Program, pages: Pages, onload: Onload) -> Pages:
     for page, content in zip(onload.pages, onload.staged, strict=True):
         pages = program(pages, np.int32(page), content)
     return pages
-
-
-def _dispatched(plan: Plan, bucket: Bucket, max_running: int, outputs: TickOutputs) -> Dispatched:
-    sampled: list[Sampled] = []
-    scored: list[Scored] = []
-    first_token = 0
-    for chunk in plan.chunks:
-        if (request := chunk.completes) is not None:
-            sampled.append(Sampled(chunk.request_id, len(sampled), request.params.logprobs))
-        if chunk.scoring is not None:
-            scored.append(Scored(chunk.request_id, first_token + chunk.scoring.first, chunk.scoring))
-        first_token += len(chunk.pages) * QUERY_BLOCK
-    first_row = samples_of(bucket, max_running)
-    sampled += [Sampled(row.request_id, at, row.logprobs) for at, row in enumerate(plan.rows, first_row)]
-    return Dispatched(plan.tick, tuple(sampled), tuple(scored), outputs)
-
-
-def pack(plan: Plan, layout: Layout) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """A plan as the one array that the step takes. It is new for each tick: the device may still read the last one."""
-    packed = layout.blank()
-    inputs = layout.split(packed)
-    block = sample = 0
-    for place, chunk in enumerate(plan.chunks):
-        end, first = block + len(chunk.pages), block * QUERY_BLOCK
-        inputs.tokens[first : first + len(chunk.tokens)] = chunk.tokens
-        inputs.block_slot[block:end] = chunk.slot
-        inputs.block_start[block:end] = range(chunk.start, chunk.start + len(chunk.tokens), QUERY_BLOCK)
-        inputs.block_page[block:end] = chunk.pages
-        inputs.chunk_slot[place], inputs.chunk_table[place, : len(chunk.table)] = chunk.slot, chunk.table
-        if chunk.scoring is not None:
-            targets = first + chunk.scoring.first
-            inputs.targets[targets : targets + len(chunk.scoring.tokens)] = chunk.scoring.tokens
-        if chunk.completes is not None:
-            inputs.sample_index[sample] = first + len(chunk.tokens) - 1
-            inputs.sample_slot[sample] = chunk.slot
-            inputs.sample_length[sample] = chunk.start + len(chunk.tokens)
-            inputs.sample_params[sample] = packed_row(chunk.completes)
-            sample += 1
-        block = end
-    if plan.rows:
-        inputs.row_slot[: len(plan.rows)] = [row.slot for row in plan.rows]
-        inputs.row_page[: len(plan.rows)] = [row.page for row in plan.rows]
-    return packed

@@ -9,12 +9,12 @@ from typing import Final
 
 from rekindle.blueprint import Blueprint
 from rekindle.config import Restore
+from rekindle.device.programs.key import Target
+from rekindle.device.programs.lowering import Key, program_name
+from rekindle.device.programs.shelf import ProgramShelf
+from rekindle.device.programs.store import ProgramStore
 from rekindle.errors import NotRestored, StorageError, UnsafeStorage
 from rekindle.page import StoredPage
-from rekindle.program_key import Target
-from rekindle.program_shelf import ProgramShelf
-from rekindle.program_store import ProgramStore
-from rekindle.programs import Key, program_name
 from rekindle.store.directory import cache_dir
 from rekindle.store.entries import require_private
 from rekindle.store.restored import difference_words

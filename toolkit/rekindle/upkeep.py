@@ -10,13 +10,13 @@ from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.threads import Work, ending
 from rekindle.concurrency.waits import Wait, Waits
 from rekindle.conductor import Command
+from rekindle.device.programs.executables import followed, raise_first
 from rekindle.errors import InvalidRequest, SessionError, StorageError
 from rekindle.handled import Handled
 from rekindle.host import Host
 from rekindle.machine import Machine
 from rekindle.messages import CacheSaved, CacheSaving, KeepWeights
 from rekindle.models.checkpoint.weights import Weights
-from rekindle.preparing import followed, raise_first
 from rekindle.progress_bars import ProgressBars, shown
 
 CLOSE_SECONDS = 3.0

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from rekindle.cli import stored
 from rekindle.cli.needed import Needed
 from rekindle.cli.units import ago, columns, size_text
+from rekindle.device.programs.lowering import program_name
 from rekindle.markup import counted
-from rekindle.programs import program_name
 from rekindle.progress_bars import ProgressBars
 from rekindle.store.restored import NOTHING, part_words
 from rekindle.store.snapshots import explain_missing, list_snapshots

@@ -13,8 +13,8 @@ from typing import Final
 from rekindle.cli import stored
 from rekindle.cli.stored import MODELS
 from rekindle.cli.units import ago, columns, size_text
+from rekindle.device.programs.store import Entry, ProgramStore
 from rekindle.markup import counted
-from rekindle.program_store import Entry, ProgramStore
 from rekindle.store.directory import cache_dir
 from rekindle.store.snapshots import SnapshotEntry, list_snapshots
 from rekindle.store.validity import code_digest

@@ -12,14 +12,14 @@ import jax
 from rekindle.buckets import Bucket
 from rekindle.cli.needed import Needed
 from rekindle.concurrency.progress import Progress, Report
+from rekindle.device.programs.key import PACKAGES, Target
+from rekindle.device.programs.lowering import Key, Programs, program_name
+from rekindle.device.programs.shelf import ProgramShelf
+from rekindle.device.programs.workers import WORKERS
 from rekindle.errors import ConfigError, StorageError
-from rekindle.program_key import PACKAGES, Target
-from rekindle.program_shelf import ProgramShelf
-from rekindle.programs import Key, Programs, program_name
 from rekindle.progress_bars import ProgressBars
 from rekindle.store.directory import cache_dir
 from rekindle.stores import PROGRAMS
-from rekindle.workers import WORKERS
 
 
 def precompile(arguments: Namespace) -> int:

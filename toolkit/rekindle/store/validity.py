@@ -12,24 +12,23 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 SOURCES: Final = (
-    "rekindle/adjustments.py",
     "rekindle/buckets.py",
+    "rekindle/device/adjustments.py",
+    "rekindle/device/inputs.py",
+    "rekindle/device/programs/lowering.py",
+    "rekindle/device/sampling.py",
+    "rekindle/device/sampling_rows.py",
+    "rekindle/device/scores.py",
+    "rekindle/device/state.py",
+    "rekindle/device/step.py",
     "rekindle/errors.py",
     "rekindle/models/config.py",
     "rekindle/models/decoder.py",
     "rekindle/models/layers.py",
     "rekindle/models/layout.py",
-    "rekindle/page_copies.py",
-    "rekindle/programs.py",
-    "rekindle/request.py",
-    "rekindle/sampling.py",
-    "rekindle/sampling_rows.py",
-    "rekindle/scores.py",
-    "rekindle/step.py",
-    "rekindle/token_logprob.py",
     "rekindle_kernels",
 )
-"""All that `programs` imports, files and whole packages: any of it may end up in a program."""
+"""All that `lowering` imports, files and whole packages: any of it may end up in a program."""
 
 Difference = tuple[str, str]
 """A part's value here, and there; empty where there is no such part."""

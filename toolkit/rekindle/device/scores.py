@@ -1,15 +1,12 @@
 """Log-probabilities inside the step: of the model's own distribution, before any sampling parameter."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from rekindle.sampling import in_blocks
-from rekindle.token_logprob import TokenLogprob
+from rekindle.device.sampling import in_blocks
 
 GROUP = 64
 """Prompt tokens scored at a time: the logits of a whole chunk would not fit beside a model."""
@@ -85,20 +82,6 @@ def score_prompt(
 
     scores: jax.Array = lax.map(one, groups)
     return scores.reshape(-1, columns_of(most))[: len(hidden)]
-
-
-def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternatives: int) -> TokenLogprob:
-    """A row of `score` as its reader sees it, still without texts.
-
-    Args:
-        row: (columns,) int32.
-        token: the token that was scored.
-        alternatives: how many of the likeliest tokens to give.
-    """
-    most = (len(row) - 2) // 2
-    ids, values = row[2 : 2 + alternatives].tolist(), row[2 + most :].view(np.float32)[:alternatives].tolist()
-    top = tuple(TokenLogprob(i, "", value, rank) for rank, (i, value) in enumerate(zip(ids, values, strict=True), 1))
-    return TokenLogprob(token, "", row[:1].view(np.float32).item(), int(row[1]), top)
 
 
 def _largest(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:

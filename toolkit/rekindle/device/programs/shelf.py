@@ -6,10 +6,10 @@ from typing import cast
 
 import jax
 
+from rekindle.device.programs.key import Build, ProgramKey, Target
+from rekindle.device.programs.lowering import Key, Program, Programs, program_name
+from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.models.config import ModelConfig
-from rekindle.program_key import Build, ProgramKey, Target
-from rekindle.program_store import ProgramStore, Serialized
-from rekindle.programs import Key, Program, Programs, program_name
 from rekindle.store.validity import Difference
 
 Options = Mapping[str, str | bool | int | float]

@@ -1,17 +1,10 @@
 """The sampling parameters of a batch as the step sees them: one packed row of int32 a slot."""
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-
-from rekindle.request import Request
-
-COLDEST = 1e-6
-"""Temperatures above 0 and below this are taken as this: float32 has no room for what they would do."""
 
 
 @jax.tree_util.register_dataclass
@@ -53,26 +46,3 @@ class SamplingRows:
 
 FLOATS = tuple(field.name for field in fields(SamplingRows))[:6]
 COLUMNS = len(fields(SamplingRows))
-
-
-def packed_row(request: Request) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """A request's row of `SamplingRows`: (COLUMNS,) int32 that holds the bits of the floats."""
-    params = request.params
-    row = np.zeros(COLUMNS, np.int32)
-    row[: len(FLOATS)].view(np.float32)[:] = (
-        max(params.temperature, COLDEST) if params.temperature > 0 else 0,
-        params.top_p,
-        params.min_p,
-        params.repetition_penalty,
-        params.frequency_penalty,
-        params.presence_penalty,
-    )
-    free_from = len(request.prompt) + params.min_tokens
-    row[len(FLOATS) :] = (
-        params.top_k,
-        params.seed or 0,
-        free_from,
-        params.adjusts,
-        params.logprobs is not None,
-    )
-    return row

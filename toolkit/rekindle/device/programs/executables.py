@@ -4,17 +4,19 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 import jax
 
-from rekindle.concurrency.threads import compiling
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.progress import Progress, Report
+from rekindle.concurrency.threads import compiling, soon
+from rekindle.device.programs.lowering import Key, Program, Programs, program_name
+from rekindle.device.programs.shelf import ProgramShelf
+from rekindle.device.programs.workers import Workers
 from rekindle.errors import SessionClosed
-from rekindle.program_shelf import ProgramShelf
-from rekindle.programs import Key, Program, Programs, program_name
 from rekindle.store.validity import Difference
-from rekindle.workers import Workers
 
 TOLD = 4
 """Differences of arguments that a warning tells of."""
@@ -170,6 +172,36 @@ class Executables:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def wait_for(programs: Sequence[Future[Any]], report: Report) -> None:
+    """Wait until all are ready; the error of one that failed is raised at once."""
+    for done, program in enumerate(programs):
+        report(Progress("preparing programs", done, len(programs), "programs"))
+        program.result()
+    report(Progress("preparing programs", len(programs), len(programs), "programs"))
+
+
+def followed(programs: Sequence[Future[Any]], stored: "Future[None]") -> Feed[Progress]:
+    """The same without waiting: a feed that is closed when all are ready and `stored` is done, or have failed."""
+    feed: Feed[Progress] = Feed()
+
+    def follow() -> None:
+        try:
+            wait_for(programs, feed.put)
+        except Exception:
+            wait(programs)
+        wait([stored])
+        feed.close()
+
+    soon(follow, "preparing")
+    return feed
+
+
+def raise_first(programs: Sequence[Future[Any]]) -> None:
+    """Raise the error of one that failed, if there is one; all are over."""
+    for program in programs:
+        program.result()
 
 
 def _differences(expected: dict[str, Any], got: Sequence[Any]) -> Iterator[str]:

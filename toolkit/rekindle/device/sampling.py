@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.random import threefry_2x32
 
-from rekindle.adjustments import Adjustments, adjust
-from rekindle.sampling_rows import SamplingRows
+from rekindle.device.adjustments import Adjustments, adjust
+from rekindle.device.sampling_rows import SamplingRows
 
 BLOCK = 128
 ABOVE_ALL_MASS = 0x3F80_0001

@@ -11,13 +11,14 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Sharding
 
-from rekindle.adjustments import blank_entry, enter
 from rekindle.buckets import Bucket
+from rekindle.device.adjustments import blank_entry, enter
+from rekindle.device.inputs import Layout
+from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
+from rekindle.device.step import step
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder
 from rekindle.models.layout import expected_shapes
-from rekindle.page_copies import gather, scatter
-from rekindle.step import Layout, Pages, Slots, empty_pages, empty_slots, step
 from rekindle_kernels.api import choose
 
 Program = Callable[..., Any]

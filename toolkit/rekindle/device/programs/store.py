@@ -16,8 +16,8 @@ import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from rekindle.concurrency.threads import ending
+from rekindle.device.programs.key import ProgramKey
 from rekindle.errors import UnsafeStorage
-from rekindle.program_key import ProgramKey
 from rekindle.store import entries as disk
 from rekindle.store.validity import Difference
 

@@ -4,7 +4,6 @@ Most requests need none of it. For one that does, a small program writes the row
 sampled; after that they live on the device, and each sampled token is recorded there.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rekindle.request import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, Request
-from rekindle.sampling_rows import SamplingRows
+from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
+from rekindle.device.sampling_rows import SamplingRows
 
 IN_PROMPT, END, GENERATED = 1, 2, 4
 """The bits of a mark: the token is in the prompt; it ends the request; and from the third bit on, how often it was
@@ -52,34 +51,6 @@ class Adjustments:
         )
 
 
-def entry(request: Request, generated: Sequence[int], vocabulary: int) -> Array:
-    """A request's rows of `Adjustments`, packed into one int32 array for `enter`.
-
-    Args:
-        generated: the tokens that it has generated already; it starts again after a preemption.
-    """
-    packed = blank_entry(vocabulary)
-    bias, marks, recent, bad_words = _split(packed, vocabulary)
-    params, bias = request.params, bias.view(np.float32)
-    if params.allowed_token_ids is not None:
-        bias[:] = -np.inf
-        bias[list(params.allowed_token_ids)] = 0
-    for token, value in params.logit_bias:
-        bias[token] += value
-    for word in request.bad_words:
-        if len(word) == 1:
-            bias[word[0]] = -np.inf
-    marks[list(request.prompt)] |= IN_PROMPT
-    marks[list(request.end_ids)] |= END
-    np.add.at(marks, list(generated), GENERATED)
-    newest = [*request.prompt, *generated][-RECENT:]
-    recent[RECENT - len(newest) :] = newest
-    table = bad_words.reshape(MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS)
-    for row, word in zip(table, [word for word in request.bad_words if len(word) > 1], strict=False):
-        row[MAX_BAD_WORD_TOKENS - len(word) :] = word
-    return packed
-
-
 def blank_entry(vocabulary: int) -> Array:
     """A packed entry that changes nothing."""
     packed = np.zeros(2 * vocabulary + RECENT + MAX_BAD_WORDS * MAX_BAD_WORD_TOKENS, np.int32)
@@ -87,7 +58,7 @@ def blank_entry(vocabulary: int) -> Array:
     return packed
 
 
-def _split(packed: Any, vocabulary: int) -> Any:
+def split_entry(packed: Any, vocabulary: int) -> Any:
     recent = 2 * vocabulary + RECENT
     return packed[:vocabulary], packed[vocabulary : 2 * vocabulary], packed[2 * vocabulary : recent], packed[recent:]
 
@@ -99,7 +70,7 @@ def enter(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjus
         slot: () int32.
         packed: as `entry` makes it.
     """
-    bias, marks, recent, bad_words = _split(packed, adjustments.bias.shape[1])
+    bias, marks, recent, bad_words = split_entry(packed, adjustments.bias.shape[1])
     return Adjustments(
         bias=adjustments.bias.at[slot].set(lax.bitcast_convert_type(bias, jnp.float32)),
         marks=adjustments.marks.at[slot].set(marks),

@@ -8,7 +8,7 @@ from functools import partial
 from time import monotonic
 
 from rekindle.concurrency.threads import Work
-from rekindle.programs import Key
+from rekindle.device.programs.lowering import Key
 
 WORKERS = 2
 """Lowering and loading hold the interpreter about half of the time."""

@@ -1,0 +1,129 @@
+"""The host's side of a tick: plans and requests packed into arrays, and outputs unpacked."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, QUERY_BLOCK, Bucket
+from rekindle.device.adjustments import END, GENERATED, IN_PROMPT, RECENT, blank_entry, split_entry
+from rekindle.device.inputs import Layout, samples_of
+from rekindle.device.sampling_rows import COLUMNS, FLOATS
+from rekindle.device.step import TickOutputs
+from rekindle.messages import Dispatched, Plan, Sampled, Scored
+from rekindle.request import Request
+from rekindle.results import TokenLogprob
+
+Array = np.ndarray[Any, np.dtype[np.int32]]
+
+COLDEST = 1e-6
+"""Temperatures above 0 and below this are taken as this: float32 has no room for what they would do."""
+
+
+def pack(plan: Plan, layout: Layout) -> Array:
+    """A plan as the one array that the step takes. It is new for each tick: the device may still read the last one."""
+    packed = layout.blank()
+    inputs = layout.split(packed)
+    block = sample = 0
+    for place, chunk in enumerate(plan.chunks):
+        end, first = block + len(chunk.pages), block * QUERY_BLOCK
+        inputs.tokens[first : first + len(chunk.tokens)] = chunk.tokens
+        inputs.block_slot[block:end] = chunk.slot
+        inputs.block_start[block:end] = range(chunk.start, chunk.start + len(chunk.tokens), QUERY_BLOCK)
+        inputs.block_page[block:end] = chunk.pages
+        inputs.chunk_slot[place], inputs.chunk_table[place, : len(chunk.table)] = chunk.slot, chunk.table
+        if chunk.scoring is not None:
+            targets = first + chunk.scoring.first
+            inputs.targets[targets : targets + len(chunk.scoring.tokens)] = chunk.scoring.tokens
+        if chunk.completes is not None:
+            inputs.sample_index[sample] = first + len(chunk.tokens) - 1
+            inputs.sample_slot[sample] = chunk.slot
+            inputs.sample_length[sample] = chunk.start + len(chunk.tokens)
+            inputs.sample_params[sample] = packed_row(chunk.completes)
+            sample += 1
+        block = end
+    if plan.rows:
+        inputs.row_slot[: len(plan.rows)] = [row.slot for row in plan.rows]
+        inputs.row_page[: len(plan.rows)] = [row.page for row in plan.rows]
+    return packed
+
+
+def packed_row(request: Request) -> Array:
+    """A request's row of `SamplingRows`: (COLUMNS,) int32 that holds the bits of the floats."""
+    params = request.params
+    row = np.zeros(COLUMNS, np.int32)
+    row[: len(FLOATS)].view(np.float32)[:] = (
+        max(params.temperature, COLDEST) if params.temperature > 0 else 0,
+        params.top_p,
+        params.min_p,
+        params.repetition_penalty,
+        params.frequency_penalty,
+        params.presence_penalty,
+    )
+    free_from = len(request.prompt) + params.min_tokens
+    row[len(FLOATS) :] = (
+        params.top_k,
+        params.seed or 0,
+        free_from,
+        params.adjusts,
+        params.logprobs is not None,
+    )
+    return row
+
+
+def entry(request: Request, generated: Sequence[int], vocabulary: int) -> Array:
+    """A request's rows of `Adjustments`, packed into one int32 array for `enter`.
+
+    Args:
+        generated: the tokens that it has generated already; it starts again after a preemption.
+    """
+    packed = blank_entry(vocabulary)
+    bias, marks, recent, bad_words = split_entry(packed, vocabulary)
+    params, bias = request.params, bias.view(np.float32)
+    if params.allowed_token_ids is not None:
+        bias[:] = -np.inf
+        bias[list(params.allowed_token_ids)] = 0
+    for token, value in params.logit_bias:
+        bias[token] += value
+    for word in request.bad_words:
+        if len(word) == 1:
+            bias[word[0]] = -np.inf
+    marks[list(request.prompt)] |= IN_PROMPT
+    marks[list(request.end_ids)] |= END
+    np.add.at(marks, list(generated), GENERATED)
+    newest = [*request.prompt, *generated][-RECENT:]
+    recent[RECENT - len(newest) :] = newest
+    table = bad_words.reshape(MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS)
+    for row, word in zip(table, [word for word in request.bad_words if len(word) > 1], strict=False):
+        row[MAX_BAD_WORD_TOKENS - len(word) :] = word
+    return packed
+
+
+def dispatched(plan: Plan, bucket: Bucket, max_running: int, outputs: TickOutputs) -> Dispatched:
+    """Say what a tick that runs in this bucket gives to whom, and where in its outputs that is."""
+    sampled: list[Sampled] = []
+    scored: list[Scored] = []
+    first_token = 0
+    for chunk in plan.chunks:
+        if (request := chunk.completes) is not None:
+            sampled.append(Sampled(chunk.request_id, len(sampled), request.params.logprobs))
+        if chunk.scoring is not None:
+            scored.append(Scored(chunk.request_id, first_token + chunk.scoring.first, chunk.scoring))
+        first_token += len(chunk.pages) * QUERY_BLOCK
+    first_row = samples_of(bucket, max_running)
+    sampled += [Sampled(row.request_id, at, row.logprobs) for at, row in enumerate(plan.rows, first_row)]
+    return Dispatched(plan.tick, tuple(sampled), tuple(scored), outputs)
+
+
+def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternatives: int) -> TokenLogprob:
+    """A row of `score` as its reader sees it, still without texts.
+
+    Args:
+        row: (columns,) int32.
+        token: the token that was scored.
+        alternatives: how many of the likeliest tokens to give.
+    """
+    most = (len(row) - 2) // 2
+    ids, values = row[2 : 2 + alternatives].tolist(), row[2 + most :].view(np.float32)[:alternatives].tolist()
+    top = tuple(TokenLogprob(i, "", value, rank) for rank, (i, value) in enumerate(zip(ids, values, strict=True), 1))
+    return TokenLogprob(token, "", row[:1].view(np.float32).item(), int(row[1]), top)

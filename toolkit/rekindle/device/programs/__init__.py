@@ -1,0 +1,1 @@
+"""How what is computed is compiled, kept ready, and kept on disk."""

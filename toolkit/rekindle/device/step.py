@@ -1,0 +1,129 @@
+"""One tick on the device: a pure function from pages, slots and a packed plan to the same and the next tokens."""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+
+from rekindle.buckets import QUERY_BLOCK, Bucket
+from rekindle.device.adjustments import record
+from rekindle.device.inputs import Layout, TickInputs
+from rekindle.device.sampling import sample
+from rekindle.device.sampling_rows import SamplingRows
+from rekindle.device.scores import score_if, score_prompt
+from rekindle.device.state import Pages, Slots
+from rekindle.models.decoder import Decoder
+from rekindle_kernels import api as kernels
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class TickOutputs:
+    """What the host reads of a tick. Scores are as `scores.score` gives them, zeros where none are wanted.
+
+    Attributes:
+        tokens: (samples + decode_rows,) int32, first of the completed prompts, then of the decode rows.
+        scores: (samples + decode_rows, columns) int32, of these tokens.
+        prompt_scores: (prefill_tokens, columns) int32, of the known next token of each prompt token.
+    """
+
+    tokens: jax.Array
+    scores: jax.Array
+    prompt_scores: jax.Array
+
+
+def step(
+    decoder: Decoder,
+    pages: Pages,
+    slots: Slots,
+    packed: jax.Array,
+    bucket: Bucket,
+    max_logprobs: int,
+    implementation: kernels.Implementation | None = None,
+) -> tuple[Pages, Slots, TickOutputs]:
+    """Run one tick: prefill blocks and decode rows through the decoder, then sample.
+
+    Args:
+        decoder: the model.
+        pages, slots: the device state, donated by the caller.
+        packed: one int32 array, `Layout` says what is where.
+        bucket: the padded shape, static.
+        max_logprobs: room for this many of the likeliest tokens in scores, static.
+        implementation: of the kernels, static; None is the best for this process's platform.
+
+    Returns:
+        Pages and slots after the tick, and what the host reads.
+    """
+    null_slot = len(slots.token) - 1
+    inputs = Layout.of(bucket, slots).split(packed)
+    page_size = pages[0].shape[3]
+    row_length = slots.length[inputs.row_slot]
+    page_table = slots.page_table.at[inputs.chunk_slot].set(inputs.chunk_table)
+    page_table = page_table.at[inputs.row_slot, row_length // page_size].set(inputs.row_page)
+    parameters = slots.sampling.at[inputs.sample_slot].set(inputs.sample_params)
+    slots = replace(slots, page_table=page_table, sampling=parameters)
+
+    block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)[None]
+    tokens = jnp.concatenate([inputs.tokens, slots.token[inputs.row_slot]])
+    positions = jnp.concatenate([block_positions.reshape(-1), row_length])
+    hidden, pages = decoder(tokens, positions, pages, TickAttention(inputs, slots, bucket, page_size, implementation))
+
+    sampled = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
+    owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
+    lengths = jnp.concatenate([inputs.sample_length, row_length + 1])
+    rows, logits = SamplingRows.unpack(parameters[owners]), decoder.logits(sampled)
+    new_tokens = sample(logits, rows, lengths, slots.adjustments, owners)
+    slots = replace(
+        slots,
+        token=slots.token.at[owners].set(new_tokens),
+        length=slots.length.at[owners].set(lengths).at[null_slot].set(0),
+        adjustments=record(slots.adjustments, owners, new_tokens),
+    )
+    outputs = TickOutputs(
+        tokens=new_tokens,
+        scores=score_if(rows.scored > 0, logits, new_tokens, max_logprobs),
+        prompt_scores=score_prompt(hidden[: bucket.prefill_tokens], inputs.targets, decoder.logits, max_logprobs),
+    )
+    return pages, slots, outputs
+
+
+@dataclass(frozen=True, slots=True)
+class TickAttention:
+    """How this tick's tokens meet the pages: prefill blocks and decode rows each by their own kernel call."""
+
+    inputs: TickInputs[jax.Array]
+    slots: Slots
+    bucket: Bucket
+    page_size: int
+    implementation: kernels.Implementation | None
+
+    def __call__(self, q: jax.Array, k: jax.Array, v: jax.Array, pages: jax.Array) -> tuple[jax.Array, jax.Array]:
+        tokens, scale = self.bucket.prefill_tokens, q.shape[-1] ** -0.5
+        null_slot = len(self.slots.token) - 1
+        kv = jnp.stack([k, v], axis=1)
+        outputs = []
+        if tokens:
+            blocks = jnp.moveaxis(kv[:tokens].reshape(-1, QUERY_BLOCK, *kv.shape[1:]), 1, 3)
+            offsets = self.inputs.block_start % self.page_size
+            pages = kernels.write(pages, blocks, self.inputs.block_page, offsets, implementation=self.implementation)
+        if self.bucket.decode_rows:
+            offsets = self.slots.length[self.inputs.row_slot] % self.page_size
+            pages = kernels.write(
+                pages, kv[tokens:, :, :, None], self.inputs.row_page, offsets, implementation=self.implementation
+            )
+        if tokens:
+            table, owners = self.slots.page_table, self.inputs.block_slot
+            starts = jnp.where(owners == null_slot, -1, self.inputs.block_start)
+            block_q = q[:tokens].reshape(-1, QUERY_BLOCK, *q.shape[1:])
+            out = kernels.attend_blocks(
+                block_q, pages, table, owners, starts, scale=scale, implementation=self.implementation
+            )
+            outputs.append(out.reshape(tokens, *q.shape[1:]))
+        if self.bucket.decode_rows:
+            table = self.slots.page_table[self.inputs.row_slot]
+            visible = jnp.where(self.inputs.row_slot == null_slot, 0, self.slots.length[self.inputs.row_slot] + 1)
+            out = kernels.attend_rows(
+                q[tokens:], pages, table, visible, scale=scale, implementation=self.implementation
+            )
+            outputs.append(out)
+        return jnp.concatenate(outputs), pages
