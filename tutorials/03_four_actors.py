@@ -469,8 +469,9 @@ assert max(sizes) == 3
 # plans, to the last page number. A bug that was seen once can be replayed for ever.
 
 # %%
-from rekindle.config import Limits, Settings
-from rekindle.scheduler import Scheduler
+from rekindle.config import Settings
+from rekindle.scheduler.limits import Limits
+from rekindle.scheduler.scheduler import Scheduler
 
 settings = Settings(**{name: value for name, value in SMALL.items() if name != "progress"})
 limits = Limits.of(settings, open_checkpoint("smollm2-135m-instruct").config, itemsize=4)

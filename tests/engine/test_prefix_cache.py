@@ -13,7 +13,7 @@ import pytest
 import rekindle
 from rekindle.config import SettingsOptions
 from rekindle.host_tier import HostTier
-from rekindle.scheduler import Scheduler
+from rekindle.scheduler.scheduler import Scheduler
 from tests.engine.sampled import MIXED, SEEDED
 
 PAGE = 16

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from rekindle.metrics import SchedulerStats, Stats
 from rekindle.notebook.board import Facts
 from rekindle.results import Standing
+from rekindle.scheduler.stats import SchedulerStats, Stats
 
 COUNTS = SchedulerStats(
     waiting=3,

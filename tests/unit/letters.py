@@ -1,8 +1,8 @@
 """A prefix tree over texts, for tests to read well. Pages of two letters."""
 
 from rekindle.page import StoredPage
-from rekindle.prefix_nodes import Node
-from rekindle.prefix_tree import PrefixTree
+from rekindle.scheduler.cache.nodes import Node
+from rekindle.scheduler.cache.tree import PrefixTree
 
 
 def ids(text: str) -> list[int]:

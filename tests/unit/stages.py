@@ -10,9 +10,9 @@ from rekindle.callers import Callers
 from rekindle.config import SettingsOptions
 from rekindle.handle import Handle
 from rekindle.messages import Message, Prompt
-from rekindle.metrics import SchedulerStats
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingOptions, SamplingParams
+from rekindle.scheduler.stats import SchedulerStats
 from rekindle.testing import fake_limits, fake_machine
 
 Choose = Callable[[int], int]

@@ -12,11 +12,11 @@ from rekindle.engine_view import LISTED, EngineView
 from rekindle.errors import EngineFailed
 from rekindle.markup import visible
 from rekindle.messages import Message
-from rekindle.metrics import found
 from rekindle.notebook.board import Board, Facts, age, pages
 from rekindle.notebook.board_html import board_html, overview_html, requests_html
 from rekindle.notebook.rates import Rate
 from rekindle.results import Timings
+from rekindle.scheduler.stats import found
 from rekindle.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
 from tests.unit.board_facts import COUNTS, EMPTY, FACTS

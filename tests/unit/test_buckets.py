@@ -8,12 +8,10 @@ from rekindle.buckets import (
     QUERY_BLOCK,
     Bucket,
     all_buckets,
-    checked,
     default_decode_buckets,
     default_prefill_buckets,
     smallest,
 )
-from rekindle.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -65,23 +63,3 @@ def test_both_parts_share_a_bucket_only_where_ticks_are_combined() -> None:
     combined = all_buckets((16, 32), (1, 4), combined=True)
     assert set(combined) == alone | both
     assert len(combined) == len(set(combined))
-
-
-def test_a_users_sizes_are_sorted_and_told_apart() -> None:
-    assert checked("prefill_buckets", [64, 16, 64], "max_prefill_tokens", 64, 16) == (16, 64)
-
-
-@pytest.mark.parametrize(
-    "sizes", [[], [16], [0, 64], [-16, 64], [24, 64], [64, 128], [64.0], [True, 64], ["64"], [None, 64], 64, "64", None]
-)
-def test_sizes_that_cannot_be_served_are_named_with_what_was_expected(sizes: list[int]) -> None:
-    expected = "prefill_buckets must be multiples of 16 from 16 to 64 and contain max_prefill_tokens, 64, got"
-    with pytest.raises(ConfigError, match=expected):
-        checked("prefill_buckets", sizes, "max_prefill_tokens", 64, 16)
-
-
-def test_sizes_of_rows_need_be_no_multiple_of_anything() -> None:
-    assert checked("decode_buckets", [3, 1], "max_running", 3) == (1, 3)
-    expected = r"decode_buckets must be numbers from 1 to 3 and contain max_running, 3, got \[2\]"
-    with pytest.raises(ConfigError, match=expected):
-        checked("decode_buckets", [2], "max_running", 3)

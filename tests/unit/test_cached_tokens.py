@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.errors import StorageError
-from rekindle.metrics import SchedulerStats
 from rekindle.results import CachedTokens
+from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session import Session
 from rekindle.testing import (
     CheckedScheduler,

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import rekindle
-from rekindle.config import DEFAULT_POOL_BYTES, Limits, Settings, SettingsOptions, known_settings
+from rekindle.config import Settings, SettingsOptions, known_settings
 from rekindle.errors import ConfigError
+from rekindle.scheduler.limits import DEFAULT_POOL_BYTES, Limits, checked_sizes
 from rekindle.testing import FAKE_MODEL, fake_limits
 
 MULTIPLES = ["page_size", "max_prefill_tokens", "prefill_chunk"]
@@ -145,3 +146,23 @@ def test_ahead_of_time_mode_keeps_every_program() -> None:
         fake_limits(ticks="combined", max_executables=24)
     assert len(fake_limits(ticks="combined", max_executables=33).all_buckets()) == 29, "and four beside them"
     assert len(fake_limits(ticks="combined", max_executables=24, precompile="lazy").all_buckets()) == 29
+
+
+def test_a_users_sizes_are_sorted_and_told_apart() -> None:
+    assert checked_sizes("prefill_buckets", [64, 16, 64], "max_prefill_tokens", 64, 16) == (16, 64)
+
+
+@pytest.mark.parametrize(
+    "sizes", [[], [16], [0, 64], [-16, 64], [24, 64], [64, 128], [64.0], [True, 64], ["64"], [None, 64], 64, "64", None]
+)
+def test_sizes_that_cannot_be_served_are_named_with_what_was_expected(sizes: list[int]) -> None:
+    expected = "prefill_buckets must be multiples of 16 from 16 to 64 and contain max_prefill_tokens, 64, got"
+    with pytest.raises(ConfigError, match=expected):
+        checked_sizes("prefill_buckets", sizes, "max_prefill_tokens", 64, 16)
+
+
+def test_sizes_of_rows_need_be_no_multiple_of_anything() -> None:
+    assert checked_sizes("decode_buckets", [3, 1], "max_running", 3) == (1, 3)
+    expected = r"decode_buckets must be numbers from 1 to 3 and contain max_running, 3, got \[2\]"
+    with pytest.raises(ConfigError, match=expected):
+        checked_sizes("decode_buckets", [2], "max_running", 3)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from rekindle.config import Limits
 from rekindle.messages import (
     Chunk,
     Copy,
@@ -26,6 +25,7 @@ from rekindle.messages import (
     Withdraw,
 )
 from rekindle.request import Request, SamplingOptions, SamplingParams
+from rekindle.scheduler.limits import Limits
 from rekindle.testing import (
     VOCAB_SIZE,
     ByHand,

@@ -15,11 +15,11 @@ from rekindle.cached_runs import MOST_RUNS
 from rekindle.drawing import CHARACTER, WIDTH, Drawing
 from rekindle.handle import Handle
 from rekindle.messages import Chat, Continued, Started, Text
-from rekindle.metrics import SchedulerStats
-from rekindle.prefix_tree import PrefixTree
 from rekindle.prompts import as_text
 from rekindle.request import SamplingParams
 from rekindle.results import CachedTokens, Generation, Timings, TokenLogprob, Usage, heat_map
+from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.scheduler.stats import SchedulerStats
 from rekindle.store.restored import Restored
 from rekindle.testing import fake_session
 from rekindle.tree_drawing import BESIDE, Run, draw

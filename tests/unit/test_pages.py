@@ -3,7 +3,7 @@
 import pytest
 
 from rekindle.page import NULL_PAGE
-from rekindle.pages import OutOfPages, PagePool
+from rekindle.scheduler.cache.pool import OutOfPages, PagePool
 
 
 def test_every_page_but_the_null_page_is_handed_out_once() -> None:

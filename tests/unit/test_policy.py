@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rekindle.config import Policy, Settings
 from rekindle.errors import ConfigError, EngineFailed
 from rekindle.policy import Candidate, Order, longest_prefix
+from rekindle.scheduler.waiting import CONSIDERED
 from rekindle.testing import ByHand, expected_tokens, fake_session
-from rekindle.waiting import CONSIDERED
 
 SHARED = list(range(40))
 """Two whole pages of 16 tokens, and a half."""

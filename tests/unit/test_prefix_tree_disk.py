@@ -9,8 +9,8 @@ from hashlib import sha256
 import pytest
 
 from rekindle.page import StoredPage
-from rekindle.prefix_nodes import Evicted
-from rekindle.prefix_tree import PrefixTree
+from rekindle.scheduler.cache.nodes import Evicted
+from rekindle.scheduler.cache.tree import PrefixTree
 from tests.unit.letters import Letters, ids
 
 
@@ -271,7 +271,7 @@ def test_a_digest_is_a_chain_of_hashes_from_the_namespace_on(tree: Letters) -> N
 
 
 def test_digests_are_the_same_in_every_process() -> None:
-    code = "from rekindle.prefix_tree import PrefixTree as T; tree = T(4); print(tree.digest(tree.root('a')))"
+    code = "from rekindle.scheduler.cache.tree import PrefixTree as T; tree = T(4); print(tree.digest(tree.root('a')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     tree = PrefixTree(4)
     assert done.stdout.strip() == tree.digest(tree.root("a"))

@@ -10,7 +10,7 @@ from IPython.lib import pretty as untyped
 
 import rekindle
 from rekindle import CachedTokens, Generation, Stats, Timings, Usage
-from rekindle.metrics import SchedulerStats
+from rekindle.scheduler.stats import SchedulerStats
 from rekindle.store.restored import Restored
 from rekindle.testing import fake_session
 

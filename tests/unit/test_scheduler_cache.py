@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from rekindle import waiting
 from rekindle.errors import PromptTooLong
 from rekindle.messages import NewWeights, Plan, Saved, Withdraw
 from rekindle.page import NULL_PAGE
-from rekindle.prefix_nodes import Node
+from rekindle.scheduler import waiting
+from rekindle.scheduler.cache.nodes import Node
+from rekindle.scheduler.waiting import CONSIDERED
 from rekindle.testing import ByHand, expected_tokens
-from rekindle.waiting import CONSIDERED
 
 SHARED = list(range(48))
 OTHER = list(range(100, 148))

@@ -10,8 +10,8 @@ from _pytest.logging import LogCaptureFixture
 from rekindle import tick_log
 from rekindle.handled import Handled
 from rekindle.messages import Message, Started
-from rekindle.metrics import SchedulerStats
 from rekindle.results import CachedTokens
+from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session import Session
 from rekindle.testing import fake_limits, fake_machine, fake_session
 

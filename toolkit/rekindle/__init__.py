@@ -26,10 +26,10 @@ from rekindle.errors import (
 )
 from rekindle.handle import Handle, Stream
 from rekindle.handled import Handled
-from rekindle.metrics import Stats
 from rekindle.opening import open, open_sync
 from rekindle.prefix import Prefix
 from rekindle.results import CachedTokens, Generation, Piece, Timings, TokenLogprob, Usage
+from rekindle.scheduler.stats import Stats
 from rekindle.session import Session
 
 __version__ = "0.1.0"

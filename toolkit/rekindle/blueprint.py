@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jax.sharding import Sharding
 
 from rekindle.buckets import Bucket
-from rekindle.config import Limits, Settings
+from rekindle.config import Settings
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
 from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.scheduler.limits import Limits
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
 
 

@@ -1,9 +1,7 @@
 """Padded shapes: a program is compiled for each bucket, and a tick runs in the smallest that holds it."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-from rekindle.errors import ConfigError
+from typing import NamedTuple
 
 QUERY_BLOCK = 16
 """Prefill tokens are laid out in blocks of this many, so that a block belongs to one request and one page."""
@@ -38,29 +36,6 @@ def default_prefill_buckets(limit: int) -> tuple[int, ...]:
 def default_decode_buckets(limit: int) -> tuple[int, ...]:
     """Fourfold from one row: a decode step's cost is mostly its weights, so few rows cost little more than one."""
     return _geometric(1, 4, limit)
-
-
-def checked(name: str, sizes: Any, largest: str, limit: int, multiple: int = 1) -> tuple[int, ...]:
-    """Sort a user's list of sizes and see that the largest is present.
-
-    Args:
-        name: of the setting that has the sizes.
-        largest, limit: the name and the value of the one that says what the largest is.
-        multiple: of which all of them are.
-
-    Raises:
-        ConfigError: a size that is not positive, not a multiple, or above the limit, which must itself be listed.
-    """
-    right = isinstance(sizes, Sequence) and all(
-        isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= limit and size % multiple == 0
-        for size in sizes
-    )
-    if not right or limit not in sizes:
-        what = f"multiples of {multiple}" if multiple > 1 else "numbers"
-        raise ConfigError(
-            f"{name} must be {what} from {multiple} to {limit} and contain {largest}, {limit}, got {sizes!r:.80}"
-        )
-    return tuple(sorted(set(sizes)))
 
 
 def all_buckets(prefill: Sequence[int], decode: Sequence[int], *, combined: bool) -> tuple[Bucket, ...]:

@@ -9,8 +9,8 @@ from rekindle import markup
 from rekindle.cached_runs import hottest_runs
 from rekindle.drawing import Drawing
 from rekindle.markup import counted
-from rekindle.prefix_nodes import Node
-from rekindle.prefix_tree import PrefixTree
+from rekindle.scheduler.cache.nodes import Node
+from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.tree_drawing import LETTERS, Run, draw
 
 SHOWN = 5

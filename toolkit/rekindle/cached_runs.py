@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from rekindle.prefix_nodes import FORGOTTEN, Node
-from rekindle.prefix_tree import PrefixTree
+from rekindle.scheduler.cache.nodes import FORGOTTEN, Node
+from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.tree_drawing import Run, Tier
 
 MOST_RUNS = 40

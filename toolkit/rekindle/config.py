@@ -1,4 +1,4 @@
-"""What `open` can be told, and the limits that follow from it for one model."""
+"""What `open` can be told."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -6,7 +6,6 @@ from typing import Any, Literal, TypedDict
 
 from rekindle import buckets
 from rekindle.errors import ConfigError
-from rekindle.models.config import ModelConfig
 from rekindle.policy import NAMED, Order
 
 Ticks = Literal["prefill-first", "combined"]
@@ -14,9 +13,6 @@ Policy = Literal["fcfs", "longest-prefix"] | Order
 Precompile = Literal["all", "background", "lazy"]
 Restore = Literal["auto", "require", "off"]
 SamplingDefaults = Literal["model", "neutral"]
-DEFAULT_POOL_BYTES = 1 << 30
-EXTRA_PROGRAMS = 4
-"""Programs beside the buckets' steps: to make the empty state, enter a slot, and copy pages out of the pool and in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,93 +118,6 @@ class SettingsOptions(TypedDict, total=False):
     max_executables: int
     max_logprobs: int
     sampling_defaults: SamplingDefaults
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Settings resolved for one model: nothing is left open, and everything fits together.
-
-    Attributes:
-        max_context: tokens of one request, by the model and by the pool.
-        pages_per_request: the length of a page table row.
-        page_bytes: of one page over all layers.
-        host_pages: pages that the host tier has room for; 0 without a prefix cache.
-        snapshots: whether cached pages are written to disk, which they reach through the host tier.
-        depth: ticks that may be dispatched and not yet settled.
-        Others as in `Settings`.
-    """
-
-    page_size: int
-    num_pages: int
-    pages_per_request: int
-    max_context: int
-    max_running: int
-    max_prefill_tokens: int
-    prefill_chunk: int
-    combined: bool
-    policy: Policy
-    prefix_cache: bool
-    page_bytes: int
-    host_pages: int
-    snapshots: bool
-    depth: int
-    prefill_buckets: tuple[int, ...]
-    decode_buckets: tuple[int, ...]
-    max_logprobs: int
-
-    @classmethod
-    def of(cls, settings: Settings, model: ModelConfig, itemsize: int) -> "Limits":
-        """Resolve settings for a model whose pages hold numbers of `itemsize` bytes.
-
-        Raises:
-            ConfigError: settings that contradict each other or the model.
-        """
-        if settings.max_context is not None and settings.max_context > model.max_context:
-            raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
-        page_size, asked = settings.page_size, settings.max_context or model.max_context
-        full_request = -(-asked // page_size)
-        page_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * page_size * itemsize
-        num_pages = settings.num_pages
-        if num_pages is None:
-            num_pages = 1 + min(max(1, DEFAULT_POOL_BYTES // page_bytes), settings.max_running * full_request)
-        max_context = min(asked, (num_pages - 1) * page_size)
-        prefill, decode = settings.prefill_buckets, settings.decode_buckets
-        tokens, running = settings.max_prefill_tokens, settings.max_running
-        host_pages = settings.host_cache_bytes // page_bytes if settings.prefix_cache else 0
-        limits = cls(
-            page_size=page_size,
-            num_pages=num_pages,
-            pages_per_request=min(full_request, num_pages - 1),
-            max_context=max_context,
-            max_running=running,
-            max_prefill_tokens=tokens,
-            prefill_chunk=min(settings.prefill_chunk, tokens),
-            combined=settings.ticks == "combined",
-            policy=settings.policy,
-            prefix_cache=settings.prefix_cache,
-            page_bytes=page_bytes,
-            host_pages=host_pages,
-            snapshots=settings.restore != "off" and settings.disk_cache_bytes > 0 and host_pages > 0,
-            depth=2 if settings.overlap else 1,
-            prefill_buckets=buckets.default_prefill_buckets(tokens)
-            if prefill is None
-            else buckets.checked("prefill_buckets", prefill, "max_prefill_tokens", tokens, buckets.QUERY_BLOCK),
-            decode_buckets=buckets.default_decode_buckets(running)
-            if decode is None
-            else buckets.checked("decode_buckets", decode, "max_running", running),
-            max_logprobs=min(settings.max_logprobs, model.vocab_size),
-        )
-        needed = len(limits.all_buckets()) + EXTRA_PROGRAMS
-        if settings.precompile != "lazy" and needed > settings.max_executables:
-            raise ConfigError(
-                f"these settings need {needed} programs, and max_executables keeps {settings.max_executables}; "
-                'raise it, give fewer prefill_buckets or decode_buckets, or choose precompile="lazy"'
-            )
-        return limits
-
-    def all_buckets(self) -> tuple[buckets.Bucket, ...]:
-        """Every bucket that a tick may need."""
-        return buckets.all_buckets(self.prefill_buckets, self.decode_buckets, combined=self.combined)
 
 
 def known_settings() -> tuple[str, ...]:

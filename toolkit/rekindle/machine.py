@@ -14,7 +14,7 @@ from rekindle.blueprint import Blueprint
 from rekindle.cache_view import CacheView, view
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
-from rekindle.config import Limits, Settings
+from rekindle.config import Settings
 from rekindle.detokenizer import Detokenizer
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import EMPTY
@@ -24,7 +24,6 @@ from rekindle.engine import Actors, Compose, composed
 from rekindle.errors import CheckpointError, InvalidRequest
 from rekindle.host_tier import DeviceCopies, HostTier, host_memory
 from rekindle.intake import Intake
-from rekindle.metrics import Stats
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.defaults import sampling_defaults
 from rekindle.models.checkpoint.open import open_checkpoint
@@ -35,7 +34,9 @@ from rekindle.models.layout import expected_shapes
 from rekindle.models.load import load_decoder
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingParams
-from rekindle.scheduler import Scheduler
+from rekindle.scheduler.limits import Limits
+from rekindle.scheduler.scheduler import Scheduler
+from rekindle.scheduler.stats import Stats
 from rekindle.settler import Settler
 from rekindle.stepper import Stepper
 from rekindle.store.entries import import_orbax

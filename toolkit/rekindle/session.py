@@ -17,7 +17,6 @@ from rekindle.handle import Handle, Stream
 from rekindle.handled import Handled, Pending, See
 from rekindle.host import Host
 from rekindle.machine import Machine
-from rekindle.metrics import Stats, prompt_shares
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.dashboard import Dashboard
@@ -26,6 +25,7 @@ from rekindle.prefix import Holding, Prefix
 from rekindle.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
 from rekindle.request import SamplingOptions, SamplingParams
 from rekindle.results import Generation
+from rekindle.scheduler.stats import Stats, prompt_shares
 from rekindle.store.restored import Restored
 from rekindle.trace import Trace
 from rekindle.upkeep import InFlight, Upkeep

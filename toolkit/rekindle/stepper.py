@@ -11,7 +11,6 @@ from anyio import to_thread
 
 from rekindle import buckets
 from rekindle.buckets import QUERY_BLOCK, Bucket
-from rekindle.config import Limits
 from rekindle.device.inputs import Layout
 from rekindle.device.packing import dispatched, entry, pack
 from rekindle.device.programs.executables import Executables
@@ -28,6 +27,7 @@ from rekindle.messages import (
     UseWeights,
     WeightsUsed,
 )
+from rekindle.scheduler.limits import Limits
 
 
 class Stepper:

@@ -16,7 +16,7 @@ from typing import Unpack
 from rekindle.cache_view import view
 from rekindle.callers import Callers
 from rekindle.concurrency.threads import soon
-from rekindle.config import Limits, Settings, SettingsOptions
+from rekindle.config import Settings, SettingsOptions
 from rekindle.detokenizer import Detokenizer
 from rekindle.engine import Actors
 from rekindle.fake_device import FakeDiskTier, FakeHostTier, FakeSettler, FakeStepper, settled
@@ -55,11 +55,12 @@ from rekindle.messages import (
     Write,
     Written,
 )
-from rekindle.metrics import Stats
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingParams
 from rekindle.results import EndReason
-from rekindle.scheduler import Scheduler
+from rekindle.scheduler.limits import Limits
+from rekindle.scheduler.scheduler import Scheduler
+from rekindle.scheduler.stats import Stats
 from rekindle.session import Session
 from rekindle.store.restored import Restored
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from rekindle import markup
 from rekindle.handled import Handled
 from rekindle.messages import Plan, Started
-from rekindle.metrics import SchedulerStats
+from rekindle.scheduler.stats import SchedulerStats
 
 LOG = logging.getLogger("rekindle.ticks")
 EVERY = 40

@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 
 import rekindle
-from rekindle.config import Limits, Settings
+from rekindle.config import Settings
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig, Rope
 from rekindle.models.layout import expected_shapes
 from rekindle.progress_bars import ProgressBars
+from rekindle.scheduler.limits import Limits
 from rekindle.store.directory import cache_dir
 
 Rows = Iterator[tuple[str, str]]

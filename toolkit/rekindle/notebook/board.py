@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from rekindle import markup
-from rekindle.metrics import SchedulerStats, Stats, found
 from rekindle.notebook.rates import Rate
 from rekindle.results import Standing
+from rekindle.scheduler.stats import SchedulerStats, Stats, found
 
 COLUMNS = ("request", "state", "prompt", "generated", "age")
 LONGEST = 400

@@ -5,9 +5,9 @@ from statistics import median
 
 from rekindle import markup
 from rekindle.markup import visible
-from rekindle.metrics import found
 from rekindle.notebook.board import COLUMNS, Board, pages
 from rekindle.notebook.rates import SECONDS
+from rekindle.scheduler.stats import found
 
 WIDTH, HEIGHT = 180, 34
 """Units of the sparkline's drawing; the page gives it its width."""

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from rekindle.prefix_nodes import Evicted, Node
+from rekindle.scheduler.cache.nodes import Evicted, Node
 
 
 class Archive:

@@ -10,10 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from rekindle.archiving import Archiving
 from rekindle.buckets import QUERY_BLOCK
-from rekindle.config import Limits
-from rekindle.draft import Draft
 from rekindle.errors import PromptTooLong, WeightsChanged
 from rekindle.messages import (
     Admit,
@@ -35,14 +32,17 @@ from rekindle.messages import (
     Withdraw,
     Written,
 )
-from rekindle.metrics import Counts, SchedulerStats
 from rekindle.page import StoredPage
-from rekindle.prefix_cache import NextPage, PrefixCache
-from rekindle.prefix_nodes import Node
-from rekindle.prefix_tree import PrefixTree
 from rekindle.results import EndReason
-from rekindle.tracked import Tracked
-from rekindle.waiting import WaitingQueue
+from rekindle.scheduler.archiving import Archiving
+from rekindle.scheduler.cache.nodes import Node
+from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.scheduler.draft import Draft
+from rekindle.scheduler.leases import NextPage, PrefixCache
+from rekindle.scheduler.limits import Limits
+from rekindle.scheduler.stats import Counts, SchedulerStats
+from rekindle.scheduler.tracked import Tracked
+from rekindle.scheduler.waiting import WaitingQueue
 
 T = TypeVar("T")
 

@@ -4,12 +4,12 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rekindle.config import Limits
 from rekindle.messages import Save, Saved
 from rekindle.page import NULL_PAGE, StoredPage
-from rekindle.pages import PagePool
-from rekindle.prefix_nodes import Evicted, Node
-from rekindle.prefix_tree import PrefixTree
+from rekindle.scheduler.cache.nodes import Evicted, Node
+from rekindle.scheduler.cache.pool import PagePool
+from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.scheduler.limits import Limits
 
 SAVED_AT_ONCE = 16
 """Pages copied to the host tier ahead of need by one `Save`."""

@@ -7,10 +7,10 @@ from typing import Any
 from rekindle.buckets import QUERY_BLOCK
 from rekindle.messages import Chunk, Onload, Scoring
 from rekindle.page import NULL_PAGE
-from rekindle.prefix_cache import Lease
-from rekindle.prefix_nodes import Node
 from rekindle.request import Request
 from rekindle.results import CachedTokens
+from rekindle.scheduler.cache.nodes import Node
+from rekindle.scheduler.leases import Lease
 
 
 @dataclass(slots=True, eq=False)

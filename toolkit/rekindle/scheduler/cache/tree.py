@@ -20,11 +20,11 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
 from rekindle.page import StoredPage
-from rekindle.prefix_archive import Archive
-from rekindle.prefix_ledger import Ledger
-from rekindle.prefix_nodes import FORGOTTEN, Evicted, Node, digest_of
-from rekindle.prefix_restore import Restorer
-from rekindle.prefix_roots import Roots
+from rekindle.scheduler.cache.archive import Archive
+from rekindle.scheduler.cache.ledger import Ledger
+from rekindle.scheduler.cache.nodes import FORGOTTEN, Evicted, Node, digest_of
+from rekindle.scheduler.cache.restore import Restorer
+from rekindle.scheduler.cache.roots import Roots
 
 
 class PrefixTree:

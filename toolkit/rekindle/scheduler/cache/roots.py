@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rekindle.prefix_nodes import FORGOTTEN, Node
+from rekindle.scheduler.cache.nodes import FORGOTTEN, Node
 
 
 class Roots:

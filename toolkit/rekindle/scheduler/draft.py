@@ -2,7 +2,7 @@
 
 from rekindle.buckets import QUERY_BLOCK
 from rekindle.messages import Chunk, Message, Onload, Plan, Row
-from rekindle.tracked import Tracked
+from rekindle.scheduler.tracked import Tracked
 
 
 class Draft:

@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from rekindle.config import Limits
 from rekindle.messages import Copy, Fetch, Fetched, Message, Onload
 from rekindle.policy import NAMED, Candidate
-from rekindle.prefix_cache import Lease, NextPage, PrefixCache
-from rekindle.prefix_nodes import Node
-from rekindle.tracked import Fetching, Tracked
+from rekindle.scheduler.cache.nodes import Node
+from rekindle.scheduler.leases import Lease, NextPage, PrefixCache
+from rekindle.scheduler.limits import Limits
+from rekindle.scheduler.tracked import Fetching, Tracked
 
 CONSIDERED = 64
 """How many of the waiting requests are looked at for one tick."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from rekindle.page import StoredPage, digest_below
-from rekindle.prefix_archive import Archive
-from rekindle.prefix_ledger import Ledger
-from rekindle.prefix_nodes import Node, digest_of
-from rekindle.prefix_roots import Roots
+from rekindle.scheduler.cache.archive import Archive
+from rekindle.scheduler.cache.ledger import Ledger
+from rekindle.scheduler.cache.nodes import Node, digest_of
+from rekindle.scheduler.cache.roots import Roots
 
 
 class Restorer:

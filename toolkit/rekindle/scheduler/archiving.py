@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from rekindle.messages import CacheSaved, CacheSaving, Message, Persist, Written
 from rekindle.page import NewPage
-from rekindle.prefix_cache import PrefixCache
-from rekindle.prefix_nodes import Node
+from rekindle.scheduler.cache.nodes import Node
+from rekindle.scheduler.leases import PrefixCache
 
 PAGES_AT_ONCE = 16
 TICKS_BETWEEN = 64

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from rekindle.lru import OldestFirst
-from rekindle.prefix_archive import Archive
-from rekindle.prefix_nodes import FORGOTTEN, Evicted, Node
+from rekindle.scheduler.cache.archive import Archive
+from rekindle.scheduler.cache.lru import OldestFirst
+from rekindle.scheduler.cache.nodes import FORGOTTEN, Evicted, Node
 
 
 class Ledger:
