@@ -213,7 +213,7 @@ print(f"{len(set(draws.tolist()))} different tokens in {len(draws)} draws; seed 
 
 
 # %%
-from rekindle.drawing import Drawing, picture, words
+from rekindle.views.drawing import Drawing, picture, words
 
 
 def bars(rows):

@@ -28,7 +28,7 @@
 from dataclasses import replace
 
 import rekindle
-from rekindle.message_words import in_words
+from rekindle.engine.message_words import in_words
 
 SMALL = {
     "num_pages": 33,  # 32 pages of 64 tokens
@@ -212,7 +212,7 @@ assert not any(session.pending.values())
 # look at the answers.
 
 # %%
-from rekindle.detokenizer import Detokenizer
+from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.messages import Output
 from rekindle.models.checkpoint.open import open_checkpoint
 

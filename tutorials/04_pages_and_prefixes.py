@@ -59,9 +59,9 @@ assert session.cache.nodes == 0
 # goes to.
 
 # %%
-from rekindle.drawing import Drawing, picture, words
 from rekindle.markup import TIERS, visible
 from rekindle.messages import Plan
+from rekindle.views.drawing import Drawing, picture, words
 
 tables = {}  # request id -> its pages in the order of positions
 

@@ -164,7 +164,7 @@ assert stats.unexpected_compilations == 0
 # each.
 
 # %%
-from rekindle.drawing import Drawing, picture, words
+from rekindle.views.drawing import Drawing, picture, words
 
 
 async def quickest(requests, rounds):

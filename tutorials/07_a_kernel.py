@@ -64,7 +64,7 @@ print(np.asarray(table))
 
 
 # %%
-from rekindle.drawing import Drawing, picture, words
+from rekindle.views.drawing import Drawing, picture, words
 
 
 def draw_pages(pages, table, visible):

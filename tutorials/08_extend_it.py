@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 import rekindle
 from rekindle.messages import Stopped
 from rekindle.models.families import FAMILIES, Family
-from rekindle.trace_records import Begun
+from rekindle.views.records import Begun
 
 SETTINGS = {
     "max_running": 2,  # two requests run at once, the others wait

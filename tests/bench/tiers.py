@@ -12,9 +12,9 @@ from time import perf_counter
 
 import anyio
 
-from rekindle.actor import Actor
 from rekindle.config import Settings
-from rekindle.machine import Machine, build
+from rekindle.engine.actor import Actor
+from rekindle.engine.machine import Machine, build
 from rekindle.messages import Chunk, Copy, Drop, Fetch, Fetched, Message, Onload, Plan, Save, Saved
 from tests.bench import limits
 from tests.bench.workload import MODEL

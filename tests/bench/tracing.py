@@ -8,9 +8,9 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from rekindle.handled import Handled
+from rekindle.engine.handled import Handled
 from rekindle.testing import fake_session
-from rekindle.trace_records import seen
+from rekindle.views.records import seen
 
 RUNNING, NEW_TOKENS, ROUNDS = 32, 60, 15
 

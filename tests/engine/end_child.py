@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from anyio import to_thread
 
 import rekindle
-from rekindle.actor import Actor, answers
 from rekindle.concurrency import threads
 from rekindle.config import SettingsOptions
-from rekindle.engine import Actors
+from rekindle.engine.actor import Actor, answers
+from rekindle.engine.engine import Actors
 from rekindle.messages import Message
 from tests.engine.restart_child import SETTINGS, asked
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle import stepper
 from rekindle.device import packing
+from rekindle.engine.actors import stepper
 
 PROMPT = [3, 1, 4, 1, 5]
 

@@ -12,7 +12,7 @@ import pytest
 
 import rekindle
 from rekindle.config import SettingsOptions
-from rekindle.host_tier import HostTier
+from rekindle.engine.actors.host_tier import HostTier
 from rekindle.scheduler.scheduler import Scheduler
 from tests.engine.sampled import MIXED, SEEDED
 

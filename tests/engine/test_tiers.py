@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rekindle.actor import Actor
 from rekindle.config import Settings
-from rekindle.machine import build
+from rekindle.engine.actor import Actor
+from rekindle.engine.machine import build
 from rekindle.messages import (
     Chunk,
     Copy,

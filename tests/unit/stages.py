@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Unpack
 
-from rekindle.actor import Actor
 from rekindle.callers import Callers
 from rekindle.config import SettingsOptions
+from rekindle.engine.actor import Actor
 from rekindle.handle import Handle
 from rekindle.messages import Message, Prompt
 from rekindle.models.text.tokenizer import Tokenizer

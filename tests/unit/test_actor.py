@@ -11,10 +11,10 @@ import pytest
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from rekindle.actor import run
 from rekindle.concurrency import mailbox
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.mailbox import Mailbox, Waiter
+from rekindle.engine.actor import run
 from rekindle.messages import Cancel, Message, Withdraw
 
 pytestmark = pytest.mark.anyio

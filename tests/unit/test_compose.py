@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import rekindle
-from rekindle.actor import Actor, answers
 from rekindle.config import SettingsOptions
-from rekindle.engine import Actors, Compose, composed
+from rekindle.engine.actor import Actor, answers
+from rekindle.engine.engine import Actors, Compose, composed
 from rekindle.errors import (
     CheckpointError,
     ConfigError,

@@ -9,11 +9,11 @@ import anyio
 import pytest
 
 from rekindle.concurrency.feed import TO_THE_END, Feed
-from rekindle.conductor import Command, Pause, Resume, Step
-from rekindle.engine import TO_CALLER, Engine
+from rekindle.engine.conductor import Command, Pause, Resume, Step
+from rekindle.engine.engine import TO_CALLER, Engine
+from rekindle.engine.handled import Handled
+from rekindle.engine.machine import Machine
 from rekindle.errors import RequestCancelled, SessionClosed
-from rekindle.handled import Handled
-from rekindle.machine import Machine
 from rekindle.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text
 from rekindle.request import SamplingParams
 from rekindle.session import Session

@@ -11,10 +11,10 @@ import pytest
 from anyio import to_thread
 
 from rekindle.concurrency.feed import Feed
-from rekindle.conductor import Command, Conductor, Pause, Resume, Step
+from rekindle.engine.conductor import Command, Conductor, Pause, Resume, Step
+from rekindle.engine.handled import Handled
+from rekindle.engine.host import Host
 from rekindle.errors import EngineFailed, QueueFull, SessionClosed
-from rekindle.handled import Handled
-from rekindle.host import Host
 from rekindle.session import Session
 from rekindle.testing import expected_tokens, fake_limits, fake_machine, fake_session
 from tests.unit.telling import Telling, run_to_the_end

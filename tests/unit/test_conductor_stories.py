@@ -10,9 +10,9 @@ from anyio import to_thread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rekindle.engine.handled import Handled
 from rekindle.errors import RequestCancelled
 from rekindle.handle import Handle
-from rekindle.handled import Handled
 from rekindle.session import Session
 from rekindle.testing import expected_tokens, fake_session
 from tests.unit.limits import WAYS

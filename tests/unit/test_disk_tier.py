@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rekindle.disk_tier import DiskTier
-from rekindle.host_tier import HostTier
+from rekindle.engine.actors.disk_tier import DiskTier
+from rekindle.engine.actors.host_tier import HostTier
 from rekindle.messages import Cancel, Copy, Drop, Fetch, Fetched, Gathered, Persist, Write, Written
 from rekindle.page import NewPage
 

@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from rekindle.actor import Actor
-from rekindle.engine import Engine
+from rekindle.engine.actor import Actor
+from rekindle.engine.engine import Engine
 from rekindle.errors import InvalidRequest, PromptTooLong
 from rekindle.messages import (
     Admit,

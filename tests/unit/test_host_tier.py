@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.actor import run
 from rekindle.concurrency.mailbox import Mailbox
-from rekindle.host_tier import DeviceCopies, HostTier, host_memory
+from rekindle.engine.actor import run
+from rekindle.engine.actors.host_tier import DeviceCopies, HostTier, host_memory
 from rekindle.messages import Copy, Dispatched, Drop, Fetch, Fetched, Gathered, Message, Saved
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle import markup
-from rekindle.cache_view import CacheView, view
-from rekindle.cached_runs import MOST_RUNS
-from rekindle.drawing import CHARACTER, WIDTH, Drawing
 from rekindle.handle import Handle
 from rekindle.messages import Chat, Continued, Started, Text
 from rekindle.prompts import as_text
@@ -22,7 +19,10 @@ from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.stats import SchedulerStats
 from rekindle.store.restored import Restored
 from rekindle.testing import fake_session
-from rekindle.tree_drawing import BESIDE, Run, draw
+from rekindle.views.cache.drawing import BESIDE, Run, draw
+from rekindle.views.cache.runs import MOST_RUNS
+from rekindle.views.cache.view import CacheView, view
+from rekindle.views.drawing import CHARACTER, WIDTH, Drawing
 
 HOSTILE = (
     "</pre></span></svg><script>alert('x')</script><img src=x onerror=\"go()\">&amp;\x00\x1b[31m\ud800\u202e\uffff"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rekindle import messages
+from rekindle.engine.handled import Handled
+from rekindle.engine.message_words import in_words
 from rekindle.errors import InvalidRequest
-from rekindle.handled import Handled
-from rekindle.message_words import in_words
 from rekindle.messages import (
     Admit,
     CacheSaved,

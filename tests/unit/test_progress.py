@@ -9,9 +9,9 @@ import types
 
 import pytest
 
-from rekindle import progress_bars as faces
 from rekindle.concurrency.progress import Progress
-from rekindle.progress_bars import ProgressBars
+from rekindle.notebook import progress_bars as faces
+from rekindle.notebook.progress_bars import ProgressBars
 
 
 class Terminal(io.StringIO):

@@ -13,9 +13,9 @@ import pytest
 from anyio import to_thread
 
 from rekindle.callers import Callers
+from rekindle.engine.host import Host
+from rekindle.engine.machine import Machine
 from rekindle.errors import EngineFailed, InvalidRequest, QueueFull, SessionClosed
-from rekindle.host import Host
-from rekindle.machine import Machine
 from rekindle.messages import Message, Rejected, Text
 from rekindle.request import SamplingParams
 from rekindle.session import Session

@@ -16,11 +16,11 @@ import pytest
 from anyio import to_thread
 
 import rekindle
-from rekindle.actor import Actor
-from rekindle.engine import Actors
+from rekindle.engine.actor import Actor
+from rekindle.engine.engine import Actors
+from rekindle.engine.handled import Handled
+from rekindle.engine.machine import Machine
 from rekindle.errors import EngineFailed, ModelError, RequestCancelled, SessionClosed
-from rekindle.handled import Handled
-from rekindle.machine import Machine
 from rekindle.messages import Message
 from rekindle.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.actor import Actor
+from rekindle.engine.actor import Actor
 from rekindle.errors import InvalidRequest, QueueFull, RequestCancelled
 from rekindle.handle import Handle
 from rekindle.messages import Message, Submit

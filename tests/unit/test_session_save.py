@@ -14,10 +14,10 @@ from rekindle import upkeep
 from rekindle.callers import Callers
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
+from rekindle.engine.handled import Handled
 from rekindle.errors import EngineFailed, SessionClosed, StorageError
-from rekindle.handled import Handled
 from rekindle.messages import CacheSaved, CacheSaving, Message, SaveCache, Write, Written
-from rekindle.progress_bars import ProgressBars
+from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.session import Session
 from rekindle.testing import FakeDiskTier, fake_limits, fake_machine, fake_session
 

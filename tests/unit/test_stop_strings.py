@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.actor import Actor
+from rekindle.engine.actor import Actor
 from rekindle.handle import Handle
 from rekindle.messages import Message, Output, Stopped, Text
 from rekindle.models.text.tokenizer import Tokenizer

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from _pytest.logging import LogCaptureFixture
 
-from rekindle import tick_log
-from rekindle.handled import Handled
+from rekindle.engine.handled import Handled
 from rekindle.messages import Message, Started
 from rekindle.results import CachedTokens
 from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session import Session
 from rekindle.testing import fake_limits, fake_machine, fake_session
+from rekindle.views import tick_log
 
 pytestmark = pytest.mark.anyio
 

@@ -6,8 +6,8 @@ from types import ModuleType
 import anyio
 import pytest
 
+from rekindle.engine.handled import Handled
 from rekindle.errors import ConfigError, SessionClosed, SessionError
-from rekindle.handled import Handled
 from rekindle.messages import (
     Cancel,
     Dispatched,
@@ -23,7 +23,7 @@ from rekindle.messages import (
 )
 from rekindle.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_session
-from rekindle.trace_records import seen
+from rekindle.views.records import seen
 from tests.unit.test_markup import HOSTILE, shown
 
 pytestmark = pytest.mark.anyio

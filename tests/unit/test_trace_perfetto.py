@@ -13,17 +13,16 @@ from typing import Any
 
 import pytest
 
-from rekindle import perfetto
+from rekindle.engine.handled import Handled
 from rekindle.errors import StorageError
-from rekindle.handled import Handled
 from rekindle.messages import Text
-from rekindle.perfetto import ACTORS, DEVICE, REQUESTS
 from rekindle.session import Session
 from rekindle.testing import fake_session
-from rekindle.timeline import Timeline
-from rekindle.timeline_phases import phases
-from rekindle.trace import Trace
-from rekindle.trace_records import Given, Joined, Over, Part, Planned, Seen, seen
+from rekindle.views.records import Given, Joined, Over, Part, Planned, Seen, seen
+from rekindle.views.timeline import perfetto
+from rekindle.views.timeline.perfetto import ACTORS, DEVICE, REQUESTS, phases
+from rekindle.views.timeline.timeline import Timeline
+from rekindle.views.trace import Trace
 from tests.unit.test_markup import HOSTILE
 from tests.unit.test_trace_timeline import recorded
 

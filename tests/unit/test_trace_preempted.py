@@ -6,15 +6,15 @@ from functools import cache
 
 import pytest
 
-from rekindle.handled import Handled
+from rekindle.engine.handled import Handled
 from rekindle.messages import Message, Plan, Stopped, Withdraw
 from rekindle.scheduler.tracked import Tracked
 from rekindle.testing import VOCAB_SIZE, ByHand, CheckedScheduler
-from rekindle.timeline import Timeline
-from rekindle.timeline_drawing import RED, draw
-from rekindle.timeline_phases import phases
-from rekindle.timeline_words import LETTERS
-from rekindle.trace_records import Fact, Given, Joined, Over, Part, Planned, Seen, seen
+from rekindle.views.records import Fact, Given, Joined, Over, Part, Planned, Seen, seen
+from rekindle.views.timeline.drawing import RED, draw
+from rekindle.views.timeline.perfetto import phases
+from rekindle.views.timeline.timeline import Timeline
+from rekindle.views.timeline.words import LETTERS
 from tests.unit.test_trace_timeline import recorded
 
 

@@ -11,20 +11,20 @@ from xml.etree import ElementTree
 import anyio
 import pytest
 
-from rekindle.drawing import CHARACTER, WIDTH
+from rekindle.engine.handled import Handled
 from rekindle.errors import ConfigError, RekindleError
-from rekindle.handled import Handled
 from rekindle.messages import Plan
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.scheduler.scheduler import Scheduler
 from rekindle.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
-from rekindle.timeline import Kind, Timeline
-from rekindle.timeline_drawing import BARS, RIGHT_HEAD, draw
-from rekindle.timeline_view import MOST_COLUMNS, MOST_ROWS, view
-from rekindle.timeline_words import LETTERS, MEANT, facts
-from rekindle.trace import Trace
-from rekindle.trace_records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Seen
+from rekindle.views.drawing import CHARACTER, WIDTH
+from rekindle.views.records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Seen
+from rekindle.views.timeline.drawing import BARS, RIGHT_HEAD, draw
+from rekindle.views.timeline.timeline import Kind, Timeline
+from rekindle.views.timeline.view import MOST_COLUMNS, MOST_ROWS, view
+from rekindle.views.timeline.words import LETTERS, MEANT, facts
+from rekindle.views.trace import Trace
 from tests.unit.test_markup import DRAWN, HOSTILE, SPELLED, read
 
 pytestmark = pytest.mark.anyio
@@ -435,7 +435,7 @@ async def test_the_spans_of_a_row_are_its_ticks_in_order_whatever_shares_a_colum
     with fake_session(**TIGHT) as session, session.trace() as trace:  # type: ignore[arg-type]
         await session.generate(token_ids=[[number] * 15 for number in range(6)], max_tokens=40)
     timeline = timeline_of(trace)
-    monkeypatch.setattr("rekindle.timeline_view.MOST_COLUMNS", -(-len(timeline.ticks) // share))
+    monkeypatch.setattr("rekindle.views.timeline.view.MOST_COLUMNS", -(-len(timeline.ticks) // share))
     drawn = view(timeline, None, None)
     assert drawn.share == share
     for course in timeline.courses.values():

@@ -21,7 +21,7 @@ from rekindle.concurrency import waits
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
-from rekindle.progress_bars import ProgressBars, shown
+from rekindle.notebook.progress_bars import ProgressBars, shown
 
 T = TypeVar("T")
 HANG_SECONDS = 60

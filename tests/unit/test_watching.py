@@ -10,10 +10,10 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.actor import Actor
 from rekindle.concurrency.feed import Feed
+from rekindle.engine.actor import Actor
+from rekindle.engine.handled import Handled
 from rekindle.errors import ConfigError, EngineFailed, SessionClosed
-from rekindle.handled import Handled
 from rekindle.messages import Message, Output, Submit, Text
 from rekindle.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session

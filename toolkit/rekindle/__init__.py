@@ -4,7 +4,7 @@ session = await rekindle.open("smollm2-135m-instruct")
 print(await session.generate("Once upon a time"))
 """
 
-from rekindle.cache_view import CachedPath, CacheView
+from rekindle.engine.handled import Handled
 from rekindle.errors import (
     CheckpointError,
     ConfigError,
@@ -25,12 +25,12 @@ from rekindle.errors import (
     WeightsChanged,
 )
 from rekindle.handle import Handle, Stream
-from rekindle.handled import Handled
 from rekindle.opening import open, open_sync
 from rekindle.prefix import Prefix
 from rekindle.results import CachedTokens, Generation, Piece, Timings, TokenLogprob, Usage
 from rekindle.scheduler.stats import Stats
 from rekindle.session import Session
+from rekindle.views.cache.view import CachedPath, CacheView
 
 __version__ = "0.1.0"
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.callers import Callers
+from rekindle.engine.host import Host
+from rekindle.engine.machine import Machine
 from rekindle.handle import Handle
-from rekindle.host import Host
-from rekindle.machine import Machine
 from rekindle.messages import Prompt
 from rekindle.request import SamplingOptions, SamplingParams, check_length, draws
 from rekindle.results import Generation

@@ -3,13 +3,12 @@
 from itertools import islice
 
 from rekindle.callers import Callers
-from rekindle.conductor import Pause, Resume
+from rekindle.engine.conductor import Pause, Resume
+from rekindle.engine.host import Host
+from rekindle.engine.machine import Machine
 from rekindle.errors import SessionClosed
-from rekindle.host import Host
-from rekindle.machine import Machine
-from rekindle.notebook.board import Facts
+from rekindle.notebook.board import Facts, Source
 from rekindle.notebook.rates import SECONDS
-from rekindle.notebook.source import Source
 
 LISTED = 8
 """Requests that are shown one by one."""

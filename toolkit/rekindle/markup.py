@@ -1,6 +1,6 @@
 """HTML for the results of cells: escaped, without scripts, styled inline, legible on light pages and on dark ones.
 
-There is one style sheet, that of `rekindle.drawing`, which says why.
+There is one style sheet, that of `rekindle.views.drawing`, which says why.
 
 Text keeps the page's own colour, and what lies behind it is a colour with alpha over the page's own background.
 """

@@ -12,12 +12,12 @@ from rekindle.callers import Callers
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.concurrency.waits import Waits, awaited, blocked
 from rekindle.config import Settings, SettingsOptions, known_settings
-from rekindle.engine import Compose
+from rekindle.engine.engine import Compose
+from rekindle.engine.host import Host
+from rekindle.engine.machine import build
 from rekindle.errors import ConfigError, ModelError
-from rekindle.host import Host
-from rekindle.machine import build
 from rekindle.models.families import Family
-from rekindle.progress_bars import ProgressBars, shown
+from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.request import SamplingOptions
 from rekindle.session import Session
 

@@ -2,21 +2,21 @@
 
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Unpack, overload
 
 from rekindle import markup
 from rekindle.asking import Asking
-from rekindle.cache_view import CacheView
 from rekindle.callers import Callers
 from rekindle.concurrency.waits import awaited, blocked
-from rekindle.conductor import Pause, Resume, Step
+from rekindle.engine.conductor import Pause, Resume, Step
+from rekindle.engine.handled import Handled, Pending, See
+from rekindle.engine.host import Host
+from rekindle.engine.machine import Machine
 from rekindle.engine_view import EngineView
-from rekindle.errors import InvalidRequest
+from rekindle.errors import InvalidRequest, SessionError
 from rekindle.handle import Handle, Stream
-from rekindle.handled import Handled, Pending, See
-from rekindle.host import Host
-from rekindle.machine import Machine
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.dashboard import Dashboard
@@ -27,9 +27,11 @@ from rekindle.request import SamplingOptions, SamplingParams
 from rekindle.results import Generation
 from rekindle.scheduler.stats import Stats, prompt_shares
 from rekindle.store.restored import Restored
-from rekindle.trace import Trace
 from rekindle.upkeep import InFlight, Upkeep
-from rekindle.watching import Watching
+from rekindle.views.cache.view import CacheView, view
+from rekindle.views.tick_log import TickLog
+from rekindle.views.trace import Trace
+from rekindle.views.watching import Watching
 
 OnePrompt = str | Messages | None
 ManyPrompts = list[str] | list[Messages] | None
@@ -54,6 +56,8 @@ class Session:
         self._asking = Asking(host, machine, callers, machine.defaults)
         self._upkeep = Upkeep(host, machine, callers)
         self._dashboard: Dashboard | None = None
+        with suppress(SessionError):  # an engine that has ended has nothing to log
+            host.watch(TickLog(lambda: machine.stats().scheduler))
         weakref.finalize(self, host.stop)
 
     @overload
@@ -498,7 +502,10 @@ class Session:
     @property
     def cache(self) -> CacheView:
         """What the prefix cache holds, now."""
-        return self._machine.cache()
+        tokenizer, page_bytes = self._machine.tokenizer, self._machine.limits.page_bytes
+        text_of = tokenizer.decode if tokenizer else lambda tokens: ""
+        seen: CacheView = self._machine.look(lambda tree: view(tree, page_bytes, text_of))
+        return seen
 
     @property
     def sampling_defaults(self) -> SamplingParams:

@@ -13,12 +13,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from rekindle.cache_view import view
 from rekindle.callers import Callers
 from rekindle.concurrency.threads import soon
 from rekindle.config import Settings, SettingsOptions
-from rekindle.detokenizer import Detokenizer
-from rekindle.engine import Actors
+from rekindle.engine.actors.detokenizer import Detokenizer
+from rekindle.engine.actors.intake import Intake
+from rekindle.engine.engine import Actors
+from rekindle.engine.host import Host
+from rekindle.engine.machine import Machine
 from rekindle.fake_device import FakeDiskTier, FakeHostTier, FakeSettler, FakeStepper, settled
 from rekindle.fake_model import (
     FAKE_MODEL,
@@ -30,9 +32,6 @@ from rekindle.fake_model import (
     next_token,
     score_of,
 )
-from rekindle.host import Host
-from rekindle.intake import Intake
-from rekindle.machine import Machine
 from rekindle.messages import (
     Admit,
     CacheSaved,
@@ -264,7 +263,6 @@ def fake_machine(
 ) -> Machine:
     """A machine around the fake device, built at once; `free` is called when it would free the real one."""
     scheduler, disk_tier = CheckedScheduler(limits), FakeDiskTier()
-    text_of = tokenizer.decode if tokenizer else lambda tokens: ""
     actors = Actors(
         intake=Intake(tokenizer, VOCAB_SIZE, frozenset(eos_ids), limits.max_context),
         scheduler=scheduler,
@@ -285,7 +283,7 @@ def fake_machine(
         unserved=(),
         free=free,
         load=lambda weights: [],
-        cache=lambda: scheduler.look(lambda tree: view(tree, limits.page_bytes, text_of)),
+        look=scheduler.look,
         stats=lambda: Stats(scheduler.stats, programs=0, loads=0, compilations=0, unexpected_compilations=0),
         preparing=(),
         stored=lambda: soon(lambda: None, "stored"),

@@ -9,15 +9,15 @@ from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.threads import Work, ending
 from rekindle.concurrency.waits import Wait, Waits
-from rekindle.conductor import Command
 from rekindle.device.programs.executables import followed, raise_first
+from rekindle.engine.conductor import Command
+from rekindle.engine.handled import Handled
+from rekindle.engine.host import Host
+from rekindle.engine.machine import Machine
 from rekindle.errors import InvalidRequest, SessionError, StorageError
-from rekindle.handled import Handled
-from rekindle.host import Host
-from rekindle.machine import Machine
 from rekindle.messages import CacheSaved, CacheSaving, KeepWeights
 from rekindle.models.checkpoint.weights import Weights
-from rekindle.progress_bars import ProgressBars, shown
+from rekindle.notebook.progress_bars import ProgressBars, shown
 
 CLOSE_SECONDS = 3.0
 """How long a session that is closed goes on writing what is cached to disk."""

@@ -17,12 +17,12 @@ from rekindle.cli.cache_list import ls, size
 from rekindle.cli.stored import MODELS, STORES
 from rekindle.cli.units import parse_size, size_text
 from rekindle.device.programs.store import ProgramStore
+from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
 from rekindle.errors import StorageError
 from rekindle.markup import counted
 from rekindle.store import entries as disk
 from rekindle.store import snapshots
 from rekindle.store.directory import cache_dir
-from rekindle.stores import PROGRAMS, SNAPSHOTS
 
 ALL: Final = "all"
 

@@ -8,12 +8,12 @@ from rekindle.cli import stored
 from rekindle.cli.needed import Needed
 from rekindle.cli.units import ago, columns, size_text
 from rekindle.device.programs.lowering import program_name
+from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
 from rekindle.markup import counted
-from rekindle.progress_bars import ProgressBars
+from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.store.restored import NOTHING, part_words
 from rekindle.store.snapshots import explain_missing, list_snapshots
 from rekindle.store.validity import Difference, apart
-from rekindle.stores import PROGRAMS, SNAPSHOTS
 
 
 def explain(arguments: Namespace) -> int:

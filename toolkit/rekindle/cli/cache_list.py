@@ -14,11 +14,11 @@ from rekindle.cli import stored
 from rekindle.cli.stored import MODELS
 from rekindle.cli.units import ago, columns, size_text
 from rekindle.device.programs.store import Entry, ProgramStore
+from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
 from rekindle.markup import counted
 from rekindle.store.directory import cache_dir
 from rekindle.store.snapshots import SnapshotEntry, list_snapshots
 from rekindle.store.validity import code_digest
-from rekindle.stores import PROGRAMS, SNAPSHOTS
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
 STEP: Final = "step of "

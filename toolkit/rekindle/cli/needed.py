@@ -8,16 +8,16 @@ from typing import Any, Final
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from rekindle.blueprint import Blueprint
 from rekindle.concurrency.progress import Report
 from rekindle.config import Settings
 from rekindle.device.programs.key import Target
 from rekindle.device.programs.shelf import ProgramShelf
 from rekindle.device.programs.store import ProgramStore
 from rekindle.device.programs.targets import devices_of, known_targets
+from rekindle.engine.blueprint import Blueprint
+from rekindle.engine.stores import PROGRAMS
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.store.directory import cache_dir
-from rekindle.stores import PROGRAMS
 
 SETTINGS: Final = (
     *("dtype", "page_size", "num_pages", "max_context", "max_running", "max_prefill_tokens", "ticks"),

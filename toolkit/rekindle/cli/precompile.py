@@ -16,10 +16,10 @@ from rekindle.device.programs.key import PACKAGES, Target
 from rekindle.device.programs.lowering import Key, Programs, program_name
 from rekindle.device.programs.shelf import ProgramShelf
 from rekindle.device.programs.workers import WORKERS
+from rekindle.engine.stores import PROGRAMS
 from rekindle.errors import ConfigError, StorageError
-from rekindle.progress_bars import ProgressBars
+from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.store.directory import cache_dir
-from rekindle.stores import PROGRAMS
 
 
 def precompile(arguments: Namespace) -> int:

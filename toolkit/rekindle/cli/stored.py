@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import Final
 
+from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
 from rekindle.store import entries as disk
 from rekindle.store.directory import cache_dir
 from rekindle.store.segments import segment_paths
-from rekindle.stores import PROGRAMS, SNAPSHOTS
 
 MODELS: Final = "models"
 STORES: Final = (PROGRAMS, SNAPSHOTS)

@@ -1,0 +1,1 @@
+"""What a cell shows while something happens."""

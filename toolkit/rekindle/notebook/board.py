@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
+from typing import Protocol
 
 from rekindle import markup
 from rekindle.notebook.rates import Rate
@@ -43,6 +44,26 @@ class Facts:
     restored: int
     requests: Mapping[int, Standing]
     more: int
+
+
+class Source(Protocol):
+    """An engine. Any thread may call any method; none of them waits."""
+
+    def look(self, at: float) -> Facts:
+        """How it is, at this time of `time.perf_counter`."""
+
+    def pause(self) -> None:
+        """Have it pause.
+
+        Raises:
+            SessionError: it has ended.
+        """
+
+    def resume(self) -> None:
+        """Have it go on; raises as `pause`."""
+
+    def cancel(self, request_id: int) -> None:
+        """End a request, if it has not ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,11 @@ from time import perf_counter
 
 from rekindle import markup
 from rekindle.notebook import front_end
-from rekindle.notebook.board import Board
+from rekindle.notebook.board import Board, Source
 from rekindle.notebook.board_html import board_html
 from rekindle.notebook.live import Live
 from rekindle.notebook.panel import Panel
 from rekindle.notebook.rates import Rates
-from rekindle.notebook.source import Source
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 

@@ -6,9 +6,8 @@ from functools import partial
 from typing import Any
 
 from rekindle.errors import SessionError
-from rekindle.notebook.board import Board
+from rekindle.notebook.board import Board, Source
 from rekindle.notebook.board_html import overview_html, requests_html
-from rekindle.notebook.source import Source
 
 BUTTON_AFTER = 1.0
 """Seconds that a request has to be under way before it gets a button: buttons of short ones could not be hit."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from rekindle import markup
-from rekindle.cached_runs import hottest_runs
-from rekindle.drawing import Drawing
 from rekindle.markup import counted
 from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.tree import PrefixTree
-from rekindle.tree_drawing import LETTERS, Run, draw
+from rekindle.views.cache.drawing import LETTERS, Run, draw
+from rekindle.views.cache.runs import hottest_runs
+from rekindle.views.drawing import Drawing
 
 SHOWN = 5
 """How many paths are described."""

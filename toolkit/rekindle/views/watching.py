@@ -3,9 +3,9 @@
 import threading
 from types import TracebackType
 
+from rekindle.engine.handled import Handled, See
+from rekindle.engine.host import Host
 from rekindle.errors import ConfigError
-from rekindle.handled import Handled, See
-from rekindle.host import Host
 
 
 class Watching:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 from unicodedata import east_asian_width
 
-from rekindle.drawing import CHARACTER, WIDTH, Drawing, picture, words
 from rekindle.markup import TIERS, counted, one_line, spelled, visible
+from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, picture, words
 
 Tier = Literal["device", "host", "disk"]
 

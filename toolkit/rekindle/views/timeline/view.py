@@ -6,7 +6,7 @@ from itertools import groupby
 from math import ceil
 
 from rekindle.markup import counted
-from rekindle.timeline import Course, Kind, Tick, Timeline
+from rekindle.views.timeline.timeline import Course, Kind, Tick, Timeline
 
 MOST_ROWS = 40
 """Requests that are drawn."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.mailbox import Mailbox
-from rekindle.handled import Handled
-from rekindle.stage import Stage
+from rekindle.engine.actor import Stage
+from rekindle.engine.handled import Handled
 
 
 @dataclass(frozen=True, slots=True)

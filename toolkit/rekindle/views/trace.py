@@ -7,16 +7,18 @@ from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 
-from rekindle import markup, perfetto, timeline_drawing
-from rekindle.drawing import Drawing
+from rekindle import markup
+from rekindle.engine.handled import Handled
+from rekindle.engine.host import Host
 from rekindle.errors import ConfigError, SessionError, StorageError
-from rekindle.handled import Handled
-from rekindle.host import Host
 from rekindle.markup import counted
 from rekindle.store.directory import atomic_write
-from rekindle.timeline import Timeline
-from rekindle.trace_records import Seen, seen
-from rekindle.watching import Watching
+from rekindle.views.drawing import Drawing
+from rekindle.views.records import Seen, seen
+from rekindle.views.timeline import drawing as timeline_drawing
+from rekindle.views.timeline import perfetto
+from rekindle.views.timeline.timeline import Timeline
+from rekindle.views.watching import Watching
 
 
 class Trace:

@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from rekindle.drawing import CHARACTER, WIDTH, Drawing, picture, words
 from rekindle.markup import seconds, visible
-from rekindle.timeline import Course, Kind, Tick, Timeline
-from rekindle.timeline_view import Span, View, view
-from rekindle.timeline_words import LETTERS, MEANT, facts, headline, named, scale, span_facts, summary, tick_facts
+from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, picture, words
+from rekindle.views.timeline.timeline import Course, Kind, Tick, Timeline
+from rekindle.views.timeline.view import Span, View, view
+from rekindle.views.timeline.words import LETTERS, MEANT, facts, headline, named, scale, span_facts, summary, tick_facts
 
 LEFT, RIGHT = 96, 240
 """Pixels for what is said left and right of a row, at least."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from rekindle.markup import counted, seconds
-from rekindle.timeline import Course, Kind, Tick, Timeline
-from rekindle.timeline_view import Span, View
+from rekindle.views.timeline.timeline import Course, Kind, Tick, Timeline
+from rekindle.views.timeline.view import Span, View
 
 LETTERS: dict[Kind, str] = {
     "prefill": "P",

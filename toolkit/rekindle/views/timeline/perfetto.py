@@ -9,12 +9,12 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import Literal, NamedTuple
 
 from rekindle.markup import counted
-from rekindle.timeline import Timeline
-from rekindle.timeline_phases import phases
-from rekindle.timeline_words import named, summary
-from rekindle.trace_records import Seen
+from rekindle.views.records import Seen
+from rekindle.views.timeline.timeline import Course, Timeline
+from rekindle.views.timeline.words import named, summary
 
 Event = dict[str, object]
 
@@ -22,6 +22,17 @@ ACTORS, DEVICE, REQUESTS = 1, 2, 3
 """The "processes" that tracks are grouped by."""
 FIRST_TRACK = 10
 """A track whose number is that of its process would pass for its main thread, and number 0 for an idle one."""
+
+
+Doing = Literal["queued", "prefill", "decode", "preempted"]
+
+
+class Phase(NamedTuple):
+    """Seconds since the trace began in which a request did one thing."""
+
+    doing: Doing
+    began: float
+    ended: float
 
 
 def as_json(records: Sequence[Seen], now: float, dropped: int) -> bytes:
@@ -102,6 +113,42 @@ def _requests(timeline: Timeline, now: float, tracks: Iterator[int]) -> Iterator
             yield _slice(REQUESTS, track, phase.doing, phase.began, phase.ended, args)
         if course.how and not spans:
             yield _instant(REQUESTS, track, course.how, course.at["ended"], args | {"why": course.why})
+
+
+def phases(course: Course, timeline: Timeline, now: float) -> Iterator[Phase]:
+    """What it did, from when it was seen first to its end, or until `now`; they follow each other without a gap."""
+    end = course.at.get("ended", now)
+    changes = list(_changes(course, timeline))
+    if not changes:
+        return
+    cursor = changes[0][1]
+    for (doing, _), after in zip(changes, [*(at for _, at in changes[1:]), end], strict=True):
+        until = min(max(cursor, after), end)
+        if until > cursor:
+            yield Phase(doing, cursor, until)
+            cursor = until
+
+
+def _changes(course: Course, timeline: Timeline) -> Iterator[tuple[Doing, float]]:
+    """What it did, and from when on."""
+    if course.joined is not None:
+        yield "queued", course.at.get("joined", 0.0)
+    doing: Doing = "queued"
+    lost = list(course.lost)
+    for number, cell in course.cells.items():
+        tick = timeline.ticks[number]
+        while lost and lost[0] <= number:
+            yield "preempted", timeline.ticks[lost.pop(0)].planned
+            doing = "preempted"
+        wanted: Doing = "prefill" if cell.prefill else "decode"
+        if wanted != doing:
+            yield wanted, tick.planned
+            doing = wanted
+        if cell.prefill and cell.samples and tick.ended is not None:
+            yield "decode", tick.ended
+            doing = "decode"
+    for number in lost:
+        yield "preempted", timeline.ticks[number].planned
 
 
 # Events

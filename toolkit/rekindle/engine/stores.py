@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rekindle.blueprint import Blueprint
 from rekindle.config import Restore
 from rekindle.device.programs.key import Target
 from rekindle.device.programs.lowering import Key, program_name
 from rekindle.device.programs.shelf import ProgramShelf
 from rekindle.device.programs.store import ProgramStore
+from rekindle.engine.blueprint import Blueprint
 from rekindle.errors import NotRestored, StorageError, UnsafeStorage
 from rekindle.page import StoredPage
 from rekindle.store.directory import cache_dir

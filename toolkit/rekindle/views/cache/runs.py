@@ -7,7 +7,7 @@ from itertools import count
 
 from rekindle.scheduler.cache.nodes import FORGOTTEN, Node
 from rekindle.scheduler.cache.tree import PrefixTree
-from rekindle.tree_drawing import Run, Tier
+from rekindle.views.cache.drawing import Run, Tier
 
 MOST_RUNS = 40
 """As many as one can read."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from rekindle.trace_records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Read, Seen, Sent
+from rekindle.views.records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Read, Seen, Sent
 
 Kind = Literal["queued", "prefill", "decode", "idle", "preempted", "surplus"]
 """What a request did in a tick.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rekindle.message_words import in_words
+from rekindle.engine.message_words import in_words
 from rekindle.messages import Message
 
 

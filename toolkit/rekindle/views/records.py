@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from rekindle.handled import Handled
-from rekindle.message_words import in_words
+from rekindle.engine.handled import Handled
+from rekindle.engine.message_words import in_words
 from rekindle.messages import (
     Admit,
     Cancel,

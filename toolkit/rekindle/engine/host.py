@@ -11,13 +11,12 @@ from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.mailbox import Mailbox
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import Work
-from rekindle.conductor import Command
-from rekindle.engine import Deliver, Engine
+from rekindle.engine.conductor import Command
+from rekindle.engine.engine import Deliver, Engine
+from rekindle.engine.handled import Pending, See
+from rekindle.engine.machine import Machine
 from rekindle.errors import EngineFailed, SessionClosed
-from rekindle.handled import Pending, See
-from rekindle.machine import Machine
 from rekindle.messages import Message
-from rekindle.tick_log import TickLog
 
 Build = Callable[[Report], Machine]
 
@@ -114,7 +113,6 @@ class Host:
         try:
             machine = self.machine = self._build(self._report)
             self._engine = Engine(machine.actors, self._deliver)
-            self._engine.watch(TickLog(lambda: machine.stats().scheduler))
             anyio.run(self._serve)
             self._error = SessionClosed(
                 "the session is closed, by close() or because nothing held it any more; open another with "

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import anyio
 
-from rekindle.actor import Actor
-from rekindle.conductor import Conductor
+from rekindle.engine.actor import Actor, Stage
+from rekindle.engine.conductor import Conductor
+from rekindle.engine.handled import Handled, Pending, See
 from rekindle.errors import ConfigError
-from rekindle.handled import Handled, Pending, See
 from rekindle.messages import (
     Admit,
     CacheSaved,
@@ -40,7 +40,6 @@ from rekindle.messages import (
     Write,
     Written,
 )
-from rekindle.stage import Stage
 
 Deliver = Callable[[Message], None]
 

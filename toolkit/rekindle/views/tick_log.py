@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from rekindle import markup
-from rekindle.handled import Handled
+from rekindle.engine.handled import Handled
 from rekindle.messages import Plan, Started
 from rekindle.scheduler.stats import SchedulerStats
 
@@ -26,7 +26,7 @@ class TickLog:
         self._since: tuple[float, int] | None = None  # when decoding began to be counted, and the tokens until then
 
     def __call__(self, handled: Handled) -> None:
-        """See `rekindle.handled.See`."""
+        """See `rekindle.engine.handled.See`."""
         if handled.actor != "scheduler" or not LOG.isEnabledFor(logging.INFO):
             return
         plans = [each for each in handled.said if isinstance(each, Plan)]

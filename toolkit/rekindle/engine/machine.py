@@ -10,20 +10,22 @@ from typing import Any
 
 import jax
 
-from rekindle.blueprint import Blueprint
-from rekindle.cache_view import CacheView, view
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
 from rekindle.config import Settings
-from rekindle.detokenizer import Detokenizer
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import EMPTY
 from rekindle.device.state import Pages, Slots, page_bytes
-from rekindle.disk_tier import DiskTier
-from rekindle.engine import Actors, Compose, composed
+from rekindle.engine.actors.detokenizer import Detokenizer
+from rekindle.engine.actors.disk_tier import DiskTier
+from rekindle.engine.actors.host_tier import DeviceCopies, HostTier, host_memory
+from rekindle.engine.actors.intake import Intake
+from rekindle.engine.actors.settler import Settler
+from rekindle.engine.actors.stepper import Stepper
+from rekindle.engine.blueprint import Blueprint
+from rekindle.engine.engine import Actors, Compose, composed
+from rekindle.engine.stores import Stored, open_shelf, open_snapshots, require_all, store_directory
 from rekindle.errors import CheckpointError, InvalidRequest
-from rekindle.host_tier import DeviceCopies, HostTier, host_memory
-from rekindle.intake import Intake
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.defaults import sampling_defaults
 from rekindle.models.checkpoint.open import open_checkpoint
@@ -34,15 +36,13 @@ from rekindle.models.layout import expected_shapes
 from rekindle.models.load import load_decoder
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingParams
+from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.scheduler import Scheduler
 from rekindle.scheduler.stats import Stats
-from rekindle.settler import Settler
-from rekindle.stepper import Stepper
 from rekindle.store.entries import import_orbax
 from rekindle.store.restored import Restored
 from rekindle.store.validity import apart
-from rekindle.stores import Stored, open_shelf, open_snapshots, require_all, store_directory
 
 LOADED_AT_ONCE = 3
 """Stored programs that are loaded while the weights are read; the others wait for a moment of quiet."""
@@ -60,7 +60,7 @@ class Machine:
         unserved: what the model's generation_config asks for and Rekindle has not.
         free: deletes everything that it holds on the device, and the host tier.
         stats: a snapshot from any thread.
-        cache: what the prefix cache holds, from any thread.
+        look: what a function says of the prefix tree, between two messages, from any thread.
         load: reads weights of the same structure from another model, or takes tensors by their names, as device arrays
             in the order of `Executables.weights`.
         preparing: every program that is made ahead of need, whether it is ready or not.
@@ -78,7 +78,7 @@ class Machine:
     unserved: tuple[str, ...]
     free: Callable[[], None]
     stats: Callable[[], Stats]
-    cache: Callable[[], CacheView]
+    look: Callable[[Callable[[PrefixTree], Any]], Any]
     load: Callable[[Weights], list[Any]]
     preparing: Sequence[Future[Any]]
     stored: Callable[[], "Future[None]"]
@@ -140,7 +140,7 @@ def build(
         unserved=unserved,
         free=running.free,
         stats=running.stats,
-        cache=running.cache,
+        look=scheduler.look,
         load=partial(running.load, family=family),
         preparing=parts.preparing,
         stored=parts.executables.idle,
@@ -185,11 +185,6 @@ class Running:
         """See `Machine`, like the others."""
         made = self.parts.executables
         return Stats(self.scheduler.stats, len(made), made.loads, made.compilations, made.unexpected)
-
-    def cache(self) -> CacheView:
-        tokenizer, page_bytes = self.blueprint.checkpoint.tokenizer, self.blueprint.limits.page_bytes
-        text_of = tokenizer.decode if tokenizer else lambda tokens: ""
-        return self.scheduler.look(lambda tree: view(tree, page_bytes, text_of))
 
     def load(self, weights: Weights, family: Family | None) -> list[Any]:
         return load_weights(weights, self.blueprint.checkpoint.config, self.blueprint.dtype, family)

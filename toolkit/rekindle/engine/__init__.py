@@ -1,0 +1,1 @@
+"""Actors on one event loop: built, run, paused, on a thread of their own."""

@@ -1,0 +1,1 @@
+"""One file an actor; the scheduler has a package of its own."""

@@ -1,0 +1,1 @@
+"""Pictures of what an engine does and of what its cache holds."""

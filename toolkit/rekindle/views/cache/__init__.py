@@ -1,0 +1,1 @@
+"""What the prefix cache holds, and its picture."""
