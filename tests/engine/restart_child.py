@@ -58,7 +58,7 @@ def open_session(model: Path, **settings: Unpack[SettingsOptions]) -> rekindle.S
 def start(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, Connection]:
     """Run a function of this file in a fresh process, which tells us what it does until it ends."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["rekindle.session", "orbax.checkpoint"])
+    context.set_forkserver_preload(["rekindle.session.session", "orbax.checkpoint"])
     ours, theirs = Pipe(duplex=False)
     process = context.Process(target=work, args=(*arguments, theirs))
     process.start()

@@ -9,7 +9,7 @@ import pytest
 
 from rekindle.concurrency import mailbox
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
 
 

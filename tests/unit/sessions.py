@@ -1,6 +1,6 @@
 """What tests of sessions ask of the engine in the end."""
 
-from rekindle.session import Session
+from rekindle.session.session import Session
 
 
 def assert_all_is_free(session: Session) -> None:

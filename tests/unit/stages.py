@@ -5,14 +5,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Unpack
 
-from rekindle.callers import Callers
 from rekindle.config import SettingsOptions
 from rekindle.engine.actor import Actor
-from rekindle.handle import Handle
 from rekindle.messages import Message, Prompt
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingOptions, SamplingParams
 from rekindle.scheduler.stats import SchedulerStats
+from rekindle.session.callers import Callers
+from rekindle.session.handle import Handle
 from rekindle.testing import fake_limits, fake_machine
 
 Choose = Callable[[int], int]

@@ -2,7 +2,7 @@
 
 from rekindle.concurrency.feed import Feed
 from rekindle.messages import Message
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import FakeSettler
 
 

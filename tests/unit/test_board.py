@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rekindle.engine_view import LISTED, EngineView
 from rekindle.errors import EngineFailed
 from rekindle.markup import visible
 from rekindle.messages import Message
@@ -17,7 +16,8 @@ from rekindle.notebook.board_html import board_html, overview_html, requests_htm
 from rekindle.notebook.rates import Rate
 from rekindle.results import Timings
 from rekindle.scheduler.stats import found
-from rekindle.session import Session
+from rekindle.session.engine_view import LISTED, EngineView
+from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
 from tests.unit.board_facts import COUNTS, EMPTY, FACTS
 

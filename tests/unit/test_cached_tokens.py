@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rekindle.errors import StorageError
 from rekindle.results import CachedTokens
 from rekindle.scheduler.stats import SchedulerStats
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import (
     CheckedScheduler,
     FakeDiskTier,

@@ -21,7 +21,7 @@ import rekindle
 from rekindle.__main__ import main
 from rekindle.cli.demo import BATCH, QUESTIONS
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_limits, fake_machine, fake_session
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"

@@ -30,7 +30,7 @@ from rekindle.messages import Admit, Cancel, Message, Rejected, Settled, Stopped
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.families import FAMILIES, Family
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_limits, fake_machine, fake_session
 
 PROMPT = [3, 1, 4]

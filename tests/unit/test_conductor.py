@@ -16,7 +16,7 @@ from rekindle.engine.machine import Machine
 from rekindle.errors import RequestCancelled, SessionClosed
 from rekindle.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text
 from rekindle.request import SamplingParams
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_limits, fake_machine, fake_session
 from tests.unit.telling import Telling
 

@@ -15,7 +15,7 @@ from rekindle.engine.conductor import Command, Conductor, Pause, Resume, Step
 from rekindle.engine.handled import Handled
 from rekindle.engine.host import Host
 from rekindle.errors import EngineFailed, QueueFull, SessionClosed
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_limits, fake_machine, fake_session
 from tests.unit.telling import Telling, run_to_the_end
 

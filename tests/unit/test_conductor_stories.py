@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rekindle.engine.handled import Handled
 from rekindle.errors import RequestCancelled
-from rekindle.handle import Handle
-from rekindle.session import Session
+from rekindle.session.handle import Handle
+from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_session
 from tests.unit.limits import WAYS
 from tests.unit.telling import run_to_the_end

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle import markup
-from rekindle.handle import Handle
 from rekindle.messages import Chat, Continued, Started, Text
-from rekindle.prompts import as_text
 from rekindle.request import SamplingParams
 from rekindle.results import CachedTokens, Generation, Timings, TokenLogprob, Usage, heat_map
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.stats import SchedulerStats
+from rekindle.session.handle import Handle
+from rekindle.session.prompts import as_text
 from rekindle.store.restored import Restored
 from rekindle.testing import fake_session
 from rekindle.views.cache.drawing import BESIDE, Run, draw

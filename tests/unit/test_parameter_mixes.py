@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rekindle.handle import Handle
 from rekindle.request import SamplingOptions
+from rekindle.session.handle import Handle
 from rekindle.testing import VOCAB_SIZE, expected_of, score_of
 from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled

@@ -7,7 +7,7 @@ import pytest
 
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat
-from rekindle.prompts import all_prompts, one_prompt
+from rekindle.session.prompts import all_prompts, one_prompt
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {}}}

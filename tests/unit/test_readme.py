@@ -1,22 +1,44 @@
-"""The README's map is complete: every module is in it once, and nothing else."""
+"""The README's map is complete: every folder of the package is in it once, and every file that lies at its top."""
 
-import re
-from fnmatch import fnmatch
 from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "toolkit" / "rekindle"
 
 
-def test_every_module_is_in_the_file_tree_once() -> None:
-    lines = iter((ROOT / "README.md").read_text().splitlines())
+def named_in_the_map() -> list[Path]:
+    """Folders and files of the package as the README's tree names them; indentation says what lies in what."""
+    lines = iter((ROOT / "README.md").read_text(encoding="utf-8").splitlines())
     assert any(line.startswith("toolkit/rekindle/") for line in lines), "the tree begins there"
-    tree = takewhile(lambda line: not line.startswith("tests/"), lines)
-    firsts = (re.split(r"\s{2,}", line.strip())[0].split() for line in tree)
-    named = [name for first in firsts for name in first if name.endswith((".py", "/"))]
-    package = ROOT / "toolkit" / "rekindle"
-    there = {path.name + "/" * path.is_dir() for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
-    there.discard("__pycache__/")
-    times = {name: sum(fnmatch(name, pattern) for pattern in named) for name in there}
-    assert {name: count for name, count in times.items() if count != 1} == {}
-    assert [pattern for pattern in named if not any(fnmatch(name, pattern) for name in there)] == []
+    found: list[Path] = []
+    above: list[Path] = [PACKAGE]
+    for line in takewhile(lambda line: not line.startswith("tests/"), lines):
+        depth = (len(line) - len(line.lstrip())) // 2
+        names = line.split("  ")[depth].split()
+        found += (above[depth - 1] / name for name in names)
+        above = [*above[:depth], above[depth - 1] / names[0]]
+    return found
+
+
+def test_every_folder_and_every_file_at_the_top_is_in_the_map_once() -> None:
+    named = named_in_the_map()
+    folders = {path.parent for path in PACKAGE.rglob("__init__.py")} - {PACKAGE}
+    assert sorted(named) == sorted(folders | set(PACKAGE.glob("*.py")))
+
+
+def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+    for folder in (path.parent for path in PACKAGE.rglob("__init__.py")):
+        files = list(folder.glob("*.py"))
+        entries = [path for path in folder.iterdir() if path.name != "__pycache__"]
+        assert len(entries) <= 24
+        assert len(files) <= 13, f"{folder.relative_to(ROOT)} has {len(files)} files: which of them are a room?"
+
+
+def test_a_package_says_in_one_sentence_what_it_is_and_holds_no_code() -> None:
+    for path in PACKAGE.rglob("__init__.py"):
+        if path.parent not in (PACKAGE, PACKAGE / "testing"):
+            text = path.read_text(encoding="utf-8")
+            assert text.startswith('"""'), path
+            assert text.endswith('."""\n'), path
+            assert text.count("\n") == 1, path

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from rekindle.room import Room
+from rekindle.session.callers import Room
 
 
 @pytest.fixture

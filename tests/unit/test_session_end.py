@@ -12,13 +12,13 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.callers import Callers
 from rekindle.engine.host import Host
 from rekindle.engine.machine import Machine
 from rekindle.errors import EngineFailed, InvalidRequest, QueueFull, SessionClosed
 from rekindle.messages import Message, Rejected, Text
 from rekindle.request import SamplingParams
-from rekindle.session import Session
+from rekindle.session.callers import Callers
+from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from rekindle.concurrency.mailbox import Waiter
 from rekindle.errors import InvalidRequest, PromptTooLong
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.results import CachedTokens, Generation, Usage
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, FakeSettler, expected_tokens, fake_session
 from tests.unit.sessions import assert_all_is_free
 

@@ -22,7 +22,7 @@ from rekindle.engine.handled import Handled
 from rekindle.engine.machine import Machine
 from rekindle.errors import EngineFailed, ModelError, RequestCancelled, SessionClosed
 from rekindle.messages import Message
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +70,7 @@ def test_an_open_that_fails_after_the_engine_began_stops_it(monkeypatch: pytest.
     def build(*_: object, **__: object) -> Machine:
         return machine
 
-    monkeypatch.setattr("rekindle.opening.build", build)
+    monkeypatch.setattr("rekindle.session.opening.build", build)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="num_beams"):
@@ -147,8 +147,8 @@ def _begin_to_end(monkeypatch: pytest.MonkeyPatch, ending: tuple[bool, ...]) -> 
     def refuse(*_: object) -> None:
         raise RuntimeError("no thread")
 
-    monkeypatch.setattr("rekindle.opening.ending", lambda: next(answers))
-    monkeypatch.setattr("rekindle.opening.Host", refuse)
+    monkeypatch.setattr("rekindle.session.opening.ending", lambda: next(answers))
+    monkeypatch.setattr("rekindle.session.opening.Host", refuse)
 
 
 # What the author of an actor is told

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.errors import QueueFull, RequestCancelled, SessionClosed
-from rekindle.handle import Handle
 from rekindle.messages import Withdraw
 from rekindle.request import SamplingOptions
-from rekindle.session import Session
+from rekindle.session.handle import Handle
+from rekindle.session.session import Session
 from rekindle.testing import CheckedScheduler, FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
 from tests.unit.limits import WAYS
 

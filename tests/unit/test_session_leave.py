@@ -11,10 +11,10 @@ from anyio import to_thread
 
 from rekindle.engine.actor import Actor
 from rekindle.errors import InvalidRequest, QueueFull, RequestCancelled
-from rekindle.handle import Handle
 from rekindle.messages import Message, Submit
 from rekindle.request import SamplingParams
-from rekindle.session import Session
+from rekindle.session.handle import Handle
+from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
 from tests.unit.sessions import assert_all_is_free
 

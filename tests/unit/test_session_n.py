@@ -11,7 +11,7 @@ from rekindle import Generation
 from rekindle.errors import InvalidRequest
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingParams, draws
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, expected_tokens, fake_limits, fake_machine, fake_session
 
 pytestmark = pytest.mark.anyio
@@ -112,7 +112,7 @@ async def test_a_model_that_recommends_nothing_has_our_defaults(session: Session
 
 def test_what_a_model_recommends_and_rekindle_has_not_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = replace(fake_machine(fake_limits()), unserved=("num_beams", "typical_p"))
-    monkeypatch.setattr("rekindle.opening.build", lambda *_, **__: machine)
+    monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: machine)
     with pytest.warns(UserWarning, match="a-model: .* asks for num_beams, typical_p, which Rekindle has not") as told:
         session = rekindle.open_sync("a-model", progress=False)
     with session:

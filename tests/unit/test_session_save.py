@@ -10,15 +10,15 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle import upkeep
-from rekindle.callers import Callers
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
 from rekindle.engine.handled import Handled
 from rekindle.errors import EngineFailed, SessionClosed, StorageError
 from rekindle.messages import CacheSaved, CacheSaving, Message, SaveCache, Write, Written
 from rekindle.notebook.progress_bars import ProgressBars
-from rekindle.session import Session
+from rekindle.session import upkeep
+from rekindle.session.callers import Callers
+from rekindle.session.session import Session
 from rekindle.testing import FakeDiskTier, fake_limits, fake_machine, fake_session
 
 pytestmark = pytest.mark.anyio

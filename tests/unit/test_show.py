@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from rekindle import markup
 from rekindle.concurrency.feed import Feed
 from rekindle.errors import EngineFailed, RequestCancelled, SessionClosed
-from rekindle.handle import Handle
 from rekindle.messages import Started, Text
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_text
@@ -28,7 +27,8 @@ from rekindle.notebook.live_text import drawing
 from rekindle.notebook.printed import Printed
 from rekindle.request import SamplingParams
 from rekindle.results import CachedTokens, EndReason
-from rekindle.session import Session
+from rekindle.session.handle import Handle
+from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
 
 VIEW = "application/vnd.jupyter.widget-view+json"

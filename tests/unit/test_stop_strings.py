@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from rekindle.engine.actor import Actor
-from rekindle.handle import Handle
 from rekindle.messages import Message, Output, Stopped, Text
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.results import EndReason, TokenLogprob
-from rekindle.session import Session
+from rekindle.session.handle import Handle
+from rekindle.session.session import Session
 from rekindle.testing import ByHand, expected_of, expected_tokens, fake_limits, fake_machine
 from tests.unit.stages import Stages, request_of
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.errors import RequestCancelled
-from rekindle.handle import Handle
 from rekindle.models.text.incremental import IncrementalDecoder
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingOptions
+from rekindle.session.handle import Handle
 from rekindle.testing import expected_of
 from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled

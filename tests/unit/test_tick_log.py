@@ -11,7 +11,7 @@ from rekindle.engine.handled import Handled
 from rekindle.messages import Message, Started
 from rekindle.results import CachedTokens
 from rekindle.scheduler.stats import SchedulerStats
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import fake_limits, fake_machine, fake_session
 from rekindle.views import tick_log
 

@@ -21,7 +21,7 @@ from rekindle.messages import (
     UseWeights,
     Write,
 )
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_session
 from rekindle.views.records import seen
 from tests.unit.test_markup import HOSTILE, shown

@@ -16,7 +16,7 @@ import pytest
 from rekindle.engine.handled import Handled
 from rekindle.errors import StorageError
 from rekindle.messages import Text
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import fake_session
 from rekindle.views.records import Given, Joined, Over, Part, Planned, Seen, seen
 from rekindle.views.timeline import perfetto

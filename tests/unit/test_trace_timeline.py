@@ -16,7 +16,7 @@ from rekindle.errors import ConfigError, RekindleError
 from rekindle.messages import Plan
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.scheduler.scheduler import Scheduler
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
 from rekindle.views.drawing import CHARACTER, WIDTH
 from rekindle.views.records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Seen

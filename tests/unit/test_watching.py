@@ -15,7 +15,7 @@ from rekindle.engine.actor import Actor
 from rekindle.engine.handled import Handled
 from rekindle.errors import ConfigError, EngineFailed, SessionClosed
 from rekindle.messages import Message, Output, Submit, Text
-from rekindle.session import Session
+from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
 
 pytestmark = pytest.mark.anyio

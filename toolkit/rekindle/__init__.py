@@ -24,12 +24,12 @@ from rekindle.errors import (
     UnsupportedModel,
     WeightsChanged,
 )
-from rekindle.handle import Handle, Stream
-from rekindle.opening import open, open_sync
-from rekindle.prefix import Prefix
 from rekindle.results import CachedTokens, Generation, Piece, Timings, TokenLogprob, Usage
 from rekindle.scheduler.stats import Stats
-from rekindle.session import Session
+from rekindle.session.handle import Handle, Stream
+from rekindle.session.opening import open, open_sync
+from rekindle.session.prefix import Prefix
+from rekindle.session.session import Session
 from rekindle.views.cache.view import CachedPath, CacheView
 
 __version__ = "0.1.0"

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Unpack
 
-from rekindle.prompts import Messages
 from rekindle.request import SamplingOptions
 from rekindle.results import Generation
-from rekindle.session import Session
+from rekindle.session.prompts import Messages
+from rekindle.session.session import Session
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import rekindle
 from rekindle.cli.answer import Answer, answer
 from rekindle.markup import counted
 from rekindle.models.checkpoint.embedded import NAME, SMOLLM2
-from rekindle.prompts import Messages
-from rekindle.session import Session
+from rekindle.session.prompts import Messages
+from rekindle.session.session import Session
 from rekindle.store.directory import cache_dir
 from rekindle.store.restored import Restored
 

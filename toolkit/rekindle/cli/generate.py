@@ -8,8 +8,8 @@ from typing import Any
 import rekindle
 from rekindle.cli.answer import Answer, answer
 from rekindle.errors import InvalidRequest
-from rekindle.prompts import Messages
 from rekindle.request import SamplingOptions, SamplingParams
+from rekindle.session.prompts import Messages
 
 PREFILL_TOKENS = 128
 

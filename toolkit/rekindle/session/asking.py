@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.callers import Callers
 from rekindle.engine.host import Host
 from rekindle.engine.machine import Machine
-from rekindle.handle import Handle
 from rekindle.messages import Prompt
 from rekindle.request import SamplingOptions, SamplingParams, check_length, draws
 from rekindle.results import Generation
+from rekindle.session.callers import Callers
+from rekindle.session.handle import Handle
 
 
 class Asking:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal
 
-from rekindle.callers import Callers
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.threads import Work, ending
@@ -18,6 +17,7 @@ from rekindle.errors import InvalidRequest, SessionError, StorageError
 from rekindle.messages import CacheSaved, CacheSaving, KeepWeights
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.notebook.progress_bars import ProgressBars, shown
+from rekindle.session.callers import Callers
 
 CLOSE_SECONDS = 3.0
 """How long a session that is closed goes on writing what is cached to disk."""

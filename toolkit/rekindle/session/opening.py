@@ -8,7 +8,6 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
-from rekindle.callers import Callers
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.concurrency.waits import Waits, awaited, blocked
 from rekindle.config import Settings, SettingsOptions, known_settings
@@ -19,7 +18,8 @@ from rekindle.errors import ConfigError, ModelError
 from rekindle.models.families import Family
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.request import SamplingOptions
-from rekindle.session import Session
+from rekindle.session.callers import Callers
+from rekindle.session.session import Session
 
 
 def open(

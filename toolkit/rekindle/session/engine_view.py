@@ -2,13 +2,13 @@
 
 from itertools import islice
 
-from rekindle.callers import Callers
 from rekindle.engine.conductor import Pause, Resume
 from rekindle.engine.host import Host
 from rekindle.engine.machine import Machine
 from rekindle.errors import SessionClosed
 from rekindle.notebook.board import Facts, Source
 from rekindle.notebook.rates import SECONDS
+from rekindle.session.callers import Callers
 
 LISTED = 8
 """Requests that are shown one by one."""

@@ -1,37 +1,11 @@
-"""A fake device whose tokens can be computed by hand, for tests of everything around the real one.
-
-    session = fake_session(max_running=2)
-    generation = await session.generate(token_ids=[3, 1, 4], max_tokens=5)
-    assert generation.token_ids == expected_tokens([3, 1, 4], 5)
-
-The fake keeps pages and slots as the real step does, filled with token ids, and computes each next token from what
-it finds in the pages. So a plan with a wrong page, slot, position or order shows as a wrong token.
-"""
+"""A scheduler and the fake device, stepped by hand, without an event loop."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from rekindle.callers import Callers
-from rekindle.concurrency.threads import soon
 from rekindle.config import Settings, SettingsOptions
-from rekindle.engine.actors.detokenizer import Detokenizer
-from rekindle.engine.actors.intake import Intake
-from rekindle.engine.engine import Actors
-from rekindle.engine.host import Host
-from rekindle.engine.machine import Machine
-from rekindle.fake_device import FakeDiskTier, FakeHostTier, FakeSettler, FakeStepper, settled
-from rekindle.fake_model import (
-    FAKE_MODEL,
-    VOCAB_SIZE,
-    banned_tokens,
-    draw_of,
-    expected_of,
-    expected_tokens,
-    next_token,
-    score_of,
-)
 from rekindle.messages import (
     Admit,
     CacheSaved,
@@ -54,34 +28,12 @@ from rekindle.messages import (
     Write,
     Written,
 )
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingParams
 from rekindle.results import EndReason
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.scheduler import Scheduler
-from rekindle.scheduler.stats import Stats
-from rekindle.session import Session
-from rekindle.store.restored import Restored
-
-__all__ = [
-    "FAKE_MODEL",
-    "VOCAB_SIZE",
-    "ByHand",
-    "CheckedScheduler",
-    "FakeDiskTier",
-    "FakeHostTier",
-    "FakeSettler",
-    "FakeStepper",
-    "banned_tokens",
-    "draw_of",
-    "expected_of",
-    "expected_tokens",
-    "fake_limits",
-    "fake_machine",
-    "fake_session",
-    "next_token",
-    "score_of",
-]
+from rekindle.testing.device import FakeDiskTier, FakeHostTier, FakeStepper, settled
+from rekindle.testing.model import FAKE_MODEL
 
 
 class CheckedScheduler(Scheduler):
@@ -251,51 +203,3 @@ class ByHand:
 def fake_limits(**settings: Unpack[SettingsOptions]) -> Limits:
     """Limits of the fake model."""
     return Limits.of(Settings(**settings), FAKE_MODEL, itemsize=4)
-
-
-def fake_machine(
-    limits: Limits,
-    *,
-    tokenizer: Tokenizer | None = None,
-    eos_ids: Collection[int] = (),
-    settler: FakeSettler | None = None,
-    free: Callable[[], None] = lambda: None,
-) -> Machine:
-    """A machine around the fake device, built at once; `free` is called when it would free the real one."""
-    scheduler, disk_tier = CheckedScheduler(limits), FakeDiskTier()
-    actors = Actors(
-        intake=Intake(tokenizer, VOCAB_SIZE, frozenset(eos_ids), limits.max_context),
-        scheduler=scheduler,
-        stepper=FakeStepper(limits),
-        settler=settler or FakeSettler(),
-        detokenizer=Detokenizer(tokenizer),
-        host_tier=FakeHostTier(limits.host_pages, disk_tier),
-        disk_tier=disk_tier,
-    )
-    return Machine(
-        source="fake",
-        model=FAKE_MODEL,
-        limits=limits,
-        dtype="int",
-        actors=actors,
-        tokenizer=tokenizer,
-        defaults={},
-        unserved=(),
-        free=free,
-        load=lambda weights: [],
-        look=scheduler.look,
-        stats=lambda: Stats(scheduler.stats, programs=0, loads=0, compilations=0, unexpected_compilations=0),
-        preparing=(),
-        stored=lambda: soon(lambda: None, "stored"),
-        restored=lambda: Restored(0, 0, 0, 0, 0.0, {}),
-    )
-
-
-def fake_session(machine: Machine | None = None, **settings: Unpack[SettingsOptions]) -> Session:
-    """A session on a machine of `fake_machine`, by default one with these settings; it serves when this returns."""
-    parsed = Settings(**settings)
-    made = machine or fake_machine(fake_limits(**settings))
-    callers = Callers(parsed.max_waiting)
-    host = Host(lambda report: made, callers.deliver, callers.fail_all)
-    host.opening.grown_blocking(0)
-    return Session(host, made, callers)

@@ -7,7 +7,6 @@ from hashlib import sha256
 
 from rekindle.buckets import QUERY_BLOCK, Bucket, smallest
 from rekindle.concurrency.mailbox import Mailbox
-from rekindle.fake_model import VOCAB_SIZE, banned_tokens, draw_of, next_token, score_of
 from rekindle.messages import (
     Chunk,
     Copy,
@@ -34,6 +33,7 @@ from rekindle.messages import (
 from rekindle.page import NULL_PAGE, NewPage, StoredPage
 from rekindle.request import Request
 from rekindle.scheduler.limits import Limits
+from rekindle.testing.model import VOCAB_SIZE, banned_tokens, draw_of, next_token, score_of
 
 
 @dataclass(slots=True)

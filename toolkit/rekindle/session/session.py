@@ -7,27 +7,27 @@ from types import TracebackType
 from typing import Any, Unpack, overload
 
 from rekindle import markup
-from rekindle.asking import Asking
-from rekindle.callers import Callers
 from rekindle.concurrency.waits import awaited, blocked
 from rekindle.engine.conductor import Pause, Resume, Step
 from rekindle.engine.handled import Handled, Pending, See
 from rekindle.engine.host import Host
 from rekindle.engine.machine import Machine
-from rekindle.engine_view import EngineView
 from rekindle.errors import InvalidRequest, SessionError
-from rekindle.handle import Handle, Stream
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.dashboard import Dashboard
 from rekindle.notebook.live_text import show
-from rekindle.prefix import Holding, Prefix
-from rekindle.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
 from rekindle.request import SamplingOptions, SamplingParams
 from rekindle.results import Generation
 from rekindle.scheduler.stats import Stats, prompt_shares
+from rekindle.session.asking import Asking
+from rekindle.session.callers import Callers
+from rekindle.session.engine_view import EngineView
+from rekindle.session.handle import Handle, Stream
+from rekindle.session.prefix import Holding, Prefix
+from rekindle.session.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
+from rekindle.session.upkeep import InFlight, Upkeep
 from rekindle.store.restored import Restored
-from rekindle.upkeep import InFlight, Upkeep
 from rekindle.views.cache.view import CacheView, view
 from rekindle.views.tick_log import TickLog
 from rekindle.views.trace import Trace

@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 from rekindle import markup
-from rekindle.asking import Asked, Asking
 from rekindle.errors import InvalidRequest
-from rekindle.handle import Handle, Stream
 from rekindle.messages import Chat, Continued, Prompt
-from rekindle.prompts import Messages, TokenIds, all_prompts, as_text, one_prompt
 from rekindle.request import SamplingOptions
 from rekindle.results import Generation
+from rekindle.session.asking import Asked, Asking
+from rekindle.session.handle import Handle, Stream
+from rekindle.session.prompts import Messages, TokenIds, all_prompts, as_text, one_prompt
 
 OneMore = str | Messages | None
 ManyMore = list[str] | list[Messages] | None

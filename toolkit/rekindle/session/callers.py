@@ -1,6 +1,7 @@
 """All who wait for the engine: a handle for each request, found by its id when the engine says something of it."""
 
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +10,6 @@ from typing import Any
 
 from rekindle.concurrency.feed import Feed
 from rekindle.errors import QueueFull, SessionError
-from rekindle.handle import Handle
 from rekindle.messages import (
     CacheSaved,
     CacheSaving,
@@ -26,7 +26,7 @@ from rekindle.messages import (
 )
 from rekindle.request import SamplingParams
 from rekindle.results import Timings
-from rekindle.room import Room
+from rekindle.session.handle import Handle
 
 Post = Callable[[Message], None]
 
@@ -169,3 +169,50 @@ class Callers:
         if request_id in self._queued:
             self._queued.discard(request_id)
             self._room.leave()
+
+
+Send = Callable[[], bool]
+"""Puts a request on its way; False if its caller no longer wants it."""
+
+
+class Room:
+    """The bound of the waiting queue, kept on the callers' side: who finds no room waits outside, in order.
+
+    Any thread may call any method; none blocks.
+
+    Args:
+        places: how many requests may be in the queue.
+    """
+
+    def __init__(self, places: int):
+        self.places = places
+        self._free = places
+        self._outside: deque[Send] = deque()
+        self._lock = threading.Lock()
+
+    def enter(self, send: Send, *, wait: bool) -> bool:
+        """Send now if there is room, or else, with `wait`, as soon as there is.
+
+        Returns:
+            False if there is no room and `wait` is False: nothing was or will be sent.
+        """
+        with self._lock:
+            if self._free == 0:
+                if wait:
+                    self._outside.append(send)
+                return wait
+            self._free -= 1
+        if not send():
+            self.leave()
+        return True
+
+    def leave(self) -> None:
+        """Give a place back; the first of those outside takes it."""
+        while True:
+            with self._lock:
+                if not self._outside:
+                    self._free += 1
+                    return
+                send = self._outside.popleft()
+            if send():
+                return

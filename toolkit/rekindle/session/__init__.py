@@ -1,0 +1,1 @@
+"""What you hold: a session, its requests, its prefixes."""

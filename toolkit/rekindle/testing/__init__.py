@@ -1,0 +1,43 @@
+"""A fake device whose tokens can be computed by hand, for tests of everything around the real one.
+
+    session = fake_session(max_running=2)
+    generation = await session.generate(token_ids=[3, 1, 4], max_tokens=5)
+    assert generation.token_ids == expected_tokens([3, 1, 4], 5)
+
+The fake keeps pages and slots as the real step does, filled with token ids, and computes each next token from what
+it finds in the pages. So a plan with a wrong page, slot, position or order shows as a wrong token.
+"""
+
+from rekindle.testing.by_hand import ByHand, CheckedScheduler, fake_limits
+from rekindle.testing.device import FakeDiskTier, FakeHostTier, FakeSettler, FakeStepper
+from rekindle.testing.model import (
+    FAKE_MODEL,
+    VOCAB_SIZE,
+    banned_tokens,
+    draw_of,
+    expected_of,
+    expected_tokens,
+    next_token,
+    score_of,
+)
+from rekindle.testing.session import fake_machine, fake_session
+
+__all__ = [
+    "FAKE_MODEL",
+    "VOCAB_SIZE",
+    "ByHand",
+    "CheckedScheduler",
+    "FakeDiskTier",
+    "FakeHostTier",
+    "FakeSettler",
+    "FakeStepper",
+    "banned_tokens",
+    "draw_of",
+    "expected_of",
+    "expected_tokens",
+    "fake_limits",
+    "fake_machine",
+    "fake_session",
+    "next_token",
+    "score_of",
+]
