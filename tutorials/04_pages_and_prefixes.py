@@ -314,7 +314,7 @@ session.cache.draw()
 # messages of one copy. The stepper gathers a page between two ticks, the host tier keeps it.
 
 # %%
-kinds = ("Save", "Gathered", "Saved")
+kinds = ("Offload", "Gathered", "Offloaded")
 copies = [each for each in handled if type(each.message).__name__ in kinds]
 for each in copies[:3]:
     print(each)

@@ -77,7 +77,7 @@ def page(nodes: int) -> None:
     """Print what one page costs to save, to evict, and to prune, over half of the tree."""
     tree = Grown(16, nodes, prompt=800).tree
     half = tree.nodes // 2
-    saving = microseconds(lambda: [tree.saved(tree.next_to_save(1)[0], entry) for entry in range(half)])
+    saving = microseconds(lambda: [tree.saved(tree.next_to_offload(1)[0], entry) for entry in range(half)])
     evicting = microseconds(lambda: [tree.evict(1) for _ in range(half)])
     pruning = microseconds(lambda: deque((tree.prune(1) for _ in range(half)), maxlen=0))
     each = ", ".join(

@@ -14,8 +14,8 @@ import anyio
 
 from rekindle.config import Settings
 from rekindle.engine.actor import Actor
-from rekindle.engine.machine import Machine, build
-from rekindle.messages import Chunk, Copy, Drop, Fetch, Fetched, Message, Onload, Plan, Save, Saved
+from rekindle.engine.assembly import Assembly, build
+from rekindle.messages import Chunk, Copy, Drop, Fetch, Fetched, Message, Offload, Offloaded, Onload, Plan
 from tests.bench import limits
 from tests.bench.workload import MODEL
 
@@ -44,7 +44,7 @@ class Costs:
 class Tiers:
     """A machine whose first pages hold a prefix."""
 
-    def __init__(self, machine: Machine):
+    def __init__(self, machine: Assembly):
         self._actors = machine.actors
         self._ids = count()
         size = machine.limits.page_size
@@ -58,8 +58,8 @@ class Tiers:
             await self._compute(first, SETTINGS.prefill_chunk)
         computed = perf_counter()
         entries = tuple(next(self._ids) for _ in self.pages)
-        saved = await _only(self._actors.host_tier, await _only(self._actors.stepper, Save(0, self.pages, entries)))
-        assert saved == Saved(0, kept=True)
+        saved = await _only(self._actors.host_tier, await _only(self._actors.stepper, Offload(0, self.pages, entries)))
+        assert saved == Offloaded(0, kept=True)
         offloaded = perf_counter()
         await self._compute(TOKENS, REST)
         rest = perf_counter()

@@ -92,7 +92,7 @@ class Pair:
 
     def assert_nothing_is_left(self) -> None:
         """Every page is free or can be evicted, every entry of the host tier is known, and all tokens add up."""
-        scheduler, host_tier = self.cached._machine.actors.scheduler, self.cached._machine.actors.host_tier
+        scheduler, host_tier = self.cached._assembly.actors.scheduler, self.cached._assembly.actors.host_tier
         assert isinstance(scheduler, Scheduler)
         assert isinstance(host_tier, HostTier)
         for _ in range(100):  # a save may still be on its way

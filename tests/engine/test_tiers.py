@@ -10,7 +10,7 @@ import pytest
 
 from rekindle.config import Settings
 from rekindle.engine.actor import Actor
-from rekindle.engine.machine import build
+from rekindle.engine.assembly import build
 from rekindle.messages import (
     Chunk,
     Copy,
@@ -19,11 +19,11 @@ from rekindle.messages import (
     Fetched,
     Gathered,
     Message,
+    Offload,
+    Offloaded,
     Onload,
     Plan,
     Row,
-    Save,
-    Saved,
     Settled,
 )
 from rekindle.request import Request, SamplingParams
@@ -97,11 +97,11 @@ async def test_a_prefix_that_was_saved_and_onloaded_elsewhere_decodes_as_if_it_h
     await device.plan(chunk(0, here))
     stayed = await device.decode(await device.plan(chunk(2 * PAGE, here)), here)
 
-    gathered = await only(device.stepper, Save(0, here[:2], (0, 1)))
+    gathered = await only(device.stepper, Offload(0, here[:2], (0, 1)))
     overwritten = await device.plan(chunk(0, here, OTHER))  # before anybody has waited for what was gathered
     assert await device.decode(overwritten, here) != stayed
     assert isinstance(gathered, Gathered)
-    assert await only(device.host_tier, gathered) == Saved(0, kept=True)
+    assert await only(device.host_tier, gathered) == Offloaded(0, kept=True)
     for _ in range(2):
         fetched = await only(device.host_tier, Fetch(1, (Copy(0, None), Copy(1, None))))
         assert isinstance(fetched, Fetched)

@@ -10,7 +10,7 @@ import pytest
 from rekindle.concurrency import mailbox
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
+from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,13 +36,13 @@ def session() -> Iterator[Session]:
 def held(settler: FakeSettler) -> Iterator[Session]:
     """One slot and two places in the queue; nothing settles before the settler is told."""
     limits = fake_limits(max_running=1)
-    with fake_session(fake_machine(limits, settler=settler), max_waiting=2) as session:
+    with fake_session(fake_assembly(limits, settler=settler), max_waiting=2) as session:
         yield session
 
 
 @pytest.fixture
 def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
-    with fake_session(fake_machine(fake_limits(), tokenizer=byte_tokenizer)) as session:
+    with fake_session(fake_assembly(fake_limits(), tokenizer=byte_tokenizer)) as session:
         yield session
 
 

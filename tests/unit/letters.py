@@ -39,7 +39,7 @@ class Letters(PrefixTree):
 
     def save_all(self) -> None:
         """Copy all that is not locked to the host tier, page 7 to entry 107."""
-        for node in self.next_to_save(1000):
+        for node in self.next_to_offload(1000):
             assert node.page is not None
             self.saved(node, 100 + node.page)
 

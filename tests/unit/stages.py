@@ -13,7 +13,7 @@ from rekindle.request import Request, SamplingOptions, SamplingParams
 from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session.callers import Callers
 from rekindle.session.handle import Handle
-from rekindle.testing import fake_limits, fake_machine
+from rekindle.testing import fake_assembly, fake_limits
 
 Choose = Callable[[int], int]
 """Which of this many stages that have mail goes next."""
@@ -27,10 +27,10 @@ def shuffled(seed: int) -> Choose:
 
 
 class Stages:
-    """The stages of a fake machine, their mailboxes, and those who ask.
+    """The stages of a fake assembly, their mailboxes, and those who ask.
 
     Args:
-        tokenizer, eos_ids: see `fake_machine`.
+        tokenizer, eos_ids: see `fake_assembly`.
         **settings: see `fake_limits`.
     """
 
@@ -38,9 +38,9 @@ class Stages:
         self, tokenizer: Tokenizer | None = None, eos_ids: Collection[int] = (), **settings: Unpack[SettingsOptions]
     ):
         self.limits = fake_limits(**settings)
-        self._machine = fake_machine(self.limits, tokenizer=tokenizer, eos_ids=eos_ids)
+        self._assembly = fake_assembly(self.limits, tokenizer=tokenizer, eos_ids=eos_ids)
         self._callers = Callers(max_waiting=1000)
-        self._routes = self._machine.actors.by_message()
+        self._routes = self._assembly.actors.by_message()
         self._mail: dict[Actor, deque[Message]] = {stage: deque() for stage in self._routes.values()}
 
     def ask(self, prompt: Prompt, **options: Unpack[SamplingOptions]) -> Handle:
@@ -71,9 +71,9 @@ class Stages:
 
     def assert_nothing_is_left(self) -> SchedulerStats:
         """Every page, slot, follower and handle is free."""
-        stats = self._machine.stats().scheduler
+        stats = self._assembly.stats().scheduler
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
-        assert not vars(self._machine.actors.detokenizer)["_followers"]
+        assert not vars(self._assembly.actors.detokenizer)["_followers"]
         assert not self._callers._handles
         assert not self._callers._queued
         return stats

@@ -104,7 +104,7 @@ async def test_a_receiver_that_was_cancelled_loses_no_message() -> None:
     assert await mailbox.receive() == "late"
 
 
-async def test_what_is_held_back_is_received_once_it_is_released_and_nothing_is_lost() -> None:
+async def test_what_waits_in_a_paused_mailbox_is_received_once_it_resumes_and_nothing_is_lost() -> None:
     mailbox: Mailbox[int] = Mailbox()
     received: list[int] = []
 
@@ -116,21 +116,21 @@ async def test_what_is_held_back_is_received_once_it_is_released_and_nothing_is_
         tasks.start_soon(receive)
         mailbox.put(0)
         await anyio.wait_all_tasks_blocked()
-        for first in (1, 4):  # held while the receiver waits, and a second time
-            mailbox.hold()
+        for first in (1, 4):  # paused while the receiver waits, and a second time
+            mailbox.pause()
             mailbox.put(first)
             await to_thread.run_sync(mailbox.put, first + 1)
             await anyio.wait_all_tasks_blocked()
             assert (received, mailbox.items, len(mailbox)) == ([*range(first)], (first, first + 1), 2)
-            mailbox.release()
+            mailbox.resume()
             mailbox.put(first + 2)
             await anyio.wait_all_tasks_blocked()
             assert received == [*range(first + 3)]
         mailbox.put(7)
-        mailbox.hold()  # the receiver was woken, and finds it held when it looks
+        mailbox.pause()  # the receiver was woken, and finds it paused when it looks
         await anyio.wait_all_tasks_blocked()
         assert mailbox.items == (7,)
-        await to_thread.run_sync(mailbox.release)
+        await to_thread.run_sync(mailbox.resume)
         await anyio.wait_all_tasks_blocked()
         assert received == [*range(8)]
         tasks.cancel_scope.cancel()
@@ -143,11 +143,11 @@ async def test_a_message_that_is_taken_does_not_reach_the_receiver() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(receive_one, mailbox, received)
         await anyio.wait_all_tasks_blocked()
-        mailbox.hold()
+        mailbox.pause()
         for word in ("first", "second"):
             mailbox.put(word)
         assert mailbox.take() == "first"
-        mailbox.release()
+        mailbox.resume()
         await anyio.wait_all_tasks_blocked()
         assert received == ["second"]
         assert mailbox.take() is None

@@ -54,8 +54,8 @@ def test_while_requests_run_a_batch_is_written_now_and_then() -> None:
     batches = []
     while busy.in_flight:
         busy.settle()
-        while busy.saving:
-            busy.settle_save()
+        while busy.offloading:
+            busy.settle_offload()
         if busy.writing:
             batches.append(busy.scheduler.stats.ticks)
             busy.settle_write()
@@ -69,7 +69,7 @@ def test_no_batch_is_larger_than_the_bound_and_parents_come_first() -> None:
     one.admit(0, [place % 5 for place in range(31 * PAGE)], max_tokens=1)
     sizes: list[int] = []
     seen: set[str] = set()
-    while one.in_flight or one.saving or one.writing:
+    while one.in_flight or one.offloading or one.writing:
         for write in one.writing:
             sizes.append(len(write.pages))
             for page in write.pages:
@@ -87,7 +87,7 @@ def test_a_failed_write_is_tried_again_after_some_ticks_and_not_before() -> None
         one._settle_all()
     one.settle_write(ok=False)
     assert not one.writing
-    assert not one.saving
+    assert not one.offloading
     one.admit(1, PROMPT[::-1], max_tokens=2 * TICKS_BETWEEN)
     one.drain()
     assert one.scheduler.stats.disk_pages == one.scheduler.stats.cached_pages
@@ -102,7 +102,7 @@ def test_a_caller_is_told_when_all_is_on_disk() -> None:
         one.settle()
     one.say(SaveCache(2))
     assert len(one.cache_saved) == 1, "not before the pages are there"
-    while one.saving or one.writing:
+    while one.offloading or one.writing:
         one._settle_all()
     assert one.cache_saved[-1] == CacheSaved(2, 5, True)
     one.drain()
@@ -189,8 +189,8 @@ def test_no_page_of_a_batch_makes_room_for_the_copy_of_another(
         one.admit(number, [number] * (pages * PAGE + 1), max_tokens=2)
         while one.in_flight:
             one.settle()
-            if one.saving:
-                one.settle_save()
+            if one.offloading:
+                one.settle_offload()
     nodes = one.scheduler.cache.tree.nodes
     one.say(SaveCache(1))
     one.drain()
@@ -238,8 +238,8 @@ def engine_whose_only_copy_is_being_saved() -> tuple[ByHand, Node]:
     one.say(SaveCache(1))
     (node,) = one.scheduler.cache.find("", PROMPT[:PAGE])
     one.admit(1, PROMPT[1 : PAGE + 2], max_tokens=1)
-    while len(one.saving) > 1:
-        one.settle_save()
+    while len(one.offloading) > 1:
+        one.settle_offload()
     assert (node.page, node.host is None, node.disk, len(one.writing)) == (None, False, None, 0)
     return one, node
 
@@ -247,7 +247,7 @@ def engine_whose_only_copy_is_being_saved() -> tuple[ByHand, Node]:
 @pytest.mark.parametrize("ok", [True, False])
 def test_a_caller_is_told_of_a_copy_that_was_not_kept(ok: bool) -> None:
     one, node = engine_whose_only_copy_is_being_saved()
-    one.settle_save(ok=ok)
+    one.settle_offload(ok=ok)
     one.drain()
     assert node.gone != ok
     assert one.cache_saved[0].complete == ok
@@ -255,7 +255,7 @@ def test_a_caller_is_told_of_a_copy_that_was_not_kept(ok: bool) -> None:
 
 def test_a_caller_is_told_of_a_failure_to_write_a_page_that_left_the_cache_meanwhile() -> None:
     one, node = engine_whose_only_copy_is_being_saved()
-    one.settle_save()
+    one.settle_offload()
     one.settle()
     one.admit(2, PROMPT[2 : PAGE + 3], max_tokens=1)
     assert node.gone

@@ -18,7 +18,7 @@ from rekindle.results import Timings
 from rekindle.scheduler.stats import found
 from rekindle.session.engine_view import LISTED, EngineView
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
+from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 from tests.unit.board_facts import COUNTS, EMPTY, FACTS
 
 BOARD = Board(FACTS, Rate(now=148.25, mean=120.5, seconds=60.3, history=(100.0, 200.0)))
@@ -149,12 +149,12 @@ def test_an_age_does_not_flicker() -> None:
 
 @pytest.fixture
 def busy(settler: FakeSettler) -> Iterator[Session]:
-    with fake_session(fake_machine(fake_limits(max_running=2), settler=settler)) as session:
+    with fake_session(fake_assembly(fake_limits(max_running=2), settler=settler)) as session:
         yield session
 
 
 def facts_of(session: Session, at: float = 0.0) -> Facts:
-    return EngineView(session._host, session._machine, session._callers, "fake").look(at)
+    return EngineView(session._engine, session._assembly, session._callers, "fake").look(at)
 
 
 def test_the_facts_are_those_of_the_session(busy: Session) -> None:
@@ -189,8 +189,8 @@ def test_programs_that_are_ready_are_counted() -> None:
     futures[0].set_result(None)
     futures[1].set_exception(MemoryError())
     futures[2].cancel()
-    machine = replace(fake_machine(fake_limits()), preparing=futures)
-    with fake_session(machine) as session:
+    assembly = replace(fake_assembly(fake_limits()), preparing=futures)
+    with fake_session(assembly) as session:
         facts = facts_of(session)
         assert (facts.ready, facts.wanted) == (1, 4)
 
@@ -210,7 +210,7 @@ def test_a_board_says_why_the_engine_failed() -> None:
         async def handle(self, message: Message) -> list[Message]:
             raise RuntimeError("no more <b>")
 
-    with fake_session(fake_machine(fake_limits(), settler=Broken())) as session:
+    with fake_session(fake_assembly(fake_limits(), settler=Broken())) as session:
         with pytest.raises(EngineFailed):
             session.generate_sync(token_ids=[3], max_tokens=2)
         facts = facts_of(session)

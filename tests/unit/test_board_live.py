@@ -354,7 +354,7 @@ def test_a_session_that_is_dropped_ends_its_engine_and_its_dashboard(drawn: list
     session = fake_session()
     session.dashboard()._ipython_display_()
     (thread,) = threads()
-    host, alive = session._host, weakref.ref(session)
+    host, alive = session._engine, weakref.ref(session)
     del session
     gc.collect()
     assert alive() is None
@@ -372,7 +372,7 @@ def test_a_dashboard_that_has_stopped_lets_go_of_the_engine(drawn: list[Mapping[
     session.close_sync()
     for thread in threads():
         thread.join()
-    alive = weakref.ref(session._machine)
+    alive = weakref.ref(session._assembly)
     del session, panel
     gc.collect()
     assert alive() is None

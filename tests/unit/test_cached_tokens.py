@@ -19,8 +19,8 @@ from rekindle.testing import (
     FakeDiskTier,
     FakeHostTier,
     expected_tokens,
+    fake_assembly,
     fake_limits,
-    fake_machine,
     fake_session,
 )
 
@@ -61,11 +61,11 @@ def small() -> Iterator[Session]:
 def session_on(disk: FakeDiskTier, **options: Any) -> Session:
     """A session that writes its pages there, and knows of those that earlier ones wrote."""
     limits = fake_limits(**options)
-    machine = fake_machine(limits)
-    actors = replace(machine.actors, disk_tier=disk, host_tier=FakeHostTier(limits.host_pages, disk))
+    assembly = fake_assembly(limits)
+    actors = replace(assembly.actors, disk_tier=disk, host_tier=FakeHostTier(limits.host_pages, disk))
     assert isinstance(actors.scheduler, CheckedScheduler)
     actors.scheduler.restore(disk.stored())
-    return fake_session(replace(machine, actors=actors))
+    return fake_session(replace(assembly, actors=actors))
 
 
 async def test_what_nobody_asked_before_is_not_cached(small: Session) -> None:

@@ -22,7 +22,7 @@ from rekindle.__main__ import main
 from rekindle.cli.demo import BATCH, QUESTIONS
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import VOCAB_SIZE, fake_limits, fake_machine, fake_session
+from rekindle.testing import VOCAB_SIZE, fake_assembly, fake_limits, fake_session
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
 
@@ -56,7 +56,7 @@ def _fake_device(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> 
     speaking = Tokenizer(byte_tokenizer.backend, TEMPLATE)
 
     def open_fake(model: str, *, progress: bool = True, **settings: Any) -> Session:
-        return fake_session(fake_machine(fake_limits(**settings), tokenizer=speaking))
+        return fake_session(fake_assembly(fake_limits(**settings), tokenizer=speaking))
 
     monkeypatch.setattr(rekindle, "open_sync", open_fake)
 

@@ -31,7 +31,7 @@ from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.families import FAMILIES, Family
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
 
 PROMPT = [3, 1, 4]
 FEW: SettingsOptions = {
@@ -51,8 +51,8 @@ EMBER = Family("EmberForCausalLM", qkv_bias=True)
 
 
 def session_of(compose: Compose, tokenizer: Tokenizer | None = None) -> Session:
-    machine = fake_machine(fake_limits(), tokenizer=tokenizer)
-    return fake_session(replace(machine, actors=composed(machine.actors, compose)))
+    assembly = fake_assembly(fake_limits(), tokenizer=tokenizer)
+    return fake_session(replace(assembly, actors=composed(assembly.actors, compose)))
 
 
 # Actors
@@ -157,9 +157,9 @@ def test_a_request_that_an_actor_stops_ends_well(byte_tokenizer: Tokenizer) -> N
         if isinstance(message, Text) and message.token_ids:
             yield Stopped(message.request_id, 1)
 
-    machine = fake_machine(fake_limits(overlap=False), tokenizer=byte_tokenizer)
-    actors = replace(machine.actors, detokenizer=Between(machine.actors.detokenizer, stop))
-    with fake_session(replace(machine, actors=actors)) as session:
+    assembly = fake_assembly(fake_limits(overlap=False), tokenizer=byte_tokenizer)
+    actors = replace(assembly.actors, detokenizer=Between(assembly.actors.detokenizer, stop))
+    with fake_session(replace(assembly, actors=actors)) as session:
         stopped = session.generate_sync(token_ids=PROMPT, max_tokens=9, ignore_eos=True)
     assert (stopped.finish_reason, stopped.stopped_by) == ("stop", None)
     assert stopped.token_ids[0] == expected_tokens(PROMPT, 1)[0]
@@ -208,7 +208,7 @@ def test_an_actor_that_raises_ends_the_engine_with_its_error() -> None:
 
 
 def test_without_compose_the_actors_are_those_that_were_made() -> None:
-    actors = fake_machine(fake_limits()).actors
+    actors = fake_assembly(fake_limits()).actors
     assert composed(actors, None) is actors
     assert composed(actors, lambda same: same) is actors
 
@@ -216,7 +216,7 @@ def test_without_compose_the_actors_are_those_that_were_made() -> None:
 @pytest.mark.parametrize("made", [None, [], "actors"])
 def test_what_compose_returns_has_to_be_actors(made: Any) -> None:
     with pytest.raises(ConfigError) as refused:
-        composed(fake_machine(fake_limits()).actors, lambda actors: made)
+        composed(fake_assembly(fake_limits()).actors, lambda actors: made)
     expected = "compose must return Actors, such as dataclasses.replace(actors, settler=...); got "
     assert str(refused.value) == f"{expected}{made!r}"
 
@@ -224,7 +224,7 @@ def test_what_compose_returns_has_to_be_actors(made: Any) -> None:
 @pytest.mark.parametrize("actor", [None, print, type("Deaf", (), {"handle": 3})()])
 def test_every_actor_has_to_handle_messages(actor: Any) -> None:
     with pytest.raises(ConfigError, match=r"compose must give an actor with a handle\(\) for host_tier; got "):
-        composed(fake_machine(fake_limits()).actors, lambda actors: replace(actors, host_tier=actor))
+        composed(fake_assembly(fake_limits()).actors, lambda actors: replace(actors, host_tier=actor))
 
 
 def test_what_compose_raises_comes_out_of_open_as_it_is_and_nothing_stays_on_the_device(families: Path) -> None:

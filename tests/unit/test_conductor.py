@@ -9,15 +9,15 @@ import anyio
 import pytest
 
 from rekindle.concurrency.feed import TO_THE_END, Feed
+from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Command, Pause, Resume, Step
 from rekindle.engine.engine import TO_CALLER, Engine
 from rekindle.engine.handled import Handled
-from rekindle.engine.machine import Machine
 from rekindle.errors import RequestCancelled, SessionClosed
 from rekindle.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text
 from rekindle.request import SamplingParams
 from rekindle.session.session import Session
-from rekindle.testing import expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.telling import Telling
 
 pytestmark = pytest.mark.anyio
@@ -67,9 +67,9 @@ class Running:
 
 
 @asynccontextmanager
-async def running(machine: Machine | None = None) -> AsyncIterator[Running]:
+async def running(assembly: Assembly | None = None) -> AsyncIterator[Running]:
     said: list[Message] = []
-    one = Running(Engine((machine or fake_machine(fake_limits())).actors, said.append), said)
+    one = Running(Engine((assembly or fake_assembly(fake_limits())).actors, said.append), said)
     one.engine.watch(one.seen.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.engine.run)
@@ -98,7 +98,7 @@ async def test_while_it_is_paused_nothing_is_taken_and_afterwards_all_of_it() ->
 
 async def test_a_pause_is_answered_once_no_actor_is_busy_and_what_that_says_waits() -> None:
     settler = Telling()
-    async with running(fake_machine(fake_limits(overlap=False), settler=settler)) as one:
+    async with running(fake_assembly(fake_limits(overlap=False), settler=settler)) as one:
         await one.submit(0)
         assert len(settler.took.items) == 1
         pause = await one.told(Pause())
@@ -131,7 +131,7 @@ async def test_pausing_what_is_paused_and_resuming_what_runs_change_nothing() ->
 
 
 async def test_a_step_pauses_first_and_takes_nothing_where_nothing_waits() -> None:
-    async with running(fake_machine(fake_limits(overlap=False))) as one:
+    async with running(fake_assembly(fake_limits(overlap=False))) as one:
         assert await one.stepped() is None
         assert one.engine.conductor.paused
         await one.submit(0)
@@ -146,7 +146,7 @@ async def test_a_step_pauses_first_and_takes_nothing_where_nothing_waits() -> No
 
 async def test_a_step_of_a_busy_engine_waits_until_it_is_idle_and_then_takes_one_message() -> None:
     settler = Telling()
-    async with running(fake_machine(fake_limits(overlap=False), settler=settler)) as one:
+    async with running(fake_assembly(fake_limits(overlap=False), settler=settler)) as one:
         await one.submit(0)
         step = await one.told(Step())
         assert not step.answer.closed
@@ -159,7 +159,7 @@ async def test_a_step_of_a_busy_engine_waits_until_it_is_idle_and_then_takes_one
 
 async def test_each_step_takes_the_oldest_message_of_all() -> None:
     """As if there were one queue: what is posted and what is said joins at its end, and its first is taken."""
-    async with running(fake_machine(fake_limits(max_running=2, page_size=16))) as one:
+    async with running(fake_assembly(fake_limits(max_running=2, page_size=16))) as one:
         await one.told(Pause())
         queue: list[Message] = []
         posts = {at: Submit(at, (at + 1,) * 20, SamplingParams(max_tokens=3)) for at in range(0, 30, 3)}
@@ -188,9 +188,9 @@ async def test_an_error_in_a_step_comes_out_of_the_engine_as_it_does_otherwise()
         def handle(self, message: Message) -> list[Message]:
             raise ZeroDivisionError("broken")
 
-    machine = fake_machine(fake_limits())
+    assembly = fake_assembly(fake_limits())
     first, second, third = Step(), Step(), Pause()
-    broken = replace(machine, actors=replace(machine.actors, scheduler=Broken()))
+    broken = replace(assembly, actors=replace(assembly.actors, scheduler=Broken()))
     engines: list[Engine] = []
 
     async def run() -> None:
@@ -226,7 +226,7 @@ class Ordered(Feed[Handled]):
 
 async def test_commands_are_done_in_the_order_in_which_they_were_told() -> None:
     settler, done = Telling(), list[str]()
-    async with running(fake_machine(fake_limits(overlap=False), settler=settler)) as one:
+    async with running(fake_assembly(fake_limits(overlap=False), settler=settler)) as one:
         await one.submit(0)
         for name, kind in (("pause", Pause), ("step", Step), ("again", Step), ("resume", Resume), ("at last", Pause)):
             one.engine.conductor.tell(kind(Ordered(name, done)))
@@ -259,7 +259,7 @@ async def test_what_is_submitted_while_a_session_is_paused_waits(session: Sessio
 
 async def test_it_is_paused_from_the_call_on_and_no_longer_from_the_resume_on() -> None:
     settler = Telling()
-    with fake_session(fake_machine(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
         session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
         await settler.took.grown(0)
         async with anyio.create_task_group() as tasks:
@@ -272,9 +272,9 @@ async def test_it_is_paused_from_the_call_on_and_no_longer_from_the_resume_on() 
 
 
 async def test_what_is_cached_is_written_by_a_close_right_after_a_resume() -> None:
-    machine = fake_machine(fake_limits(page_size=16))
-    disk: Any = machine.actors.disk_tier
-    with fake_session(machine) as session:
+    assembly = fake_assembly(fake_limits(page_size=16))
+    disk: Any = assembly.actors.disk_tier
+    with fake_session(assembly) as session:
         await session.pause()
         handle = session.submit(token_ids=[1] * 40, max_tokens=1)
         while not handle.done:
@@ -293,4 +293,4 @@ async def test_a_close_while_it_is_paused_does_not_wait_for_what_nobody_takes() 
         await session.close()
         assert handle.done
         assert not session.paused
-        assert [*map(type, (session._host.error,))] == [SessionClosed]
+        assert [*map(type, (session._engine.error,))] == [SessionClosed]

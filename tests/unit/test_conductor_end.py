@@ -13,10 +13,10 @@ from anyio import to_thread
 from rekindle.concurrency.feed import Feed
 from rekindle.engine.conductor import Command, Conductor, Pause, Resume, Step
 from rekindle.engine.handled import Handled
-from rekindle.engine.host import Host
+from rekindle.engine.thread import EngineThread
 from rekindle.errors import EngineFailed, QueueFull, SessionClosed
 from rekindle.session.session import Session
-from rekindle.testing import expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.telling import Telling, run_to_the_end
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ COMMANDS: list[Callable[[Session], Any]] = [lambda session: session.pause(), lam
 @pytest.mark.parametrize("call", COMMANDS, ids=["pause", "step"])
 async def test_leaving_a_command_early_leaves_the_engine_usable(call: Callable[[Session], Any]) -> None:
     settler = Telling()
-    with fake_session(fake_machine(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
         handle = session.submit(token_ids=PROMPT, max_tokens=4)
         await settler.took.grown(0)
 
@@ -95,10 +95,10 @@ async def with_waiters(session: Session, settler: Telling, outcomes: Outcomes, e
 
 async def test_a_close_ends_all_who_wait_with_the_sessions_error() -> None:
     settler, outcomes = Telling(), Outcomes()
-    with fake_session(fake_machine(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
         await with_waiters(session, settler, outcomes, session.close)
         assert [type(error) for error in outcomes.got] == [SessionClosed] * (len(WAITERS) + 1)
-        assert {*map(id, outcomes.got)} == {id(session._host.error)}
+        assert {*map(id, outcomes.got)} == {id(session._engine.error)}
 
 
 async def test_a_failure_ends_all_who_wait_with_the_sessions_error() -> None:
@@ -107,17 +107,17 @@ async def test_a_failure_ends_all_who_wait_with_the_sessions_error() -> None:
     async def fail() -> None:
         settler.step()
 
-    with fake_session(fake_machine(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
         await with_waiters(session, settler, outcomes, fail)
         assert [type(error) for error in outcomes.got] == [EngineFailed] * (len(WAITERS) + 1)
-        assert {*map(id, outcomes.got)} == {id(session._host.error)}
+        assert {*map(id, outcomes.got)} == {id(session._engine.error)}
         assert not session.paused
 
 
 async def test_an_error_in_a_step_is_that_of_the_session_for_all() -> None:
     settler, outcomes = Telling(fails=True), Outcomes()
     settler.release()
-    with fake_session(fake_machine(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
         await session.pause()
         handle = session.submit(token_ids=PROMPT)
         with pytest.raises(EngineFailed, match="ZeroDivisionError: the device is gone") as caught:
@@ -125,7 +125,7 @@ async def test_an_error_in_a_step_is_that_of_the_session_for_all() -> None:
         for waiter in WAITERS:
             await outcomes.call(partial(waiter, session))
         await outcomes.call(handle._wait)
-        assert {*map(id, outcomes.got)} == {id(caught.value)} == {id(session._host.error)}
+        assert {*map(id, outcomes.got)} == {id(caught.value)} == {id(session._engine.error)}
         with pytest.raises(EngineFailed):
             session.resume()
         with pytest.raises(EngineFailed):
@@ -149,7 +149,7 @@ class Witness(Feed[Handled]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.host: Host | None = None
+        self.host: EngineThread | None = None
         self.error: Exception | None = None
 
     def close(self) -> None:
@@ -163,24 +163,24 @@ class Witness(Feed[Handled]):
 async def test_who_waits_is_let_go_only_once_the_error_is_known(kind: type[Command], fails: bool) -> None:
     """Or a command that was never done would look like one that was."""
     settler, witnesses = Telling(fails=fails), [Witness(), Witness()]
-    with fake_session(fake_machine(fake_limits(), settler=settler)) as session:
+    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
         session.submit(token_ids=PROMPT)
         await settler.took.grown(0)
         for witness in witnesses:  # one is being done, one is still to be done
-            witness.host = session._host
-            session._host.command(kind(witness))
+            witness.host = session._engine
+            session._engine.command(kind(witness))
         session.resume()  # so that a close saves nothing: it would wait for what nobody takes
         if fails:
             settler.step()
         else:
-            session._host.stop()
+            session._engine.stop()
         for witness in witnesses:
             await witness.grown(0)
             assert isinstance(witness.error, EngineFailed if fails else SessionClosed)
 
 
 async def test_a_command_that_comes_just_as_the_engine_stops_is_answered_too(session: Session) -> None:
-    engine = session._host._engine
+    engine = session._engine._engine
     assert engine is not None
     await session.close()
     for command in (Pause(), Step(), Resume()):

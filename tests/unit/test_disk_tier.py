@@ -9,7 +9,7 @@ import pytest
 
 from rekindle.engine.actors.disk_tier import DiskTier
 from rekindle.engine.actors.host_tier import HostTier
-from rekindle.messages import Cancel, Copy, Drop, Fetch, Fetched, Gathered, Persist, Write, Written
+from rekindle.messages import Archive, Cancel, Copy, Drop, Fetch, Fetched, Gathered, Write, Written
 from rekindle.page import NewPage
 
 pytestmark = pytest.mark.anyio
@@ -77,7 +77,7 @@ async def test_the_host_tier_hands_on_what_it_has_and_reads_what_it_has_not() ->
     host = HostTier(1000, 10, SameCopies(), store)
     await host.handle(Gathered(1, (0, 1, 2), (np.ones(1), np.ones(2), np.ones(3))))
     await host.handle(Drop((1,)))
-    (write,) = await host.handle(Persist(PAGES, (0, 1, 2), (9,)))
+    (write,) = await host.handle(Archive(PAGES, (0, 1, 2), (9,)))
     assert isinstance(write, Write)
     assert (write.pages, write.used, write.contents[1]) == (PAGES, (9,), None)
     await DiskTier(store).handle(write)

@@ -29,7 +29,7 @@ from rekindle.messages import (
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingParams
 from rekindle.results import CachedTokens
-from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine
+from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +43,7 @@ def said_by(actor: Actor, message: Message) -> list[Message]:
 
 
 async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> None:
-    actors = fake_machine(fake_limits(overlap=False), tokenizer=byte_tokenizer).actors
+    actors = fake_assembly(fake_limits(overlap=False), tokenizer=byte_tokenizer).actors
     settler: Any = actors.settler
     prompt = tuple(byte_tokenizer.encode("hi"))
     first, second = expected_tokens(prompt, 2)
@@ -68,7 +68,7 @@ async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> N
 
 
 def test_the_intake_turns_away_what_cannot_be_served_and_says_why(byte_tokenizer: Tokenizer) -> None:
-    intake = fake_machine(fake_limits(max_context=8), tokenizer=byte_tokenizer).actors.intake
+    intake = fake_assembly(fake_limits(max_context=8), tokenizer=byte_tokenizer).actors.intake
     for prompt, kind, message in (
         ("12345678", PromptTooLong, "the prompt has 8 tokens; at most 7 fit with one token of output"),
         (tuple(range(9)), PromptTooLong, "the prompt has 9 tokens"),
@@ -86,14 +86,14 @@ def test_the_intake_turns_away_what_cannot_be_served_and_says_why(byte_tokenizer
 
 
 def test_the_prompt_may_be_no_longer_than_the_pool_can_ever_hold() -> None:
-    intake = fake_machine(fake_limits(page_size=16, num_pages=3)).actors.intake
+    intake = fake_assembly(fake_limits(page_size=16, num_pages=3)).actors.intake
     (rejected,) = said_by(intake, Submit(0, (1,) * 32, TWO_TOKENS))
     assert isinstance(rejected, Rejected)
     assert "the prompt has 32 tokens; at most 31 fit" in str(rejected.error)
 
 
 def test_a_model_without_a_tokenizer_takes_token_ids_alone() -> None:
-    intake = fake_machine(fake_limits()).actors.intake
+    intake = fake_assembly(fake_limits()).actors.intake
     (rejected,) = said_by(intake, Submit(0, "hi", TWO_TOKENS))
     assert isinstance(rejected, Rejected)
     assert "it takes token_ids" in str(rejected.error)
@@ -102,7 +102,7 @@ def test_a_model_without_a_tokenizer_takes_token_ids_alone() -> None:
 def test_tools_and_variables_of_a_conversation_reach_the_models_template(byte_tokenizer: Tokenizer) -> None:
     template = "{{ bos_token }}{{ messages[0].content }} {{ tools[0].name }} {{ mood }}"
     tokenizer = Tokenizer(byte_tokenizer.backend, chat_template=template, bos_token="<")
-    intake = fake_machine(fake_limits(), tokenizer=tokenizer).actors.intake
+    intake = fake_assembly(fake_limits(), tokenizer=tokenizer).actors.intake
     prompt = Chat([{"role": "user", "content": "hi"}], [{"name": "now"}], {"mood": "calm"})
     (admit,) = said_by(intake, Submit(0, prompt, TWO_TOKENS))
     assert isinstance(admit, Admit)
@@ -111,7 +111,7 @@ def test_tools_and_variables_of_a_conversation_reach_the_models_template(byte_to
 
 def test_a_request_whose_own_template_fails_fails_alone(byte_tokenizer: Tokenizer) -> None:
     tokenizer = Tokenizer(byte_tokenizer.backend, chat_template="{{ 1 // 0 }}")
-    intake = fake_machine(fake_limits(), tokenizer=tokenizer).actors.intake
+    intake = fake_assembly(fake_limits(), tokenizer=tokenizer).actors.intake
     (rejected,) = said_by(intake, Submit(0, Chat([{"role": "user", "content": "hi"}], None, {}), TWO_TOKENS))
     assert isinstance(rejected, Rejected)
     assert isinstance(rejected.error, ZeroDivisionError)
@@ -123,14 +123,14 @@ def test_a_request_whose_own_template_fails_fails_alone(byte_tokenizer: Tokenize
      ({"ignore_eos": True, "stop_token_ids": frozenset({9})}, {9})],
 )  # fmt: skip
 def test_a_request_ends_at_the_models_end_tokens_and_its_own(options: dict[str, Any], ends: set[int]) -> None:
-    intake = fake_machine(fake_limits(), eos_ids=(5, 6)).actors.intake
+    intake = fake_assembly(fake_limits(), eos_ids=(5, 6)).actors.intake
     (admit,) = said_by(intake, Submit(0, (1,), SamplingParams(**options)))
     assert isinstance(admit, Admit)
     assert admit.request.end_ids == ends
 
 
 def test_a_request_without_a_seed_gets_one_and_another_one_each_time() -> None:
-    intake = fake_machine(fake_limits()).actors.intake
+    intake = fake_assembly(fake_limits()).actors.intake
     seeds = set()
     for request_id in range(8):
         (admit,) = said_by(intake, Submit(request_id, (1,), TWO_TOKENS))
@@ -152,26 +152,26 @@ def test_a_request_without_a_seed_gets_one_and_another_one_each_time() -> None:
 def test_a_bad_word_is_banned_at_the_start_of_a_text_and_after_a_space(
     words: list[str], spellings: list[str], byte_tokenizer: Tokenizer
 ) -> None:
-    intake = fake_machine(fake_limits(), tokenizer=byte_tokenizer).actors.intake
+    intake = fake_assembly(fake_limits(), tokenizer=byte_tokenizer).actors.intake
     (admit,) = said_by(intake, Submit(0, "x", SamplingParams(bad_words=((1, 2), *words))))
     assert isinstance(admit, Admit)
     assert admit.request.bad_words == ((1, 2), *(tuple(byte_tokenizer.encode(text)) for text in spellings))
 
 
 def test_a_cancel_takes_the_same_way_as_its_submit() -> None:
-    intake = fake_machine(fake_limits()).actors.intake
+    intake = fake_assembly(fake_limits()).actors.intake
     assert said_by(intake, Cancel(4)) == [Withdraw(4)]
 
 
 def test_each_actor_refuses_the_messages_of_others() -> None:
-    actors = fake_machine(fake_limits()).actors
+    actors = fake_assembly(fake_limits()).actors
     for actor in (actors.intake, actors.scheduler, actors.detokenizer):
         with pytest.raises(TypeError, match=r"takes .*, got Dispatched"):
             said_by(actor, Dispatched(1, (), (), []))
 
 
 def test_held_back_bytes_come_with_the_end(byte_tokenizer: Tokenizer) -> None:
-    detokenizer = fake_machine(fake_limits(), tokenizer=byte_tokenizer).actors.detokenizer
+    detokenizer = fake_assembly(fake_limits(), tokenizer=byte_tokenizer).actors.detokenizer
     begin, *_ = byte_tokenizer.encode("é")
     request = Request(0, (1,), TWO_TOKENS, frozenset(), 9)
     assert said_by(detokenizer, Output(request, (begin,), None)) == [Text(0, "", (begin,), None)]
@@ -184,8 +184,8 @@ def test_held_back_bytes_come_with_the_end(byte_tokenizer: Tokenizer) -> None:
 
 async def test_requests_are_answered_in_full_and_nothing_is_left() -> None:
     answers: list[Message] = []
-    machine = fake_machine(fake_limits(max_running=2, page_size=16, num_pages=5))
-    engine = Engine(machine.actors, answers.append)
+    assembly = fake_assembly(fake_limits(max_running=2, page_size=16, num_pages=5))
+    engine = Engine(assembly.actors, answers.append)
     prompts = {request_id: (request_id,) * 15 for request_id in range(5)}
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
@@ -198,7 +198,7 @@ async def test_requests_are_answered_in_full_and_nothing_is_left() -> None:
         assert tuple(token for text in mine for token in text.token_ids) == expected_tokens(prompt, 40)
         assert [text.end for text in mine if text.end] == ["length"]
         assert answers.index(Started(request_id, 15, CachedTokens())) < answers.index(mine[0])
-    stats = machine.stats().scheduler
+    stats = assembly.stats().scheduler
     assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, 4)
     assert stats.preemptions > 0
 
@@ -206,7 +206,7 @@ async def test_requests_are_answered_in_full_and_nothing_is_left() -> None:
 async def test_a_cancel_ends_a_request_while_its_tick_is_in_flight() -> None:
     answers: list[Message] = []
     settler = FakeSettler(held=True)
-    engine = Engine(fake_machine(fake_limits(), settler=settler).actors, answers.append)
+    engine = Engine(fake_assembly(fake_limits(), settler=settler).actors, answers.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
         engine.post(Submit(0, (1, 2), SamplingParams()))
@@ -223,7 +223,7 @@ async def test_a_cancel_ends_a_request_while_its_tick_is_in_flight() -> None:
 
 async def test_one_that_is_turned_away_does_not_disturb_the_others() -> None:
     answers: list[Message] = []
-    engine = Engine(fake_machine(fake_limits()).actors, answers.append)
+    engine = Engine(fake_assembly(fake_limits()).actors, answers.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
         engine.post(Submit(0, (999,), TWO_TOKENS))
@@ -242,7 +242,7 @@ class Broken:
 
 @pytest.mark.parametrize("stage", ["intake", "scheduler", "stepper", "settler", "detokenizer"])
 async def test_an_error_in_any_actor_ends_the_engine_and_comes_out(stage: str) -> None:
-    actors = replace(fake_machine(fake_limits()).actors, **{stage: Broken()})
+    actors = replace(fake_assembly(fake_limits()).actors, **{stage: Broken()})
     engine = Engine(actors, lambda message: None)
     engine.post(Submit(0, (1,), TWO_TOKENS))
     with pytest.raises(ExceptionGroup) as caught:
@@ -268,7 +268,7 @@ class Tap:
 
 async def test_actors_of_ones_own_may_be_unhashable_and_equal() -> None:
     said: list[Message] = []
-    actors = fake_machine(fake_limits()).actors
+    actors = fake_assembly(fake_limits()).actors
     tapped = replace(actors, settler=Tap(actors.settler), detokenizer=Tap(actors.detokenizer))
     engine = Engine(tapped, said.append)
     async with anyio.create_task_group() as tasks:

@@ -16,11 +16,11 @@ from rekindle.messages import (
     Fetched,
     Gathered,
     Message,
+    Offload,
+    Offloaded,
     Onload,
     Plan,
     Row,
-    Save,
-    Saved,
     Scoring,
     Withdraw,
 )
@@ -191,10 +191,10 @@ def onloaded(staged: tuple[Any, ...], pages: tuple[int, ...] = (5,)) -> Plan:
 
 
 def test_a_page_that_was_saved_and_overwritten_comes_back_wherever_it_is_onloaded(filled: FakeStepper) -> None:
-    (gathered,) = filled.handle(Save(3, (1,), (40,)))
+    (gathered,) = filled.handle(Offload(3, (1,), (40,)))
     filled.handle(Plan(2, (whole(0, 0, SHORT, (1, 2)),), ()))
     tier = FakeHostTier(capacity=9)
-    assert tier.handle(gathered) == [Saved(3, kept=True)]
+    assert tier.handle(gathered) == [Offloaded(3, kept=True)]
     (fetched,) = tier.handle(Fetch(7, (Copy(40, None),)))
     assert isinstance(fetched, Fetched)
     assert fetched.staged is not None
@@ -218,12 +218,12 @@ def test_pages_that_cannot_be_onloaded_are_refused(filled: FakeStepper, plan: Pl
 @pytest.mark.parametrize("page", [2, 3])
 def test_a_page_is_not_saved_before_it_is_full(filled: FakeStepper, page: int) -> None:
     with pytest.raises(AssertionError, match=f"page {page} is saved before it is full"):
-        filled.handle(Save(0, (1, page), (4, 5)))
+        filled.handle(Offload(0, (1, page), (4, 5)))
 
 
 def test_the_fake_host_tier_refuses_what_the_scheduler_must_not_ask() -> None:
     tier, content = FakeHostTier(capacity=2), LONG[:16]
-    assert tier.handle(Gathered(0, (3, 4), (SHORT[:16], content))) == [Saved(0, kept=True)]
+    assert tier.handle(Gathered(0, (3, 4), (SHORT[:16], content))) == [Offloaded(0, kept=True)]
     tier.handle(Drop((9,)))
     for message in (
         Gathered(1, (5,), (content,)),
@@ -265,7 +265,7 @@ def test_saves_and_fetches_by_hand_stay_in_flight_until_they_are_settled() -> No
     engine = ByHand(page_size=16)
     plan = Plan(1, (whole(0, 0, LONG, (1, 2)),), ())
     said: list[list[Message]] = [
-        [plan, Save(0, (1,), (5,)), Save(1, (1,), (6,)), Save(2, (1,), (7,))],
+        [plan, Offload(0, (1,), (5,)), Offload(1, (1,), (6,)), Offload(2, (1,), (7,))],
         [],
         [],
         [],
@@ -274,12 +274,12 @@ def test_saves_and_fetches_by_hand_stay_in_flight_until_they_are_settled() -> No
     ]
     scheduler = engine.scheduler = Scripted(engine.limits, said)
     assert engine.say(Withdraw(0)) == [plan]
-    assert (len(engine.in_flight), len(engine.saving), engine.host_tier.entries) == (1, 3, {})
-    engine.settle_save()
-    engine.settle_save()
-    engine.settle_save(ok=False)
+    assert (len(engine.in_flight), len(engine.offloading), engine.host_tier.entries) == (1, 3, {})
+    engine.settle_offload()
+    engine.settle_offload()
+    engine.settle_offload(ok=False)
     assert engine.host_tier.entries == {5: LONG[:16], 6: LONG[:16]}
-    assert scheduler.heard[1:] == [Saved(0, kept=True), Saved(1, kept=True), Saved(2, kept=False)]
+    assert scheduler.heard[1:] == [Offloaded(0, kept=True), Offloaded(1, kept=True), Offloaded(2, kept=False)]
     engine.settle()
     assert engine.host_tier.entries == {6: LONG[:16]}, "dropped after it was fetched"
     engine.settle_fetch()
@@ -290,5 +290,5 @@ def test_saves_and_fetches_by_hand_stay_in_flight_until_they_are_settled() -> No
 
 def test_another_actors_message_is_refused() -> None:
     message: Message = Dispatched(1, (), (), [])
-    with pytest.raises(AssertionError, match="the stepper takes Plan, Save and UseWeights"):
+    with pytest.raises(AssertionError, match="the stepper takes Plan, Offload and UseWeights"):
         FakeStepper(fake_limits()).handle(message)

@@ -14,7 +14,7 @@ import pytest
 from rekindle.concurrency.mailbox import Mailbox
 from rekindle.engine.actor import run
 from rekindle.engine.actors.host_tier import DeviceCopies, HostTier, host_memory
-from rekindle.messages import Copy, Dispatched, Drop, Fetch, Fetched, Gathered, Message, Saved
+from rekindle.messages import Copy, Dispatched, Drop, Fetch, Fetched, Gathered, Message, Offloaded
 
 pytestmark = pytest.mark.anyio
 
@@ -58,8 +58,8 @@ class Named:
 async def keep(tier: HostTier, pages: dict[int, Any]) -> bool:
     """Gather pages as entries of these numbers; whether they were kept."""
     (saved,) = await tier.handle(Gathered(5, tuple(pages), tuple(pages.values())))
-    assert isinstance(saved, Saved)
-    assert saved.save_id == 5
+    assert isinstance(saved, Offloaded)
+    assert saved.offload_id == 5
     return saved.kept
 
 
@@ -131,7 +131,7 @@ async def test_full_host_memory_fails_the_save_alone() -> None:
 async def test_pages_that_the_device_had_no_room_to_gather_are_not_kept() -> None:
     tier = HostTier(100, PAGE_BYTES, Named())
     await tier.handle(Drop((1,)))
-    assert await tier.handle(Gathered(5, (0, 1), ())) == [Saved(5, kept=False)]
+    assert await tier.handle(Gathered(5, (0, 1), ())) == [Offloaded(5, kept=False)]
     assert await keep(tier, {2: "c"})
     assert tier.pages == 1
 
@@ -144,7 +144,7 @@ async def test_freeing_forgets_everything() -> None:
 
 
 async def test_another_actors_message_is_refused() -> None:
-    with pytest.raises(TypeError, match="the host tier takes Gathered, Fetch, Persist and Drop"):
+    with pytest.raises(TypeError, match="the host tier takes Gathered, Fetch, Archive and Drop"):
         await HostTier(100, PAGE_BYTES, Named()).handle(Dispatched(1, (), (), None))
 
 

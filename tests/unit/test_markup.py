@@ -309,7 +309,7 @@ def test_a_drawing_shows_its_text_where_a_page_takes_its_style_sheet_and_its_svg
 def test_a_run_ends_where_its_tiers_differ_and_names_all_of_them() -> None:
     tree = PrefixTree(PAGE)
     published(tree, "aaaabbbbcccc")
-    for node in tree.next_to_save(2):
+    for node in tree.next_to_offload(2):
         assert tree.saved(node, 1)
     tree.evict(1)
     runs = viewed(tree).runs

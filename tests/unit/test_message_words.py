@@ -14,6 +14,7 @@ from rekindle.engine.message_words import in_words
 from rekindle.errors import InvalidRequest
 from rekindle.messages import (
     Admit,
+    Archive,
     CacheSaved,
     CacheSaving,
     Cancel,
@@ -29,16 +30,15 @@ from rekindle.messages import (
     KeepWeights,
     Message,
     NewWeights,
+    Offload,
+    Offloaded,
     Onload,
     Output,
-    Persist,
     Plan,
     Rejected,
     Row,
     Sampled,
-    Save,
     SaveCache,
-    Saved,
     Scored,
     Scoring,
     Settled,
@@ -84,15 +84,15 @@ HUGE: list[Message] = [
     Rejected(7, InvalidRequest(HOSTILE)),
     Rejected(7, ValueError(HOSTILE, HOSTILE)),
     Plan(3, CHUNKS, ROWS, (Onload(ARRAYS, MANY, 5),) * 40, MANY),
-    Save(1, MANY, MANY),
+    Offload(1, MANY, MANY),
     Gathered(1, MANY, ARRAYS),
-    Saved(1, kept=True),
-    Saved(1, kept=False),
+    Offloaded(1, kept=True),
+    Offloaded(1, kept=False),
     Drop(MANY),
     Fetch(7, (Copy(1, None),) * 40),
     Fetched(7, ARRAYS),
     Fetched(7, None, (Copy(None, 1),) * 40),
-    Persist(PAGES, MANY, MANY),
+    Archive(PAGES, MANY, MANY),
     Write(PAGES, ARRAYS, MANY),
     Written(MANY, MANY),
     SaveCache(1),
@@ -182,8 +182,13 @@ def test_the_words_say_what_matters(message: Message, words: str) -> None:
 
 
 def test_a_list_that_is_cut_says_so() -> None:
-    assert in_words(Save(1, tuple(range(10)), ())) == "Save: pages [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] to the host tier"
-    assert in_words(Save(1, tuple(range(11)), ())) == "Save: pages [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …] to the host tier"
+    assert (
+        in_words(Offload(1, tuple(range(10)), ())) == "Offload: pages [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] to the host tier"
+    )
+    assert (
+        in_words(Offload(1, tuple(range(11)), ()))
+        == "Offload: pages [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …] to the host tier"
+    )
     rows = tuple(Row(at, at, at) for at in range(11))
     assert in_words(Plan(1, (), rows)) == "Plan: tick 1; decode 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …"
 

@@ -86,11 +86,11 @@ class CacheMachine(RuleBasedStateMachine):
             self.engine.settle()
             ticks -= 1
 
-    @precondition(lambda self: self.engine.saving)
+    @precondition(lambda self: self.engine.offloading)
     @rule(ok=st.sampled_from([True, True, False]))
-    def settle_save(self, ok: bool) -> None:
+    def settle_offload(self, ok: bool) -> None:
         self.all_went_well &= ok
-        self.engine.settle_save(ok=ok)
+        self.engine.settle_offload(ok=ok)
 
     @precondition(lambda self: self.engine.fetching)
     @rule(ok=st.sampled_from([True, True, False]))
@@ -150,9 +150,9 @@ class CacheMachine(RuleBasedStateMachine):
     def something_goes_on_while_somebody_waits(self) -> None:
         engine = self.engine
         if len(engine.ends) < len(self.asked):
-            assert engine.in_flight or engine.fetching or engine.saving
+            assert engine.in_flight or engine.fetching or engine.offloading
         if len(engine.cache_saved) < self.saves_asked:
-            assert engine.saving or engine.writing
+            assert engine.offloading or engine.writing
 
     @invariant()
     def tokens_so_far_are_those_of_no_cache(self) -> None:

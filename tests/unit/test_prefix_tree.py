@@ -131,7 +131,7 @@ def test_an_evicted_page_with_a_copy_is_found_in_the_host_tier(tree: Letters) ->
 
 def test_evicting_a_page_without_a_copy_drops_the_copies_below_it(tree: Letters) -> None:
     tree.use("aabbcc")
-    assert tree.saved(tree.next_to_save(1)[0], 102)
+    assert tree.saved(tree.next_to_offload(1)[0], 102)
     assert tree.evict(1) == Evicted(pages=[2])
     assert tree.evict(1) == Evicted(pages=[1], entries=[102])
     assert (tree.nodes, tree.host_pages) == (1, 0)
@@ -139,7 +139,7 @@ def test_evicting_a_page_without_a_copy_drops_the_copies_below_it(tree: Letters)
 
 def test_a_lock_on_a_host_copy_keeps_the_pages_above_it(tree: Letters) -> None:
     tip = tree.use("aabbcc")
-    tree.saved(tree.next_to_save(1)[0], 102)
+    tree.saved(tree.next_to_offload(1)[0], 102)
     tree.evict(1)
     tree.lock(tip)
     assert tree.evictable == 0
@@ -153,19 +153,19 @@ def test_a_long_chain_is_saved_in_one_call_tails_first(tree: Letters) -> None:
     tree.use("aabbcc")
     tree.use("dd")
     tree.use("aaee")
-    assert [node.page for node in tree.next_to_save(9)] == [2, 1, 3, 4, 0]
-    assert tree.next_to_save(9) == []
+    assert [node.page for node in tree.next_to_offload(9)] == [2, 1, 3, 4, 0]
+    assert tree.next_to_offload(9) == []
 
 
 def test_what_is_locked_is_not_saved(tree: Letters) -> None:
     tree.use("aabb")
     tree.lock(tree.tip("aa"))
-    assert [node.page for node in tree.next_to_save(9)] == [1]
+    assert [node.page for node in tree.next_to_offload(9)] == [1]
 
 
 def test_a_page_that_was_evicted_while_it_was_saved_has_no_use_for_the_copy(tree: Letters) -> None:
     tree.use("aa")
-    [node] = tree.next_to_save(1)
+    [node] = tree.next_to_offload(1)
     assert tree.evict(1).pages == [0]
     assert node.gone
     again = tree.use("aa")
@@ -176,14 +176,14 @@ def test_a_page_that_was_evicted_while_it_was_saved_has_no_use_for_the_copy(tree
 
 def test_a_page_that_could_not_be_saved_may_be_chosen_again(tree: Letters) -> None:
     tree.use("aa")
-    [node] = tree.next_to_save(1)
+    [node] = tree.next_to_offload(1)
     tree.save_failed(node)
-    assert tree.next_to_save(1) == [node]
+    assert tree.next_to_offload(1) == [node]
 
 
 def test_only_the_first_answer_to_a_save_counts(tree: Letters) -> None:
     tree.use("aa")
-    [node] = tree.next_to_save(1)
+    [node] = tree.next_to_offload(1)
     assert tree.saved(node, 100)
     tree.save_failed(node)
     assert not tree.saved(node, 101)
@@ -206,7 +206,7 @@ def test_a_page_whose_copy_was_pruned_may_be_saved_again(tree: Letters) -> None:
     tree.use("aa")
     tree.save_all()
     tree.prune(1)
-    assert [node.page for node in tree.next_to_save(1)] == [0]
+    assert [node.page for node in tree.next_to_offload(1)] == [0]
 
 
 def test_a_bad_copy_goes_with_all_that_only_it_leads_to_locked_or_not(tree: Letters) -> None:
@@ -270,14 +270,14 @@ def test_what_is_locked_of_a_forgotten_namespace_is_never_saved_and_evicted_firs
     tree.use("dd")
     tree.unlock(old)
     tree.unlock(new)
-    assert [node.page for node in tree.next_to_save(9)] == [5, 4, 3]
+    assert [node.page for node in tree.next_to_offload(9)] == [5, 4, 3]
     assert tree.evict(3).pages == [9, 2, 1]
     assert {node.page for node in tree.walk()} == {3, 4, 5}
 
 
 def test_a_copy_that_arrives_after_its_namespace_was_forgotten_is_not_wanted(tree: Letters) -> None:
     tree.use("aa")
-    [node] = tree.next_to_save(1)
+    [node] = tree.next_to_offload(1)
     tree.lock(node)
     tree.forget("")
     assert not tree.saved(node, 100)
@@ -332,7 +332,7 @@ def test_a_conversation_of_a_hundred_thousand_tokens_needs_no_recursion() -> Non
         tip, _ = tree.publish(root, tokens, range(6250))
         tree.unlock(tip)
         assert len(tree.match("", tokens)) == 6250
-        for node in tree.next_to_save(6250):
+        for node in tree.next_to_offload(6250):
             tree.saved(node, 6249 - node.upward().index(root))
         tree.evict(3000)
         tree.check()
@@ -453,7 +453,7 @@ def test_a_mistake_of_the_caller_is_caught(tree: Letters, mistake: Callable[[Let
         ("last_used", FORGOTTEN),
         ("device_children", 0),
         ("host_children", 2),
-        ("unsaved_children", 1),
+        ("device_only_children", 1),
         ("children", {}),
     ],
 )

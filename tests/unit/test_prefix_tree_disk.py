@@ -97,7 +97,7 @@ def test_a_page_with_a_record_may_be_saved_too(tree: Letters) -> None:
 def test_a_page_that_was_evicted_while_it_was_saved_stays_on_disk_without_the_copy(tree: Letters) -> None:
     tree.use("aa")
     tree.archive_all()
-    [node] = tree.next_to_save(1)
+    [node] = tree.next_to_offload(1)
     assert tree.evict(1) == Evicted(pages=[0])
     assert not tree.saved(node, 100)
     assert tree.tiers("aa") == [(None, None, 200)]

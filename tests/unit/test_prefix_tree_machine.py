@@ -77,7 +77,7 @@ class Row:
         return not self.in_memory and self.disk is None
 
     @property
-    def unsaved(self) -> bool:
+    def device_only(self) -> bool:
         return self.page is not None and self.host is None and not self.saving
 
 
@@ -348,13 +348,13 @@ class PrefixTreeMachine(RuleBasedStateMachine):
 
     @rule(count=SOME, arrive=st.booleans())
     def save(self, count: int, arrive: bool) -> None:
-        nodes = self.tree.next_to_save(count)
+        nodes = self.tree.next_to_offload(count)
         for node in nodes:
             row = next(row for row in self.rows() if row.page == node.page)
-            self.assert_oldest(row, self.to_save())
+            self.assert_oldest(row, self.to_offload())
             row.saving = True
             self.saves.append((node, row))
-        assert len(nodes) == count or not self.to_save()
+        assert len(nodes) == count or not self.to_offload()
         while arrive and self.saves:
             self.saved(0)
 
@@ -386,7 +386,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             row = self.row_of(node)
             [row.host] = self.entries.take(1)
             row.saving = False
-            self.tree.copied(node, row.host)
+            self.tree.offloaded(node, row.host)
 
     @rule(count=SOME)
     def prune(self, count: int) -> None:
@@ -524,8 +524,8 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         assert row in candidates
         assert row.used == min(candidate.used for candidate in candidates)
 
-    def to_save(self) -> list[Row]:
-        return [row for row in self.leaves(lambda row: row.unsaved) if not row.table.forgotten]
+    def to_offload(self) -> list[Row]:
+        return [row for row in self.leaves(lambda row: row.device_only) if not row.table.forgotten]
 
     def due(self) -> list[Row]:
         """What is to be archived."""

@@ -112,7 +112,7 @@ def test_a_prefix_says_whether_it_is_held() -> None:
 @pytest.mark.parametrize("model", ["a-model", "owner/name"])
 def test_a_session_is_named_as_it_was_opened(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_session() as fake:
-        monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: fake._machine)
+        monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: fake._assembly)
         with rekindle.open_sync(model, progress=False) as session:
             assert repr(session).startswith(f"<rekindle.Session {model} (int): 0 running, 0 waiting, ")
 

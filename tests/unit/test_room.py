@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from rekindle.session.callers import Room
+from rekindle.session.callers import Places
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ Enters = Callable[[int], Callable[[], bool]]
 
 
 def test_a_request_enters_at_once_while_there_is_room(enters: Enters, entered: list[int]) -> None:
-    room = Room(2)
+    room = Places(2)
     assert room.enter(enters(0), wait=False)
     assert room.enter(enters(1), wait=True)
     assert entered == [0, 1]
 
 
 def test_who_does_not_wait_is_turned_away_and_never_sent(enters: Enters, entered: list[int]) -> None:
-    room = Room(1)
+    room = Places(1)
     room.enter(enters(0), wait=False)
     assert not room.enter(enters(1), wait=False)
     room.leave()
@@ -44,7 +44,7 @@ def test_who_does_not_wait_is_turned_away_and_never_sent(enters: Enters, entered
 
 
 def test_who_waits_enters_in_order_one_for_each_place_given_back(enters: Enters, entered: list[int]) -> None:
-    room = Room(1)
+    room = Places(1)
     for number in range(4):
         assert room.enter(enters(number), wait=True)
     assert entered == [0]
@@ -56,7 +56,7 @@ def test_who_waits_enters_in_order_one_for_each_place_given_back(enters: Enters,
 
 
 def test_nobody_overtakes_those_outside(enters: Enters, entered: list[int]) -> None:
-    room = Room(1)
+    room = Places(1)
     room.enter(enters(0), wait=True)
     room.enter(enters(1), wait=True)
     room.leave()
@@ -65,7 +65,7 @@ def test_nobody_overtakes_those_outside(enters: Enters, entered: list[int]) -> N
 
 
 def test_one_that_is_no_longer_wanted_takes_no_place(enters: Enters, entered: list[int]) -> None:
-    room = Room(1)
+    room = Places(1)
     assert room.enter(lambda: False, wait=False)
     assert room.enter(enters(0), wait=False), "the unwanted one gave its place back"
     room.enter(lambda: False, wait=True)
@@ -75,7 +75,7 @@ def test_one_that_is_no_longer_wanted_takes_no_place(enters: Enters, entered: li
 
 
 def test_places_are_never_exceeded_by_many_threads() -> None:
-    room, lock, arrived = Room(3), threading.Lock(), threading.Semaphore(0)
+    room, lock, arrived = Places(3), threading.Lock(), threading.Semaphore(0)
     inside, most, total = 0, 0, 0
 
     def send() -> bool:

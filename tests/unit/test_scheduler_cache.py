@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from rekindle.errors import PromptTooLong
-from rekindle.messages import NewWeights, Plan, Saved, Withdraw
+from rekindle.messages import NewWeights, Offloaded, Plan, Withdraw
 from rekindle.page import NULL_PAGE
 from rekindle.scheduler import waiting
 from rekindle.scheduler.cache.nodes import Node
@@ -226,7 +226,7 @@ def test_a_copy_that_the_host_tier_did_not_keep_leaves_the_one_on_disk(pruned: b
         engine.settle()
         engine.admit(2, OTHER[16:33], max_tokens=1)
         assert node.host is None, "the copy made room for another, before it was there"
-    engine.settle_save(ok=False)
+    engine.settle_offload(ok=False)
     assert (node.host, node.disk) == (None, 0)
     assert engine.scheduler.cache.find("", SHARED[:16]) == [node]
 
@@ -236,9 +236,9 @@ def test_a_copy_that_the_host_tier_did_not_keep_leaves_a_later_one() -> None:
     cache = engine.scheduler.cache
     cache._let_go(cache.tree.prune(1))
     cache.tree.attach([node], [99])
-    cache.copy([node])
+    cache.offload([node])
     later = node.host
-    cache.saved(Saved(engine.saving[0].save_id, kept=False))
+    cache.offloaded(Offloaded(engine.offloading[0].offload_id, kept=False))
     assert (node.host, cache.is_on_its_way(node)) == (later, True)
 
 
@@ -248,7 +248,7 @@ def test_whether_a_copy_is_on_its_way_is_found_without_a_look_at_the_others(monk
     engine.drain()
     cache, compared = engine.scheduler.cache, []
     nodes = list(cache.tree.walk())
-    cache.copy(nodes)
+    cache.offload(nodes)
 
     def equal(one: Node, other: object) -> bool:
         compared.append(one)
@@ -357,7 +357,7 @@ def test_the_block_that_is_computed_again_is_of_the_disk_if_the_last_page_is(pag
     engine.admit(0, prompt, max_tokens=1)
     engine.drain()
     engine.admit(1, [8] * (4 * page - 1), max_tokens=1)
-    engine.settle_save()
+    engine.settle_offload()
     assert [(node.page, node.host is None) for node in engine.scheduler.cache.find("", prompt)] == [
         (None, False),
         (None, True),
@@ -424,8 +424,8 @@ def test_what_comes_late_of_the_old_weights_is_not_taken_for_what_the_new_ones_c
     engine.say(NewWeights(1, [], fail=False))
     for request_id, prompt in ((1, [*SHARED, 201]), (2, [*OTHER, 202])):  # computed, and then evicted, before it comes
         engine.admit(request_id, prompt, max_tokens=2)
-    while engine.in_flight or engine.saving:
-        engine.settle() if engine.in_flight else engine.settle_save()
+    while engine.in_flight or engine.offloading:
+        engine.settle() if engine.in_flight else engine.settle_offload()
     assert engine.weights_used == [1]
     assert engine.scheduler.stats.host_pages
     engine.drain()

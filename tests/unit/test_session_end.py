@@ -12,14 +12,14 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from rekindle.engine.host import Host
-from rekindle.engine.machine import Machine
+from rekindle.engine.assembly import Assembly
+from rekindle.engine.thread import EngineThread
 from rekindle.errors import EngineFailed, InvalidRequest, QueueFull, SessionClosed
 from rekindle.messages import Message, Rejected, Text
 from rekindle.request import SamplingParams
 from rekindle.session.callers import Callers
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 
 pytestmark = pytest.mark.anyio
 
@@ -46,9 +46,9 @@ def freed() -> list[str]:
     return []
 
 
-def machine_of(settler: FakeSettler, freed: list[str]) -> Machine:
+def machine_of(settler: FakeSettler, freed: list[str]) -> Assembly:
     limits = fake_limits(max_running=1)
-    return fake_machine(limits, settler=settler, free=lambda: freed.append(threading.current_thread().name))
+    return fake_assembly(limits, settler=settler, free=lambda: freed.append(threading.current_thread().name))
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ async def test_close_does_not_wait_for_what_cannot_be_interrupted_but_the_engine
         await to_thread.run_sync(settler.begun.wait)
         (engine,) = [thread for thread in threading.enumerate() if thread.name == "rekindle-engine"]
     assert freed == ["rekindle-engine"]
-    assert any(worker.is_alive() for worker in session._host._workers), "it knows whom to wait for"
+    assert any(worker.is_alive() for worker in session._engine._workers), "it knows whom to wait for"
     assert engine.is_alive()
     settler.ready.set()
     await to_thread.run_sync(engine.join)
@@ -182,7 +182,7 @@ async def test_close_does_not_wait_for_what_cannot_be_interrupted_but_the_engine
 async def test_a_session_that_is_dropped_stops_its_engine(freed: list[str]) -> None:
     session = fake_session(machine_of(FakeSettler(), freed))
     await session.generate(token_ids=PROMPT, max_tokens=2)
-    host, dropped = session._host, weakref.ref(session)
+    host, dropped = session._engine, weakref.ref(session)
     del session
     gc.collect()
     assert dropped() is None
@@ -194,7 +194,7 @@ async def test_a_session_that_is_dropped_stops_its_engine(freed: list[str]) -> N
 def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool) -> None:
     """An error has the frames of whom it was raised to, and so their session."""
 
-    def use(session: Session) -> Host:
+    def use(session: Session) -> EngineThread:
         if stepped:
             session.pause_sync()
         handle = session.submit("the fake model has no tokenizer")
@@ -203,7 +203,7 @@ def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool
         try:
             handle.result(timeout=60)
         except InvalidRequest:
-            return session._host
+            return session._engine
         raise AssertionError("it is turned away")
 
     host = use(fake_session())
@@ -257,7 +257,7 @@ async def test_a_failure_of_the_engine_reaches_every_caller_as_one_error(
     expected = "the engine stopped because of ZeroDivisionError: the device is gone. Open another session"
     assert str(error) == expected
     assert repr(session) == f"<rekindle.Session fake: {expected}>"
-    await session._host.stopped.grown(0)
+    await session._engine.stopped.grown(0)
     assert freed == ["rekindle-engine"]
 
 
@@ -294,10 +294,10 @@ async def test_the_failure_of_one_session_does_not_touch_another(failing: tuple[
 async def test_an_error_of_building_reaches_whoever_opens_as_it_is() -> None:
     told: list[Exception] = []
 
-    def build(report: object) -> Machine:
+    def build(report: object) -> Assembly:
         raise ZeroDivisionError("no model")
 
-    host = Host(build, lambda message: None, told.append)
+    host = EngineThread(build, lambda message: None, told.append)
     await host.opening.grown(0)
     await host.stopped.grown(0)
     assert isinstance(host.error, ZeroDivisionError)
@@ -307,12 +307,12 @@ async def test_an_error_of_building_reaches_whoever_opens_as_it_is() -> None:
 async def test_a_session_closed_while_it_opens_frees_what_was_built(freed: list[str]) -> None:
     building, stopped = threading.Event(), threading.Event()
 
-    def build(report: object) -> Machine:
+    def build(report: object) -> Assembly:
         building.set()
         stopped.wait()
         return machine_of(FakeSettler(), freed)
 
-    host = Host(build, lambda message: None, lambda error: None)
+    host = EngineThread(build, lambda message: None, lambda error: None)
     await to_thread.run_sync(building.wait)
     host.stop()
     stopped.set()

@@ -17,13 +17,13 @@ from anyio import to_thread
 
 import rekindle
 from rekindle.engine.actor import Actor
+from rekindle.engine.assembly import Assembly
 from rekindle.engine.engine import Actors
 from rekindle.engine.handled import Handled
-from rekindle.engine.machine import Machine
 from rekindle.errors import EngineFailed, ModelError, RequestCancelled, SessionClosed
 from rekindle.messages import Message
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
+from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +33,7 @@ ENDLESS = 4000
 
 def held_session(free: Callable[[], None] = lambda: None) -> Session:
     """Nothing ever settles in it."""
-    return fake_session(fake_machine(fake_limits(), settler=FakeSettler(held=True), free=free))
+    return fake_session(fake_assembly(fake_limits(), settler=FakeSettler(held=True), free=free))
 
 
 async def test_a_session_that_is_left_by_a_timeout_stops_though_nothing_can_be_awaited_any_more() -> None:
@@ -54,7 +54,7 @@ def test_a_device_that_cannot_be_freed_does_not_keep_close_waiting() -> None:
     hook = threading.excepthook
     threading.excepthook = lambda failure: failed.append(failure.exc_value)
     try:
-        fake_session(fake_machine(fake_limits(), free=free)).close_sync()
+        fake_session(fake_assembly(fake_limits(), free=free)).close_sync()
         engine = [thread for thread in threading.enumerate() if thread.name == "rekindle-engine"]
         for thread in engine:
             thread.join(20.0)
@@ -65,10 +65,10 @@ def test_a_device_that_cannot_be_freed_does_not_keep_close_waiting() -> None:
 
 def test_an_open_that_fails_after_the_engine_began_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
     freed = threading.Event()
-    machine = replace(fake_machine(fake_limits(), free=freed.set), unserved=("num_beams",))
+    assembly = replace(fake_assembly(fake_limits(), free=freed.set), unserved=("num_beams",))
 
-    def build(*_: object, **__: object) -> Machine:
-        return machine
+    def build(*_: object, **__: object) -> Assembly:
+        return assembly
 
     monkeypatch.setattr("rekindle.session.opening.build", build)
     with warnings.catch_warnings():
@@ -148,7 +148,7 @@ def _begin_to_end(monkeypatch: pytest.MonkeyPatch, ending: tuple[bool, ...]) -> 
         raise RuntimeError("no thread")
 
     monkeypatch.setattr("rekindle.session.opening.ending", lambda: next(answers))
-    monkeypatch.setattr("rekindle.session.opening.Host", refuse)
+    monkeypatch.setattr("rekindle.session.opening.EngineThread", refuse)
 
 
 # What the author of an actor is told
@@ -180,9 +180,9 @@ class Saying:
     ],
 )
 def test_an_actor_that_says_something_else_than_messages_is_named(said: object, told: str) -> None:
-    machine = fake_machine(fake_limits())
-    actors: Actors = replace(machine.actors, detokenizer=cast(Actor, Saying(said)))
-    with fake_session(replace(machine, actors=actors)) as session:
+    assembly = fake_assembly(fake_limits())
+    actors: Actors = replace(assembly.actors, detokenizer=cast(Actor, Saying(said)))
+    with fake_session(replace(assembly, actors=actors)) as session:
         with pytest.raises(EngineFailed, match=told) as failed:
             session.generate_sync(token_ids=PROMPT, max_tokens=2)
         cause = failed.value.__cause__

@@ -15,7 +15,7 @@ from rekindle.messages import Withdraw
 from rekindle.request import SamplingOptions
 from rekindle.session.handle import Handle
 from rekindle.session.session import Session
-from rekindle.testing import CheckedScheduler, FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.testing import CheckedScheduler, FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.limits import WAYS
 
 HANG_SECONDS = 120
@@ -111,8 +111,8 @@ class Caller:
 
 async def told(story: list[Ask | Do], limits: dict[str, Any]) -> None:
     settler, freed = FakeSettler(held=True), []
-    machine = fake_machine(fake_limits(**limits), settler=settler, free=lambda: freed.append(True))
-    session = fake_session(machine, max_waiting=4)
+    assembly = fake_assembly(fake_limits(**limits), settler=settler, free=lambda: freed.append(True))
+    session = fake_session(assembly, max_waiting=4)
     callers: list[Caller] = []
     async with anyio.create_task_group() as tasks:
         for event in story:
@@ -123,12 +123,12 @@ async def told(story: list[Ask | Do], limits: dict[str, Any]) -> None:
                 await happen(event, session, settler, callers)
             await checkpoint()
         settler.release()
-    closed = session._host.error is not None
+    closed = session._engine.error is not None
     for caller in callers:
         caller.check(closed)
     if not closed:
         await let_the_engine_catch_up(session)
-    scheduler = machine.actors.scheduler
+    scheduler = assembly.actors.scheduler
     await session.close()
     assert freed == [True]
     assert isinstance(scheduler, CheckedScheduler)

@@ -15,7 +15,7 @@ from rekindle.messages import Message, Submit
 from rekindle.request import SamplingParams
 from rekindle.session.handle import Handle
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import assert_all_is_free
 
 pytestmark = pytest.mark.anyio
@@ -192,9 +192,9 @@ class Recorded:
 
 
 async def test_generate_waits_for_room_and_enters_in_order(settler: FakeSettler) -> None:
-    machine = fake_machine(fake_limits(max_running=1), settler=settler)
-    intake = Recorded(machine.actors.intake)
-    session = fake_session(replace(machine, actors=replace(machine.actors, intake=intake)), max_waiting=2)
+    assembly = fake_assembly(fake_limits(max_running=1), settler=settler)
+    intake = Recorded(assembly.actors.intake)
+    session = fake_session(replace(assembly, actors=replace(assembly.actors, intake=intake)), max_waiting=2)
     async with session, anyio.create_task_group() as tasks:
         for number in range(12):
             tasks.start_soon(partial(session.generate, token_ids=[number], max_tokens=3))

@@ -12,7 +12,7 @@ from rekindle.errors import InvalidRequest
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingParams, draws
 from rekindle.session.session import Session
-from rekindle.testing import VOCAB_SIZE, expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.testing import VOCAB_SIZE, expected_tokens, fake_assembly, fake_limits, fake_session
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +88,7 @@ async def test_one_stream_and_one_handle_are_of_one_draw(session: Session) -> No
 def recommended() -> Iterator[Session]:
     """A session on a model whose authors recommend something."""
     defaults = {"temperature": 1.0, "seed": 5, "max_tokens": 4, "stop_token_ids": [250]}
-    with fake_session(replace(fake_machine(fake_limits()), defaults=defaults)) as session:
+    with fake_session(replace(fake_assembly(fake_limits()), defaults=defaults)) as session:
         yield session
 
 
@@ -111,8 +111,8 @@ async def test_a_model_that_recommends_nothing_has_our_defaults(session: Session
 
 
 def test_what_a_model_recommends_and_rekindle_has_not_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = replace(fake_machine(fake_limits()), unserved=("num_beams", "typical_p"))
-    monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: machine)
+    assembly = replace(fake_assembly(fake_limits()), unserved=("num_beams", "typical_p"))
+    monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: assembly)
     with pytest.warns(UserWarning, match="a-model: .* asks for num_beams, typical_p, which Rekindle has not") as told:
         session = rekindle.open_sync("a-model", progress=False)
     with session:
@@ -171,7 +171,7 @@ async def test_bans_that_leave_nothing_fail_alone(session: Session) -> None:
 
 async def test_a_bad_word_is_banned_at_the_start_and_after_a_space(byte_tokenizer: Tokenizer) -> None:
     space, a, b = (byte_tokenizer.encode(letter)[0] for letter in " A~")
-    with fake_session(fake_machine(fake_limits(), tokenizer=byte_tokenizer)) as texts:
+    with fake_session(fake_assembly(fake_limits(), tokenizer=byte_tokenizer)) as texts:
         ask: dict[str, Any] = {"allowed_token_ids": [space, a, b], "max_tokens": 40}
         free = await texts.generate("x", **ask)
         assert " ~" in free.text

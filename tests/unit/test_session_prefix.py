@@ -10,7 +10,7 @@ import pytest
 from rekindle.errors import InvalidRequest, SessionClosed
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ def session() -> Iterator[Session]:
 @pytest.fixture
 def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
     limits = fake_limits(page_size=16, num_pages=1 + PAGES)
-    with fake_session(fake_machine(limits, tokenizer=byte_tokenizer)) as session:
+    with fake_session(fake_assembly(limits, tokenizer=byte_tokenizer)) as session:
         yield session
 
 
@@ -222,7 +222,7 @@ async def test_a_handle_may_outlive_its_session() -> None:
 @pytest.fixture
 def slow(settler: FakeSettler) -> Iterator[Session]:
     limits = fake_limits(page_size=16, num_pages=1 + PAGES, max_running=1)
-    with fake_session(fake_machine(limits, settler=settler)) as session:
+    with fake_session(fake_assembly(limits, settler=settler)) as session:
         yield session
 
 

@@ -19,7 +19,7 @@ from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.session import upkeep
 from rekindle.session.callers import Callers
 from rekindle.session.session import Session
-from rekindle.testing import FakeDiskTier, fake_limits, fake_machine, fake_session
+from rekindle.testing import FakeDiskTier, fake_assembly, fake_limits, fake_session
 
 pytestmark = pytest.mark.anyio
 
@@ -117,7 +117,7 @@ async def test_each_who_asks_is_told_of_what_was_written_since(paged: Session) -
         await paused_with_pages(paged)
         feeds = []
         for _ in range(3):
-            feeds.append(paged._callers.save_cache(paged._host.post))
+            feeds.append(paged._callers.save_cache(paged._engine.post))
             for _ in range(12):
                 await paged.step()
         while await paged.step() is not None:
@@ -144,8 +144,8 @@ class NoRoom(FakeDiskTier):
 async def test_what_could_not_be_written_is_an_error_and_the_bar_does_not_come_to_its_end(
     shown: list[Progress],
 ) -> None:
-    machine = fake_machine(fake_limits(page_size=PAGE, max_context=100 * PAGE))
-    with fake_session(replace(machine, actors=replace(machine.actors, disk_tier=NoRoom()))) as session:
+    assembly = fake_assembly(fake_limits(page_size=PAGE, max_context=100 * PAGE))
+    with fake_session(replace(assembly, actors=replace(assembly.actors, disk_tier=NoRoom()))) as session:
         await paused_with_pages(session)
         session.resume()
         with pytest.raises(StorageError, match="others could not be"):
@@ -162,10 +162,10 @@ async def test_a_session_that_closes_or_fails_meanwhile_ends_a_save_with_its_err
         def handle(self, message: Message) -> list[Written]:
             raise OSError("no disk")
 
-    machine = fake_machine(fake_limits(page_size=PAGE, max_context=100 * PAGE))
+    assembly = fake_assembly(fake_limits(page_size=PAGE, max_context=100 * PAGE))
     if fails:
-        machine = replace(machine, actors=replace(machine.actors, disk_tier=Failing()))
-    with fake_session(machine) as session:
+        assembly = replace(assembly, actors=replace(assembly.actors, disk_tier=Failing()))
+    with fake_session(assembly) as session:
         await paused_with_pages(session)
         got: list[Exception] = []
 
@@ -184,7 +184,7 @@ async def test_a_session_that_closes_or_fails_meanwhile_ends_a_save_with_its_err
             else:
                 await session.close()
         assert [type(error) for error in got] == [EngineFailed if fails else SessionClosed]
-        assert got[0] is session._host.error
+        assert got[0] is session._engine.error
 
 
 async def test_leaving_a_save_early_leaves_the_session_usable(paged: Session) -> None:
@@ -204,7 +204,7 @@ def test_one_who_asks_while_the_engine_ends_does_not_disturb_its_end() -> None:
     closed = SessionClosed("closed")
     late: list[Feed[Any]] = []
 
-    class Asking:
+    class Requests:
         def wake(self) -> None:
             late.append(callers.save_cache(lambda message: None))
             late.append(callers.new_weights([], lambda message: None, fail=False)[1])
@@ -215,7 +215,7 @@ def test_one_who_asks_while_the_engine_ends_does_not_disturb_its_end() -> None:
     )
     early: list[Feed[Any]] = [saved, used]
     for feed in early:
-        feed._waiting.append((Asking(), 1))
+        feed._waiting.append((Requests(), 1))
     callers.fail_all(closed)
     assert len(late) == 4
     assert all(feed.closed for feed in (*early, *late))

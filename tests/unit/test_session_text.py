@@ -4,11 +4,11 @@ import pytest
 
 import rekindle
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.testing import fake_limits, fake_machine, fake_session
+from rekindle.testing import fake_assembly, fake_limits, fake_session
 
 
 def test_a_text_becomes_ids_and_the_same_text_again(byte_tokenizer: Tokenizer) -> None:
-    with fake_session(fake_machine(fake_limits(), tokenizer=byte_tokenizer)) as session:
+    with fake_session(fake_assembly(fake_limits(), tokenizer=byte_tokenizer)) as session:
         ids = session.encode("hé")
         assert len(ids) == 3, "one for each byte"
         assert session.decode(ids) == "hé"

@@ -29,7 +29,7 @@ from rekindle.request import SamplingParams
 from rekindle.results import CachedTokens, EndReason
 from rekindle.session.handle import Handle
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, fake_limits, fake_machine, fake_session
+from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 ENDLESS = 4000
@@ -126,7 +126,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
 @pytest.fixture
 def held(settler: FakeSettler, byte_tokenizer: Tokenizer) -> Iterator[Session]:
     """A session that speaks, and says nothing before the settler is told."""
-    with fake_session(fake_machine(fake_limits(), tokenizer=byte_tokenizer, settler=settler)) as session:
+    with fake_session(fake_assembly(fake_limits(), tokenizer=byte_tokenizer, settler=settler)) as session:
         yield session
 
 

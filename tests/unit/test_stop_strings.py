@@ -12,7 +12,7 @@ from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.results import EndReason, TokenLogprob
 from rekindle.session.handle import Handle
 from rekindle.session.session import Session
-from rekindle.testing import ByHand, expected_of, expected_tokens, fake_limits, fake_machine
+from rekindle.testing import ByHand, expected_of, expected_tokens, fake_assembly, fake_limits
 from tests.unit.stages import Stages, request_of
 
 PROMPT = (3, 1, 4)
@@ -104,7 +104,7 @@ def said_by(actor: Actor, message: Message) -> list[Message]:
 
 @pytest.fixture
 def detokenizer(byte_tokenizer: Tokenizer) -> Actor:
-    return fake_machine(fake_limits(), tokenizer=byte_tokenizer).actors.detokenizer
+    return fake_assembly(fake_limits(), tokenizer=byte_tokenizer).actors.detokenizer
 
 
 def output_of(ids: tuple[int, ...], end: EndReason | None, stop: str, tokenizer: Tokenizer) -> Output:

@@ -12,7 +12,7 @@ from rekindle.messages import Message, Started
 from rekindle.results import CachedTokens
 from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session.session import Session
-from rekindle.testing import fake_limits, fake_machine, fake_session
+from rekindle.testing import fake_assembly, fake_limits, fake_session
 from rekindle.views import tick_log
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ def numbers(log: LogCaptureFixture, kind: re.Pattern[str]) -> list[tuple[int, ..
 
 async def test_prefills_tell_what_is_new_computed_and_cached(logged: LogCaptureFixture) -> None:
     prompt = list(range(1, 44))  # two whole pages of it are found again
-    with fake_session(fake_machine(fake_limits(page_size=16))) as session:
+    with fake_session(fake_assembly(fake_limits(page_size=16))) as session:
         for _ in range(2):
             await session.generate(token_ids=prompt, max_tokens=1)
     told = [(new, computed, cached) for new, computed, cached, *_ in numbers(logged, PREFILL)]
@@ -47,7 +47,7 @@ async def test_prefills_tell_what_is_new_computed_and_cached(logged: LogCaptureF
 
 async def test_all_lines_together_account_for_every_token(logged: LogCaptureFixture) -> None:
     with fake_session(
-        fake_machine(fake_limits(max_running=3, num_pages=14, page_size=16, prefill_chunk=32))
+        fake_assembly(fake_limits(max_running=3, num_pages=14, page_size=16, prefill_chunk=32))
     ) as session:
         await session.generate(token_ids=[[n] * 40 for n in range(1, 9)], max_tokens=80)
         await session.generate(token_ids=[[n] * 40 for n in range(7, 9)], max_tokens=7)

@@ -38,8 +38,8 @@ def test_a_full_pool_with_a_small_host_tier_comes_to_rest(host_pages: int) -> No
         while one.in_flight:
             one.settle()
         saves = 0
-        while one.saving:
-            one.settle_save()
+        while one.offloading:
+            one.settle_offload()
             saves += 1
             assert saves <= 64, "the same pages are saved again and again"
 

@@ -84,8 +84,8 @@ def crowded(seed: int) -> Truth:
             engine.settle()
         elif engine.fetching:
             engine.settle_fetch()
-        elif engine.saving:
-            engine.settle_save()
+        elif engine.offloading:
+            engine.settle_offload()
     engine.drain()
     for each in range(asked):
         engine.say(Withdraw(each))  # of the held prefixes

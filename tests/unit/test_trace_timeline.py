@@ -17,7 +17,7 @@ from rekindle.messages import Plan
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.scheduler.scheduler import Scheduler
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from rekindle.views.drawing import CHARACTER, WIDTH
 from rekindle.views.records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Seen
 from rekindle.views.timeline.drawing import BARS, RIGHT_HEAD, draw
@@ -60,7 +60,7 @@ class Truth:
     """
 
     def __init__(self, session: Session):
-        scheduler = session._machine.actors.scheduler
+        scheduler = session._assembly.actors.scheduler
         assert isinstance(scheduler, Scheduler)
         self._scheduler = scheduler
         self.plans: list[Plan] = []
@@ -94,7 +94,7 @@ async def test_what_each_tick_did_to_each_request_is_what_the_plans_say(ticks: s
     ) as session:
         truth = Truth(session)
         with session.watch(truth.see), session.trace() as trace:
-            capacity = session._machine.limits.max_context
+            capacity = session._assembly.limits.max_context
             lengths = [draws.randint(1, min(60, capacity - 1)) for _ in range(8)]
             asked = [session.submit(token_ids=[draws.randint(1, 3)] * n, max_tokens=50) for n in lengths]
             for handle in asked:
@@ -464,9 +464,9 @@ async def test_hostile_text_stays_text(byte_tokenizer: Tokenizer) -> None:
         def __getattr__(self, name: str) -> object:
             raise ValueError(HOSTILE)
 
-    machine = fake_machine(fake_limits(), tokenizer=byte_tokenizer)
-    machine.actors.intake._tokenizer = Refuses()  # type: ignore[attr-defined]
-    with fake_session(machine) as session, session.trace() as trace, suppress(ValueError):
+    assembly = fake_assembly(fake_limits(), tokenizer=byte_tokenizer)
+    assembly.actors.intake._tokenizer = Refuses()  # type: ignore[attr-defined]
+    with fake_session(assembly) as session, session.trace() as trace, suppress(ValueError):
         await session.generate("x")
     drawing = trace.timeline()
     read(drawing.svg, DRAWN)

@@ -16,7 +16,7 @@ from rekindle.engine.handled import Handled
 from rekindle.errors import ConfigError, EngineFailed, SessionClosed
 from rekindle.messages import Message, Output, Submit, Text
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_limits, fake_machine, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +37,7 @@ def nothing(handled: Handled) -> None:
 
 async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(session: Session) -> None:
     seen: list[Handled] = []
-    takers = {kind: name for name, actor in vars(session._machine.actors).items() for kind in _kinds(session, actor)}
+    takers = {kind: name for name, actor in vars(session._assembly.actors).items() for kind in _kinds(session, actor)}
     with session.watch(seen.append):
         await session.generate(token_ids=[PROMPT, [7] * 40], max_tokens=20)
         await session.generate(token_ids=PROMPT, max_tokens=1)
@@ -59,7 +59,7 @@ async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(
 
 
 def _kinds(session: Session, actor: Actor) -> list[type]:
-    return [kind for kind, taker in session._machine.actors.by_message().items() if taker is actor]
+    return [kind for kind, taker in session._assembly.actors.by_message().items() if taker is actor]
 
 
 async def test_all_that_led_to_an_answer_is_seen_before_the_answer_comes(session: Session) -> None:
@@ -73,7 +73,7 @@ async def test_all_that_led_to_an_answer_is_seen_before_the_answer_comes(session
 
 async def test_it_may_begin_and_end_in_the_middle_of_a_request() -> None:
     settler, seen = FakeSettler(held=True), Feed[Handled]()
-    with fake_session(fake_machine(fake_limits(overlap=False), settler=settler)) as session:
+    with fake_session(fake_assembly(fake_limits(overlap=False), settler=settler)) as session:
         handle = session.submit(token_ids=PROMPT, max_tokens=6)
         stream = aiter(handle)
         settler.step()
@@ -171,7 +171,7 @@ async def test_a_message_whose_actor_fails_is_not_seen_and_the_block_is_left_wit
             raise OSError("the device is gone")
 
     seen: list[Handled] = []
-    with fake_session(fake_machine(fake_limits(), settler=Failing())) as session:
+    with fake_session(fake_assembly(fake_limits(), settler=Failing())) as session:
         with pytest.raises(EngineFailed, match="the device is gone"), session.watch(seen.append):
             await session.generate(token_ids=PROMPT)
         assert {each.actor for each in seen} == {"intake", "scheduler", "stepper"}
@@ -201,7 +201,7 @@ async def test_it_says_what_it_is_and_whether_it_watches(session: Session) -> No
 
 async def test_blocks_of_many_threads_do_not_lose_each_other(session: Session) -> None:
     before = sys.getswitchinterval()
-    engine = session._host._engine
+    engine = session._engine._engine
     assert engine is not None
     watchers = dict(engine._watchers)
     told: Counter[int] = Counter()

@@ -160,38 +160,38 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Save:
+class Offload:
     """Copy pages to the host tier, as they are between the plans said before and after this.
 
     Attributes:
-        entries: what the copy of each page is to be known by: higher numbers than in any `Save` before.
+        entries: what the copy of each page is to be known by: higher numbers than in any `Offload` before.
     """
 
-    save_id: int
+    offload_id: int
     pages: tuple[int, ...]
     entries: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The pages of a `Save`, in its order, each in a device array of its own; none where there was no room for them."""
+    """The pages of an `Offload`, in its order, each in a device array of its own; none where there was no room."""
 
-    save_id: int
+    offload_id: int
     entries: tuple[int, ...]
     arrays: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """The host tier has the entries of a `Save`, or could keep none of them."""
+class Offloaded:
+    """The host tier has the entries of an `Offload`, or could keep none of them."""
 
-    save_id: int
+    offload_id: int
     kept: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """These entries of the host tier are no longer needed. It may be said before their `Saved`."""
+    """These entries of the host tier are no longer needed. It may be said before their `Offloaded`."""
 
     entries: tuple[int, ...]
 
@@ -230,13 +230,13 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
-class Persist:
+class Archive:
     """Write pages to disk, which the host tier has.
 
     Attributes:
         pages: what they are.
         entries: where the host tier has each.
-        used: records whose prefixes were used since the last `Persist`.
+        used: records whose prefixes were used since the last `Archive`.
     """
 
     pages: tuple[NewPage, ...]
@@ -246,7 +246,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A `Persist` with the content of each page; None for one that the host tier lacks."""
+    """A `Archive` with the content of each page; None for one that the host tier lacks."""
 
     pages: tuple[NewPage, ...]
     contents: tuple[Any, ...]
@@ -441,7 +441,7 @@ class Text:
 
 Message = (
     Submit | Cancel | Admit | Withdraw | Rejected | Plan | Dispatched | Settled | Started | Output | Stopped | Text
-    | Save | Gathered | Saved | Drop | Fetch | Fetched | NewWeights | KeepWeights | UseWeights
-    | WeightsUsed | Persist | Write | Written | SaveCache | CacheSaving | CacheSaved
+    | Offload | Gathered | Offloaded | Drop | Fetch | Fetched | NewWeights | KeepWeights | UseWeights
+    | WeightsUsed | Archive | Write | Written | SaveCache | CacheSaving | CacheSaved
 )  # fmt: skip
 """Any message."""

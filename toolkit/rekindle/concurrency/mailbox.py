@@ -79,12 +79,12 @@ _numbers = count()
 
 
 class Mailbox(Generic[T]):
-    """Messages from any thread, in order, to the one task that receives them, unless they are held back."""
+    """Messages from any thread, in order, to the one task that receives them, unless it is paused."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[int, T]] = deque()
         self._waiter: Waiter | None = None
-        self._held = False
+        self._paused = False
 
     def __len__(self) -> int:
         return len(self._items)
@@ -104,24 +104,24 @@ class Mailbox(Generic[T]):
         self._items.append((next(_numbers), item))
         self._wake()
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Let the receiver wait even for messages that are there."""
-        self._held = True
+        self._paused = True
 
-    def release(self) -> None:
-        """No longer hold anything back."""
-        self._held = False
+    def resume(self) -> None:
+        """Hand messages to the receiver again."""
+        self._paused = False
         self._wake()
 
     def take(self) -> T | None:
-        """The next message, held back or not; None if there is none."""
+        """The next message, paused or not; None if there is none."""
         return self._items.popleft()[1] if self._items else None
 
     async def receive(self) -> T:
         """The next message, waiting for it if there is none."""
-        while self._held or not self._items:
+        while self._paused or not self._items:
             self._waiter = Waiter()
-            if self._held or not self._items:  # what came before the waiter stood there has woken nobody
+            if self._paused or not self._items:  # what came before the waiter stood there has woken nobody
                 await self._waiter.wait()
             self._waiter = None
         return self._items.popleft()[1]

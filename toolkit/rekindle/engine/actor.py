@@ -51,11 +51,11 @@ class Stage:
         self.mailbox: Mailbox[Message] = Mailbox()
 
     async def run(self) -> None:
-        """Take messages for ever, unless the mailbox is held."""
+        """Take messages for ever, unless the mailbox is paused."""
         await run(self, self.mailbox, self._send)
 
     async def step(self) -> Handled:
-        """Take one message, though the mailbox is held."""
+        """Take one message, though the mailbox is paused."""
         message = self.mailbox.take()
         assert message is not None, "a step without a message"
         handled = await self._taken(message)

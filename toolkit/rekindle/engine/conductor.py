@@ -80,7 +80,7 @@ class Conductor:
         match command:
             case Resume():
                 for stage in self._stages:
-                    stage.mailbox.release()
+                    stage.mailbox.resume()
             case Pause():
                 await self._pause()
             case Step():
@@ -92,6 +92,6 @@ class Conductor:
 
     async def _pause(self) -> None:
         for stage in self._stages:
-            stage.mailbox.hold()
+            stage.mailbox.pause()
         for stage in self._stages:
             await stage.idle()

@@ -6,7 +6,7 @@ A kernel may be killed at any moment, so pages are written soon; a tick must not
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rekindle.messages import CacheSaved, CacheSaving, Message, Persist, Written
+from rekindle.messages import Archive, CacheSaved, CacheSaving, Message, Written
 from rekindle.page import NewPage
 from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.leases import PrefixCache
@@ -114,7 +114,7 @@ class Archiving:
 
     def _begin(self, ticks: int, idle: bool) -> None:
         nodes = self._cache.next_to_archive(min(PAGES_AT_ONCE, self._cache.host_room))
-        self._cache.copy(nodes)
+        self._cache.offload(nodes)
         nodes = self._copied(nodes)
         if nodes or (idle and self._used):
             self._batch = Batch(nodes)
@@ -127,7 +127,7 @@ class Archiving:
         batch.nodes = self._copied(batch.nodes)
         batch.said = True
         entries = tuple(node.host for node in batch.nodes if node.host is not None)
-        yield Persist(tuple(map(self._described, batch.nodes)), entries, tuple(sorted(self._used)))
+        yield Archive(tuple(map(self._described, batch.nodes)), entries, tuple(sorted(self._used)))
         self._used.clear()
         left = self._cache.tree.nodes - self._cache.tree.disk_pages
         for ticket in self._tickets:

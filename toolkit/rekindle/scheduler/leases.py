@@ -4,15 +4,15 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rekindle.messages import Save, Saved
+from rekindle.messages import Offload, Offloaded
 from rekindle.page import NULL_PAGE, StoredPage
 from rekindle.scheduler.cache.nodes import Evicted, Node
 from rekindle.scheduler.cache.pool import PagePool
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.limits import Limits
 
-SAVED_AT_ONCE = 16
-"""Pages copied to the host tier ahead of need by one `Save`."""
+OFFLOADED_AT_ONCE = 16
+"""Pages copied to the host tier ahead of need by one `Offload`."""
 
 
 NextPage = tuple[Node | str, bytes]
@@ -50,19 +50,19 @@ class PrefixCache:
 
     Attributes:
         dropped: entries of the host tier that nobody needs any more, for the scheduler to hand on.
-        saves: copies to the host tier, to be said before the next plan, which may overwrite their pages.
+        offloads: copies to the host tier, to be said before the next plan, which may overwrite their pages.
     """
 
     def __init__(self, limits: Limits):
         self._limits = limits
         self._pool = PagePool(limits.num_pages)
-        self._saving: dict[int, tuple[int, ...]] = {}  # the entries of each save that is under way
+        self._offloading: dict[int, tuple[int, ...]] = {}  # the entries of each `Offload` that is under way
         self._coming: dict[int, Node] = {}  # whose copies they are
         self._ids = itertools.count()
         self._ahead: tuple[int, int] | None = None  # free pages and those in both tiers, when it last saved ahead
         self.tree = PrefixTree(limits.page_size)
         self.dropped: list[int] = []
-        self.saves: list[Save] = []
+        self.offloads: list[Offload] = []
 
     @property
     def available(self) -> int:
@@ -75,9 +75,9 @@ class PrefixCache:
         return self._limits.host_pages
 
     @property
-    def saving(self) -> bool:
+    def offloading(self) -> bool:
         """Whether copies to the host tier are on their way."""
-        return bool(self._saving)
+        return bool(self._offloading)
 
     # What a request holds
 
@@ -152,18 +152,18 @@ class PrefixCache:
 
     # The host tier
 
-    def save_ahead(self) -> None:
+    def offload_ahead(self) -> None:
         """Begin to copy the pages that are the next to be evicted to the host tier, if few are free or copied."""
         now = self._pool.free, self.tree.in_both
         # More than half of a small host tier would push out what was just copied, for ever.
         wanted = min(self._limits.num_pages // 8, self._limits.host_pages // 2) - sum(now)
-        if wanted > 0 and not self._saving and now != self._ahead:
+        if wanted > 0 and not self._offloading and now != self._ahead:
             self._ahead = now
-            self._save(min(wanted, SAVED_AT_ONCE))
+            self._offload_oldest(min(wanted, OFFLOADED_AT_ONCE))
 
-    def saved(self, message: Saved) -> None:
+    def offloaded(self, message: Offloaded) -> None:
         """The copies are there, or could not be kept."""
-        for entry in self._saving.pop(message.save_id):
+        for entry in self._offloading.pop(message.offload_id):
             node = self._coming.pop(entry)
             if not message.kept and node.host == entry:  # a later copy is good still, and so is one on disk
                 self._let_go(self.tree.drop_host(node))
@@ -172,12 +172,12 @@ class PrefixCache:
         """Whether its copy was begun and is not there yet."""
         return node.host in self._coming
 
-    def copy(self, nodes: Sequence[Node]) -> None:
+    def offload(self, nodes: Sequence[Node]) -> None:
         """Begin to copy those of these pages that the host tier lacks, as far as it has room; they count as copied."""
-        lacking = [node for node in nodes if node.unsaved]
+        lacking = [node for node in nodes if node.device_only]
         if len(lacking) == len(nodes):  # or the copies that it has of some of them might make room for the others
             self._make_room(len(lacking))
-        self._begin(lacking[: self._limits.host_pages - self.tree.host_pages])
+        self._offload(lacking[: self._limits.host_pages - self.tree.host_pages])
 
     def drop_copy(self, node: Node) -> None:
         """Beside its device page, a copy would only take room from pages that are nowhere else."""
@@ -192,27 +192,27 @@ class PrefixCache:
         self._make_room(count)
         kept = min(count, self._limits.host_pages - self.tree.host_pages)  # copies that are locked stay
         self._let_go(self.tree.evict(count - kept))
-        self._save(kept)
+        self._offload_oldest(kept)
         self._let_go(self.tree.evict(kept))
 
-    def _save(self, count: int) -> None:
+    def _offload_oldest(self, count: int) -> None:
         """Copy up to `count` pages, least recently used first; they count as copied from now on."""
         self._make_room(count)
-        self._begin(self.tree.next_to_save(min(count, self._limits.host_pages - self.tree.host_pages)))
+        self._offload(self.tree.next_to_offload(min(count, self._limits.host_pages - self.tree.host_pages)))
 
     def _make_room(self, copies: int) -> None:
         self._let_go(self.tree.prune(max(0, self.tree.host_pages + copies - self._limits.host_pages)))
 
-    def _begin(self, nodes: Sequence[Node]) -> None:
+    def _offload(self, nodes: Sequence[Node]) -> None:
         if not nodes:
             return
         entries = tuple(next(self._ids) for _ in nodes)
         for node, entry in zip(nodes, entries, strict=True):
-            self.tree.copied(node, entry)
-        save = Save(next(self._ids), tuple(_page_of(node) for node in nodes), entries)
-        self._saving[save.save_id] = entries
+            self.tree.offloaded(node, entry)
+        message = Offload(next(self._ids), tuple(_page_of(node) for node in nodes), entries)
+        self._offloading[message.offload_id] = entries
         self._coming.update(zip(entries, nodes, strict=True))
-        self.saves.append(save)
+        self.offloads.append(message)
 
     def unreadable(self, nodes: Iterable[Node]) -> None:
         """The copies of these could not be read: what depends on them is forgotten."""

@@ -19,12 +19,12 @@ from rekindle.messages import (
     KeepWeights,
     Message,
     NewWeights,
+    Offload,
+    Offloaded,
     Output,
     Rejected,
     Row,
-    Save,
     SaveCache,
-    Saved,
     Settled,
     Started,
     Stopped,
@@ -86,9 +86,9 @@ class Scheduler:
         changed = list(self._change_weights())
         # Plans before what callers are told, so that the device does not wait for them.
         said = [*changed, *self._plans(), *taken_in, *self._unblock()]
-        self.cache.save_ahead()
+        self.cache.offload_ahead()
         said += self._archiving.go_on(self._counts.ticks, idle=not self._tracked and not self._in_flight)
-        said += self._saves()
+        said += self._offloads()
         if self.cache.dropped:
             said.append(Drop(tuple(self.cache.dropped)))
             self.cache.dropped = []
@@ -138,8 +138,8 @@ class Scheduler:
                     yield from self._fail_running()
             case KeepWeights(ticket):
                 self._new_weights = deque(new for new in self._new_weights if new.ticket != ticket)
-            case Saved():
-                self.cache.saved(message)
+            case Offloaded():
+                self.cache.offloaded(message)
             case Written():
                 self._archiving.written(message)
             case SaveCache(ticket):
@@ -147,10 +147,10 @@ class Scheduler:
             case Fetched():
                 self._waiting.fetched(message)
             case _:
-                taken = (
-                    "Admit, Withdraw, Stopped, NewWeights, KeepWeights, Settled, Saved, Fetched, Written and SaveCache"
+                raise TypeError(
+                    "the scheduler takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, Settled, Offloaded, "
+                    f"Fetched, Written and SaveCache, got {message!r}"
                 )
-                raise TypeError(f"the scheduler takes {taken}, got {message!r}")
 
     # Planning
 
@@ -165,7 +165,7 @@ class Scheduler:
             if not draft.empty:
                 self._in_flight += 1
                 self._counts.ticks += 1
-                yield from self._saves()
+                yield from self._offloads()
                 # Pages may be given back though no plan comes of it: the next one tells.
                 preempted, self._preempted = tuple(self._preempted), []
                 yield draft.plan(self._counts.ticks, preempted)
@@ -175,9 +175,9 @@ class Scheduler:
             if draft.empty and not draft.said and self._counts.preemptions == preemptions:
                 return
 
-    def _saves(self) -> list[Save]:
-        saves, self.cache.saves = self.cache.saves, []
-        return saves
+    def _offloads(self) -> list[Offload]:
+        offloads, self.cache.offloads = self.cache.offloads, []
+        return offloads
 
     def _plan_rows(self, draft: Draft) -> None:
         """A decode row for each request that can have one, rows of similar context side by side."""

@@ -40,7 +40,7 @@ class WaitingQueue:
 
     def blocked(self, *, only_started: bool) -> Tracked | None:
         """Who comes next, if nothing that is under way in the host tier can change that it waits."""
-        if self._fetching or self._cache.saving:
+        if self._fetching or self._cache.offloading:
             return None
         return next(iter(self._candidates(only_started)), None)
 

@@ -46,7 +46,7 @@ class Callers:
 
     def __init__(self, max_waiting: int):
         self._ids = itertools.count()
-        self._room = Room(max_waiting)
+        self._places = Places(max_waiting)
         self._handles: dict[int, Handle] = {}
         self._queued: set[int] = set()
         self._weights: dict[int, Feed[None]] = {}
@@ -91,10 +91,10 @@ class Callers:
             return wanted
 
         handle = self._handles[request_id] = Handle(send, partial(say, Cancel(request_id)), params)
-        if not self._room.enter(enter, wait=wait):
+        if not self._places.enter(enter, wait=wait):
             self._handles.pop(request_id, None)
             raise QueueFull(
-                f"{self._room.places} requests are waiting already, which is max_waiting; "
+                f"{self._places.places} requests are waiting already, which is max_waiting; "
                 "await one of them first, use generate or stream, which wait for room, or raise max_waiting in open()"
             )
         if self._error is not None:  # it came too late for `fail_all` to see it
@@ -168,14 +168,14 @@ class Callers:
     def _leave_queue(self, request_id: int) -> None:
         if request_id in self._queued:
             self._queued.discard(request_id)
-            self._room.leave()
+            self._places.leave()
 
 
 Send = Callable[[], bool]
 """Puts a request on its way; False if its caller no longer wants it."""
 
 
-class Room:
+class Places:
     """The bound of the waiting queue, kept on the callers' side: who finds no room waits outside, in order.
 
     Any thread may call any method; none blocks.

@@ -2,9 +2,9 @@
 
 from itertools import islice
 
+from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Pause, Resume
-from rekindle.engine.host import Host
-from rekindle.engine.machine import Machine
+from rekindle.engine.thread import EngineThread
 from rekindle.errors import SessionClosed
 from rekindle.notebook.board import Facts, Source
 from rekindle.notebook.rates import SECONDS
@@ -18,24 +18,24 @@ class EngineView(Source):
     """It does not hold the session, which may be dropped while it is looked at.
 
     Args:
-        host, machine, callers: what serves the session.
+        engine, assembly, callers: what serves the session.
         name: the model as its user calls it.
     """
 
-    def __init__(self, host: Host, machine: Machine, callers: Callers, name: str):
-        self._host, self._machine, self._callers, self._name = host, machine, callers, name
-        self._restored = machine.restored().nodes
+    def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers, name: str):
+        self._engine, self._assembly, self._callers, self._name = engine, assembly, callers, name
+        self._restored = assembly.restored().nodes
 
     def look(self, at: float) -> Facts:
-        requests, preparing = self._callers.under_way, self._machine.preparing
+        requests, preparing = self._callers.under_way, self._assembly.preparing
         ended = tuple(self._callers.ended)
         return Facts(
             name=self._name,
-            dtype=self._machine.dtype,
+            dtype=self._assembly.dtype,
             state=self._state(),
-            ended=self._host.error is not None,
-            stats=self._machine.stats(),
-            slots=self._machine.limits.max_running,
+            ended=self._engine.error is not None,
+            stats=self._assembly.stats(),
+            slots=self._assembly.limits.max_running,
             first_tokens=tuple(timings.first_token for when, timings in ended if when >= at - SECONDS),
             ready=sum(program.done() and not program.cancelled() and not program.exception() for program in preparing),
             wanted=len(preparing),
@@ -45,10 +45,10 @@ class EngineView(Source):
         )
 
     def pause(self) -> None:
-        self._host.command(Pause())
+        self._engine.command(Pause())
 
     def resume(self) -> None:
-        self._host.command(Resume())
+        self._engine.command(Resume())
 
     def cancel(self, request_id: int) -> None:
         handle = self._callers.under_way.get(request_id)
@@ -56,9 +56,9 @@ class EngineView(Source):
             handle.cancel()
 
     def _state(self) -> str:
-        match self._host.error:
+        match self._engine.error:
             case None:
-                return "paused" if self._host.paused else "running"
+                return "paused" if self._engine.paused else "running"
             case SessionClosed():
                 return "closed"
             case error:

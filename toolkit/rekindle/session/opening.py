@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.concurrency.waits import Waits, awaited, blocked
 from rekindle.config import Settings, SettingsOptions, known_settings
+from rekindle.engine.assembly import build
 from rekindle.engine.engine import Compose
-from rekindle.engine.host import Host
-from rekindle.engine.machine import build
+from rekindle.engine.thread import EngineThread
 from rekindle.errors import ConfigError, ModelError
 from rekindle.models.families import Family
 from rekindle.notebook.progress_bars import ProgressBars, shown
@@ -129,28 +129,28 @@ class Opening:
             raise too_late
         callers = Callers(self._settings.max_waiting)
         try:
-            host = Host(self._build, callers.deliver, callers.fail_all)
+            engine = EngineThread(self._build, callers.deliver, callers.fail_all)
         except RuntimeError as error:
             if ending():  # since this moment: a thread can no longer be begun
                 raise too_late from error
             raise
         try:
             with ProgressBars(self._progress) as bars:
-                yield from shown(host.opening, bars)
-            return _session(host, callers, str(self._model))
+                yield from shown(engine.opening, bars)
+            return _session(engine, callers, str(self._model))
         except BaseException:
-            host.stop()
+            engine.stop()
             raise
 
 
-def _session(host: Host, callers: Callers, name: str) -> Session:
-    if host.machine is None or host.error is not None:
-        assert host.error is not None, "an engine without a machine has an error"
-        raise host.error
-    if host.machine.unserved:
+def _session(engine: EngineThread, callers: Callers, name: str) -> Session:
+    if engine.assembly is None or engine.error is not None:
+        assert engine.error is not None, "an engine without an assembly has an error"
+        raise engine.error
+    if unserved := engine.assembly.unserved:
         warnings.warn(
-            f"{name}: generation_config.json asks for {', '.join(host.machine.unserved)}, which Rekindle has not; its "
-            "other recommendations are followed",
+            f"{name}: generation_config.json asks for {', '.join(unserved)}, which Rekindle has not; its other "
+            "recommendations are followed",
             stacklevel=2,
         )
-    return Session(host, host.machine, callers, name)
+    return Session(engine, engine.assembly, callers, name)

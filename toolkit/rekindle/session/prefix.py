@@ -11,9 +11,9 @@ from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat, Continued, Prompt
 from rekindle.request import SamplingOptions
 from rekindle.results import Generation
-from rekindle.session.asking import Asked, Asking
 from rekindle.session.handle import Handle, Stream
 from rekindle.session.prompts import Messages, TokenIds, all_prompts, as_text, one_prompt
+from rekindle.session.requests import Asked, Requests
 
 OneMore = str | Messages | None
 ManyMore = list[str] | list[Messages] | None
@@ -29,11 +29,11 @@ class Prefix:
         cached: those of them that were found in the cache when it was made, by tier.
     """
 
-    def __init__(self, prompt: Prompt, asking: Asking, handle: Handle, made: Generation):
+    def __init__(self, prompt: Prompt, requests: Requests, handle: Handle, made: Generation):
         self.tokens = made.usage.prompt_tokens
         self.cached = made.cached
         self._prompt = prompt
-        self._asking = asking
+        self._requests = requests
         self._release = weakref.finalize(self, handle.withdraw)
 
     def __repr__(self) -> str:
@@ -44,7 +44,7 @@ class Prefix:
     def _state(self) -> str:
         if not self._release.alive:
             return "released"
-        return "held" if self._asking.served else "gone with its session"
+        return "held" if self._requests.served else "gone with its session"
 
     @property
     def cached_tokens(self) -> int:
@@ -105,7 +105,7 @@ class Prefix:
         """Continue the prefix, and have the pieces as they come: `async for` or, blocking, `for`."""
         _check_no_salt(sampling)
         prompts, _ = self._continued(prompt, token_ids, one=True)
-        return Stream(self._asking.one(prompts[0], sampling, wait=True))
+        return Stream(self._requests.one(prompts[0], sampling, wait=True))
 
     async def fork(self, n: int) -> list["Prefix"]:
         """`n` more handles of the same prefix, each to be released by itself; nothing is computed for them."""
@@ -113,7 +113,7 @@ class Prefix:
         if not isinstance(count, int) or count < 1:
             raise InvalidRequest(f"n must be an integer of at least 1, got {n!r:.80}")
         self._check_held()
-        return [await Holding(self._prompt, self._asking) for _ in range(n)]
+        return [await Holding(self._prompt, self._requests) for _ in range(n)]
 
     def release(self) -> None:
         """Let go of it: its pages may be evicted. Idempotent, from any thread; what was submitted goes on."""
@@ -140,25 +140,25 @@ class Prefix:
     def _asked(self, prompt: Any, token_ids: Any, n: int | None, sampling: SamplingOptions) -> Asked:
         _check_no_salt(sampling)
         prompts, batch = self._continued(prompt, token_ids)
-        return self._asking.all(prompts, batch, sampling, n)
+        return self._requests.all(prompts, batch, sampling, n)
 
     def _continued(self, prompt: Any, token_ids: Any, *, one: bool = False) -> tuple[list[Prompt], bool]:
         self._check_held()
         if prompt is None and token_ids is None:
             return [self._prompt], False
         if one:
-            prompts, batch = [one_prompt(prompt, token_ids, self._asking.vocab_size)], False
+            prompts, batch = [one_prompt(prompt, token_ids, self._requests.vocab_size)], False
         else:
-            prompts, batch = all_prompts(prompt, token_ids, self._asking.vocab_size)
+            prompts, batch = all_prompts(prompt, token_ids, self._requests.vocab_size)
         return [_continued(self._prompt, more) for more in prompts], batch
 
 
 class Holding:
     """A prefix that is being made; nothing happens before it is awaited, entered, or waited for."""
 
-    def __init__(self, prompt: Prompt, asking: Asking):
+    def __init__(self, prompt: Prompt, requests: Requests):
         self._prompt = prompt
-        self._asking = asking
+        self._requests = requests
         self._prefix: Prefix | None = None
 
     def __await__(self) -> Generator[Any, None, Prefix]:
@@ -187,7 +187,7 @@ class Holding:
         """Block until it is computed."""
         handle = self._submitted()
         try:
-            return Prefix(self._prompt, self._asking, handle, handle.result())
+            return Prefix(self._prompt, self._requests, handle, handle.result())
         except BaseException:
             handle.withdraw()
             raise
@@ -195,13 +195,13 @@ class Holding:
     async def _made(self) -> Prefix:
         handle = self._submitted()
         try:
-            return Prefix(self._prompt, self._asking, handle, await handle)
+            return Prefix(self._prompt, self._requests, handle, await handle)
         except BaseException:
             handle.withdraw()  # it may be held by now, though the wait for it was left
             raise
 
     def _submitted(self) -> Handle:
-        return self._asking.one(_unfinished(self._prompt), {}, wait=True, hold=True)
+        return self._requests.one(_unfinished(self._prompt), {}, wait=True, hold=True)
 
 
 def _check_no_salt(sampling: SamplingOptions) -> None:

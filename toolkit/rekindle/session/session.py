@@ -8,10 +8,10 @@ from typing import Any, Unpack, overload
 
 from rekindle import markup
 from rekindle.concurrency.waits import awaited, blocked
+from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Pause, Resume, Step
 from rekindle.engine.handled import Handled, Pending, See
-from rekindle.engine.host import Host
-from rekindle.engine.machine import Machine
+from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest, SessionError
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
@@ -20,12 +20,12 @@ from rekindle.notebook.live_text import show
 from rekindle.request import SamplingOptions, SamplingParams
 from rekindle.results import Generation
 from rekindle.scheduler.stats import Stats, prompt_shares
-from rekindle.session.asking import Asking
 from rekindle.session.callers import Callers
 from rekindle.session.engine_view import EngineView
 from rekindle.session.handle import Handle, Stream
 from rekindle.session.prefix import Holding, Prefix
 from rekindle.session.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
+from rekindle.session.requests import Requests
 from rekindle.session.upkeep import InFlight, Upkeep
 from rekindle.store.restored import Restored
 from rekindle.views.cache.view import CacheView, view
@@ -44,21 +44,21 @@ class Session:
     The sampling keywords are those of `rekindle.request.SamplingParams`.
 
     Args:
-        host, machine, callers: what serves it.
+        engine, assembly, callers: what serves it.
         name: the model as its user calls it.
     """
 
-    def __init__(self, host: Host, machine: Machine, callers: Callers, name: str = ""):
-        self._host = host
-        self._name = name or machine.source
-        self._machine = machine
+    def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers, name: str = ""):
+        self._engine = engine
+        self._name = name or assembly.source
+        self._assembly = assembly
         self._callers = callers
-        self._asking = Asking(host, machine, callers, machine.defaults)
-        self._upkeep = Upkeep(host, machine, callers)
+        self._requests = Requests(engine, assembly, callers, assembly.defaults)
+        self._upkeep = Upkeep(engine, assembly, callers)
         self._dashboard: Dashboard | None = None
         with suppress(SessionError):  # an engine that has ended has nothing to log
-            host.watch(TickLog(lambda: machine.stats().scheduler))
-        weakref.finalize(self, host.stop)
+            engine.watch(TickLog(lambda: assembly.stats().scheduler))
+        weakref.finalize(self, engine.stop)
 
     @overload
     async def generate(
@@ -134,8 +134,8 @@ class Session:
             WeightsChanged: `update_weights` was told to fail those under way.
             SessionError: the session is closed or its engine failed.
         """
-        prompts, batch = all_prompts(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
-        return await self._asking.all(prompts, batch, sampling, n).ended()
+        prompts, batch = all_prompts(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
+        return await self._requests.all(prompts, batch, sampling, n).ended()
 
     @overload
     def generate_sync(
@@ -192,8 +192,8 @@ class Session:
         **sampling: Unpack[SamplingOptions],
     ) -> Any:
         """The blocking twin of `generate`."""
-        prompts, batch = all_prompts(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
-        return self._asking.all(prompts, batch, sampling, n).ended_blocking()
+        prompts, batch = all_prompts(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
+        return self._requests.all(prompts, batch, sampling, n).ended_blocking()
 
     def stream(
         self,
@@ -209,8 +209,8 @@ class Session:
         Leaving the loop early cancels the request, unless the stream has a name: then another loop can go on with it,
         and `del` cancels it. Arguments and errors are those of `generate`.
         """
-        checked = one_prompt(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
-        return Stream(self._asking.one(checked, sampling, wait=True))
+        checked = one_prompt(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
+        return Stream(self._requests.one(checked, sampling, wait=True))
 
     def stream_sync(
         self,
@@ -245,8 +245,8 @@ class Session:
         others it would hear of clicks only after the cell, and "interrupt kernel" is there to stop it. Arguments and
         errors are those of `generate`.
         """
-        checked = one_prompt(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
-        await awaited(show(self._asking.one(checked, sampling, wait=True), "awaits"))
+        checked = one_prompt(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
+        await awaited(show(self._requests.one(checked, sampling, wait=True), "awaits"))
 
     def show_sync(
         self,
@@ -258,8 +258,8 @@ class Session:
         **sampling: Unpack[SamplingOptions],
     ) -> None:
         """The blocking twin of `show`; without a button, since no click is heard while a cell blocks."""
-        checked = one_prompt(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
-        blocked(show(self._asking.one(checked, sampling, wait=True), "blocks"))
+        checked = one_prompt(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
+        blocked(show(self._requests.one(checked, sampling, wait=True), "blocks"))
 
     def submit(
         self,
@@ -276,8 +276,8 @@ class Session:
             QueueFull: `max_waiting` requests are waiting already.
             Others as `generate`.
         """
-        checked = one_prompt(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
-        return self._asking.one(checked, sampling, wait=False)
+        checked = one_prompt(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
+        return self._requests.one(checked, sampling, wait=False)
 
     def prefix(
         self,
@@ -300,10 +300,10 @@ class Session:
         Raises:
             InvalidRequest: as `generate` (raised by the await), or the session was opened with `prefix_cache=False`.
         """
-        if not self._machine.limits.prefix_cache:
+        if not self._assembly.limits.prefix_cache:
             raise InvalidRequest("this session keeps no prefixes: it was opened with prefix_cache=False")
-        checked = one_prompt(prompt, token_ids, self._asking.vocab_size, tools, chat_template_kwargs)
-        return Holding(checked, self._asking.with_options({"cache_salt": cache_salt}))
+        checked = one_prompt(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
+        return Holding(checked, self._requests.with_options({"cache_salt": cache_salt}))
 
     def prefix_sync(
         self,
@@ -401,7 +401,7 @@ class Session:
         Raises:
             SessionError: the session is closed or its engine failed.
         """
-        self._host.command(Resume())
+        self._engine.command(Resume())
 
     async def step(self) -> Handled | None:
         """Have the oldest message that waits in the engine taken by the actor that it is for, and pause, if need be.
@@ -423,7 +423,7 @@ class Session:
     @property
     def paused(self) -> bool:
         """Whether it was paused, and not resumed since."""
-        return self._host.paused
+        return self._engine.paused
 
     @property
     def pending(self) -> Pending:
@@ -432,7 +432,7 @@ class Session:
         Raises:
             SessionError: the session is closed or its engine failed.
         """
-        return self._host.pending
+        return self._engine.pending
 
     def watch(self, see: See) -> Watching:
         """Have a function told of each message once an actor has handled it: `with session.watch(see): ...`.
@@ -443,7 +443,7 @@ class Session:
         Raises:
             ConfigError: `see` is no function.
         """
-        return Watching(self._host, see)
+        return Watching(self._engine, see)
 
     def trace(self, *, most: int = 100_000) -> Trace:
         """Record what the engine does: `with session.trace() as t: ...`, then `t.timeline()` or `t.to_perfetto(path)`.
@@ -454,7 +454,7 @@ class Session:
         Raises:
             SessionError: the session is closed or its engine failed (raised by the `with`).
         """
-        return Trace(self._host, most)
+        return Trace(self._engine, most)
 
     def dashboard(self) -> Dashboard:
         """Speed, slots, pages and requests, moving in the output of a cell whose last line this is.
@@ -465,7 +465,7 @@ class Session:
         """
         if self._dashboard is not None:
             self._dashboard.stop()
-        self._dashboard = Dashboard(EngineView(self._host, self._machine, self._callers, self._name))
+        self._dashboard = Dashboard(EngineView(self._engine, self._assembly, self._callers, self._name))
         return self._dashboard
 
     @property
@@ -476,7 +476,7 @@ class Session:
     @property
     def restored(self) -> Restored:
         """What was found of earlier sessions, until now: programs are loaded in the background."""
-        return self._machine.restored()
+        return self._assembly.restored()
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text in the middle of a prompt: without tokens that the tokenizer puts around a whole one.
@@ -495,27 +495,27 @@ class Session:
         return self._tokenizer().decode(token_ids, skip_special_tokens=False)
 
     def _tokenizer(self) -> Tokenizer:
-        if self._machine.tokenizer is None:
+        if self._assembly.tokenizer is None:
             raise InvalidRequest("the model has no tokenizer; it is asked by token ids alone")
-        return self._machine.tokenizer
+        return self._assembly.tokenizer
 
     @property
     def cache(self) -> CacheView:
         """What the prefix cache holds, now."""
-        tokenizer, page_bytes = self._machine.tokenizer, self._machine.limits.page_bytes
+        tokenizer, page_bytes = self._assembly.tokenizer, self._assembly.limits.page_bytes
         text_of = tokenizer.decode if tokenizer else lambda tokens: ""
-        seen: CacheView = self._machine.look(lambda tree: view(tree, page_bytes, text_of))
+        seen: CacheView = self._assembly.look(lambda tree: view(tree, page_bytes, text_of))
         return seen
 
     @property
     def sampling_defaults(self) -> SamplingParams:
         """The sampling parameters of a call that gives none: ours, or what the model's authors recommend."""
-        return SamplingParams.from_options(self._machine.defaults)
+        return SamplingParams.from_options(self._assembly.defaults)
 
     @property
     def stats(self) -> Stats:
         """What the engine has done and holds, now."""
-        return self._machine.stats()
+        return self._assembly.stats()
 
     async def close(self) -> None:
         """Stop the engine and free its device memory. Requests under way fail with `SessionClosed`. Idempotent.
@@ -543,11 +543,13 @@ class Session:
         self.close_sync()
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        if self._host.error is not None:
-            return markup.bundle(repr(self), markup.card("Session", self._name, markup.passage(str(self._host.error))))
+        if self._engine.error is not None:
+            return markup.bundle(
+                repr(self), markup.card("Session", self._name, markup.passage(str(self._engine.error)))
+            )
         counts = self.stats.scheduler
         known = {
-            "computes in": self._machine.dtype,
+            "computes in": self._assembly.dtype,
             "engine": "paused" if self.paused else None,
             "running": f"{counts.running:,}",
             "waiting": f"{counts.waiting:,}",
@@ -558,10 +560,10 @@ class Session:
         return markup.bundle(repr(self), shown)
 
     def __repr__(self) -> str:
-        if self._host.error is not None:
-            return f"<rekindle.Session {self._name}: {self._host.error}>"
+        if self._engine.error is not None:
+            return f"<rekindle.Session {self._name}: {self._engine.error}>"
         counts, paused = self.stats.scheduler, "paused, " if self.paused else ""
         return (
-            f"<rekindle.Session {self._name} ({self._machine.dtype}): {paused}{counts.running} running, "
+            f"<rekindle.Session {self._name} ({self._assembly.dtype}): {paused}{counts.running} running, "
             f"{counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages free>"
         )

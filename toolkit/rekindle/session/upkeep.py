@@ -9,10 +9,10 @@ from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.threads import Work, ending
 from rekindle.concurrency.waits import Wait, Waits
 from rekindle.device.programs.executables import followed, raise_first
+from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Command
 from rekindle.engine.handled import Handled
-from rekindle.engine.host import Host
-from rekindle.engine.machine import Machine
+from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest, SessionError, StorageError
 from rekindle.messages import CacheSaved, CacheSaving, KeepWeights
 from rekindle.models.checkpoint.weights import Weights
@@ -28,40 +28,40 @@ class Upkeep:
     """The operations of one session.
 
     Args:
-        host, machine, callers: what serves it.
+        engine, assembly, callers: what serves it.
     """
 
-    def __init__(self, host: Host, machine: Machine, callers: Callers):
-        self._host, self._machine, self._callers = host, machine, callers
+    def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers):
+        self._engine, self._assembly, self._callers = engine, assembly, callers
 
     def update_weights(self, weights: Weights, in_flight: InFlight) -> Waits[None]:
         """See `Session.update_weights`."""
         if in_flight not in ("finish", "fail"):
             raise InvalidRequest(f"in_flight must be 'finish' or 'fail', got {in_flight!r}")
-        loading = _in_a_thread(lambda: self._machine.load(weights))
+        loading = _in_a_thread(lambda: self._assembly.load(weights))
         yield Wait(loading)
         (outcome,) = loading.items
         if isinstance(outcome, BaseException):
             raise outcome
-        ticket, used = self._callers.new_weights(outcome, self._host.post, fail=in_flight == "fail")
+        ticket, used = self._callers.new_weights(outcome, self._engine.post, fail=in_flight == "fail")
         try:
             yield Wait(used)
         except BaseException:
             with suppress(SessionError):  # the engine has ended, and what was raised here is to come out
-                self._host.post(KeepWeights(ticket))
+                self._engine.post(KeepWeights(ticket))
             raise
-        if self._host.error is not None:
-            raise self._host.error.with_traceback(None)
+        if self._engine.error is not None:
+            raise self._engine.error.with_traceback(None)
 
     def save(self, progress: bool) -> Waits[int]:
         """See `Session.save`."""
-        if not self._machine.limits.snapshots:
+        if not self._assembly.limits.snapshots:
             raise StorageError(
                 'this session writes no prefixes to disk: that takes restore="auto" or "require", prefix_cache=True, '
                 "disk_cache_bytes above 0, and host_cache_bytes of a page or more, which is "
-                f"{self._machine.limits.page_bytes:,} bytes here"
+                f"{self._assembly.limits.page_bytes:,} bytes here"
             )
-        saving, seen = self._callers.save_cache(self._host.post), 0
+        saving, seen = self._callers.save_cache(self._engine.post), 0
         with ProgressBars(progress) as bars:
             while not saving.closed or seen < len(saving.items):
                 yield Wait(saving, seen)
@@ -75,8 +75,8 @@ class Upkeep:
     def _pages_saved(self, saving: Feed[CacheSaving | CacheSaved]) -> int:
         answer = saving.items[-1] if saving.items else None
         if not isinstance(answer, CacheSaved):
-            assert self._host.error is not None, "unanswered by an engine that serves"
-            raise self._host.error.with_traceback(None)
+            assert self._engine.error is not None, "unanswered by an engine that serves"
+            raise self._engine.error.with_traceback(None)
         if not answer.complete:
             why = "see the warnings for the reason; without one, raise host_cache_bytes; after update_weights none are"
             if ending():  # of which nobody is warned
@@ -87,12 +87,12 @@ class Upkeep:
     def precompiled(self, progress: bool) -> Waits[None]:
         """See `Session.precompiled`."""
         with ProgressBars(progress) as bars:
-            yield from shown(followed(self._machine.preparing, self._machine.stored()), bars)
-        raise_first(self._machine.preparing)
+            yield from shown(followed(self._assembly.preparing, self._assembly.stored()), bars)
+        raise_first(self._assembly.preparing)
 
     def command(self, command: Command) -> Waits[Handled | None]:
         """Have the conductor do something; what an actor handled, if that was asked for and there was anything."""
-        self._host.command(command)
+        self._engine.command(command)
         try:
             yield Wait(command.answer)
         except BaseException:
@@ -100,20 +100,20 @@ class Upkeep:
             raise
         if command.answer.items:
             return command.answer.items[0]
-        if self._host.error is not None:
-            raise self._host.error.with_traceback(None)
+        if self._engine.error is not None:
+            raise self._engine.error.with_traceback(None)
         return None
 
     def close(self) -> Waits[None]:
         """See `Session.close`."""
         try:
-            if self._host.error is None and self._machine.limits.snapshots and not self._host.paused:
+            if self._engine.error is None and self._assembly.limits.snapshots and not self._engine.paused:
                 with suppress(SessionError):
-                    yield Wait(self._callers.save_cache(self._host.post), timeout=CLOSE_SECONDS)
+                    yield Wait(self._callers.save_cache(self._engine.post), timeout=CLOSE_SECONDS)
         finally:  # also where the wait is left: a cancelled scope would not let it begin
-            self._host.stop()
-        if not self._host.elsewhere:
-            yield Wait(self._host.stopped)
+            self._engine.stop()
+        if not self._engine.elsewhere:
+            yield Wait(self._engine.stopped)
 
 
 def _in_a_thread(load: Callable[[], list[Any]]) -> Feed[list[Any] | BaseException]:

@@ -20,7 +20,7 @@ from rekindle.testing.model import (
     next_token,
     score_of,
 )
-from rekindle.testing.session import fake_machine, fake_session
+from rekindle.testing.session import fake_assembly, fake_session
 
 __all__ = [
     "FAKE_MODEL",
@@ -35,8 +35,8 @@ __all__ = [
     "draw_of",
     "expected_of",
     "expected_tokens",
+    "fake_assembly",
     "fake_limits",
-    "fake_machine",
     "fake_session",
     "next_token",
     "score_of",

@@ -8,6 +8,7 @@ from typing import Unpack
 from rekindle.config import Settings, SettingsOptions
 from rekindle.messages import (
     Admit,
+    Archive,
     CacheSaved,
     Copy,
     Dispatched,
@@ -16,12 +17,11 @@ from rekindle.messages import (
     Fetched,
     Gathered,
     Message,
+    Offload,
+    Offloaded,
     Output,
-    Persist,
     Plan,
     Rejected,
-    Save,
-    Saved,
     Started,
     UseWeights,
     WeightsUsed,
@@ -51,7 +51,7 @@ class ByHand:
 
     Attributes:
         in_flight: ticks that are dispatched and not settled, oldest first.
-        saving, fetching: what is on its way to the host tier and from it, oldest first.
+        offloading, fetching: what is on its way to the host tier and from it, oldest first.
         writing: what is on its way to disk, oldest first.
         host_tier, disk_tier: what arrived there.
         started: requests in the order in which they left the waiting queue.
@@ -75,7 +75,7 @@ class ByHand:
         self.writing: deque[Write] = deque()
         self.cache_saved: list[CacheSaved] = []
         self.in_flight: deque[Dispatched] = deque()
-        self.saving: deque[Gathered] = deque()
+        self.offloading: deque[Gathered] = deque()
         self.fetching: deque[tuple[Fetch, Fetched]] = deque()
         self.started: list[int] = []
         self.tokens: defaultdict[int, list[int]] = defaultdict(list)
@@ -89,14 +89,14 @@ class ByHand:
         plans = []
         for answer in self.scheduler.handle(message):
             match answer:
-                case Plan() | Save() | UseWeights():
+                case Plan() | Offload() | UseWeights():
                     self._dispatch(answer)
                     plans += [answer] if isinstance(answer, Plan) else []
                 case Fetch():
                     (fetched,) = self.host_tier.handle(answer)
                     assert isinstance(fetched, Fetched)
                     self.fetching.append((answer, fetched))
-                case Persist():
+                case Archive():
                     (write,) = self.host_tier.handle(answer)
                     assert isinstance(write, Write)
                     self.writing.append(write)
@@ -116,11 +116,11 @@ class ByHand:
                         self.ends[request_id] = end
         return plans
 
-    def _dispatch(self, message: Plan | Save | UseWeights) -> None:
+    def _dispatch(self, message: Plan | Offload | UseWeights) -> None:
         for answer in self._stepper.handle(message):
             match answer:
                 case Gathered():
-                    self.saving.append(answer)
+                    self.offloading.append(answer)
                 case Dispatched():
                     self.in_flight.append(answer)
                 case WeightsUsed(ticket):
@@ -154,13 +154,13 @@ class ByHand:
         """Settle the oldest tick in flight."""
         return self.say(settled(self.in_flight.popleft()))
 
-    def settle_save(self, *, ok: bool = True) -> list[Plan]:
+    def settle_offload(self, *, ok: bool = True) -> list[Plan]:
         """Settle the oldest save; if it is not ok, nothing of it was kept."""
-        gathered = self.saving.popleft()
+        gathered = self.offloading.popleft()
         (saved,) = self.host_tier.handle(gathered)
         if not ok:
             self.host_tier.lose([Copy(entry, None) for entry in gathered.entries])
-            saved = Saved(gathered.save_id, kept=False)
+            saved = Offloaded(gathered.offload_id, kept=False)
         return self.say(saved)
 
     def settle_fetch(self, *, ok: bool = True) -> list[Plan]:
@@ -190,7 +190,7 @@ class ByHand:
         """Settle the oldest of each kind; False if there is none."""
         kinds = (
             (self.fetching, self.settle_fetch),
-            (self.saving, self.settle_save),
+            (self.offloading, self.settle_offload),
             (self.writing, self.settle_write),
             (self.in_flight, self.settle),
         )

@@ -8,6 +8,7 @@ from hashlib import sha256
 from rekindle.buckets import QUERY_BLOCK, Bucket, smallest
 from rekindle.concurrency.mailbox import Mailbox
 from rekindle.messages import (
+    Archive,
     Chunk,
     Copy,
     Dispatched,
@@ -16,13 +17,12 @@ from rekindle.messages import (
     Fetched,
     Gathered,
     Message,
+    Offload,
+    Offloaded,
     Onload,
-    Persist,
     Plan,
     Row,
     Sampled,
-    Save,
-    Saved,
     Scored,
     Settled,
     UseWeights,
@@ -57,16 +57,16 @@ class FakeStepper:
         self._weights = 0
 
     def handle(self, message: Message) -> list[Dispatched | Gathered | WeightsUsed]:
-        """Plan becomes Dispatched, Save becomes Gathered, and UseWeights WeightsUsed."""
+        """Plan becomes Dispatched, Offload becomes Gathered, and UseWeights WeightsUsed."""
         match message:
             case Plan():
                 return [self._dispatch(message)]
-            case Save():
-                return [Gathered(message.save_id, message.entries, tuple(map(self._gather, message.pages)))]
+            case Offload():
+                return [Gathered(message.offload_id, message.entries, tuple(map(self._gather, message.pages)))]
             case UseWeights(ticket):
                 self._weights += 1  # which tells the pages that they computed from all others
                 return [WeightsUsed(ticket)]
-        raise AssertionError(f"the stepper takes Plan, Save and UseWeights, got {message!r}")
+        raise AssertionError(f"the stepper takes Plan, Offload and UseWeights, got {message!r}")
 
     def _dispatch(self, plan: Plan) -> Dispatched:
         """All of a tick is written before any of it is read, as on the device."""
@@ -234,10 +234,10 @@ class FakeHostTier:
         self._dropped_ahead: set[int] = set()
         self._lost: set[int] = set()
 
-    def handle(self, message: Message) -> list[Saved | Fetched | Write]:
-        """Gathered becomes Saved, Fetch becomes Fetched, Persist becomes Write, and Drop nothing."""
+    def handle(self, message: Message) -> list[Offloaded | Fetched | Write]:
+        """Gathered becomes Offloaded, Fetch becomes Fetched, Archive becomes Write, and Drop nothing."""
         match message:
-            case Gathered(save_id, entries, contents):
+            case Gathered(offload_id, entries, contents):
                 assert list(entries) == sorted({*entries}), "the entries of a save are not ascending"
                 assert self._newest < entries[0], "an entry that another save has, or that a later save has"
                 self._newest = entries[-1]
@@ -245,19 +245,19 @@ class FakeHostTier:
                 self.entries |= {entry: content for entry, content in new if entry not in self._dropped_ahead}
                 self._dropped_ahead.difference_update(entries)
                 assert len(self.entries) <= self._capacity, "more is saved than there is room for"
-                return [Saved(save_id, kept=True)]
+                return [Offloaded(offload_id, kept=True)]
             case Fetch(request_id, copies):
                 found = {copy: self._read(copy) for copy in copies}
                 bad = tuple(copy for copy, content in found.items() if content is None)
                 staged = None if bad else tuple(content for content in found.values() if content is not None)
                 return [Fetched(request_id, staged, bad)]
-            case Persist(pages, entries, used):
+            case Archive(pages, entries, used):
                 return [Write(pages, tuple(self.entries[entry] for entry in entries), used)]
             case Drop(entries):
                 for entry in entries:
                     self._drop(entry)
                 return []
-        raise AssertionError(f"the host tier takes Gathered, Fetch, Persist and Drop, got {message!r}")
+        raise AssertionError(f"the host tier takes Gathered, Fetch, Archive and Drop, got {message!r}")
 
     def lose(self, copies: Collection[Copy]) -> None:
         """Let those of these copies that are there be bad from now on, on disk too."""

@@ -7,9 +7,9 @@ from rekindle.concurrency.threads import soon
 from rekindle.config import Settings, SettingsOptions
 from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.engine.actors.intake import Intake
+from rekindle.engine.assembly import Assembly
 from rekindle.engine.engine import Actors
-from rekindle.engine.host import Host
-from rekindle.engine.machine import Machine
+from rekindle.engine.thread import EngineThread
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.stats import Stats
@@ -21,15 +21,15 @@ from rekindle.testing.device import FakeDiskTier, FakeHostTier, FakeSettler, Fak
 from rekindle.testing.model import FAKE_MODEL, VOCAB_SIZE
 
 
-def fake_machine(
+def fake_assembly(
     limits: Limits,
     *,
     tokenizer: Tokenizer | None = None,
     eos_ids: Collection[int] = (),
     settler: FakeSettler | None = None,
     free: Callable[[], None] = lambda: None,
-) -> Machine:
-    """A machine around the fake device, built at once; `free` is called when it would free the real one."""
+) -> Assembly:
+    """Build an assembly around the fake device, at once; `free` is called when it would free the real one."""
     scheduler, disk_tier = CheckedScheduler(limits), FakeDiskTier()
     actors = Actors(
         intake=Intake(tokenizer, VOCAB_SIZE, frozenset(eos_ids), limits.max_context),
@@ -40,7 +40,7 @@ def fake_machine(
         host_tier=FakeHostTier(limits.host_pages, disk_tier),
         disk_tier=disk_tier,
     )
-    return Machine(
+    return Assembly(
         source="fake",
         model=FAKE_MODEL,
         limits=limits,
@@ -59,11 +59,11 @@ def fake_machine(
     )
 
 
-def fake_session(machine: Machine | None = None, **settings: Unpack[SettingsOptions]) -> Session:
-    """A session on a machine of `fake_machine`, by default one with these settings; it serves when this returns."""
+def fake_session(assembly: Assembly | None = None, **settings: Unpack[SettingsOptions]) -> Session:
+    """Return a session that serves on a `fake_assembly`, by default on one with these settings."""
     parsed = Settings(**settings)
-    made = machine or fake_machine(fake_limits(**settings))
+    made = assembly or fake_assembly(fake_limits(**settings))
     callers = Callers(parsed.max_waiting)
-    host = Host(lambda report: made, callers.deliver, callers.fail_all)
-    host.opening.grown_blocking(0)
-    return Session(host, made, callers)
+    engine = EngineThread(lambda report: made, callers.deliver, callers.fail_all)
+    engine.opening.grown_blocking(0)
+    return Session(engine, made, callers)

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from rekindle import markup
 from rekindle.engine.handled import Handled
-from rekindle.engine.host import Host
+from rekindle.engine.thread import EngineThread
 from rekindle.errors import ConfigError, SessionError, StorageError
 from rekindle.markup import counted
 from rekindle.store.directory import atomic_write
@@ -27,17 +27,17 @@ class Trace:
     Of each message it keeps words and small numbers, some 600 bytes: no array, and of a text its beginning alone.
 
     Args:
-        host: of the engine.
+        engine: the thread that it lives on.
         most: messages that are kept; of more, the oldest are dropped, and how many is said.
 
     Raises:
         ConfigError: `most` is no positive integer.
     """
 
-    def __init__(self, host: Host, most: int):
+    def __init__(self, engine: EngineThread, most: int):
         if type(most) is not int or most < 1:
             raise ConfigError(f"most must be a positive integer, the messages to keep; got {most!r:.80}")
-        self._watching: Watching | None = Watching(host, self._see)
+        self._watching: Watching | None = Watching(engine, self._see)
         self._lock = threading.Lock()
         self._kept: deque[Seen] = deque(maxlen=most)
         self._count = 0

@@ -4,7 +4,7 @@ import threading
 from types import TracebackType
 
 from rekindle.engine.handled import Handled, See
-from rekindle.engine.host import Host
+from rekindle.engine.thread import EngineThread
 from rekindle.errors import ConfigError
 
 
@@ -12,17 +12,17 @@ class Watching:
     """Has a function told of every message within a `with` statement.
 
     Args:
-        host: of the engine.
+        engine: the thread that it lives on.
         see: called on the engine's thread. After an error it is called no more, and leaving the `with` raises it.
 
     Raises:
         ConfigError: `see` is no function.
     """
 
-    def __init__(self, host: Host, see: See):
+    def __init__(self, engine: EngineThread, see: See):
         if not callable(see):
             raise ConfigError(f"see must be a function that takes a rekindle.Handled, got {see!r:.80}")
-        self._host, self._function = host, see
+        self._engine, self._function = engine, see
         self._error: Exception | None = None
         self._watches = False
         self._lock = threading.RLock()
@@ -33,12 +33,12 @@ class Watching:
 
     def __enter__(self) -> "Watching":
         self._error = None
-        self._host.watch(self._see)
+        self._engine.watch(self._see)
         self._watches = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._host.unwatch(self._see)
+        self._engine.unwatch(self._see)
         with self._lock:  # the engine may be telling of a message at this moment
             self._watches = False
         if self._error is not None and error is None:

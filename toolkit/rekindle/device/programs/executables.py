@@ -46,22 +46,22 @@ class Executables:
         self._programs = programs
         self._capacity = capacity
         self._shelf = shelf
-        self._held: OrderedDict[Key, Program] = OrderedDict()
+        self._ready: OrderedDict[Key, Program] = OrderedDict()
         self._coming: dict[Key, Future[Program]] = {}
         self._planned: set[Key] = set()
         self._workers = Workers(self._make, self.stop)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._ready)
 
     def find(self, key: Key) -> Program | None:
         """A program if it is ready. The caller's reference keeps it alive whatever is given up."""
         self._workers.called()
         with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-            return self._held.get(key)
+            if key in self._ready:
+                self._ready.move_to_end(key)
+            return self._ready.get(key)
 
     def prepare(self, keys: Iterable[Key], *, patient: bool = False) -> list[Future[Program]]:
         """Begin to make these programs, in their order, and say when each is ready.
@@ -80,7 +80,7 @@ class Executables:
     def obtain(self, key: Key) -> Future[Program]:
         """A program as soon as can be."""
         with self._lock:
-            missed = key in self._planned and key not in self._held and key not in self._coming
+            missed = key in self._planned and key not in self._ready and key not in self._coming
             if key in self._coming:
                 self._workers.hurry(key)
             future = self._ask(key, self._workers.now)
@@ -120,9 +120,9 @@ class Executables:
             future.set_exception(SessionClosed("the session was closed before the program was made"))
 
     def _ask(self, key: Key, begin: Callable[[Key], None]) -> Future[Program]:
-        if key in self._held:
+        if key in self._ready:
             future: Future[Program] = Future()
-            future.set_result(self._held[key])
+            future.set_result(self._ready[key])
             return future
         if key not in self._coming:
             self._coming[key] = Future()
@@ -158,9 +158,9 @@ class Executables:
                 warnings.warn(f"the program {program_name(key)!r} is not stored: {error}", RuntimeWarning, stacklevel=2)
 
     def _keep(self, key: Key, program: Program) -> None:
-        self._held[key] = program
-        while len(self._held) > self._capacity:
-            self._held.popitem(last=False)
+        self._ready[key] = program
+        while len(self._ready) > self._capacity:
+            self._ready.popitem(last=False)
 
     def _warn(self, key: Key, reason: str) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ from anyio import to_thread
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from rekindle.errors import StorageError
-from rekindle.messages import Copy, Drop, Fetch, Fetched, Gathered, Message, Persist, Saved, Write
+from rekindle.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write
 
 
 class Copies(Protocol):
@@ -104,18 +104,18 @@ class HostTier:
         self._entries.clear()
 
     async def handle(self, message: Message) -> list[Message]:
-        """Gathered becomes Saved, Fetch Fetched, and Persist Write; Drop frees entries, also some still to come."""
+        """Gathered becomes Offloaded, Fetch Fetched, and Archive Write; Drop frees entries, also some still to come."""
         match message:
-            case Gathered(save_id, entries, pages):
-                return [Saved(save_id, await self._keep(entries, pages))]
+            case Gathered(offload_id, entries, pages):
+                return [Offloaded(offload_id, await self._keep(entries, pages))]
             case Fetch(request_id, copies):
                 return [await self._fetch(request_id, copies)]
-            case Persist(pages, entries, used):
+            case Archive(pages, entries, used):
                 return [Write(pages, tuple(self._entries.get(entry) for entry in entries), used)]
             case Drop(entries):
                 self._drop(entries)
                 return []
-        raise TypeError(f"the host tier takes Gathered, Fetch, Persist and Drop, got {message!r}")
+        raise TypeError(f"the host tier takes Gathered, Fetch, Archive and Drop, got {message!r}")
 
     async def _keep(self, entries: Sequence[int], pages: Sequence[Any]) -> bool:
         """Keep all of the pages that are still wanted or, where they would exceed the bound or did not come, none."""

@@ -21,9 +21,9 @@ from rekindle.messages import (
     Dispatched,
     Gathered,
     Message,
+    Offload,
     Onload,
     Plan,
-    Save,
     UseWeights,
     WeightsUsed,
 )
@@ -40,7 +40,7 @@ class Stepper:
         self._limits = limits
 
     async def handle(self, message: Message) -> list[Message]:
-        """Plan becomes Dispatched, Save Gathered, and UseWeights WeightsUsed.
+        """Plan becomes Dispatched, Offload Gathered, and UseWeights WeightsUsed.
 
         A bucket whose program is not ready is served by the next larger one that is. Only where there is none, this
         waits for the program.
@@ -48,12 +48,12 @@ class Stepper:
         match message:
             case Plan():
                 return [await self._dispatch(message)]
-            case Save():
+            case Offload():
                 return [await self._gather(message)]
             case UseWeights(ticket, weights):
                 self._executables.weights = weights
                 return [WeightsUsed(ticket)]
-        raise TypeError(f"the stepper takes Plan, Save and UseWeights, got {message!r}")
+        raise TypeError(f"the stepper takes Plan, Offload and UseWeights, got {message!r}")
 
     async def _dispatch(self, plan: Plan) -> Dispatched:
         for onload in plan.onloads:
@@ -70,13 +70,13 @@ class Stepper:
         outputs.tokens.copy_to_host_async()
         return dispatched(plan, bucket, self._limits.max_running, outputs)
 
-    async def _gather(self, save: Save) -> Gathered:
+    async def _gather(self, save: Offload) -> Gathered:
         program = await self._program(GATHER)
         try:  # on CPU, a program that only copies may be run within its call
             contents = await to_thread.run_sync(_gathered, program, self._pages, save)
         except jax.errors.JaxRuntimeError:  # no room beside the pool: what leaves it uncopied is computed again
             contents = ()
-        return Gathered(save.save_id, save.entries, contents)
+        return Gathered(save.offload_id, save.entries, contents)
 
     async def _scatter(self, onload: Onload) -> None:
         program = await self._program(SCATTER)
@@ -135,7 +135,7 @@ def _first(futures: Sequence[Future[Program]]) -> None:
         future.result()
 
 
-def _gathered(program: Program, pages: Pages, save: Save) -> tuple[jax.Array, ...]:
+def _gathered(program: Program, pages: Pages, save: Offload) -> tuple[jax.Array, ...]:
     return tuple(program(pages, np.int32(page)) for page in save.pages)
 
 

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable
 
-from rekindle.scheduler.cache.archive import Archive
 from rekindle.scheduler.cache.lru import OldestFirst
 from rekindle.scheduler.cache.nodes import FORGOTTEN, Evicted, Node
+from rekindle.scheduler.cache.records import Records
 
 
 class Ledger:
     """What is known of all nodes without walking the tree.
 
     In both tiers of memory the next to leave is a node without locks that has no child in that tier. Three queues hold
-    exactly those nodes: `to_evict` of the device pages, `to_prune` of the host copies, `to_save` of the unsaved device
+    exactly those nodes: `to_evict` of the device pages, `to_prune` of the host copies, `to_offload` of the device
     pages. Nothing leaves the disk of itself.
 
     Args:
@@ -25,14 +25,14 @@ class Ledger:
         evictable: how many have a device page, and no lock on them or below them.
     """
 
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
+    def __init__(self, records: Records) -> None:
+        self._records = records
         self.nodes = self.device_pages = self.host_pages = self.in_both = self.evictable = 0
         self.to_evict: OldestFirst[Node] = OldestFirst()
-        self.to_save: OldestFirst[Node] = OldestFirst()
+        self.to_offload: OldestFirst[Node] = OldestFirst()
         self.to_prune: OldestFirst[Node] = OldestFirst()
 
-    def hold(self, node: Node, used: int) -> None:
+    def lock(self, node: Node, used: int) -> None:
         """Count one more lock on it or below it."""
         node.locks += 1
         node.last_used = used
@@ -40,7 +40,7 @@ class Ledger:
             self.evictable -= node.page is not None
             self.place(node)
 
-    def release(self, node: Node, used: int) -> None:
+    def unlock(self, node: Node, used: int) -> None:
         """Count one lock less."""
         assert node.locks, "unlocked more often than locked"
         node.locks -= 1
@@ -56,9 +56,9 @@ class Ledger:
         device = (page is not None) - (node.page is not None)
         copies = (host is not None) - (node.host is not None)
         both = (page is not None and host is not None) - (node.page is not None and node.host is not None)
-        parent.unsaved_children -= node.unsaved
+        parent.device_only_children -= node.device_only
         node.page, node.host, node.saving = page, host, saving
-        parent.unsaved_children += node.unsaved
+        parent.device_only_children += node.device_only
         parent.device_children += device
         parent.host_children += copies
         self.device_pages += device
@@ -74,7 +74,7 @@ class Ledger:
         node.last_used = FORGOTTEN
         if node.saving:
             self.move(node, node.page, None)
-        self._archive.remove(node, into)
+        self._records.remove(node, into)
 
     def cut(self, node: Node, into: Evicted) -> None:
         """Take a node and all below it out of the tree; nothing of it that has a device page is locked."""
@@ -83,7 +83,7 @@ class Ledger:
         del parent.children[node.key]
         parent.device_children -= node.page is not None
         parent.host_children -= node.host is not None
-        parent.unsaved_children -= node.unsaved
+        parent.device_only_children -= node.device_only
         self.place(parent)
         stack = [node]
         while stack:
@@ -101,7 +101,7 @@ class Ledger:
                 self.in_both -= below.page is not None
             below.page = below.host = None
             below.saving = False
-            self._archive.remove(below, into)
+            self._records.remove(below, into)
             self.place(below)
 
     def place(self, node: Node) -> None:
@@ -111,10 +111,10 @@ class Ledger:
             self.to_evict.put(node)
         else:
             self.to_evict.discard(node)
-        if free and node.unsaved and not node.unsaved_children and node.last_used != FORGOTTEN:
-            self.to_save.put(node)
+        if free and node.device_only and not node.device_only_children and node.last_used != FORGOTTEN:
+            self.to_offload.put(node)
         else:
-            self.to_save.discard(node)
+            self.to_offload.discard(node)
         if free and node.host is not None and not node.host_children:
             self.to_prune.put(node)
         else:
@@ -133,13 +133,13 @@ class Ledger:
         free = [node for node in warm if not node.locks]
         assert self.evictable == len(free), "pages that can be evicted are miscounted"
         evict = [node for node in free if all(child.page is None for child in node.children.values())]
-        save = [n for n in free if n.unsaved and n.last_used != FORGOTTEN and not _any_unsaved(n)]
+        save = [n for n in free if n.device_only and n.last_used != FORGOTTEN and not _any_device_only(n)]
         prune = [n for n in held if not n.locks and all(child.host is None for child in n.children.values())]
-        for queue, right in ((self.to_evict, evict), (self.to_save, save), (self.to_prune, prune)):
+        for queue, right in ((self.to_evict, evict), (self.to_offload, save), (self.to_prune, prune)):
             queue.check()
             assert len(queue) == len(right), "a queue has nodes that do not belong there"
             assert all(node in queue for node in right), "a queue lacks a node"
 
 
-def _any_unsaved(node: Node) -> bool:
-    return any(child.unsaved for child in node.children.values())
+def _any_device_only(node: Node) -> bool:
+    return any(child.device_only for child in node.children.values())

@@ -27,7 +27,7 @@ class Node:
         digest: its `digest_of`, once somebody asked for it.
         device_children: how many children have a device page.
         host_children: how many children have a host copy.
-        unsaved_children: how many children have a device page that is neither saved nor being saved.
+        device_only_children: how many children have a device page and no host copy.
         depth: how many nodes are above it.
     """
 
@@ -45,7 +45,7 @@ class Node:
     digest: bytes | None = field(default=None, repr=False)
     device_children: int = 0
     host_children: int = 0
-    unsaved_children: int = 0
+    device_only_children: int = 0
     depth: int = 0
     children: dict[bytes, "Node"] = field(default_factory=dict, repr=False)
 
@@ -69,7 +69,7 @@ class Node:
         return self.page is not None or self.parent is None
 
     @property
-    def unsaved(self) -> bool:
+    def device_only(self) -> bool:
         """Whether it has a device page and no copy in the host tier, and nobody is making one."""
         return self.page is not None and self.host is None and not self.saving
 
@@ -110,7 +110,9 @@ class Node:
             assert self.digest == digest_below(above, self.key), "a digest of something else"
         assert self.device_children == sum(child.page is not None for child in children), "device pages are miscounted"
         assert self.host_children == sum(child.host is not None for child in children), "host copies are miscounted"
-        assert self.unsaved_children == sum(child.unsaved for child in children), "unsaved pages are miscounted"
+        assert self.device_only_children == sum(child.device_only for child in children), (
+            "pages on the device alone are miscounted"
+        )
         assert self.locks >= sum(child.locks for child in children), "a lock does not hold its whole path"
         for key, child in self.children.items():
             assert child.parent is self, "a child has another parent"

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from rekindle.page import StoredPage, digest_below
-from rekindle.scheduler.cache.archive import Archive
 from rekindle.scheduler.cache.ledger import Ledger
 from rekindle.scheduler.cache.nodes import Node, digest_of
+from rekindle.scheduler.cache.records import Records
 from rekindle.scheduler.cache.roots import Roots
 
 
@@ -17,10 +17,10 @@ class Restorer:
         width: bytes of a node's key.
     """
 
-    def __init__(self, roots: Roots, ledger: Ledger, archive: Archive, width: int):
+    def __init__(self, roots: Roots, ledger: Ledger, records: Records, width: int):
         self._roots = roots
         self._ledger = ledger
-        self._archive = archive
+        self._records = records
         self._width = width
 
     def restore(self, pages: Iterable[StoredPage]) -> list[int]:
@@ -56,5 +56,5 @@ class Restorer:
             self._ledger.nodes += 1
         elif node.disk is not None:
             return node if node.disk == page.record else None
-        self._archive.change(node, page.record)
+        self._records.change(node, page.record)
         return node

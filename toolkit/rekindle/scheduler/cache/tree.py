@@ -20,9 +20,9 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
 from rekindle.page import StoredPage
-from rekindle.scheduler.cache.archive import Archive
 from rekindle.scheduler.cache.ledger import Ledger
 from rekindle.scheduler.cache.nodes import FORGOTTEN, Evicted, Node, digest_of
+from rekindle.scheduler.cache.records import Records
 from rekindle.scheduler.cache.restore import Restorer
 from rekindle.scheduler.cache.roots import Roots
 
@@ -41,9 +41,9 @@ class PrefixTree:
         self._width = page_size * array("i").itemsize
         self._uses = 0
         self._roots = Roots()
-        self._archive = Archive()
-        self._ledger = Ledger(self._archive)
-        self._restorer = Restorer(self._roots, self._ledger, self._archive, self._width)
+        self._records = Records()
+        self._ledger = Ledger(self._records)
+        self._restorer = Restorer(self._roots, self._ledger, self._records, self._width)
 
     # Reading
 
@@ -70,7 +70,7 @@ class PrefixTree:
     @property
     def disk_pages(self) -> int:
         """How many nodes have a copy on disk."""
-        return len(self._archive.records)
+        return len(self._records.records)
 
     @property
     def evictable(self) -> int:
@@ -119,7 +119,7 @@ class PrefixTree:
 
     def node_of_record(self, record: int) -> Node | None:
         """The node that has this copy on disk."""
-        return self._archive.records.get(record)
+        return self._records.records.get(record)
 
     def key_of(self, tokens: Sequence[int]) -> bytes | None:
         """The key of one page of tokens; None if they are fewer."""
@@ -133,7 +133,7 @@ class PrefixTree:
         """Assert every invariant, by a walk over the whole tree."""
         self._roots.check(self._width)
         self._ledger.check(self.walk())
-        self._archive.check(self.walk())
+        self._records.check(self.walk())
 
     # Locks
 
@@ -153,14 +153,14 @@ class PrefixTree:
         assert upward[-1] in self._roots, "a root that was dropped cannot be locked: ask for it again"
         used = self._use(upward[-1])
         for each in upward:
-            self._ledger.hold(each, used)
+            self._ledger.lock(each, used)
 
     def unlock(self, node: Node) -> None:
         """Give back one lock of the node, gone or not; its path counts as used until now."""
         upward = node.upward()
         used = self._use(upward[-1])
         for each in upward:
-            self._ledger.release(each, used)
+            self._ledger.unlock(each, used)
         self._roots.drop_if_empty(upward[-1])
 
     # Device tier
@@ -187,12 +187,12 @@ class PrefixTree:
                 # Locked from the start, so neither it nor its parent belongs into a queue.
                 child = node.children[key] = Node(key, node, page, locks=1, last_used=tip.last_used)
                 node.device_children += 1
-                node.unsaved_children += 1
+                node.device_only_children += 1
                 if not created:
-                    self._archive.place(child)  # what follows is below a new page, which is not on disk
+                    self._records.place(child)  # what follows is below a new page, which is not on disk
                 created += 1
             else:
-                self._ledger.hold(child, tip.last_used)
+                self._ledger.lock(child, tip.last_used)
                 if child.page is None:
                     self._ledger.move(child, page, child.host)
                 else:
@@ -240,18 +240,18 @@ class PrefixTree:
 
     # Host tier
 
-    def next_to_save(self, count: int) -> list[Node]:
+    def next_to_offload(self, count: int) -> list[Node]:
         """Up to `count` nodes to copy to the host tier, least recently used first, tails before heads.
 
         They count as being saved until `saved` or `save_failed`; meanwhile they may be locked, and evicted too.
         """
         nodes: list[Node] = []
-        while len(nodes) < count and (node := self._ledger.to_save.pop()) is not None:
+        while len(nodes) < count and (node := self._ledger.to_offload.pop()) is not None:
             self._ledger.move(node, node.page, None, saving=True)
             nodes.append(node)
         return nodes
 
-    def copied(self, node: Node, entry: int) -> None:
+    def offloaded(self, node: Node, entry: int) -> None:
         """Give a host copy to a node that has a page and none, locked or not."""
         assert node.page is not None, "a copy of a page that is not there"
         assert node.host is None, "a second copy"
@@ -299,19 +299,19 @@ class PrefixTree:
         A node is chosen if its parent is a root, or on disk, or being archived, as it is once it is chosen itself. They
         count as being archived until `archived` or `archive_failed`, and may lose their other tiers meanwhile.
         """
-        return self._archive.choose(count)
+        return self._records.choose(count)
 
     def archived(self, node: Node, record: int) -> bool:
         """The node's copy is on disk. False if it is not wanted any more: then the record is the caller's to forget."""
         if not node.archiving:
             return False
-        self._archive.change(node, record)
+        self._records.change(node, record)
         return True
 
     def archive_failed(self, node: Node) -> None:
         """The node could not be copied to disk: it may be chosen again, after all others that are due now."""
         if node.archiving:
-            self._archive.change(node, None)
+            self._records.change(node, None)
 
     def crowded_out(self, record: int) -> Evicted:
         """A copy left the disk to make room: as `drop_disk`, but it is not due again until a request found it.
@@ -328,7 +328,7 @@ class PrefixTree:
         for each in reversed(node.upward()):
             if each.crowded_out:
                 each.crowded_out = False
-                self._archive.place(each)
+                self._records.place(each)
 
     def drop_disk(self, record: int) -> Evicted:
         """Forget a copy on disk, locked or not, as when it proved unreadable or its store let it go.
@@ -345,7 +345,7 @@ class PrefixTree:
             return dropped
         if node.in_memory:
             dropped.records.append(record)
-            self._archive.change(node, None)
+            self._records.change(node, None)
         else:
             self._cut(node, dropped)
         return dropped

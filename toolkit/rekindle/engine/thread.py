@@ -1,4 +1,4 @@
-"""The daemon thread that one engine lives on: it builds the machine, then serves until it is told to stop."""
+"""The daemon thread that one engine lives on: it builds the assembly, then serves until it is told to stop."""
 
 import asyncio
 import os
@@ -11,17 +11,17 @@ from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.mailbox import Mailbox
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import Work
+from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Command
 from rekindle.engine.engine import Deliver, Engine
 from rekindle.engine.handled import Pending, See
-from rekindle.engine.machine import Machine
 from rekindle.errors import EngineFailed, SessionClosed
 from rekindle.messages import Message
 
-Build = Callable[[Report], Machine]
+Build = Callable[[Report], Assembly]
 
 
-class Host:
+class EngineThread:
     """Starts at once. `opening` tells how far it is and is closed when it serves or has failed, `stopped` is closed
     when its thread has freed the device memory.
 
@@ -29,7 +29,7 @@ class Host:
     `rekindle.concurrency.threads`.
 
     Args:
-        build: makes the machine, on the engine's thread.
+        build: makes the assembly, on the engine's thread.
         deliver: takes the messages for callers, on the engine's thread.
         ended: told once, with an error for all who still wait, when the engine has stopped for any reason.
     """
@@ -38,7 +38,7 @@ class Host:
         self.opening: Feed[Progress] = Feed()
         self.stopped: Feed[None] = Feed()
         self._error: Exception | None = None
-        self.machine: Machine | None = None
+        self.assembly: Assembly | None = None
         self._engine: Engine | None = None
         self._build, self._deliver, self._ended = build, deliver, ended
         self._stop: Mailbox[None] = Mailbox()
@@ -111,8 +111,8 @@ class Host:
 
     def _main(self) -> None:
         try:
-            machine = self.machine = self._build(self._report)
-            self._engine = Engine(machine.actors, self._deliver)
+            self.assembly = self._build(self._report)
+            self._engine = Engine(self.assembly.actors, self._deliver)
             anyio.run(self._serve)
             self._error = SessionClosed(
                 "the session is closed, by close() or because nothing held it any more; open another with "
@@ -124,8 +124,8 @@ class Host:
         if self._engine is not None:
             self._engine.conductor.close()
         try:
-            if self.machine is not None:
-                self.machine.free()
+            if self.assembly is not None:
+                self.assembly.free()
         finally:  # whatever a device that has failed says of it, nobody is kept waiting
             self.opening.close()
             self.stopped.close()

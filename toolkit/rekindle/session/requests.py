@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.engine.host import Host
-from rekindle.engine.machine import Machine
+from rekindle.engine.assembly import Assembly
+from rekindle.engine.thread import EngineThread
 from rekindle.messages import Prompt
 from rekindle.request import SamplingOptions, SamplingParams, check_length, draws
 from rekindle.results import Generation
@@ -13,30 +13,30 @@ from rekindle.session.callers import Callers
 from rekindle.session.handle import Handle
 
 
-class Asking:
+class Requests:
     """Puts requests on their way.
 
     Args:
-        host, machine, callers: what serves them.
+        engine, assembly, callers: what serves them.
         options: sampling options of calls that do not give them.
     """
 
-    def __init__(self, host: Host, machine: Machine, callers: Callers, options: Mapping[str, Any]):
-        self._host, self._machine, self._callers, self._options = host, machine, callers, options
+    def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers, options: Mapping[str, Any]):
+        self._engine, self._assembly, self._callers, self._options = engine, assembly, callers, options
 
     @property
     def vocab_size(self) -> int:
         """Token ids are below it."""
-        return self._machine.model.vocab_size
+        return self._assembly.model.vocab_size
 
     @property
     def served(self) -> bool:
         """Whether the session neither is closed nor has failed."""
-        return self._host.error is None
+        return self._engine.error is None
 
-    def with_options(self, options: Mapping[str, Any]) -> "Asking":
+    def with_options(self, options: Mapping[str, Any]) -> "Requests":
         """The same with more options that need not be given."""
-        return Asking(self._host, self._machine, self._callers, {**self._options, **options})
+        return Requests(self._engine, self._assembly, self._callers, {**self._options, **options})
 
     def one(self, prompt: Prompt, options: SamplingOptions, *, wait: bool, hold: bool = False) -> Handle:
         """One request.
@@ -62,15 +62,15 @@ class Asking:
 
     def _params(self, options: SamplingOptions) -> SamplingParams:
         params = SamplingParams.from_options({**self._options, **options})
-        params.check_against(self.vocab_size, self._machine.limits.max_logprobs)
+        params.check_against(self.vocab_size, self._assembly.limits.max_logprobs)
         return params
 
     def _submit(self, prompt: Prompt, params: SamplingParams, *, wait: bool, hold: bool) -> Handle:
-        if self._host.error is not None:
-            raise self._host.error.with_traceback(None)
+        if self._engine.error is not None:
+            raise self._engine.error.with_traceback(None)
         if isinstance(prompt, tuple):  # text has to be tokenized first, which the intake does
-            check_length(prompt, self._machine.limits.max_context)
-        return self._callers.submit(prompt, params, self._host.post, wait=wait, hold=hold)
+            check_length(prompt, self._assembly.limits.max_context)
+        return self._callers.submit(prompt, params, self._engine.post, wait=wait, hold=hold)
 
 
 @dataclass(frozen=True)

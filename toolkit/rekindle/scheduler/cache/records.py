@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from rekindle.scheduler.cache.nodes import Evicted, Node
 
 
-class Archive:
+class Records:
     """The records of all nodes, and the queue of those that are due for one.
 
     A page is due once its parent is on disk or on its way there, so that what is on disk can be found from its root.

@@ -49,7 +49,7 @@ LOADED_AT_ONCE = 3
 
 
 @dataclass(frozen=True)
-class Machine:
+class Assembly:
     """What `build` made.
 
     Attributes:
@@ -92,7 +92,7 @@ def build(
     *,
     compose: Compose | None = None,
     family: Family | None = None,
-) -> Machine:
+) -> Assembly:
     """Load a model, allocate its pages, and make the programs that `settings.precompile` says.
 
     Args:
@@ -129,7 +129,7 @@ def build(
     except BaseException:
         running.free()
         raise
-    return Machine(
+    return Assembly(
         source=checkpoint.source,
         model=checkpoint.config,
         limits=limits,
@@ -154,7 +154,7 @@ class Parts:
 
     Attributes:
         executables: with the weights.
-        preparing: as in `Machine`.
+        preparing: as in `Assembly`.
         pages, slots: the state of an idle engine.
         stored: the snapshot of the prefix cache.
     """
@@ -182,7 +182,7 @@ class Running:
     seconds: float
 
     def stats(self) -> Stats:
-        """See `Machine`, like the others."""
+        """See `Assembly`, like the others."""
         made = self.parts.executables
         return Stats(self.scheduler.stats, len(made), made.loads, made.compilations, made.unexpected)
 
