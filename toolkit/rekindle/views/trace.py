@@ -17,7 +17,7 @@ from rekindle.views.drawing import Drawing
 from rekindle.views.records import Seen, seen
 from rekindle.views.timeline import drawing as timeline_drawing
 from rekindle.views.timeline import perfetto
-from rekindle.views.timeline.timeline import Timeline
+from rekindle.views.timeline.courses import Timeline
 from rekindle.views.watching import Watching
 
 
