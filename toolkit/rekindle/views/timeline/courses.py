@@ -35,16 +35,19 @@ class Cell:
     Attributes:
         start: the position of the first token; None for a decode row.
         tokens: how many tokens were computed.
-        prefill: whether they are a chunk of known tokens; otherwise they are the one token of a decode row.
         samples: whether a new token was sampled.
         given: whether the request got the new token.
     """
 
     start: int | None
     tokens: int
-    prefill: bool
     samples: bool
     given: bool = False
+
+    @property
+    def prefill(self) -> bool:
+        """Whether its tokens are a chunk; otherwise they are the one token of a decode row."""
+        return self.start is not None
 
 
 @dataclass(slots=True)
@@ -236,9 +239,9 @@ class Timeline:
         for request in plan.preempted:
             self._course(request).lost.append(tick)
         for part in plan.chunks:
-            self._course(part.request).cells[tick] = Cell(part.start, part.tokens, True, part.samples)
+            self._course(part.request).cells[tick] = Cell(part.start, part.tokens, part.samples)
         for request in plan.rows:
-            self._course(request).cells[tick] = Cell(None, 1, False, True)
+            self._course(request).cells[tick] = Cell(None, 1, True)
 
     def _read_back(self, number: int, at: float) -> None:
         tick = self.ticks.get(number)

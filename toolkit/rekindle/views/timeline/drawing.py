@@ -78,14 +78,7 @@ class _Frame:
 def draw(
     timeline: Timeline, requests: Collection[int] | None = None, ticks: range | None = None, note: str = ""
 ) -> Drawing:
-    """Draw a timeline, as far as it fits.
-
-    Args:
-        requests: the ids of the requests to draw; None for all.
-        ticks: the numbers of the ticks to draw. None stands for all, or if not all requests are drawn, for those in
-            which the drawn requests were there.
-        note: a last remark below the picture.
-    """
+    """Draw what `view` chooses of a timeline, and a note below it."""
     drawn = view(timeline, requests, ticks)
     below = "; ".join([*drawn.hidden, *([note] if note else [])])
     return Drawing(_svg(drawn, below), _text(drawn, below))
