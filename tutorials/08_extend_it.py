@@ -55,8 +55,8 @@ def shortest_first(candidate):
 
 
 # %% [markdown]
-# `not candidate.started` puts the requests first that lost their pages. These pages are still in the prefix cache. But the
-# longer such a request waits, the more of its pages are evicted and have to be computed again.
+# `not candidate.started` puts the requests first that lost their pages. These pages are still in the prefix cache. But
+# the longer such a request waits, the more of its pages are evicted and have to be computed again.
 #
 # Now one request runs, and eight more come: three with a document, five without. All are submitted while the session is
 # paused, so that nothing depends on how fast this cell is.

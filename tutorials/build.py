@@ -41,7 +41,7 @@ def main() -> None:
     """Run the tutorials that the command line names, or all of them; exit with 1 if one is unfit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="such as 01 or 01_first_words (default: all)")
-    parser.add_argument("--write", action="store_true", help="write the notebooks instead of comparing the committed ones")
+    parser.add_argument("--write", action="store_true", help="write the notebooks, do not compare them")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one tutorial (default: %(default)s)")
     options = parser.parse_args()
     unfit = 0
