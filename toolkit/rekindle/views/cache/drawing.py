@@ -114,7 +114,7 @@ def _svg(rows: Sequence[_Row], hottest: int, title: str) -> str:
     facts = max((len(row.run.facts) for row in rows if row.run), default=0)
     right = max(MIN_FACTS_WIDTH, BAR_WIDTH + CHARACTER * facts + 12)
     parts = [words(4, 15, f"{title}: {LEGEND}; the bar shows hits")]
-    tops: dict[int, int] = {}  # of the last row of each depth
+    tops: dict[int, int] = {}  # the top of the last row of each depth
     for place, row in enumerate(rows, 1):
         left, top = 4 + row.depth * indent, place * ROW_HEIGHT
         tops[row.depth] = top

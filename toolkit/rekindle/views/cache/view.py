@@ -80,7 +80,7 @@ class CacheView:
 
     @property
     def _tiers(self) -> tuple[tuple[str, str, int, int], ...]:
-        """(the tier, where that is, its pages, their bytes) for each tier."""
+        """The name of each tier, where its pages are, how many they are, and their bytes."""
         return (
             (f"{LETTERS['device']} device", "on the device", self.device_pages, self.device_bytes),
             (f"{LETTERS['host']} host memory", "in host memory", self.host_pages, self.host_bytes),
