@@ -81,6 +81,16 @@ async def test_one_stream_and_one_handle_are_of_one_draw(session: Session) -> No
             call(**ask)
 
 
+async def test_an_unknown_keyword_is_named_at_the_call_with_the_one_that_was_meant(session: Session) -> None:
+    misspelled: Any = {"token_id": PROMPT}
+    for call in (session.stream, session.stream_sync, session.show_sync, session.submit, session.generate_sync):
+        with pytest.raises(InvalidRequest, match=r"^unknown keyword 'token_id'; did you mean token_ids\?$"):
+            call(**misspelled)
+    with pytest.raises(InvalidRequest, match=r"unknown keyword 'temprature'; did you mean temperature\?"):
+        await session.generate(token_ids=PROMPT, temprature=1.0)  # type: ignore[call-overload]
+    assert not session._callers._handles
+
+
 # Defaults
 
 

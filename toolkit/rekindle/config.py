@@ -1,7 +1,7 @@
 """What `open` can be told."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from rekindle import buckets
@@ -118,11 +118,6 @@ class SettingsOptions(TypedDict, total=False):
     max_executables: int
     max_logprobs: int
     sampling_defaults: SamplingDefaults
-
-
-def known_settings() -> tuple[str, ...]:
-    """The names of all settings."""
-    return tuple(field.name for field in fields(Settings))
 
 
 def _integer(name: str, value: Any, low: int, multiple: int = 1) -> None:

@@ -21,6 +21,9 @@
 Every message says what was expected, what came, and what to do.
 """
 
+import difflib
+from collections.abc import Collection
+
 
 class RekindleError(Exception):
     """Base of all errors raised by Rekindle."""
@@ -88,3 +91,9 @@ class SessionClosed(SessionError):
 
 class EngineFailed(SessionError):
     """The engine stopped because of an error, which is chained as the cause."""
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """Return what to do about an unknown name, for a message: the known one that is close to it, or all of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"

@@ -1,17 +1,16 @@
 """What a user asks for: sampling parameters, checked where they are given, and the request that carries them."""
 
-import difflib
 import hashlib
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
 from typing import Any, TypedDict
 
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
-from rekindle.errors import InvalidRequest, PromptTooLong
+from rekindle.errors import InvalidRequest, PromptTooLong, suggestion
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -90,22 +89,21 @@ class SamplingParams:
     cache_salt: str = ""
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> "SamplingParams":
+    def from_options(cls, options: Mapping[str, Any], beside: Collection[str] = ()) -> "SamplingParams":
         """Check the keywords of a call.
+
+        Args:
+            options: the keywords.
+            beside: the names of keywords that are no sampling parameters; they are ignored.
 
         Raises:
             InvalidRequest: an unknown keyword, a value out of its range, or values that contradict each other.
         """
-        known = [field.name for field in fields(cls)]
         if "n" in options:
             raise InvalidRequest("n is for generate(): a stream or a handle is of one draw; submit several requests")
-        for name in options:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
-                raise InvalidRequest(f"unknown sampling parameter {name!r}{hint}")
+        check_keywords(options, (*_CHECKS, *beside))
         given = {name: value for name, value in options.items() if value is not None or name not in _NONE_IS_NONE}
-        params = cls(**{name: _CHECKS[name](name, value) for name, value in given.items()})
+        params = cls(**{name: check(name, given[name]) for name, check in _CHECKS.items() if name in given})
         if params.min_tokens > params.max_tokens:
             raise InvalidRequest(
                 f"min_tokens {params.min_tokens} is above max_tokens {params.max_tokens}; raise max_tokens"
@@ -138,6 +136,17 @@ class SamplingParams:
                 raise InvalidRequest(
                     f"{name} must be at most {max_logprobs}, got {asked}; raise max_logprobs in open()"
                 )
+
+
+def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
+    """Check that all keywords of a call are known.
+
+    Raises:
+        InvalidRequest: one of them is not.
+    """
+    for name in given:
+        if name not in known:
+            raise InvalidRequest(f"unknown keyword {name!r}; {suggestion(name, known)}")
 
 
 def draws(params: SamplingParams, n: Any) -> list[SamplingParams]:

@@ -1,6 +1,5 @@
 """The way in: `open` a model."""
 
-import difflib
 import warnings
 from collections.abc import Generator
 from functools import partial
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.concurrency.waits import Waits, awaited, blocked
-from rekindle.config import Settings, SettingsOptions, known_settings
+from rekindle.config import Settings, SettingsOptions
 from rekindle.engine.assembly import build
 from rekindle.engine.engine import Compose
 from rekindle.engine.thread import EngineThread
-from rekindle.errors import ConfigError, ModelError
+from rekindle.errors import ConfigError, ModelError, suggestion
 from rekindle.models.families import Family
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.request import SamplingOptions
@@ -52,9 +51,8 @@ def open(
         Others: what `compose` raises.
     """
     for name in settings:
-        if name not in known_settings():
-            close = difflib.get_close_matches(name, known_settings(), n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known_settings())}"
+        if name not in SettingsOptions.__annotations__:
+            hint = suggestion(name, SettingsOptions.__annotations__)
             if name in SamplingOptions.__annotations__:
                 hint = "it is a sampling parameter, which generate() takes"
             raise ConfigError(f"unknown setting {name!r}; {hint}")

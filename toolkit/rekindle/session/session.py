@@ -1,7 +1,6 @@
 """The face: a session that generates."""
 
 import weakref
-from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Unpack, overload
@@ -17,14 +16,14 @@ from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.dashboard import Dashboard
 from rekindle.notebook.live_text import show
-from rekindle.request import SamplingOptions, SamplingParams
+from rekindle.request import SamplingParams, check_keywords
 from rekindle.results import Generation
 from rekindle.scheduler.stats import Stats, prompt_shares
 from rekindle.session.callers import Callers
 from rekindle.session.engine_view import EngineView
 from rekindle.session.handle import Handle, Stream
-from rekindle.session.prefix import Holding, Prefix
-from rekindle.session.prompts import Messages, TokenIds, Tools, Variables, all_prompts, one_prompt
+from rekindle.session.prefix import PendingPrefix, Prefix
+from rekindle.session.prompts import Ask, AskMany, AskOne, ManyPrompts, OnePrompt, PromptOptions, TokenIds
 from rekindle.session.requests import Requests
 from rekindle.session.upkeep import InFlight, Upkeep
 from rekindle.store.restored import Restored
@@ -32,10 +31,6 @@ from rekindle.views.cache.view import CacheView, view
 from rekindle.views.tick_log import TickLog
 from rekindle.views.trace import Trace
 from rekindle.views.watching import Watching
-
-OnePrompt = str | Messages | None
-ManyPrompts = list[str] | list[Messages] | None
-ManyTokenIds = Sequence[TokenIds] | None
 
 
 class Session:
@@ -61,233 +56,97 @@ class Session:
         weakref.finalize(self, engine.stop)
 
     @overload
-    async def generate(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        token_ids: TokenIds | None = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        n: None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Generation: ...
+    async def generate(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
     async def generate(
-        self,
-        prompt: ManyPrompts = None,
-        *,
-        token_ids: ManyTokenIds = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        n: None = None,
-        **sampling: Unpack[SamplingOptions],
+        self, prompt: ManyPrompts = None, *, n: None = None, **ask: Unpack[AskMany]
     ) -> list[Generation]: ...
     @overload
-    async def generate(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        token_ids: TokenIds | None = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        n: int,
-        **sampling: Unpack[SamplingOptions],
-    ) -> list[Generation]: ...
+    async def generate(self, prompt: OnePrompt = None, *, n: int, **ask: Unpack[AskOne]) -> list[Generation]: ...
     @overload
     async def generate(
-        self,
-        prompt: ManyPrompts = None,
-        *,
-        token_ids: ManyTokenIds = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        n: int,
-        **sampling: Unpack[SamplingOptions],
+        self, prompt: ManyPrompts = None, *, n: int, **ask: Unpack[AskMany]
     ) -> list[list[Generation]]: ...
-    async def generate(
-        self,
-        prompt: Any = None,
-        *,
-        token_ids: Any = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        n: int | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Any:
+    async def generate(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
         """Generate to the end. Leaving the await early, by an interrupt or a timeout, cancels the request.
 
         Args:
             prompt: text as it is, a list of {role, content} messages for the model's chat template, or a list of
                 either, which gives a list.
+            n: this many independent draws for each prompt, as a list; the first is that of the seed, if there is one.
             token_ids: a prompt of token ids instead, or a list of such.
             tools: JSON schemas of functions, for the chat template.
             chat_template_kwargs: further variables of the chat template, by name.
-            n: this many independent draws for each prompt, as a list; the first is that of the seed, if there is one.
-            **sampling: see `rekindle.request.SamplingParams`.
+            Others: see `rekindle.SamplingParams`.
 
         Returns:
             A `Generation`; a list of them for a list of prompts, or if `n` is given, even 1; for both, a list of lists.
 
         Raises:
-            InvalidRequest: a prompt or parameter that cannot be served; PromptTooLong is one of them.
+            InvalidRequest: a prompt or keyword that cannot be served; PromptTooLong is one of them.
             RequestCancelled: somebody else cancelled it, as on the dashboard.
             WeightsChanged: `update_weights` was told to fail those under way.
             SessionError: the session is closed or its engine failed.
         """
-        prompts, batch = all_prompts(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
-        return await self._requests.all(prompts, batch, sampling, n).ended()
+        return await self._requests.all(prompt, ask, n).ended()
 
     @overload
-    def generate_sync(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        token_ids: TokenIds | None = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        n: None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Generation: ...
+    def generate_sync(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
     def generate_sync(
-        self,
-        prompt: ManyPrompts = None,
-        *,
-        token_ids: ManyTokenIds = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        n: None = None,
-        **sampling: Unpack[SamplingOptions],
+        self, prompt: ManyPrompts = None, *, n: None = None, **ask: Unpack[AskMany]
     ) -> list[Generation]: ...
     @overload
-    def generate_sync(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        token_ids: TokenIds | None = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        n: int,
-        **sampling: Unpack[SamplingOptions],
-    ) -> list[Generation]: ...
+    def generate_sync(self, prompt: OnePrompt = None, *, n: int, **ask: Unpack[AskOne]) -> list[Generation]: ...
     @overload
     def generate_sync(
-        self,
-        prompt: ManyPrompts = None,
-        *,
-        token_ids: ManyTokenIds = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        n: int,
-        **sampling: Unpack[SamplingOptions],
+        self, prompt: ManyPrompts = None, *, n: int, **ask: Unpack[AskMany]
     ) -> list[list[Generation]]: ...
-    def generate_sync(
-        self,
-        prompt: Any = None,
-        *,
-        token_ids: Any = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        n: int | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Any:
-        """The blocking twin of `generate`."""
-        prompts, batch = all_prompts(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
-        return self._requests.all(prompts, batch, sampling, n).ended_blocking()
+    def generate_sync(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
+        """Block as `generate` waits, with the same arguments and result."""
+        return self._requests.all(prompt, ask, n).ended_blocking()
 
-    def stream(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        token_ids: TokenIds | None = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Stream:
-        """The pieces of one generation as they come: `async for piece in session.stream(...)`.
+    def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
+        """Return the pieces of one generation as they come: `async for piece in session.stream(...)`.
 
         Leaving the loop early cancels the request, unless the stream has a name: then another loop can go on with it,
         and `del` cancels it. Arguments and errors are those of `generate`.
         """
-        checked = one_prompt(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
-        return Stream(self._requests.one(checked, sampling, wait=True))
+        return Stream(self._requests.one(prompt, ask, wait=True))
 
-    def stream_sync(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        token_ids: TokenIds | None = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Stream:
-        """The blocking twin of `stream`: `for piece in session.stream_sync(...)`."""
-        return self.stream(
-            prompt, token_ids=token_ids, tools=tools, chat_template_kwargs=chat_template_kwargs, **sampling
-        )
+    def stream_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
+        """Return the pieces as `stream` does, for a blocking loop: `for piece in session.stream_sync(...)`."""
+        return self.stream(prompt, **ask)
 
-    async def show(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        token_ids: TokenIds | None = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> None:
+    async def show(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> None:
         """Generate to the end, and show the text in the output of the cell as it comes; in a terminal, print it.
 
         What stays is what a cell shows of a generation. For the generation itself, `submit`, `display` and await:
         `request = session.submit(...); request.display(); answer = await request`.
 
-        Leaving the await early, by an interrupt or a timeout, cancels the request, and what has come of it stays, as it
-        does where its button is pressed, which raises nothing. A button needs ipykernel 7 and asyncio; with
-        others it would hear of clicks only after the cell, and "interrupt kernel" is there to stop it. Arguments and
-        errors are those of `generate`.
+        Leaving the await early, by an interrupt or a timeout, cancels the request, and the text so far stays. The same
+        holds where its button is pressed, which raises nothing. A button needs ipykernel 7 and asyncio; elsewhere its
+        clicks would be heard only after the cell, so "interrupt kernel" is there to stop it. Arguments and errors are
+        those of `generate`.
         """
-        checked = one_prompt(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
-        await awaited(show(self._requests.one(checked, sampling, wait=True), "awaits"))
+        await awaited(show(self._requests.one(prompt, ask, wait=True), "awaits"))
 
-    def show_sync(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        token_ids: TokenIds | None = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> None:
-        """The blocking twin of `show`; without a button, since no click is heard while a cell blocks."""
-        checked = one_prompt(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
-        blocked(show(self._requests.one(checked, sampling, wait=True), "blocks"))
+    def show_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> None:
+        """Block as `show` waits; there is no button, since no click is heard while a cell blocks."""
+        blocked(show(self._requests.one(prompt, ask, wait=True), "blocks"))
 
-    def submit(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        token_ids: TokenIds | None = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Handle:
+    def submit(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
         """Put a request on its way and return at once, with a handle to await, to stream, or to cancel.
 
         Raises:
             QueueFull: `max_waiting` requests are waiting already.
             Others as `generate`.
         """
-        checked = one_prompt(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
-        return self._requests.one(checked, sampling, wait=False)
+        return self._requests.one(prompt, ask, wait=False)
 
     def prefix(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        token_ids: TokenIds | None = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        cache_salt: str = "",
-    ) -> Holding:
+        self, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
+    ) -> PendingPrefix:
         """Compute a prefix once and hold it: `doc = await session.prefix(text)`, or `async with` it.
 
         `await doc.generate(...)` continues it. Requests that begin the same find cached pages without this too; held
@@ -295,33 +154,22 @@ class Session:
 
         Args:
             cache_salt: as in `SamplingParams`, for the prefix and what continues it.
-            Others as in `generate`.
+            Others: as in `generate`; sampling parameters are given to what continues the prefix.
 
         Raises:
             InvalidRequest: as `generate` (raised by the await), or the session was opened with `prefix_cache=False`.
         """
         if not self._assembly.limits.prefix_cache:
             raise InvalidRequest("this session keeps no prefixes: it was opened with prefix_cache=False")
-        checked = one_prompt(prompt, token_ids, self._requests.vocab_size, tools, chat_template_kwargs)
-        return Holding(checked, self._requests.with_options({"cache_salt": cache_salt}))
+        check_keywords(options, ("cache_salt", *PromptOptions.__annotations__))
+        checked = self._requests.prompt(prompt, options)
+        return PendingPrefix(checked, self._requests.continuing(checked, cache_salt))
 
     def prefix_sync(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        token_ids: TokenIds | None = None,
-        tools: Tools | None = None,
-        chat_template_kwargs: Variables | None = None,
-        cache_salt: str = "",
+        self, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
     ) -> Prefix:
-        """The blocking twin of `prefix`."""
-        return self.prefix(
-            prompt,
-            token_ids=token_ids,
-            tools=tools,
-            chat_template_kwargs=chat_template_kwargs,
-            cache_salt=cache_salt,
-        ).wait()
+        """Block as the await of `prefix` does, with the same arguments and result."""
+        return self.prefix(prompt, cache_salt=cache_salt, **options).wait()
 
     async def update_weights(self, weights: Weights, *, in_flight: InFlight = "finish") -> None:
         """Use other weights of the same structure from now on: nothing is compiled, and cached prefixes are forgotten.
