@@ -40,7 +40,7 @@ class EngineView(Source):
             ready=sum(program.done() and not program.cancelled() and not program.exception() for program in preparing),
             wanted=len(preparing),
             restored=self._restored,
-            requests={request_id: handle.standing for request_id, handle in islice(requests.items(), LISTED)},
+            requests={request_id: handle.record.standing for request_id, handle in islice(requests.items(), LISTED)},
             more=max(0, len(requests) - LISTED),
         )
 
