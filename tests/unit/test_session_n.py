@@ -123,7 +123,7 @@ async def test_a_model_that_recommends_nothing_has_our_defaults(session: Session
 def test_what_a_model_recommends_and_rekindle_has_not_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assembly = replace(fake_assembly(fake_limits()), unserved=("num_beams", "typical_p"))
     monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: assembly)
-    with pytest.warns(UserWarning, match="a-model: .* asks for num_beams, typical_p, which Rekindle has not") as told:
+    with pytest.warns(UserWarning, match="a-model: .* num_beams, typical_p, which Rekindle does not have") as told:
         session = rekindle.open_sync("a-model", progress=False)
     with session:
         assert session.generate_sync(token_ids=PROMPT, max_tokens=2).token_ids == expected_tokens(PROMPT, 2)

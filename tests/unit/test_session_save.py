@@ -16,7 +16,7 @@ from rekindle.engine.handled import Handled
 from rekindle.errors import EngineFailed, SessionClosed, StorageError
 from rekindle.messages import CacheSaved, CacheSaving, Message, SaveCache, Write, Written
 from rekindle.notebook.progress_bars import ProgressBars
-from rekindle.session import upkeep
+from rekindle.session import operations
 from rekindle.session.callers import Callers
 from rekindle.session.session import Session
 from rekindle.testing import FakeDiskTier, fake_assembly, fake_limits, fake_session
@@ -51,7 +51,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[Progress]:
     """What is drawn."""
     shown: list[Progress] = []
     monkeypatch.setattr(Recorder, "shown", shown, raising=False)
-    monkeypatch.setattr(upkeep, "ProgressBars", Recorder)
+    monkeypatch.setattr(operations, "ProgressBars", Recorder)
     return shown
 
 

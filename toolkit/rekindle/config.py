@@ -30,7 +30,7 @@ class Settings:
         prefill_chunk: prompt tokens of one request computed in one tick, a multiple of 16.
         ticks: "prefill-first" computes prompts and decode rows in ticks of their own; "combined" lets them share one.
         policy: who leaves the waiting queue next: "fcfs" who came first, "longest-prefix" who has most in the cache, or
-            a function that orders `rekindle.policy.Candidate`s as a key of `sorted` does. It is called on the engine's
+            a function that orders `rekindle.Candidate`s as a key of `sorted` does. It is called on the engine's
             thread for up to 64 waiting requests a tick; an error in it ends the engine. Who comes last in any order
             but "fcfs" waits as long as others keep coming.
         prefix_cache: keep the pages of prompts and outputs, and use them for requests that begin the same.
@@ -83,7 +83,7 @@ class Settings:
         _one_of("dtype", self.dtype, (None, "float32", "bfloat16"))
         _one_of("ticks", self.ticks, ("prefill-first", "combined"))
         if not callable(self.policy):
-            _one_of("policy", self.policy, tuple(NAMED), "or a function of a rekindle.policy.Candidate")
+            _one_of("policy", self.policy, tuple(NAMED), "or a function of a rekindle.Candidate")
         _one_of("prefix_cache", self.prefix_cache, (True, False))
         _integer("host_cache_bytes", self.host_cache_bytes, 0)
         _integer("disk_cache_bytes", self.disk_cache_bytes, 0)

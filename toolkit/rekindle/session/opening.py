@@ -38,14 +38,14 @@ def open(
             `owner/name`, or a GGUF file.
         progress: draw progress bars while waiting.
         compose: replaces actors of the engine: `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
-        family: how to read a Hugging Face model of its architecture; it goes before those that are known. None for a
-            GGUF file, which says all of that itself.
-        **settings: see `rekindle.config.Settings`.
+        family: how to read a Hugging Face model of its architecture; it goes before the families that are known. None
+            for a GGUF file, which says all of that itself.
+        **settings: see `rekindle.Settings`.
 
     Raises:
-        ConfigError: an unknown setting, or one that cannot be served (those that the model decides, by the await), or
-            a model that is neither a str nor a path.
-        ModelError: the model cannot be opened (raised by the await, as are those that follow).
+        ConfigError: an unknown setting, or one that cannot be served, or a model that is neither a str nor a path. A
+            setting that does not fit the model is raised by the await.
+        ModelError: the model cannot be opened (raised by the await, as are the errors that follow).
         NotRestored: `restore="require"`, and something would have to be compiled.
         UnsafeStorage: the cache directory is another user's, or writable by others.
         Others: what `compose` raises.
@@ -64,7 +64,7 @@ def open(
     if compose is not None and not callable(compose):
         raise ConfigError(f"compose must be a function of an engine's Actors that returns Actors, got {compose!r:.80}")
     if family is not None and not isinstance(family, Family):
-        raise ConfigError(f"family must be a rekindle.models.families.Family, got {family!r:.80}")
+        raise ConfigError(f"family must be a rekindle.Family, got {family!r:.80}")
     return Opening(model, Settings(**settings), progress, compose, family)
 
 
@@ -76,12 +76,17 @@ def open_sync(
     family: Family | None = None,
     **settings: Unpack[SettingsOptions],
 ) -> Session:
-    """The blocking twin of `open`, for scripts; also works inside a running event loop, which it blocks."""
+    """Open a model as `open` does, and block until it is there. Inside a running event loop, this blocks the loop."""
     return open(model, progress=progress, compose=compose, family=family, **settings).wait()
 
 
 class Opening:
-    """A session that is being opened; nothing happens before it is awaited, entered, or waited for."""
+    """A session that is to be opened; nothing happens before this is awaited, entered, or waited for.
+
+    Args:
+        model, progress, compose, family: see `open`.
+        settings: those of `open`, checked.
+    """
 
     def __init__(
         self,
@@ -118,7 +123,7 @@ class Opening:
         await self._session.close()
 
     def wait(self) -> Session:
-        """Block until it is open."""
+        """Block until the session is open, and return it."""
         return blocked(self._opened())
 
     def _opened(self) -> Waits[Session]:
@@ -129,7 +134,7 @@ class Opening:
         try:
             engine = EngineThread(self._build, callers.deliver, callers.fail_all)
         except RuntimeError as error:
-            if ending():  # since this moment: a thread can no longer be begun
+            if ending():  # it has begun to end just now, and no thread can be started any more
                 raise too_late from error
             raise
         try:
@@ -147,7 +152,7 @@ def _session(engine: EngineThread, callers: Callers, name: str) -> Session:
         raise engine.error
     if unserved := engine.assembly.unserved:
         warnings.warn(
-            f"{name}: generation_config.json asks for {', '.join(unserved)}, which Rekindle has not; its other "
+            f"{name}: generation_config.json asks for {', '.join(unserved)}, which Rekindle does not have; its other "
             "recommendations are followed",
             stacklevel=2,
         )

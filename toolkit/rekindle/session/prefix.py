@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 from rekindle import markup
+from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
 from rekindle.results import Generation
@@ -85,7 +86,7 @@ class Prefix:
         return await self._requests.all(prompt, ask, n).ended()
 
     def generate_sync(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
-        """Block as `generate` waits, with the same arguments and result."""
+        """Run `generate`, and block until it has ended."""
         self._check(ask)
         return self._requests.all(prompt, ask, n).ended_blocking()
 
@@ -149,7 +150,7 @@ class PendingPrefix:
         self._prefix: Prefix | None = None
 
     def __await__(self) -> Generator[Any, None, Prefix]:
-        return self._made().__await__()
+        return awaited(self._made()).__await__()
 
     def __repr__(self) -> str:
         return "<rekindle.PendingPrefix: await it, or enter it with 'async with'>"
@@ -172,17 +173,14 @@ class PendingPrefix:
 
     def wait(self) -> Prefix:
         """Block until the prefix is computed, and return it."""
-        handle = self._requests.hold(self._prompt)
-        try:
-            return Prefix(self._prompt, self._requests, handle, handle.result())
-        except BaseException:
-            handle.withdraw()
-            raise
+        return blocked(self._made())
 
-    async def _made(self) -> Prefix:
+    def _made(self) -> Waits[Prefix]:
         handle = self._requests.hold(self._prompt)
         try:
-            return Prefix(self._prompt, self._requests, handle, await handle)
+            yield Wait(handle.record.pieces)
+            return Prefix(self._prompt, self._requests, handle, handle.record.result())
         except BaseException:
-            handle.withdraw()  # it may be held by now, though the wait for it was left
+            handle.cancel()
+            handle.withdraw()  # the prefix may be held by now, though the wait for it was left
             raise

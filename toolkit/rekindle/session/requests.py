@@ -125,7 +125,7 @@ class Batch:
             self.cancel()
 
     def ended_blocking(self) -> Any:
-        """Block as `ended` waits."""
+        """Run `ended`, and block until it has ended."""
         __tracebackhide__ = True
         try:
             return self._shaped([handle.result() for handle in self.handles])

@@ -1,4 +1,4 @@
-"""The face: a session that generates."""
+"""The session: what a user generates with, and controls the engine with."""
 
 import weakref
 from contextlib import suppress
@@ -22,10 +22,10 @@ from rekindle.scheduler.stats import Stats, prompt_shares
 from rekindle.session.callers import Callers
 from rekindle.session.engine_view import EngineView
 from rekindle.session.handle import Handle, Stream
+from rekindle.session.operations import InFlight, Operations
 from rekindle.session.prefix import PendingPrefix, Prefix
 from rekindle.session.prompts import Ask, AskMany, AskOne, ManyPrompts, OnePrompt, PromptOptions, TokenIds
 from rekindle.session.requests import Requests
-from rekindle.session.upkeep import InFlight, Upkeep
 from rekindle.store.restored import Restored
 from rekindle.views.cache.view import CacheView, view
 from rekindle.views.tick_log import TickLog
@@ -36,10 +36,10 @@ from rekindle.views.watching import Watching
 class Session:
     """One open model, from `open`. Its methods may be used from any number of tasks, loops and threads at once.
 
-    The sampling keywords are those of `rekindle.request.SamplingParams`.
+    The sampling keywords are those of `rekindle.SamplingParams`.
 
     Args:
-        engine, assembly, callers: what serves it.
+        engine, assembly, callers: what serves the session.
         name: the model as its user calls it.
     """
 
@@ -49,7 +49,7 @@ class Session:
         self._assembly = assembly
         self._callers = callers
         self._requests = Requests(engine, assembly, callers, assembly.defaults)
-        self._upkeep = Upkeep(engine, assembly, callers)
+        self._operations = Operations(engine, assembly, callers)
         self._dashboard: Dashboard | None = None
         with suppress(SessionError):  # an engine that has ended has nothing to log
             engine.watch(TickLog(lambda: assembly.stats().scheduler))
@@ -103,7 +103,7 @@ class Session:
         self, prompt: ManyPrompts = None, *, n: int, **ask: Unpack[AskMany]
     ) -> list[list[Generation]]: ...
     def generate_sync(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
-        """Block as `generate` waits, with the same arguments and result."""
+        """Run `generate`, and block until it has ended."""
         return self._requests.all(prompt, ask, n).ended_blocking()
 
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
@@ -132,7 +132,7 @@ class Session:
         await awaited(show(self._requests.one(prompt, ask, wait=True), "awaits"))
 
     def show_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> None:
-        """Block as `show` waits; there is no button, since no click is heard while a cell blocks."""
+        """Run `show`, and block until it has ended; there is no button, since a cell that blocks hears no click."""
         blocked(show(self._requests.one(prompt, ask, wait=True), "blocks"))
 
     def submit(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
@@ -168,50 +168,50 @@ class Session:
     def prefix_sync(
         self, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
     ) -> Prefix:
-        """Block as the await of `prefix` does, with the same arguments and result."""
+        """Run `prefix`, and block until it is computed."""
         return self.prefix(prompt, cache_salt=cache_salt, **options).wait()
 
     async def update_weights(self, weights: Weights, *, in_flight: InFlight = "finish") -> None:
-        """Use other weights of the same structure from now on: nothing is compiled, and cached prefixes are forgotten.
+        """Use other weights of the same structure from now on. Nothing is compiled, and cached prefixes are dropped.
 
         Prefix handles stay usable, but hold nothing any more. Leaving the wait, by an interrupt or a timeout, keeps the
         old weights, unless the new ones are in use already.
 
         Args:
             weights: a model as `open` takes it, or arrays by their names in Hugging Face checkpoints.
-            in_flight: "finish" lets requests that have started end on the old weights first, which new ones wait for;
-                "fail" ends them with `WeightsChanged`.
+            in_flight: "finish" lets requests that have started end on the old weights first, and new ones wait for
+                that; "fail" ends them with `WeightsChanged`.
 
         Raises:
-            ModelError: they cannot be read, or are of another structure; the old ones stay in use.
-            InvalidRequest: `weights` or `in_flight` is nothing of what is accepted.
+            ModelError: the weights cannot be read, or have another structure; the old ones stay in use.
+            InvalidRequest: `weights` or `in_flight` is none of the accepted values.
             SessionError: the session is closed or its engine failed.
         """
-        await awaited(self._upkeep.update_weights(weights, in_flight))
+        await awaited(self._operations.update_weights(weights, in_flight))
 
     def update_weights_sync(self, weights: Weights, *, in_flight: InFlight = "finish") -> None:
-        """The blocking twin of `update_weights`."""
-        blocked(self._upkeep.update_weights(weights, in_flight))
+        """Run `update_weights`, and block until it has ended."""
+        blocked(self._operations.update_weights(weights, in_flight))
 
     async def save(self, *, progress: bool = True) -> int:
-        """Write all cached prefixes to disk now, for later sessions; otherwise it is done in idle moments.
+        """Write all cached prefixes to disk now, for later sessions; the engine otherwise does so when it is idle.
 
         Args:
             progress: draw a progress bar while waiting.
 
         Returns:
-            How many pages were written; those that are on disk already are not written again. Of more than
-            `disk_cache_bytes` hold, the latest stay: `stats.scheduler.disk_pages` says how many are there.
+            How many pages were written; pages that are on disk already are not written again. If they need more than
+            `disk_cache_bytes`, the latest stay: `stats.scheduler.disk_pages` says how many are there.
 
         Raises:
-            StorageError: some of them could not be written, or this session writes none.
+            StorageError: some pages could not be written, or this session writes none.
             SessionError: the session is closed or its engine failed.
         """
-        return await awaited(self._upkeep.save(progress))
+        return await awaited(self._operations.save(progress))
 
     def save_sync(self, *, progress: bool = True) -> int:
-        """The blocking twin of `save`."""
-        return blocked(self._upkeep.save(progress))
+        """Run `save`, and block until it has ended."""
+        return blocked(self._operations.save(progress))
 
     async def precompiled(self, *, progress: bool = True) -> None:
         """Wait until every program that `precompile` asked for is ready, and stored for later sessions.
@@ -223,25 +223,26 @@ class Session:
             SessionClosed: the session was closed meanwhile.
             Others: why a program could not be made.
         """
-        await awaited(self._upkeep.precompiled(progress))
+        await awaited(self._operations.precompiled(progress))
 
     def precompiled_sync(self, *, progress: bool = True) -> None:
-        """The blocking twin of `precompiled`."""
-        blocked(self._upkeep.precompiled(progress))
+        """Run `precompiled`, and block until it has ended."""
+        blocked(self._operations.precompiled(progress))
 
     async def pause(self) -> None:
-        """Have no actor of the engine take another message. Requests can still be submitted; they wait.
+        """Have no actor of the engine take another message.
 
-        So do `save`, `update_weights` and `prefix`, until it goes on. Leaving this wait leaves the engine paused.
+        Requests can still be submitted; they wait until the engine goes on, as do `save`, `update_weights` and
+        `prefix`. Leaving the wait for the pause leaves the engine paused.
 
         Raises:
             SessionError: the session is closed or its engine failed.
         """
-        await awaited(self._upkeep.command(Pause()))
+        await awaited(self._operations.command(Pause()))
 
     def pause_sync(self) -> None:
-        """The blocking twin of `pause`."""
-        blocked(self._upkeep.command(Pause()))
+        """Run `pause`, and block until it has ended."""
+        blocked(self._operations.command(Pause()))
 
     def resume(self) -> None:
         """Let the engine run by itself again. Returns at once, and may be called from any thread.
@@ -252,25 +253,25 @@ class Session:
         self._engine.command(Resume())
 
     async def step(self) -> Handled | None:
-        """Have the oldest message that waits in the engine taken by the actor that it is for, and pause, if need be.
+        """Have the actor that the oldest waiting message is for handle it. This pauses the engine, if it runs.
 
         Leaving the wait leaves the engine paused; the message stays where it is, unless it was taken by then.
 
         Returns:
-            What was taken and said; None if no message waits.
+            What was taken and what the actor said; None if no message waits.
 
         Raises:
             SessionError: the session is closed or its engine failed.
         """
-        return await awaited(self._upkeep.command(Step()))
+        return await awaited(self._operations.command(Step()))
 
     def step_sync(self) -> Handled | None:
-        """The blocking twin of `step`."""
-        return blocked(self._upkeep.command(Step()))
+        """Run `step`, and block until it has ended."""
+        return blocked(self._operations.command(Step()))
 
     @property
     def paused(self) -> bool:
-        """Whether it was paused, and not resumed since."""
+        """Whether the engine was paused, and not resumed since."""
         return self._engine.paused
 
     @property
@@ -285,11 +286,11 @@ class Session:
     def watch(self, see: See) -> Watching:
         """Have a function told of each message once an actor has handled it: `with session.watch(see): ...`.
 
-        It is called on the engine's thread, between two messages, so it has to be quick. If it raises, it is called no
-        more, and its error comes out of the `with` statement. Entering it raises as `pending`.
+        The function is called on the engine's thread, between two messages, so it has to be quick. If it raises, it is
+        called no more, and its error comes out of the `with` statement. Entering it raises as `pending`.
 
         Raises:
-            ConfigError: `see` is no function.
+            ConfigError: `see` is not a function.
         """
         return Watching(self._engine, see)
 
@@ -297,7 +298,7 @@ class Session:
         """Record what the engine does: `with session.trace() as t: ...`, then `t.timeline()` or `t.to_perfetto(path)`.
 
         Args:
-            most: messages that are kept; of more, the oldest are dropped.
+            most: how many messages are kept; the oldest are dropped.
 
         Raises:
             SessionError: the session is closed or its engine failed (raised by the `with`).
@@ -305,11 +306,11 @@ class Session:
         return Trace(self._engine, most)
 
     def dashboard(self) -> Dashboard:
-        """Speed, slots, pages and requests, moving in the output of a cell whose last line this is.
+        """Show speed, slots, pages and requests in the output of a cell whose last line this is, as they change.
 
-        It moves while cells run and while none does, and has buttons that pause the engine and cancel requests. It
-        stops when its output is cleared, when the session ends, or at its `stop()`. A session has one: calling this
-        again stops the former.
+        The dashboard moves while cells run and while none does, and has buttons that pause the engine and cancel
+        requests. It stops when its output is cleared, when the session ends, or at its `stop()`. A session has one:
+        calling this again stops the former.
         """
         if self._dashboard is not None:
             self._dashboard.stop()
@@ -318,16 +319,16 @@ class Session:
 
     @property
     def requests(self) -> dict[int, Handle]:
-        """The handles of all requests that have not ended, by the ids that messages know them by."""
+        """The handles of all requests that have not ended, by the request ids of messages."""
         return self._callers.under_way
 
     @property
     def restored(self) -> Restored:
-        """What was found of earlier sessions, until now: programs are loaded in the background."""
+        """The programs and prefixes of earlier sessions that were found until now; programs load in the background."""
         return self._assembly.restored()
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text in the middle of a prompt: without tokens that the tokenizer puts around a whole one.
+        """Return the token ids of a text, without the special tokens that the tokenizer puts around a whole prompt.
 
         Raises:
             InvalidRequest: the model has no tokenizer.
@@ -335,7 +336,7 @@ class Session:
         return self._tokenizer().encode_chat(text)
 
     def decode(self, token_ids: TokenIds) -> str:
-        """The text of token ids, special tokens included.
+        """Return the text of token ids, special tokens included.
 
         Raises:
             InvalidRequest: the model has no tokenizer.
@@ -344,12 +345,12 @@ class Session:
 
     def _tokenizer(self) -> Tokenizer:
         if self._assembly.tokenizer is None:
-            raise InvalidRequest("the model has no tokenizer; it is asked by token ids alone")
+            raise InvalidRequest("the model has no tokenizer; give token_ids instead of text, and read the token ids")
         return self._assembly.tokenizer
 
     @property
     def cache(self) -> CacheView:
-        """What the prefix cache holds, now."""
+        """The content of the prefix cache, now."""
         tokenizer, page_bytes = self._assembly.tokenizer, self._assembly.limits.page_bytes
         text_of = tokenizer.decode if tokenizer else lambda tokens: ""
         seen: CacheView = self._assembly.look(lambda tree: view(tree, page_bytes, text_of))
@@ -357,24 +358,24 @@ class Session:
 
     @property
     def sampling_defaults(self) -> SamplingParams:
-        """The sampling parameters of a call that gives none: ours, or what the model's authors recommend."""
+        """The sampling parameters of a call that gives none: our defaults, or what the model's authors recommend."""
         return SamplingParams.from_options(self._assembly.defaults)
 
     @property
     def stats(self) -> Stats:
-        """What the engine has done and holds, now."""
+        """The counters of the engine, now."""
         return self._assembly.stats()
 
     async def close(self) -> None:
         """Stop the engine and free its device memory. Requests under way fail with `SessionClosed`. Idempotent.
 
-        What is cached and not on disk yet is written first, as far as that takes seconds; not while it is paused.
+        Cached pages that are not on disk yet are written first, for at most 3 seconds; a paused engine writes none.
         """
-        await awaited(self._upkeep.close())
+        await awaited(self._operations.close())
 
     def close_sync(self) -> None:
-        """The blocking twin of `close`."""
-        blocked(self._upkeep.close())
+        """Run `close`, and block until it has ended."""
+        blocked(self._operations.close())
 
     async def __aenter__(self) -> "Session":
         return self
