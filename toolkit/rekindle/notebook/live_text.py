@@ -24,7 +24,7 @@ from rekindle.results import Piece
 REDRAWN_SECONDS = 0.06
 """The least time between two drawings in a notebook."""
 LOOKED_AT_SECONDS = 0.25
-"""How often to look for what no piece tells: that the request has started, or is being cancelled."""
+"""How often to look whether the request has started or is being cancelled, which no piece tells."""
 GRACE_SECONDS = 0.2
 """How long a cell that is left stays for the engine's answer, so that its output is complete."""
 
@@ -33,26 +33,19 @@ Cell = Literal["awaits", "blocks", "ends"]
 
 
 class Record(Protocol):
-    """What is drawn: the record of a `rekindle.Handle`."""
+    """The record of a request, which is drawn; see `rekindle.session.record.Record`."""
 
     @property
-    def pieces(self) -> Feed[Piece]:
-        """What has come so far; closed once the request has ended."""
-
+    def pieces(self) -> Feed[Piece]: ...
     @property
-    def state(self) -> str:
-        """How the request is, in words."""
-
+    def state(self) -> str: ...
     @property
-    def known(self) -> dict[str, str | None]:
-        """What else is known of it, by name."""
-
-    def shown(self) -> markup.Bundle:
-        """Return what a cell shows of it at its end."""
+    def known(self) -> dict[str, str | None]: ...
+    def shown(self) -> markup.Bundle: ...
 
 
 class Request(Protocol):
-    """What is drawn and can be stopped: a `rekindle.Handle`."""
+    """A request that is drawn and can be stopped: a `rekindle.Handle`."""
 
     @property
     def record(self) -> Record: ...
@@ -77,7 +70,7 @@ class Screen(Protocol):
 
 
 def show(request: Request, cell: Cell) -> Waits[None]:
-    """Draw a request to its end. Leaving early cancels it; what came of it stays, and so does one that is cancelled.
+    """Draw a request to its end. Leaving early cancels it, and the text so far stays, as it does where it is cancelled.
 
     Raises:
         RekindleError: the request failed; the class says why.
@@ -118,7 +111,7 @@ def drawing(record: Record, screen: Screen) -> Waits[None]:
 
 
 def _draw_on(record: Record, screen: Screen) -> None:
-    """Draw a record to its end, on a thread unless that has come."""
+    """Draw a record to its end, on a thread if the request has not ended."""
     draw = partial(blocked, drawing(record, screen))
     if record.pieces.closed:
         draw()
@@ -138,7 +131,7 @@ def _screen(request: Request, cell: Cell) -> Screen:
 
 
 class Card:
-    """An output that shows the end of the text while it grows, and then what a cell shows of the whole.
+    """An output that shows the end of the text while it grows, and then what a cell shows of the generation.
 
     Args:
         record: what is drawn.
@@ -180,7 +173,7 @@ class Card:
 
 
 class Printed:
-    """Standard output: every piece as it comes, and at the end how it ended, on a line of its own."""
+    """Standard output, with every piece as it comes, and at the end a line that says how the request ended."""
 
     seconds = 0.0
 
