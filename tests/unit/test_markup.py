@@ -167,13 +167,13 @@ def test_one_token_has_no_time_per_token() -> None:
     assert "per token" not in shown(replace(generation("One"), token_ids=(5,))).text
 
 
-@pytest.mark.parametrize("length", [markup.HEAD + 1, markup.LONGEST, markup.LONGEST + 1, 10**7])
+@pytest.mark.parametrize("length", [markup.HEAD + 1, markup.LONGEST_PASSAGE, markup.LONGEST_PASSAGE + 1, 10**7])
 def test_a_long_text_is_folded_and_one_that_is_too_long_is_cut(length: int) -> None:
     html = markup.passage("x" * length)
     page = read(html)
     assert f"{length - markup.HEAD:,} more character{'s' * (length > markup.HEAD + 1)}" in page.text
-    assert page.text.count("x") == min(length, markup.LONGEST)
-    assert len(html) < markup.LONGEST + 1500
+    assert page.text.count("x") == min(length, markup.LONGEST_PASSAGE)
+    assert len(html) < markup.LONGEST_PASSAGE + 1500
     assert "details" not in read(markup.passage("x" * markup.HEAD)).tags
 
 

@@ -26,7 +26,7 @@ from collections.abc import Collection
 
 
 class RekindleError(Exception):
-    """Base of all errors raised by Rekindle."""
+    """The base of all errors raised by Rekindle."""
 
 
 class ConfigError(RekindleError, ValueError):
@@ -38,7 +38,7 @@ class ModelError(RekindleError):
 
 
 class ModelNotFound(ModelError):
-    """Nothing that can be opened at the given place."""
+    """A model name or path at which nothing can be opened."""
 
 
 class UnsupportedModel(ModelError):
@@ -54,7 +54,7 @@ class InvalidRequest(RekindleError, ValueError):
 
 
 class PromptTooLong(InvalidRequest):
-    """More tokens than the model's context or the page pool can hold."""
+    """A prompt with more tokens than the model's context or the page pool can hold."""
 
 
 class QueueFull(RekindleError):
@@ -66,7 +66,7 @@ class RequestCancelled(RekindleError):
 
 
 class WeightsChanged(RekindleError):
-    """`update_weights` was told to end running requests."""
+    """The request was ended by `update_weights`."""
 
 
 class StorageError(RekindleError):
@@ -78,7 +78,7 @@ class UnsafeStorage(StorageError):
 
 
 class NotRestored(RekindleError):
-    """A program is not in the executable store, and was not to be compiled."""
+    """A program is not in the cache directory, and `restore="require"` forbids to compile it."""
 
 
 class SessionError(RekindleError):
@@ -94,6 +94,6 @@ class EngineFailed(SessionError):
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
-    """Return what to do about an unknown name, for a message: the known one that is close to it, or all of them."""
+    """Return the end of a message about an unknown name: the closest known one, or all of them."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
