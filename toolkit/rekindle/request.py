@@ -296,19 +296,14 @@ def _boolean(name: str, value: Any) -> bool:
     return value
 
 
-def _text(name: str, value: Any) -> str:
+def _salt(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} must be a str, got {value!r:.80}")
-    return value
-
-
-def _salt(name: str, value: Any) -> str:
-    salt = _text(name, value)
     try:
-        salt.encode()
+        value.encode()
     except UnicodeEncodeError:
         raise InvalidRequest(f"{name} must be text that UTF-8 can encode, got {value!r:.80}") from None
-    return salt
+    return value
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:

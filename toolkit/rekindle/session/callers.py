@@ -1,32 +1,21 @@
-"""All who wait for the engine: a handle for each request, found by its id when the engine says something of it."""
+"""The callers of an engine: what they send to it, and the handles and feeds that its answers belong to."""
 
 import itertools
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
 from rekindle.concurrency.feed import Feed
 from rekindle.errors import QueueFull
-from rekindle.messages import (
-    CacheSaved,
-    CacheSaving,
-    Message,
-    NewWeights,
-    Prompt,
-    Rejected,
-    SaveCache,
-    Started,
-    Submit,
-    Text,
-    WeightsUsed,
-)
+from rekindle.messages import CacheSaved, CacheSaving, Message, Prompt, Rejected, Started, Submit, Text, WeightsUsed
 from rekindle.request import SamplingParams
 from rekindle.results import Timings
 from rekindle.session.handle import Handle, Post
 from rekindle.session.places import Places
 
 ENDED = 256
-"""Of how many requests the timings are remembered."""
+"""How many ended requests' timings are remembered."""
 
 
 class Callers:
@@ -36,15 +25,14 @@ class Callers:
         max_waiting: places in the waiting queue.
 
     Attributes:
-        ended: of the last requests that ended well, when, in seconds of `time.perf_counter`, and their timings.
+        ended: for each of the last requests that ended well, when that was by `time.perf_counter`, and its timings.
     """
 
     def __init__(self, max_waiting: int):
         self._ids = itertools.count()
         self._places = Places(max_waiting)
         self._handles: dict[int, Handle] = {}
-        self._weights: dict[int, Feed[None]] = {}
-        self._saves: dict[int, Feed[CacheSaving | CacheSaved]] = {}
+        self._answers: dict[int, Feed[Any]] = {}
         self._error: Exception | None = None
         self.ended: deque[tuple[float, Timings]] = deque(maxlen=ENDED)
 
@@ -76,35 +64,22 @@ class Callers:
             self._end(request_id, self._error)
         return handle
 
-    def new_weights(self, weights: list[Any], post: Post, *, fail: bool) -> tuple[int, Feed[None]]:
-        """Have these weights used.
+    def ask(self, question: Callable[[int], Message], post: Post) -> tuple[int, Feed[Any]]:
+        """Ask the engine for something other than a generation.
 
         Args:
-            weights, fail: see `NewWeights`.
+            question: makes the message from a ticket, which the answers carry too.
             post: sends to the engine.
 
         Returns:
-            (the ticket, a feed that is closed when they are in use, or when the engine has stopped).
+            (the ticket, a feed of the answers, which is closed after the last one, or when the engine has stopped).
         """
         ticket = next(self._ids)
-        used = self._weights[ticket] = Feed()
-        post(NewWeights(ticket, weights, fail))
-        if self._error is not None:
-            used.close()
-        return ticket, used
-
-    def save_cache(self, post: Post) -> Feed[CacheSaving | CacheSaved]:
-        """Have all cached pages written to disk.
-
-        Returns:
-            A feed that ends with the answer, or when the engine has stopped.
-        """
-        ticket = next(self._ids)
-        saved = self._saves[ticket] = Feed()
-        post(SaveCache(ticket))
-        if self._error is not None:
-            saved.close()
-        return saved
+        answers = self._answers[ticket] = Feed()
+        post(question(ticket))
+        if self._error is not None:  # it came too late for `fail_all` to see it
+            answers.close()
+        return ticket, answers
 
     def deliver(self, message: Message) -> None:
         """Take what the engine says to callers; runs on the engine's thread."""
@@ -112,23 +87,19 @@ class Callers:
             case Started() | Rejected() | Text():
                 self._deliver(message)
             case CacheSaving(ticket):
-                self._saves[ticket].put(message)
-            case CacheSaved(ticket):
-                saved = self._saves.pop(ticket)
-                saved.put(message)
-                saved.close()
-            case WeightsUsed(ticket):
-                self._weights.pop(ticket).close()
+                self._answers[ticket].put(message)
+            case CacheSaved(ticket) | WeightsUsed(ticket):
+                answers = self._answers.pop(ticket)
+                answers.put(message)
+                answers.close()
             case _:
                 raise AssertionError(f"not for callers: {message!r}")
 
     def fail_all(self, error: Exception) -> None:
         """End every request with the same error, and those that are still to come."""
         self._error = error
-        for used in tuple(self._weights.values()):  # others may still come while these are told
-            used.close()
-        for saved in tuple(self._saves.values()):
-            saved.close()
+        for answers in tuple(self._answers.values()):  # others may still come while these are told
+            answers.close()
         for request_id in tuple(self._handles):
             self._end(request_id, error)
 

@@ -14,7 +14,7 @@ from rekindle.engine.conductor import Command
 from rekindle.engine.handled import Handled
 from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest, SessionError, StorageError
-from rekindle.messages import CacheSaved, CacheSaving, KeepWeights
+from rekindle.messages import CacheSaved, CacheSaving, KeepWeights, NewWeights, SaveCache
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.session.callers import Callers
@@ -44,7 +44,8 @@ class Operations:
         (outcome,) = loading.items
         if isinstance(outcome, BaseException):
             raise outcome
-        ticket, used = self._callers.new_weights(outcome, self._engine.post, fail=in_flight == "fail")
+        fail = in_flight == "fail"
+        ticket, used = self._callers.ask(lambda ticket: NewWeights(ticket, outcome, fail), self._engine.post)
         try:
             yield Wait(used)
         except BaseException:
@@ -62,7 +63,8 @@ class Operations:
                 "prefix_cache=True, disk_cache_bytes above 0, and host_cache_bytes of at least one page, which is "
                 f"{self._assembly.limits.page_bytes:,} bytes here"
             )
-        saving, seen = self._callers.save_cache(self._engine.post), 0
+        _, saving = self._callers.ask(SaveCache, self._engine.post)
+        seen = 0
         with ProgressBars(progress) as bars:
             while not saving.closed or seen < len(saving.items):
                 yield Wait(saving, seen)
@@ -114,7 +116,7 @@ class Operations:
         try:
             if self._engine.error is None and self._assembly.limits.snapshots and not self._engine.paused:
                 with suppress(SessionError):
-                    yield Wait(self._callers.save_cache(self._engine.post), timeout=CLOSE_SECONDS)
+                    yield Wait(self._callers.ask(SaveCache, self._engine.post)[1], timeout=CLOSE_SECONDS)
         finally:  # also where a cancelled scope does not let the wait begin
             self._engine.stop()
         if not self._engine.elsewhere:

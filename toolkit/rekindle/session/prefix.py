@@ -11,7 +11,7 @@ from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
 from rekindle.results import Generation
 from rekindle.session.handle import Handle, Stream
-from rekindle.session.prompts import Ask, AskOne, ManyPrompts, OnePrompt, as_text
+from rekindle.session.prompts import Ask, AskOne, OnePrompt, Prompts, as_text
 from rekindle.session.requests import Requests
 
 FIXED = ("cache_salt", "tools", "chat_template_kwargs")
@@ -65,7 +65,7 @@ class Prefix:
     async def generate(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
     async def generate(
-        self, prompt: OnePrompt | ManyPrompts = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]
+        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]
     ) -> list[Any]: ...
     async def generate(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
         """Continue the prefix, and generate to the end.

@@ -13,7 +13,7 @@ from rekindle.request import SamplingOptions, check_token_ids
 Messages = Sequence[Mapping[str, Any]]
 TokenIds = Sequence[int]
 OnePrompt = str | Messages | None
-ManyPrompts = list[str] | list[Messages] | None
+Prompts = list[str] | list[Messages] | None
 
 Ids = TypeVar("Ids")
 """Of the token ids of one prompt, or of several."""

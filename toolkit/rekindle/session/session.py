@@ -24,7 +24,7 @@ from rekindle.session.engine_view import EngineView
 from rekindle.session.handle import Handle, Stream
 from rekindle.session.operations import InFlight, Operations
 from rekindle.session.prefix import PendingPrefix, Prefix
-from rekindle.session.prompts import Ask, AskMany, AskOne, ManyPrompts, OnePrompt, PromptOptions, TokenIds
+from rekindle.session.prompts import Ask, AskMany, AskOne, OnePrompt, PromptOptions, Prompts, TokenIds
 from rekindle.session.requests import Requests
 from rekindle.store.restored import Restored
 from rekindle.views.cache.view import CacheView, view
@@ -58,15 +58,11 @@ class Session:
     @overload
     async def generate(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
-    async def generate(
-        self, prompt: ManyPrompts = None, *, n: None = None, **ask: Unpack[AskMany]
-    ) -> list[Generation]: ...
+    async def generate(self, prompt: Prompts = None, *, n: None = None, **ask: Unpack[AskMany]) -> list[Generation]: ...
     @overload
     async def generate(self, prompt: OnePrompt = None, *, n: int, **ask: Unpack[AskOne]) -> list[Generation]: ...
     @overload
-    async def generate(
-        self, prompt: ManyPrompts = None, *, n: int, **ask: Unpack[AskMany]
-    ) -> list[list[Generation]]: ...
+    async def generate(self, prompt: Prompts = None, *, n: int, **ask: Unpack[AskMany]) -> list[list[Generation]]: ...
     async def generate(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
         """Generate to the end. Leaving the await early, by an interrupt or a timeout, cancels the request.
 
@@ -93,15 +89,11 @@ class Session:
     @overload
     def generate_sync(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
-    def generate_sync(
-        self, prompt: ManyPrompts = None, *, n: None = None, **ask: Unpack[AskMany]
-    ) -> list[Generation]: ...
+    def generate_sync(self, prompt: Prompts = None, *, n: None = None, **ask: Unpack[AskMany]) -> list[Generation]: ...
     @overload
     def generate_sync(self, prompt: OnePrompt = None, *, n: int, **ask: Unpack[AskOne]) -> list[Generation]: ...
     @overload
-    def generate_sync(
-        self, prompt: ManyPrompts = None, *, n: int, **ask: Unpack[AskMany]
-    ) -> list[list[Generation]]: ...
+    def generate_sync(self, prompt: Prompts = None, *, n: int, **ask: Unpack[AskMany]) -> list[list[Generation]]: ...
     def generate_sync(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
         """Run `generate`, and block until it has ended."""
         return self._requests.all(prompt, ask, n).ended_blocking()
