@@ -12,7 +12,7 @@ from rekindle.concurrency.waits import Waits, awaited, blocked
 from rekindle.config import Settings, SettingsOptions
 from rekindle.engine.assembly import build
 from rekindle.engine.engine import Compose
-from rekindle.engine.thread import EngineThread
+from rekindle.engine.thread import Build, EngineThread
 from rekindle.errors import ConfigError, ModelError, suggestion
 from rekindle.models.families import Family
 from rekindle.notebook.progress_bars import ProgressBars, shown
@@ -65,7 +65,9 @@ def open(
         raise ConfigError(f"compose must be a function of an engine's Actors that returns Actors, got {compose!r:.80}")
     if family is not None and not isinstance(family, Family):
         raise ConfigError(f"family must be a rekindle.Family, got {family!r:.80}")
-    return Opening(model, Settings(**settings), progress, compose, family)
+    checked = Settings(**settings)
+    make = partial(build, model, checked, compose=compose, family=family)
+    return Opening(str(model), make, checked.max_waiting, progress)
 
 
 def open_sync(
@@ -84,27 +86,21 @@ class Opening:
     """A session that is to be opened; nothing happens before this is awaited, entered, or waited for.
 
     Args:
-        model, progress, compose, family: see `open`.
-        settings: those of `open`, checked.
+        name: the model as its user calls it.
+        build: makes what the engine's thread runs.
+        max_waiting: places in the waiting queue.
+        progress: whether progress bars are drawn.
     """
 
-    def __init__(
-        self,
-        model: str | PathLike[str],
-        settings: Settings,
-        progress: bool,
-        compose: Compose | None = None,
-        family: Family | None = None,
-    ):
-        self._model, self._settings, self._progress = model, settings, progress
-        self._build = partial(build, model, settings, compose=compose, family=family)
+    def __init__(self, name: str, build: Build, max_waiting: int, progress: bool):
+        self._name, self._build, self._max_waiting, self._progress = name, build, max_waiting, progress
         self._session: Session | None = None
 
     def __await__(self) -> Generator[Any, None, Session]:
         return awaited(self._opened()).__await__()
 
     def __repr__(self) -> str:
-        return f"<rekindle.Opening of {str(self._model)!r}: await it, or enter it with 'async with'>"
+        return f"<rekindle.Opening of {self._name!r}: await it, or enter it with 'async with'>"
 
     if not TYPE_CHECKING:  # a type checker finds a forgotten await by itself
 
@@ -127,10 +123,10 @@ class Opening:
         return blocked(self._opened())
 
     def _opened(self) -> Waits[Session]:
-        too_late = ModelError(f"{self._model}: {TOO_LATE}")
+        too_late = ModelError(f"{self._name}: {TOO_LATE}")
         if ending():
             raise too_late
-        callers = Callers(self._settings.max_waiting)
+        callers = Callers(self._max_waiting)
         try:
             engine = EngineThread(self._build, callers.deliver, callers.fail_all)
         except RuntimeError as error:
@@ -140,7 +136,7 @@ class Opening:
         try:
             with ProgressBars(self._progress) as bars:
                 yield from shown(engine.opening, bars)
-            return _session(engine, callers, str(self._model))
+            return _session(engine, callers, self._name)
         except BaseException:
             engine.stop()
             raise

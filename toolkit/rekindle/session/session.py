@@ -116,10 +116,10 @@ class Session:
         What stays is what a cell shows of a generation. For the generation itself, `submit`, `display` and await:
         `request = session.submit(...); request.display(); answer = await request`.
 
-        Leaving the await early, by an interrupt or a timeout, cancels the request, and the text so far stays. The same
-        holds where its button is pressed, which raises nothing. A button needs ipykernel 7 and asyncio; elsewhere its
-        clicks would be heard only after the cell, so "interrupt kernel" is there to stop it. Arguments and errors are
-        those of `generate`.
+        Leaving the await early, by an interrupt or a timeout, cancels the request, and the text so far stays. Pressing
+        its button does the same and raises nothing. The button needs ipykernel 7 and asyncio; elsewhere its clicks
+        would be heard only after the cell, so "interrupt kernel" is there to stop it. Arguments and errors are those
+        of `generate`.
         """
         await awaited(show(self._requests.one(prompt, ask, wait=True), "awaits"))
 
@@ -149,7 +149,7 @@ class Session:
             Others: as in `generate`; sampling parameters are given to what continues the prefix.
 
         Raises:
-            InvalidRequest: as `generate` (raised by the await), or the session was opened with `prefix_cache=False`.
+            InvalidRequest: as `generate`, or the session was opened with `prefix_cache=False`.
         """
         if not self._assembly.limits.prefix_cache:
             raise InvalidRequest("this session keeps no prefixes: it was opened with prefix_cache=False")
@@ -385,9 +385,8 @@ class Session:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         if self._engine.error is not None:
-            return markup.bundle(
-                repr(self), markup.card("Session", self._name, markup.passage(str(self._engine.error)))
-            )
+            why = markup.passage(str(self._engine.error))
+            return markup.bundle(repr(self), markup.card("Session", self._name, why))
         counts = self.stats.scheduler
         known = {
             "computes in": self._assembly.dtype,
