@@ -75,7 +75,7 @@ class Stages:
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
         assert not vars(self._assembly.actors.detokenizer)["_followers"]
         assert not self._callers._handles
-        assert not self._callers._queued
+        assert not self._callers._places._inside
         return stats
 
 

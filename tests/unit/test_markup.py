@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle import markup
-from rekindle.messages import Chat, Continued, Started, Text
+from rekindle.messages import Chat, Continued, Started, Submit, Text
 from rekindle.request import SamplingParams
 from rekindle.results import CachedTokens, Generation, Timings, TokenLogprob, Usage, heat_map
 from rekindle.scheduler.cache.tree import PrefixTree
@@ -167,13 +167,13 @@ def test_one_token_has_no_time_per_token() -> None:
     assert "per token" not in shown(replace(generation("One"), token_ids=(5,))).text
 
 
-@pytest.mark.parametrize("length", [markup.HEAD + 1, markup.LONGEST, markup.LONGEST + 1, 10**7])
+@pytest.mark.parametrize("length", [markup.HEAD + 1, markup.LONGEST_PASSAGE, markup.LONGEST_PASSAGE + 1, 10**7])
 def test_a_long_text_is_folded_and_one_that_is_too_long_is_cut(length: int) -> None:
     html = markup.passage("x" * length)
     page = read(html)
     assert f"{length - markup.HEAD:,} more character{'s' * (length > markup.HEAD + 1)}" in page.text
-    assert page.text.count("x") == min(length, markup.LONGEST)
-    assert len(html) < markup.LONGEST + 1500
+    assert page.text.count("x") == min(length, markup.LONGEST_PASSAGE)
+    assert len(html) < markup.LONGEST_PASSAGE + 1500
     assert "details" not in read(markup.passage("x" * markup.HEAD)).tags
 
 
@@ -233,17 +233,17 @@ def test_session_prefix_handle_stream_and_what_they_give_are_shown() -> None:
 
 
 def test_a_handle_shows_what_came_so_far() -> None:
-    handle = Handle(lambda: None, lambda: None, SamplingParams(logprobs=0))
+    handle = Handle(Submit(1, (1,), SamplingParams(logprobs=0)), lambda _: None)
     assert "waiting, 0 tokens" in shown(handle).text
     assert "queued" not in shown(handle).text
     handle.send()
-    handle.deliver(Started(1, prompt_tokens=24, cached=CachedTokens(device=16)))
-    handle.deliver(Text(1, HOSTILE, (7,), None, logprobs=(scored(HOSTILE),)))
+    handle.record.deliver(Started(1, prompt_tokens=24, cached=CachedTokens(device=16)))
+    handle.record.deliver(Text(1, HOSTILE, (7,), None, logprobs=(scored(HOSTILE),)))
     page = shown(handle)
     for said in ("running, 1 token", SPELLED, "24 tokens (cached: 16 on the device)", "queued", "first token after"):
         assert said in page.text
     assert sum("rank 2" in title for title in page.titles) == 1
-    handle.fail(RuntimeError(f"{HOSTILE}\n{'x' * markup.HEAD}"))
+    handle.record.fail(RuntimeError(f"{HOSTILE}\n{'x' * markup.HEAD}"))
     page = shown(handle)
     assert f"Handle failed after 1 token{SPELLED}" in page.text
     assert page.text.count(SPELLED[:40]) == 3, "what came, its token, and why it failed"
@@ -252,7 +252,7 @@ def test_a_handle_shows_what_came_so_far() -> None:
 
 
 def test_a_cancelled_handle_says_so() -> None:
-    handle = Handle(lambda: None, lambda: None, SamplingParams())
+    handle = Handle(Submit(1, (1,), SamplingParams()), lambda _: None)
     handle.cancel()
     assert "Handle cancelled, 0 tokens" in shown(handle).text
 
