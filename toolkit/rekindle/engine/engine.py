@@ -60,33 +60,23 @@ class Actors:
     host_tier: Actor
     disk_tier: Actor
 
-    def by_message(self) -> Mapping[type, Actor]:
-        """Who takes which message."""
-        return {
-            Submit: self.intake,
-            Cancel: self.intake,
-            Admit: self.scheduler,
-            Withdraw: self.scheduler,
-            Stopped: self.scheduler,
-            NewWeights: self.scheduler,
-            KeepWeights: self.scheduler,
-            Settled: self.scheduler,
-            Offloaded: self.scheduler,
-            Fetched: self.scheduler,
-            Written: self.scheduler,
-            SaveCache: self.scheduler,
-            Plan: self.stepper,
-            Offload: self.stepper,
-            UseWeights: self.stepper,
-            Dispatched: self.settler,
-            Output: self.detokenizer,
-            Gathered: self.host_tier,
-            Fetch: self.host_tier,
-            Drop: self.host_tier,
-            Archive: self.host_tier,
-            Write: self.disk_tier,
-        }
+    def by_message(self) -> Mapping[type[Message], Actor]:
+        """Return the actor that takes each kind of message; those of `TO_CALLER` leave the engine."""
+        takers = (
+            (self.intake, (Submit, Cancel)),
+            (self.scheduler, (Admit, Withdraw, Settled, Stopped)),
+            (self.scheduler, (Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights)),
+            (self.stepper, (Plan, Offload, UseWeights)),
+            (self.settler, (Dispatched,)),
+            (self.detokenizer, (Output,)),
+            (self.host_tier, (Gathered, Fetch, Drop, Archive)),
+            (self.disk_tier, (Write,)),
+        )
+        return {kind: actor for actor, kinds in takers for kind in kinds}
 
+
+TO_CALLER = (Rejected, Started, Text, WeightsUsed, CacheSaving, CacheSaved)
+"""Messages that leave the engine."""
 
 Compose = Callable[[Actors], Actors]
 """Gets the actors of an engine before they run, and returns those that are to run, some of them perhaps one's own."""
@@ -111,10 +101,6 @@ def composed(actors: Actors, compose: Compose | None) -> Actors:
     return made
 
 
-TO_CALLER = (Rejected, Started, Text, WeightsUsed, CacheSaving, CacheSaved)
-"""Messages that leave the engine."""
-
-
 class Engine:
     """Runs the actors, each in a task of its own with a mailbox of its own.
 
@@ -130,10 +116,8 @@ class Engine:
         # By id: an actor of one's own need not be hashable, and two that are equal are two.
         stages = {id(actor): Stage(name, actor, self.post, self._tell) for name, actor in vars(actors).items()}
         self._stages = {name: stages[id(actor)] for name, actor in vars(actors).items()}
-        self._routes: dict[type, Deliver] = {
-            kind: stages[id(actor)].mailbox.put for kind, actor in actors.by_message().items()
-        }
-        self._routes.update((kind, deliver) for kind in TO_CALLER)
+        self._routes: dict[type[Message], Deliver] = dict.fromkeys(TO_CALLER, deliver)
+        self._routes |= {kind: stages[id(actor)].mailbox.put for kind, actor in actors.by_message().items()}
         self._watchers: dict[See, None] = {}  # in order; each change of it is one step, whatever the thread
         self.conductor = Conductor(tuple(stages.values()))
 
