@@ -20,8 +20,9 @@ from rekindle.session.callers import Callers
 from rekindle.session.session import Session
 from rekindle.store.restored import Restored
 from rekindle.testing.by_hand import CheckedScheduler, fake_limits
-from rekindle.testing.device import FakeDiskTier, FakeHostTier, FakeSettler, FakeStepper
+from rekindle.testing.device import FakeSettler, FakeStepper
 from rekindle.testing.model import FAKE_MODEL, VOCAB_SIZE
+from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
 
 class _FakeAssembly(Assembly):

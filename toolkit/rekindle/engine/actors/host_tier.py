@@ -11,6 +11,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from rekindle.errors import StorageError
 from rekindle.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write
+from rekindle.store.snapshot_store import SnapshotStore
 
 
 class Copies(Protocol):
@@ -21,13 +22,6 @@ class Copies(Protocol):
 
     def stage(self, entries: Sequence[Any]) -> list[Any]:
         """Entries as device arrays."""
-
-
-class Disk(Protocol):
-    """Where pages are that are in no memory."""
-
-    def read(self, records: Sequence[int]) -> Sequence[Any | None]:
-        """Their contents, None for one that is good no more. It waits: not for an event loop's thread."""
 
 
 class DeviceCopies:
@@ -56,7 +50,7 @@ def _put(arrays: Sequence[Any], where: Sharding) -> list[Any]:
     return there
 
 
-def _read(disk: Disk, records: Sequence[int]) -> Sequence[Any | None]:
+def _read(disk: SnapshotStore, records: Sequence[int]) -> Sequence[Any | None]:
     try:
         return disk.read(records)
     except StorageError as error:  # the directory has become unsafe since it was opened
@@ -80,7 +74,7 @@ class HostTier:
         disk: the disk tier's records, read in a worker thread; None without one.
     """
 
-    def __init__(self, capacity_bytes: int, page_bytes: int, copies: Copies, disk: Disk | None = None):
+    def __init__(self, capacity_bytes: int, page_bytes: int, copies: Copies, disk: SnapshotStore | None = None):
         self._capacity = capacity_bytes // page_bytes
         self._page_bytes = page_bytes
         self._copies = copies
