@@ -8,11 +8,11 @@ from rekindle.messages import Message
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Handled:
-    """A message that an actor took, and what it said to it.
+    """A message that an actor took, and its answers.
 
     Attributes:
         actor: the actor's name, as in `Actors`.
-        message: what it took.
+        message: the message that it took.
         said: its answers, in order.
         began, ended: when it took the message and when it had answered, in seconds of `time.perf_counter`.
     """
@@ -28,7 +28,7 @@ class Handled:
 
 
 class Pending(dict[str, tuple[Message, ...]]):
-    """Messages that wait, by the name of the actor that is to take them; shown as a line for each."""
+    """Messages that wait, by the name of the actor that is to take them. `repr` has a line for each."""
 
     def __repr__(self) -> str:
         lines = [f"for {actor}: {message}" for actor, messages in self.items() for message in messages]

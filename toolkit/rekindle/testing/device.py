@@ -35,9 +35,9 @@ class _Slot:
 
 
 class FakeStepper:
-    """Takes plans and saves like the real stepper, and asserts that each fits a bucket, its pages and its slots.
+    """Takes the messages of the real stepper, and asserts that each plan fits a bucket, its pages and its slots.
 
-    What it gathers of a page are the token ids in it.
+    The content of a page is the token ids in it.
     """
 
     def __init__(self, limits: Limits):
@@ -47,19 +47,19 @@ class FakeStepper:
         self._weights = 0
 
     def handle(self, message: Message) -> list[Dispatched | Gathered | WeightsUsed]:
-        """Plan becomes Dispatched, Offload becomes Gathered, and UseWeights WeightsUsed."""
+        """Answer Plan with Dispatched, Offload with Gathered, and UseWeights with WeightsUsed."""
         match message:
             case Plan():
                 return [self._dispatch(message)]
             case Offload():
                 return [Gathered(message.offload_id, message.entries, tuple(map(self._gather, message.pages)))]
             case UseWeights(ticket):
-                self._weights += 1  # which tells the pages that they computed from all others
+                self._weights += 1  # pages are stamped with this number
                 return [WeightsUsed(ticket)]
         raise AssertionError(f"the stepper takes Plan, Offload and UseWeights, got {message!r}")
 
     def _dispatch(self, plan: Plan) -> Dispatched:
-        """All of a tick is written before any of it is read, as on the device."""
+        """Write all of a tick before any of it is read, as the device does."""
         self._check(plan)
         for onload in plan.onloads:
             self._scatter(onload)
@@ -87,7 +87,7 @@ class FakeStepper:
     def _gather(self, page: int) -> tuple[int, ...]:
         found = self._pages.get(page, [])
         content = tuple(token for token in found if token is not None)
-        assert len(content) == self._limits.page_size, f"page {page} is saved before it is full"
+        assert len(content) == self._limits.page_size, f"page {page} is offloaded before it is full"
         return content
 
     def _scatter(self, onload: Onload) -> None:
@@ -137,7 +137,7 @@ class FakeStepper:
         return slot
 
     def _check_found(self, table: Sequence[int], position: int, tokens: Sequence[int]) -> None:
-        """A block that is computed for its last token alone: its keys and values are there."""
+        """Check a block that is computed for its last token alone: its keys and values are there."""
         index, offset = divmod(position, self._limits.page_size)
         found = self._pages[table[index]][offset : offset + len(tokens)]
         assert [token % VOCAB_SIZE for token in found if token is not None] == list(tokens), "not what is in its page"
@@ -173,7 +173,7 @@ class FakeSettler:
     """Reads the tokens of a fake tick back.
 
     Args:
-        held: let each tick stay in flight until `step` or `release` says otherwise.
+        held: whether each tick stays in flight until `step` or `release`.
     """
 
     def __init__(self, held: bool = False):
@@ -181,14 +181,14 @@ class FakeSettler:
         self._permits: Mailbox[None] = Mailbox()
 
     async def handle(self, message: Message) -> list[Message]:
-        """Dispatched becomes Settled."""
+        """Answer Dispatched with Settled."""
         assert isinstance(message, Dispatched), f"the settler takes Dispatched, got {message!r}"
         if self._held:
             await self._permits.receive()
         return [settled(message)]
 
     def step(self) -> None:
-        """Let one tick more settle. Any thread may call this and `release`."""
+        """Let one more tick settle. Any thread may call this and `release`."""
         self._permits.put(None)
 
     def release(self) -> None:

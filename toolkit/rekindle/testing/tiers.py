@@ -9,14 +9,14 @@ from rekindle.page import NewPage, StoredPage
 
 
 class FakeHostTier:
-    """Keeps what the fake device gathered, and asserts that what is fetched and dropped is there, or is to come.
+    """Keeps the pages of the fake device, and asserts that those to fetch or drop are there, or are to come.
 
     Args:
         capacity: pages that it may keep.
-        disk: where it reads what is on disk alone.
+        disk: the tier with the pages that are on disk alone.
 
     Attributes:
-        entries: the content of each.
+        entries: the content of each page, by the number of its entry.
     """
 
     def __init__(self, capacity: int, disk: "FakeDiskTier | None" = None):
@@ -28,16 +28,16 @@ class FakeHostTier:
         self._lost: set[int] = set()
 
     def handle(self, message: Message) -> list[Offloaded | Fetched | Write]:
-        """Gathered becomes Offloaded, Fetch becomes Fetched, Archive becomes Write, and Drop nothing."""
+        """Answer Gathered with Offloaded, Fetch with Fetched, Archive with Write, and Drop with nothing."""
         match message:
             case Gathered(offload_id, entries, contents):
-                assert list(entries) == sorted({*entries}), "the entries of a save are not ascending"
-                assert self._newest < entries[0], "an entry that another save has, or that a later save has"
+                assert list(entries) == sorted({*entries}), "the entries of an Offload are not ascending"
+                assert self._newest < entries[0], "an entry that another Offload has, or that a later one has"
                 self._newest = entries[-1]
                 new = zip(entries, contents, strict=True)
                 self.entries |= {entry: content for entry, content in new if entry not in self._dropped_ahead}
                 self._dropped_ahead.difference_update(entries)
-                assert len(self.entries) <= self._capacity, "more is saved than there is room for"
+                assert len(self.entries) <= self._capacity, "more is offloaded than there is room for"
                 return [Offloaded(offload_id, kept=True)]
             case Fetch(request_id, copies):
                 found = {copy: self._read(copy) for copy in copies}
@@ -53,7 +53,7 @@ class FakeHostTier:
         raise AssertionError(f"the host tier takes Gathered, Fetch, Archive and Drop, got {message!r}")
 
     def lose(self, copies: Collection[Copy]) -> None:
-        """Let those of these copies that are there be bad from now on, on disk too."""
+        """Make copies unreadable from now on, on disk too; those that are not there are ignored."""
         for copy in copies:
             if copy.entry is not None and self.entries.pop(copy.entry, None) is not None:
                 self._lost.add(copy.entry)
@@ -78,11 +78,11 @@ class FakeHostTier:
 
 
 class FakeDiskTier:
-    """Keeps what the host tier hands on, in memory, as the snapshot store does on disk.
+    """Keeps in memory what the snapshot store keeps on disk.
 
     Attributes:
-        contents: of each record.
-        pages: what each record is, also of those that are gone.
+        contents: the content of each record that is there.
+        pages: the page of each record, also of those that are gone.
         used: how often each record was said to be used.
     """
 
@@ -92,9 +92,9 @@ class FakeDiskTier:
         self.used: Counter[int] = Counter()
 
     def handle(self, message: Message) -> list[Written]:
-        """Write becomes Written."""
+        """Answer Write with Written."""
         assert isinstance(message, Write), f"the disk tier takes Write, got {message!r}"
-        assert {*message.used} <= self.pages.keys(), "a record is used that never was"
+        assert {*message.used} <= self.pages.keys(), "a record is used that was never written"
         self.used.update(message.used)
         known = {page.digest: record for record, page in self.pages.items() if record in self.contents}
         records = []
@@ -108,7 +108,7 @@ class FakeDiskTier:
         return [Written(tuple(records), ())]
 
     def stored(self) -> list[StoredPage]:
-        """What a store says when it is opened, parents before children; pages without their parent are not among it."""
+        """Return what a store finds when it is opened, parents before children, without pages whose parent is gone."""
         found: list[StoredPage] = []
         left = {record: self.pages[record] for record in self.contents}
         above = {sha256(b"root" + page.namespace.encode()).hexdigest() for page in left.values()}
