@@ -1,4 +1,4 @@
-"""Actors, their stages in an engine, and the only dispatch loop in the package."""
+"""Actors, and the stages of an engine that run them: the only dispatch loop in the package."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
@@ -27,14 +27,6 @@ async def answers(actor: Actor, message: Message) -> tuple[Message, ...]:
     return tuple(said)
 
 
-async def run(actor: Actor, mailbox: Mailbox[Message], send: Callable[[Message], None]) -> None:
-    """Receive messages, handle them, and send the answers on, for ever."""
-    while True:
-        for message in await answers(actor, await mailbox.receive()):
-            send(message)
-            del message  # else what it holds lives until the next: an error holds its caller's frames, and a session
-
-
 class Stage:
     """An actor with its mailbox.
 
@@ -51,21 +43,15 @@ class Stage:
         self.mailbox: Mailbox[Message] = Mailbox()
 
     async def run(self) -> None:
-        """Take messages for ever, unless the mailbox is paused."""
-        await run(self, self.mailbox, self._send)
+        """Receive messages, handle them, and send the answers on, for ever; nothing is received while paused."""
+        while True:
+            await self._handle(await self.mailbox.receive())
 
     async def step(self) -> Handled:
-        """Take one message, even if the mailbox is paused."""
+        """Handle the next message, even if the mailbox is paused."""
         message = self.mailbox.take()
         assert message is not None, "a step without a message"
-        handled = await self._taken(message)
-        for said in handled.said:
-            self._send(said)
-        return handled
-
-    async def handle(self, message: Message) -> tuple[Message, ...]:
-        """Let the actor handle a message, and tell those who watch."""
-        return (await self._taken(message)).said
+        return await self._handle(message)
 
     async def idle(self) -> None:
         """Wait until the actor is done with the message that it took."""
@@ -73,14 +59,7 @@ class Stage:
             self._freed = anyio.Event()
             await self._freed.wait()
 
-    def _send(self, message: Message) -> None:
-        try:
-            self._post(message)
-        except TypeError as error:  # the actor said what is no message, or what nobody takes
-            error.add_note(f"The actor {self._name!r} said it.")
-            raise
-
-    async def _taken(self, message: Message) -> Handled:
+    async def _handle(self, message: Message) -> Handled:
         self._busy, began = True, perf_counter()
         try:
             said = await answers(self._actor, message)
@@ -92,4 +71,13 @@ class Stage:
             self._freed.set()
         handled = Handled(self._name, message, said, began, perf_counter())
         self._see(handled)
+        for answer in said:
+            self._send(answer)
         return handled
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._post(message)
+        except TypeError as error:  # the actor said what is no message, or what nobody takes
+            error.add_note(f"The actor {self._name!r} said it.")
+            raise
