@@ -28,7 +28,6 @@
 from dataclasses import replace
 
 import rekindle
-from rekindle.engine.message_words import in_words
 
 SMALL = {
     "num_pages": 33,  # 32 pages of 64 tokens
@@ -78,7 +77,7 @@ handle = session.submit("The capital of France is", max_tokens=3, temperature=0)
 def waiting():
     for name, messages in session.pending.items():
         for message in messages:
-            print(f"in the mailbox of {name}: {in_words(message)}")
+            print(f"in the mailbox of {name}: {message}")
 
 
 waiting()

@@ -1,6 +1,7 @@
-"""Sessions on the fake device, and a disk that is full soon."""
+"""Sessions on the fake device, a disk that is full soon, and interrupts that are heard."""
 
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,3 +58,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root can mount a small disk")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let an interrupt be heard here and in child processes, also where the shell that began the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
