@@ -1,7 +1,7 @@
 """A prefix tree over texts, for tests to read well. Pages of two letters."""
 
 from rekindle.page import StoredPage
-from rekindle.scheduler.cache.nodes import Node
+from rekindle.scheduler.cache.nodes import Evicted, Node
 from rekindle.scheduler.cache.tree import PrefixTree
 
 
@@ -37,11 +37,14 @@ class Letters(PrefixTree):
         self.unlock(tip)
         return tip
 
-    def save_all(self) -> None:
-        """Copy all that is not locked to the host tier, page 7 to entry 107."""
-        for node in self.next_to_offload(1000):
+    def offload(self, count: int) -> list[int]:
+        """Give copies to nodes that are to be offloaded, page 7 gets entry 107; their pages, in order."""
+        pages = []
+        for node in self.next_to_offload(count):
             assert node.page is not None
-            self.saved(node, 100 + node.page)
+            pages.append(node.page)
+            self.offloaded(node, 100 + node.page)
+        return pages
 
     def archive_all(self) -> list[int]:
         """Copy all to disk, page 7 or entry 107 to record 207; the records in the order in which they were chosen."""
@@ -54,7 +57,7 @@ class Letters(PrefixTree):
     def cool(self, text: str, namespace: str = "") -> Node:
         """Publish a text into an empty tree, and leave its pages in the host tier alone; its tip."""
         tip = self.use(text, namespace)
-        self.save_all()
+        self.offload(1000)
         self.evict(1000)
         return tip
 
@@ -78,9 +81,17 @@ class Letters(PrefixTree):
                 pages.append(StoredPage(node.disk, *digests, namespace, node.key))
         return pages
 
+    def records(self) -> list[int]:
+        return sorted(node.disk for node in self.walk() if node.disk is not None)
+
+    def lose(self, record: int) -> Evicted:
+        """Drop the copy on disk that has this record."""
+        return self.drop_disk(next(node for node in self.walk() if node.disk == record))
+
     def lose_all(self) -> list[StoredPage]:
         """Forget all that is on disk; what it was."""
         pages = self.stored()
         for page in pages:
-            self.drop_disk(page.record)
+            if page.record in self.records():
+                self.lose(page.record)
         return pages

@@ -236,7 +236,7 @@ def engine_whose_only_copy_is_being_saved() -> tuple[ByHand, Node]:
     one.admit(0, PROMPT[:PAGE], max_tokens=1)
     one.settle()
     one.say(SaveCache(1))
-    (node,) = one.scheduler.cache.find("", PROMPT[:PAGE])
+    (node,) = one.scheduler.cache.tree.match("", PROMPT[:PAGE])
     one.admit(1, PROMPT[1 : PAGE + 2], max_tokens=1)
     while len(one.offloading) > 1:
         one.settle_offload()

@@ -161,8 +161,8 @@ def engine_with_a_prefix_in_the_host_tier_alone() -> ByHand:
     engine.drain()
     engine.admit(1, OTHER, max_tokens=40)
     engine.drain()
-    assert all(node.page is None for node in engine.scheduler.cache.find("", SHARED))
-    assert len(engine.scheduler.cache.find("", SHARED)) == 3
+    assert all(node.page is None for node in engine.scheduler.cache.tree.match("", SHARED))
+    assert len(engine.scheduler.cache.tree.match("", SHARED)) == 3
     return engine
 
 
@@ -213,7 +213,7 @@ def engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages: int) -> tu
     )
     engine.admit(0, SHARED[:16], max_tokens=1)
     engine.drain()
-    (node,) = engine.scheduler.cache.find("", SHARED[:16])
+    (node,) = engine.scheduler.cache.tree.match("", SHARED[:16])
     engine.admit(1, OTHER[:17], max_tokens=1)
     assert (node.page, node.host is None, node.disk) == (None, False, 0)
     return engine, node
@@ -228,21 +228,21 @@ def test_a_copy_that_the_host_tier_did_not_keep_leaves_the_one_on_disk(pruned: b
         assert node.host is None, "the copy made room for another, before it was there"
     engine.settle_offload(ok=False)
     assert (node.host, node.disk) == (None, 0)
-    assert engine.scheduler.cache.find("", SHARED[:16]) == [node]
+    assert engine.scheduler.cache.tree.match("", SHARED[:16]) == [node]
 
 
 def test_a_copy_that_the_host_tier_did_not_keep_leaves_a_later_one() -> None:
     engine, node = engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages=1)
     cache = engine.scheduler.cache
-    cache._let_go(cache.tree.prune(1))
+    cache._free(cache.tree.prune(1))
     cache.tree.attach([node], [99])
     cache.offload([node])
     later = node.host
     cache.offloaded(Offloaded(engine.offloading[0].offload_id, kept=False))
-    assert (node.host, cache.is_on_its_way(node)) == (later, True)
+    assert (node.host, cache.is_offloading(node)) == (later, True)
 
 
-def test_whether_a_copy_is_on_its_way_is_found_without_a_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_a_copy_is_offloading_is_found_without_a_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = ByHand(page_size=16, num_pages=257, host_cache_bytes=64 * PAGE_BYTES, disk_cache_bytes=0)
     engine.admit(0, [place % 7 for place in range(64 * 16 - 1)], max_tokens=1)
     engine.drain()
@@ -255,7 +255,7 @@ def test_whether_a_copy_is_on_its_way_is_found_without_a_look_at_the_others(monk
         return one is other
 
     monkeypatch.setattr(Node, "__eq__", equal)
-    assert all(map(cache.is_on_its_way, nodes))
+    assert all(map(cache.is_offloading, nodes))
     assert (len(nodes), len(compared)) == (63, 0)
 
 
@@ -358,7 +358,7 @@ def test_the_block_that_is_computed_again_is_of_the_disk_if_the_last_page_is(pag
     engine.drain()
     engine.admit(1, [8] * (4 * page - 1), max_tokens=1)
     engine.settle_offload()
-    assert [(node.page, node.host is None) for node in engine.scheduler.cache.find("", prompt)] == [
+    assert [(node.page, node.host is None) for node in engine.scheduler.cache.tree.match("", prompt)] == [
         (None, False),
         (None, True),
     ], "the host tier has room for one"

@@ -6,7 +6,7 @@ from rekindle.scheduler.tracked import Tracked
 
 
 class Draft:
-    """What the next tick is to compute, as far as it is decided.
+    """The work of the next tick, as far as it is decided.
 
     Attributes:
         budget: prompt tokens that it has room for.
@@ -35,5 +35,5 @@ class Draft:
         self.computing.append(tracked)
 
     def plan(self, tick: int, preempted: tuple[int, ...]) -> Plan:
-        """As it is to be said."""
+        """Return the plan for a tick, with who was preempted since the plan before."""
         return Plan(tick, tuple(self.chunks), tuple(self.rows), tuple(self.onloads), preempted)

@@ -6,7 +6,7 @@ from rekindle.scheduler.cache.nodes import FORGOTTEN, Node
 
 
 class Roots:
-    """The roots of all namespaces, and those of forgotten ones as long as something below them is held.
+    """The roots of all namespaces, and those of forgotten ones as long as something below them is locked.
 
     A root that nobody needs is dropped, or namespaces that were used once would add up.
     """
@@ -29,18 +29,18 @@ class Roots:
         return [*self._named.values(), *self._forgotten]
 
     def find(self, namespace: str) -> Node | None:
-        """The root of a namespace, if there is one."""
+        """Return the root of a namespace; None if it has none."""
         return self._named.get(namespace)
 
     def make(self, namespace: str) -> Node:
-        """The root of a namespace; a new one if there is none."""
+        """Return the root of a namespace, which is made if there is none."""
         root = self._named.get(namespace)
         if root is None:
             root = self._named[namespace] = Node(namespace.encode(), None)
         return root
 
     def forget(self, namespace: str) -> Node | None:
-        """Never find the namespace's root again; that root, for what is below it to be forgotten too."""
+        """Drop the name of a root; return the root, for what is below it to be forgotten too."""
         root = self._named.pop(namespace, None)
         if root is not None:
             self._forgotten[root] = None
@@ -56,7 +56,7 @@ class Roots:
                 del self._named[node.key.decode()]
 
     def walk(self, namespace: str | None) -> Iterator[Node]:
-        """All nodes, or those of one namespace, parents before children, without the roots."""
+        """Yield all nodes, or those of one namespace, parents before children, without the roots."""
         if namespace is None:
             stack = self.all
         else:
@@ -68,8 +68,8 @@ class Roots:
             stack.extend(node.children.values())
 
     def check(self, width: int) -> None:
-        """Assert what must hold of every node, `width` bytes of tokens each."""
+        """Assert what must hold of every node, given the bytes of a node's key."""
         for root in self._forgotten:
-            assert root.children or root.locks, "a forgotten root is kept for nothing"
+            assert root.children or root.locks, "a forgotten root is kept though nothing needs it"
         for node in [*self.all, *self.walk(None)]:
             node.check(width)
