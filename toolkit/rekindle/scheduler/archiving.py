@@ -18,19 +18,6 @@ TICKS_BETWEEN = 64
 
 
 @dataclass(slots=True)
-class Batch:
-    """Pages on their way to disk.
-
-    Attributes:
-        nodes: being archived; the host tier has, or is going to have, a copy of each.
-        said: whether the host tier was told.
-    """
-
-    nodes: list[Node]
-    said: bool = False
-
-
-@dataclass(slots=True)
 class Ticket:
     """A caller who waits for everything to be on disk."""
 
@@ -52,7 +39,8 @@ class Archiving:
         self._tree = cache.tree
         self._enabled = limits.snapshots
         self._at_once = min(PAGES_AT_ONCE, limits.host_pages)
-        self._batch: Batch | None = None
+        self._batch: list[Node] | None = None  # on their way to disk
+        self._said = False  # whether the host tier was told of the batch, which it is once it has all copies
         self._tickets: list[Ticket] = []
         self._used: set[int] = set()
         self._failed = False
@@ -79,7 +67,7 @@ class Archiving:
     def written(self, message: Written) -> None:
         """Take in that a batch is on disk, as far as it could be."""
         assert self._batch is not None, "written without a batch"
-        for node, record in zip(self._batch.nodes, message.records, strict=True):
+        for node, record in zip(self._batch, message.records, strict=True):
             if record is None:
                 self._tree.archive_failed(node)
                 self._failed = True
@@ -100,7 +88,7 @@ class Archiving:
         """
         if self._batch is None and self._is_time(ticks, idle):
             self._begin(ticks, idle)
-        if self._batch is not None and not self._batch.said:
+        if self._batch is not None and not self._said and not any(map(self._cache.is_offloading, self._batch)):
             yield from self._say(self._batch)
         if self._failed:
             self._failed, self._retry_tick = False, ticks + TICKS_BETWEEN
@@ -120,17 +108,13 @@ class Archiving:
         self._cache.offload(nodes)
         nodes = self._with_host_copy(nodes)
         if nodes or (idle and self._used):
-            self._batch = Batch(nodes)
+            self._batch, self._said = nodes, False
         self._next_tick = ticks + TICKS_BETWEEN
 
-    def _say(self, batch: Batch) -> Iterator[Message]:
-        """Tell the host tier, once it has all of the copies."""
-        if any(map(self._cache.is_offloading, batch.nodes)):
-            return
-        batch.nodes = self._with_host_copy(batch.nodes)
-        batch.said = True
-        entries = tuple(node.host for node in batch.nodes if node.host is not None)
-        yield Archive(tuple(map(self._described, batch.nodes)), entries, tuple(sorted(self._used)))
+    def _say(self, nodes: list[Node]) -> Iterator[Message]:
+        self._batch, self._said = self._with_host_copy(nodes), True
+        entries = tuple(node.host for node in self._batch if node.host is not None)
+        yield Archive(tuple(map(self._described, self._batch)), entries, tuple(sorted(self._used)))
         self._used.clear()
         left = self._tree.nodes - self._tree.disk_pages
         for ticket in self._tickets:

@@ -46,16 +46,6 @@ class RunningSet:
         self.free_slots.append(self.slots.pop(tracked))
         tracked.give_back()
 
-    def preempt(self, tracked: Tracked) -> None:
-        """Let a request leave that is to run again, and note it for the next plan."""
-        self.leave(tracked)
-        self.preempted.append(tracked.request.id)
-
-    def told(self) -> tuple[int, ...]:
-        """Return who was preempted since the last plan, once."""
-        told, self.preempted = tuple(self.preempted), []
-        return told
-
     def check(self) -> None:
         """Assert that every slot has one holder, and that every request is within its pages and its tokens."""
         slots = sorted([*self.slots.values(), *self.free_slots])

@@ -150,7 +150,8 @@ class Scheduler:
                 self._counts.ticks += 1
                 yield from self.cache.said()
                 # Pages may be given back though no plan comes of it: the next one tells.
-                yield draft.plan(self._counts.ticks, self._running.told())
+                preempted, self._running.preempted = tuple(self._running.preempted), []
+                yield draft.plan(self._counts.ticks, preempted)
             yield from draft.said
             # After the plan, so that a page is found only by ticks that come after the one that computes it.
             for tracked in draft.computing:
@@ -191,7 +192,8 @@ class Scheduler:
         return False
 
     def _preempt(self, tracked: Tracked) -> None:
-        self._running.preempt(tracked)
+        self._running.leave(tracked)
+        self._running.preempted.append(tracked.request.id)
         self._waiting.join(tracked, first=True)
         self._counts.preemptions += 1
 

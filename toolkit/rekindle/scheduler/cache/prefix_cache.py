@@ -32,8 +32,7 @@ class PrefixCache:
         self._ids = itertools.count()
         self._offloads: list[Offload] = []  # to be said
         self._dropped: list[int] = []  # entries that nobody needs any more, to be said
-        self._offloading: dict[int, tuple[int, ...]] = {}  # the entries of each `Offload` that is under way
-        self._coming: dict[int, Node] = {}  # the node of each of these entries
+        self._offloading: dict[int, dict[int, Node]] = {}  # the node of each entry of each `Offload` that is under way
         self._ahead: tuple[int, int] | None = None  # free pages and those in both tiers, when it last offloaded ahead
         self.enabled = limits.prefix_cache
         self.tree = PrefixTree(limits.page_size)
@@ -107,14 +106,13 @@ class PrefixCache:
 
     def offloaded(self, message: Offloaded) -> None:
         """Note that host copies are there, or could not be kept."""
-        for entry in self._offloading.pop(message.offload_id):
-            node = self._coming.pop(entry)
+        for entry, node in self._offloading.pop(message.offload_id).items():
             if not message.kept and node.host == entry:  # a later host copy is good still, and so is one on disk
                 self._free(self.tree.drop_host(node))
 
     def is_offloading(self, node: Node) -> bool:
         """Return whether the node's host copy was begun and is not there yet."""
-        return node.host in self._coming
+        return any(node.host in nodes for nodes in self._offloading.values())
 
     def drop_spare(self, node: Node) -> None:
         """Drop the host copy of a page that is on the device: it takes room from pages that are nowhere else."""
@@ -164,17 +162,15 @@ class PrefixCache:
 
     def _offload(self, nodes: Iterable[Node]) -> None:
         """Begin to offload these; their host copies count as being there from now on."""
-        pages, entries = [], []
+        begun: dict[int, Node] = {}
         for node in nodes:
-            assert node.page is not None
-            pages.append(node.page)
-            entries.append(next(self._ids))
-            self.tree.offloaded(node, entries[-1])
-            self._coming[entries[-1]] = node
-        if entries:
-            message = Offload(next(self._ids), tuple(pages), tuple(entries))
-            self._offloading[message.offload_id] = message.entries
-            self._offloads.append(message)
+            entry = next(self._ids)
+            self.tree.offloaded(node, entry)
+            begun[entry] = node
+        if begun:
+            pages = tuple(node.page for node in begun.values() if node.page is not None)
+            self._offloads.append(Offload(next(self._ids), pages, tuple(begun)))
+            self._offloading[self._offloads[-1].offload_id] = begun
 
     def _free(self, evicted: Evicted) -> None:
         self._pool.release(evicted.pages)

@@ -19,11 +19,10 @@ disk stay until their store says that they left; what is to be archived next is 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
-from rekindle.page import StoredPage
+from rekindle.page import StoredPage, digest_below
 from rekindle.scheduler.cache.ledger import Ledger
 from rekindle.scheduler.cache.nodes import FORGOTTEN, Evicted, Node, digest_of
 from rekindle.scheduler.cache.records import Records
-from rekindle.scheduler.cache.restore import restore
 from rekindle.scheduler.cache.roots import Roots
 
 NextPage = tuple[Node | str, bytes]
@@ -115,8 +114,8 @@ class PrefixTree:
             None if there are no tokens for a whole page.
         """
         start = 0 if isinstance(after, str) else after.depth * self.page_size
-        key = self.key_of(tokens[start : start + self.page_size])
-        return None if key is None else (after, key)
+        page = tokens[start : start + self.page_size]
+        return (after, array("i", page).tobytes()) if len(page) == self.page_size else None
 
     def path(self, node: Node) -> list[Node]:
         """Return the nodes of a node's prefix, itself last, as `match` gives them; none for a root."""
@@ -132,10 +131,6 @@ class PrefixTree:
         It is computed when first asked for, together with those of the nodes above.
         """
         return digest_of(node).hex()
-
-    def key_of(self, tokens: Sequence[int]) -> bytes | None:
-        """Return the key of the first page of tokens; None if they are fewer."""
-        return next(self._keys(tokens), None)
 
     def walk(self, namespace: str | None = None) -> Iterator[Node]:
         """Yield all nodes, or those of one namespace, parents before children; the tree must not change meanwhile."""
@@ -336,11 +331,29 @@ class PrefixTree:
         """Add nodes that have a copy on disk alone, and give records to nodes that have none.
 
         Args:
-            pages: parents before children. Their namespaces are walked once each, for the digests of what is there.
-                A page is passed over if its parent is unknown, its key is not one page, its digest is not that of its
-                prefix, or its node has a record.
+            pages: parents before children. A page is passed over if its parent is unknown, its key is not one page,
+                its digest is not that of its prefix, or its node has a record.
         """
-        restore(pages, self._width, self._roots, self._ledger, self._records)
+        known: dict[str, dict[str, Node]] = {}
+        for page in pages:
+            if page.namespace not in known:  # its digests are computed once
+                there = (self.root(page.namespace), *self.walk(page.namespace))
+                known[page.namespace] = {self.digest(node): node for node in there}
+            by_digest = known[page.namespace]
+            parent = by_digest.get(page.parent)
+            if (
+                parent is None
+                or len(page.key) != self._width
+                or page.digest != digest_below(digest_of(parent), page.key).hex()
+            ):
+                continue
+            if page.key not in parent.children:
+                parent.children[page.key] = by_digest[page.digest] = Node(page.key, parent)
+                self._ledger.add(parent.children[page.key])
+            if parent.children[page.key].disk is None:
+                self._records.change(parent.children[page.key], page.record)
+        for namespace in known:
+            self._roots.drop_if_empty(self.root(namespace))
 
     def forget(self, namespace: str) -> Evicted:
         """Never match the namespace's prefixes again; what is not locked, or on disk alone, leaves the tree at once.
