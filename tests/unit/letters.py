@@ -48,10 +48,10 @@ class Letters(PrefixTree):
 
     def archive_all(self) -> list[int]:
         """Copy all to disk, page 7 or entry 107 to record 207; the records in the order in which they were chosen."""
-        nodes = self.next_to_archive(1000)
+        nodes = self.records.next_to_archive(1000)
         records = [200 + node.page if node.page is not None else 100 + (node.host or 0) for node in nodes]
         for node, record in zip(nodes, records, strict=True):
-            self.archived(node, record)
+            self.records.archived(node, record)
         return records
 
     def cool(self, text: str, namespace: str = "") -> Node:
@@ -81,7 +81,7 @@ class Letters(PrefixTree):
                 pages.append(StoredPage(node.disk, *digests, namespace, node.key))
         return pages
 
-    def records(self) -> list[int]:
+    def on_disk(self) -> list[int]:
         return sorted(node.disk for node in self.walk() if node.disk is not None)
 
     def lose(self, record: int) -> Evicted:
@@ -92,6 +92,6 @@ class Letters(PrefixTree):
         """Forget all that is on disk; what it was."""
         pages = self.stored()
         for page in pages:
-            if page.record in self.records():
+            if page.record in self.on_disk():
                 self.lose(page.record)
         return pages

@@ -1,5 +1,5 @@
-"""Whatever is cached, held, saved, written, fetched, lost and withdrawn, and whenever the process is killed: the tokens
-are those of no cache at all, and every page has one owner after every message.
+"""Whatever is cached, held, offloaded, archived, fetched, lost and withdrawn, and whenever the process is killed: the
+tokens are those of no cache at all, and every page has one owner after every message.
 """
 
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.engine = ByHand(disk, **self.limits)
         self.asked: list[Asked] = []
         self.withdrawn: set[int] = set()
-        self.changes = self.saves_asked = 0
+        self.changes = self.cache_saves = 0
         self.all_went_well = self.engine.limits.host_pages >= 1000  # what has no room is not written
 
     @rule(
@@ -108,8 +108,8 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule()
     def save_cache(self) -> None:
-        self.saves_asked += 1
-        self.engine.say(SaveCache(self.saves_asked))
+        self.cache_saves += 1
+        self.engine.say(SaveCache(self.cache_saves))
 
     @precondition(lambda self: self.asked)
     @rule()
@@ -151,7 +151,7 @@ class CacheMachine(RuleBasedStateMachine):
         engine = self.engine
         if len(engine.ends) < len(self.asked):
             assert engine.in_flight or engine.fetching or engine.offloading
-        if len(engine.cache_saved) < self.saves_asked:
+        if len(engine.cache_saved) < self.cache_saves:
             assert engine.offloading or engine.writing
 
     @invariant()
@@ -182,7 +182,7 @@ class CacheMachine(RuleBasedStateMachine):
         for request_id in range(len(self.asked)):
             self.engine.say(Withdraw(request_id))
         self.engine.drain()
-        assert [saved.ticket for saved in self.engine.cache_saved] == list(range(1, self.saves_asked + 1))
+        assert [saved.ticket for saved in self.engine.cache_saved] == list(range(1, self.cache_saves + 1))
         assert not self.all_went_well or all(saved.complete for saved in self.engine.cache_saved)
         assert self.engine.weights_used == list(range(1, self.changes + 1))
         stats = self.engine.scheduler.stats

@@ -30,7 +30,7 @@ def test_a_match_changes_nothing(tree: Letters) -> None:
     tree.found("aa")
     tree.found("zz", "another namespace")
     assert tree.evict(1).pages == [0]
-    assert tree.namespaces == [""]
+    assert tree.roots.namespaces == [""]
 
 
 def test_namespaces_never_share(tree: Letters) -> None:
@@ -218,7 +218,7 @@ def test_what_is_not_locked_of_a_forgotten_namespace_leaves_at_once(tree: Letter
     evicted = tree.forget("")
     assert (evicted.pages, sorted(evicted.entries)) == ([1], [101, 102])
     assert tree.found("aa") == []
-    assert tree.namespaces == []
+    assert tree.roots.namespaces == []
     assert tree.forget("") == Evicted()
     assert tree.forget("never used") == Evicted()
 
@@ -264,7 +264,7 @@ def test_namespaces_that_were_used_once_leave_nothing(tree: Letters) -> None:
         tree.unlock(tip)
     tree.evict(1000)
     tree.prune(1000)
-    assert tree.namespaces == []
+    assert tree.roots.namespaces == []
     assert list(tree.walk()) == []
     tree.check()
 
@@ -381,8 +381,8 @@ def _offloaded_twice(tree: Letters) -> None:
 
 def _one_record_of_two(tree: Letters) -> None:
     tree.use("aabb")
-    for node in tree.next_to_archive(2):
-        tree.archived(node, 200)
+    for node in tree.records.next_to_archive(2):
+        tree.records.archived(node, 200)
 
 
 @pytest.mark.parametrize(

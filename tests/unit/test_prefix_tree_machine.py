@@ -285,9 +285,9 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tree.host_pages)
     @rule(which=WHICH)
     def find_a_bad_copy(self, which: int) -> None:
-        saved = [node for node in self.tree.walk() if node.host is not None]
-        needed = [node for node in saved if node.locks and not node.on_device]
-        node = (needed or saved)[which % len(needed or saved)]
+        offloaded = [node for node in self.tree.walk() if node.host is not None]
+        needed = [node for node in offloaded if node.locks and not node.on_device]
+        node = (needed or offloaded)[which % len(needed or offloaded)]
         row, right = self.row_of(node), Gone()
         if row.page is None and row.disk is None:
             self.remove(row, right)
@@ -353,7 +353,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
 
     @rule(count=SOME, arrive=st.booleans())
     def archive(self, count: int, arrive: bool) -> None:
-        nodes = self.tree.next_to_archive(count)
+        nodes = self.tree.records.next_to_archive(count)
         for node in nodes:
             row = self.row_of(node)
             assert row in self.due()
@@ -369,7 +369,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         node, row = self.archives.pop(which % len(self.archives))
         [record] = self.records.take(1)
         wanted = row.archiving
-        self.tree.archived(node, record)
+        self.tree.records.archived(node, record)
         if wanted:
             row.disk, row.archiving = record, False
             page = self.stored(node)
@@ -381,7 +381,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     def archive_failed(self, which: int) -> None:
         node, row = self.archives.pop(which % len(self.archives))
-        self.tree.archive_failed(node)
+        self.tree.records.archive_failed(node)
         row.archiving = False
 
     @precondition(lambda self: self.tree.disk_pages)
@@ -516,7 +516,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             self.lose_a_record(0, True)
         self.tree.check()
         assert (self.tree.nodes, self.tree.device_pages, self.tree.host_pages, self.tree.evictable) == (0, 0, 0, 0)
-        assert not self.tree.namespaces
+        assert not self.tree.roots.namespaces
         assert not self.pages.out
         assert not self.entries.out
         assert not self.records.out

@@ -153,7 +153,7 @@ def test_the_least_recently_used_pages_are_evicted_and_the_hottest_survive() -> 
 
 
 def engine_with_a_prefix_in_the_host_tier_alone() -> ByHand:
-    """SHARED was computed, saved and evicted, by others who needed its pages; nothing runs."""
+    """SHARED was computed, offloaded and evicted, by others who needed its pages; nothing runs."""
     engine = ByHand(
         page_size=16, num_pages=7, max_running=2, overlap=False, host_cache_bytes=8 * PAGE_BYTES, disk_cache_bytes=0
     )
@@ -201,7 +201,7 @@ def test_copies_that_cannot_be_read_are_computed_again() -> None:
     assert engine.tokens[2] == list(expected_tokens([*SHARED, 7], 4))
 
 
-def engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages: int) -> tuple[ByHand, Node]:
+def engine_with_a_page_that_is_being_offloaded_and_is_on_disk(host_pages: int) -> tuple[ByHand, Node]:
     """It was evicted by a request that runs."""
     engine = ByHand(
         page_size=16,
@@ -221,7 +221,7 @@ def engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages: int) -> tu
 
 @pytest.mark.parametrize("pruned", [False, True])
 def test_a_copy_that_the_host_tier_did_not_keep_leaves_the_one_on_disk(pruned: bool) -> None:
-    engine, node = engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages=1)
+    engine, node = engine_with_a_page_that_is_being_offloaded_and_is_on_disk(host_pages=1)
     if pruned:
         engine.settle()
         engine.admit(2, OTHER[16:33], max_tokens=1)
@@ -232,7 +232,7 @@ def test_a_copy_that_the_host_tier_did_not_keep_leaves_the_one_on_disk(pruned: b
 
 
 def test_a_copy_that_the_host_tier_did_not_keep_leaves_a_later_one() -> None:
-    engine, node = engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages=1)
+    engine, node = engine_with_a_page_that_is_being_offloaded_and_is_on_disk(host_pages=1)
     cache = engine.scheduler.cache
     cache._free(cache.tree.prune(1))
     cache.tree.attach([node], [99])

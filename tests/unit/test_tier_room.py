@@ -1,4 +1,4 @@
-"""Room in the tiers is used for pages that are nowhere else, and nothing is copied or staged without end: by hand."""
+"""Room in the tiers is used for pages that are nowhere else, and nothing is offloaded or staged without end."""
 
 from collections import Counter
 
@@ -37,11 +37,11 @@ def test_a_full_pool_with_a_small_host_tier_comes_to_rest(host_pages: int) -> No
         one.admit(number, document(number, 15), max_tokens=1)
         while one.in_flight:
             one.settle()
-        saves = 0
+        offloads = 0
         while one.offloading:
             one.settle_offload()
-            saves += 1
-            assert saves <= 64, "the same pages are saved again and again"
+            offloads += 1
+            assert offloads <= 64, "the same pages are offloaded again and again"
 
 
 def found_of(one: ByHand, prompt: list[int]) -> int:
@@ -117,7 +117,7 @@ def test_a_page_that_comes_back_to_the_device_leaves_the_host_tier() -> None:
         one.admit(number, document(number, 12), max_tokens=1)
         one.drain()
     assert found_of(one, document(0, 12)) == 12
-    assert one.scheduler.cache.tree.in_both <= 16 // 8, "those alone that are copied ahead of their eviction"
+    assert one.scheduler.cache.tree.in_both <= 16 // 8, "those alone that are offloaded ahead of their eviction"
 
 
 def engine_with_documents_on_disk(pages: list[int], num_pages: int, policy: Policy) -> ByHand:

@@ -37,6 +37,7 @@ class Archiving:
     def __init__(self, limits: Limits, cache: PrefixCache):
         self._cache = cache
         self._tree = cache.tree
+        self._records = cache.tree.records
         self._enabled = limits.snapshots
         self._at_once = min(PAGES_AT_ONCE, limits.host_pages)
         self._batch: list[Node] | None = None  # on their way to disk
@@ -49,7 +50,7 @@ class Archiving:
 
     def use(self, node: Node) -> None:
         """Note that a request found a node, so that its copy leaves the disk after others."""
-        self._tree.wanted(node)
+        self._records.wanted(node)
         on_disk = next((each.disk for each in node.upward() if each.disk is not None), None)
         if on_disk is not None:
             self._used.add(on_disk)
@@ -69,10 +70,10 @@ class Archiving:
         assert self._batch is not None, "written without a batch"
         for node, record in zip(self._batch, message.records, strict=True):
             if record is None:
-                self._tree.archive_failed(node)
+                self._records.archive_failed(node)
                 self._failed = True
             else:
-                self._tree.archived(node, record)
+                self._records.archived(node, record)
                 self._cache.drop_spare(node)
         for ticket in self._tickets:
             ticket.pages += sum(record is not None for record in message.records)
@@ -104,7 +105,7 @@ class Archiving:
         return self._enabled and not self._failed and due and ticks >= self._retry_tick
 
     def _begin(self, ticks: int, idle: bool) -> None:
-        nodes = self._tree.next_to_archive(self._at_once)
+        nodes = self._records.next_to_archive(self._at_once)
         self._cache.offload(nodes)
         nodes = self._with_host_copy(nodes)
         if nodes or (idle and self._used):
@@ -133,7 +134,7 @@ class Archiving:
         there = [node for node in nodes if node.host is not None]
         for node in nodes:
             if node.host is None:
-                self._tree.archive_failed(node)
+                self._records.archive_failed(node)
         if nodes and not there:
             self._failed = True
         return there

@@ -2,6 +2,7 @@
 
 from rekindle.buckets import QUERY_BLOCK
 from rekindle.messages import Chunk, Message, Onload, Plan, Row
+from rekindle.scheduler.cache.tree import NextPage
 from rekindle.scheduler.tracked import Tracked
 
 
@@ -12,6 +13,7 @@ class Draft:
         budget: prompt tokens that it has room for.
         chunks, rows, onloads: its parts.
         computing: the requests of the chunks.
+        coming: the first page of each that is not published, which others wait for.
         said: what is to be said besides the plan.
     """
 
@@ -21,6 +23,7 @@ class Draft:
         self.rows: list[Row] = []
         self.onloads: list[Onload] = []
         self.computing: list[Tracked] = []
+        self.coming: set[NextPage | None] = set()
         self.said: list[Message] = []
 
     @property
@@ -33,6 +36,7 @@ class Draft:
         self.budget -= -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
         self.chunks.append(chunk)
         self.computing.append(tracked)
+        self.coming.add(tracked.next_page())
 
     def plan(self, tick: int, preempted: tuple[int, ...]) -> Plan:
         """Return the plan for a tick, with who was preempted since the plan before."""

@@ -29,9 +29,6 @@ class RunningSet:
     def __iter__(self) -> Iterator[Tracked]:
         return iter(self.slots)
 
-    def __contains__(self, tracked: Tracked) -> bool:
-        return tracked in self.slots
-
     @property
     def last(self) -> Tracked:
         """The request that was admitted last."""
@@ -46,10 +43,10 @@ class RunningSet:
         self.free_slots.append(self.slots.pop(tracked))
         tracked.give_back()
 
-    def check(self) -> None:
+    def check(self, max_running: int) -> None:
         """Assert that every slot has one holder, and that every request is within its pages and its tokens."""
         slots = sorted([*self.slots.values(), *self.free_slots])
-        assert slots == list(range(len(slots))), "slots do not add up"
+        assert slots == list(range(max_running)), "slots do not add up"
         for tracked in self.slots:
             assert tracked.lease is not None, "a request runs without a lease"
             tracked.lease.check()

@@ -87,7 +87,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert the invariants: every page and slot has exactly one holder, every request one place."""
-        self._running.check()
+        self._running.check(self._limits.max_running)
         self.cache.check([page for tracked in self._running if tracked.lease for page in tracked.lease.own])
         placed = [*self._running, *self._waiting]
         assert len(placed) == len(self._tracked), "a request is in two places, or in none"
@@ -116,9 +116,9 @@ class Scheduler:
                     self.cache.release(request_id)
                 elif request_id in self._tracked:
                     self._end(self._tracked[request_id], "cancelled")
-            case Stopped(request_id, kept):
+            case Stopped(request_id, tokens):
                 if request_id in self._tracked:
-                    self._stop(self._tracked[request_id], kept)
+                    self._stop(self._tracked[request_id], tokens)
             case Settled():
                 self._settle(message)
             case NewWeights():
@@ -149,14 +149,14 @@ class Scheduler:
                 self._in_flight += 1
                 self._counts.ticks += 1
                 yield from self.cache.said()
-                # Pages may be given back though no plan comes of it: the next one tells.
+                # A request may lose its pages though no plan comes of it: the next plan tells.
                 preempted, self._running.preempted = tuple(self._running.preempted), []
                 yield draft.plan(self._counts.ticks, preempted)
             yield from draft.said
             # After the plan, so that a page is found only by ticks that come after the one that computes it.
             for tracked in draft.computing:
                 tracked.publish()
-            # Who came into the queue or left it makes the next draft another one.
+            # If the queue changed meanwhile, the next draft may have work though this one has none.
             if draft.empty and self._waiting.changes == changes:
                 return
 
@@ -199,19 +199,16 @@ class Scheduler:
 
     def _add_chunks(self, draft: Draft) -> None:
         """Add chunks of prompts within the token budget, those that are already under way first."""
-        under_way = [tracked for tracked in self._running if tracked.in_prefill]
-        coming = {tracked.next_page() for tracked in under_way}
-        for tracked in under_way:
-            if draft.budget:
+        for tracked in self._running:
+            if tracked.in_prefill and draft.budget:
                 self._add_chunk(draft, tracked)
         # While new weights are to come, what has not started waits for them.
-        ready = self._waiting.ready(coming, draft.said, only_started=bool(self._new_weights))
+        ready = self._waiting.ready(draft.coming, draft.said, only_started=bool(self._new_weights))
         while draft.budget and self._running.free_slots and (candidate := next(ready, None)):
             tracked, nodes = candidate
             if not self._admit(tracked, nodes, draft):
                 return
             if tracked.in_prefill:
-                coming.add(tracked.next_page())
                 self._add_chunk(draft, tracked)
             else:
                 self._hold(tracked)
@@ -292,9 +289,9 @@ class Scheduler:
                 if end is not None:
                     self._leave(tracked)
 
-    def _stop(self, tracked: Tracked, kept: int) -> None:
-        """End a request in whose text a stop string was found; tokens settled since it was complete are surplus."""
-        length = len(tracked.request.prompt) + kept
+    def _stop(self, tracked: Tracked, tokens: int) -> None:
+        """End a request after this many tokens, which complete a stop string; those settled since are surplus."""
+        length = len(tracked.request.prompt) + tokens
         self._counts.generated_tokens -= len(tracked.tokens) - length
         del tracked.tokens[length:]
         self._end(tracked, "stop")
@@ -317,7 +314,7 @@ class Scheduler:
     def _leave(self, tracked: Tracked) -> None:
         del self._tracked[tracked.request.id]
         self._counts.ended += 1
-        if tracked in self._running:
+        if tracked.lease is not None:
             self._running.leave(tracked)
         else:
             self._waiting.leave(tracked)

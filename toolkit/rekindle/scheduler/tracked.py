@@ -81,7 +81,7 @@ class Tracked:
 
     @property
     def reusable(self) -> list[int]:
-        """Its tokens whose keys and values may be found instead of computed."""
+        """The tokens whose keys and values may be found instead of computed; none if their scores are wanted."""
         return [] if self.request.params.prompt_logprobs is not None else self.tokens
 
     def begin(self, lease: Lease) -> None:

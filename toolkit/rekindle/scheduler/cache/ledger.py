@@ -18,11 +18,8 @@ class Ledger:
         records: the tree's, which are told what leaves the tree.
 
     Attributes:
-        nodes: how many nodes there are, roots not counted.
-        device_pages: how many have a device page.
-        host_pages: how many have a host copy.
-        in_both: how many have both.
-        evictable: how many have a device page, and no lock on them or below them.
+        nodes, device_pages, host_pages, in_both, evictable: the counts of these names of `PrefixTree`.
+        to_evict, to_offload, to_prune: the queues.
     """
 
     def __init__(self, records: Records) -> None:
@@ -105,16 +102,16 @@ class Ledger:
         """Assert that counts and queues are those of these nodes, all that the tree has."""
         nodes = list(nodes)
         warm = [node for node in nodes if node.page is not None]
-        copied = [node for node in nodes if node.host is not None]
-        assert (self.nodes, self.device_pages, self.host_pages) == (len(nodes), len(warm), len(copied)), "wrong counts"
+        in_host = [node for node in nodes if node.host is not None]
+        assert (self.nodes, self.device_pages, self.host_pages) == (len(nodes), len(warm), len(in_host)), "wrong counts"
         assert self.in_both == sum(node.host is not None for node in warm), "nodes in both tiers are miscounted"
         assert len({node.page for node in warm}) == len(warm), "a page is in two nodes"
-        assert len({node.host for node in copied}) == len(copied), "an entry of the host tier is in two nodes"
+        assert len({node.host for node in in_host}) == len(in_host), "an entry of the host tier is in two nodes"
         free = [node for node in warm if not node.locks]
         assert self.evictable == len(free), "pages that can be evicted are miscounted"
         evict = [node for node in free if all(child.page is None for child in node.children.values())]
         offload = [n for n in free if n.device_only and n.last_used != FORGOTTEN and not _any_device_only(n)]
-        prune = [n for n in copied if not n.locks and all(child.host is None for child in n.children.values())]
+        prune = [n for n in in_host if not n.locks and all(child.host is None for child in n.children.values())]
         for queue, right in ((self.to_evict, evict), (self.to_offload, offload), (self.to_prune, prune)):
             queue.check()
             assert len(queue) == len(right), "a queue has nodes that do not belong there"

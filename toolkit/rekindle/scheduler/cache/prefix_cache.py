@@ -11,7 +11,7 @@ from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.limits import Limits
 
 OFFLOADED_AT_ONCE = 16
-"""Pages that one `Offload` ahead of need copies to the host tier."""
+"""Pages that are offloaded ahead of need by one `Offload`."""
 
 
 class PrefixCache:
@@ -83,7 +83,7 @@ class PrefixCache:
         """Release all prefixes, and never find again what is cached now."""
         for request_id in list(self.held):
             self.release(request_id)
-        for namespace in self.tree.namespaces:
+        for namespace in self.tree.roots.namespaces:
             self._free(self.tree.forget(namespace))
 
     # The host tier
@@ -120,7 +120,7 @@ class PrefixCache:
             self._free(self.tree.drop_host(node))
 
     def unreadable(self, nodes: Iterable[Node]) -> None:
-        """Forget the copies of these, which could not be read, and what depends on them."""
+        """Forget copies that could not be read, and what depends on them."""
         for node in nodes:
             self._free(self.tree.drop_disk(node) if node.host is None else self.tree.drop_host(node))
 
@@ -147,7 +147,7 @@ class PrefixCache:
         What it has no room for leaves before the others: host copies below a page that is nowhere would leave with it.
         """
         self._make_room(count)
-        offloaded = min(count, self._host_room)  # copies that are locked stay
+        offloaded = min(count, self._host_room)  # host copies that are locked stay
         self._free(self.tree.evict(count - offloaded))
         self._offload_oldest(offloaded)
         self._free(self.tree.evict(offloaded))

@@ -25,14 +25,34 @@ class Records:
         """Return the node that has this record; None if no node has it."""
         return self._nodes.get(record)
 
-    def choose(self, count: int) -> list[Node]:
-        """Return up to `count` nodes, those that became due first before others; they are being archived from now."""
+    def next_to_archive(self, count: int) -> list[Node]:
+        """Return up to `count` nodes that are due, parents before children, those that became due first before others.
+
+        They count as being archived until `archived` or `archive_failed`, and may lose their other tiers meanwhile.
+        """
         nodes: list[Node] = []
         while len(nodes) < count and self._due:
             node, _ = self._due.popitem(last=False)
             self.change(node, None, archiving=True)
             nodes.append(node)
         return nodes
+
+    def archived(self, node: Node, record: int) -> None:
+        """Give a record to a node that is being archived; nothing happens if it left the tree, or has another one."""
+        if node.archiving:
+            self.change(node, record)
+
+    def archive_failed(self, node: Node) -> None:
+        """Let a node that is being archived be chosen again, after all others that are due now."""
+        if node.archiving:
+            self.change(node, None)
+
+    def wanted(self, node: Node) -> None:
+        """Let what left the disk to make room be archived again, on the path of a node that a request found."""
+        for each in reversed(node.upward()):
+            if each.crowded_out:
+                each.crowded_out = False
+                self.place(each)
 
     def change(self, node: Node, record: int | None, *, archiving: bool = False) -> None:
         """Change the record of a node that has a parent."""

@@ -8,6 +8,8 @@ from rekindle.scheduler.cache.nodes import FORGOTTEN, Node
 class Roots:
     """The roots of all namespaces, and those of forgotten ones as long as something below them is locked.
 
+    They are met oldest first, the forgotten ones last.
+
     A root that nobody needs is dropped, or namespaces that were used once would add up.
     """
 
@@ -18,15 +20,14 @@ class Roots:
     def __contains__(self, root: Node) -> bool:
         return root in self._forgotten or self._named.get(root.key.decode()) is root
 
+    def __iter__(self) -> Iterator[Node]:
+        yield from self._named.values()
+        yield from self._forgotten
+
     @property
     def namespaces(self) -> list[str]:
         """The namespaces that have a root and are not forgotten, oldest first."""
         return list(self._named)
-
-    @property
-    def all(self) -> list[Node]:
-        """The roots of all namespaces, oldest first, then those of forgotten ones."""
-        return [*self._named.values(), *self._forgotten]
 
     def find(self, namespace: str) -> Node | None:
         """Return the root of a namespace; None if it has none."""
@@ -58,7 +59,7 @@ class Roots:
     def walk(self, namespace: str | None) -> Iterator[Node]:
         """Yield all nodes, or those of one namespace, parents before children, without the roots."""
         if namespace is None:
-            stack = self.all
+            stack = list(self)
         else:
             stack = [self._named[namespace]] if namespace in self._named else []
         while stack:
@@ -71,5 +72,5 @@ class Roots:
         """Assert what must hold of every node, given the bytes of a node's key."""
         for root in self._forgotten:
             assert root.children or root.locks, "a forgotten root is kept though nothing needs it"
-        for node in [*self.all, *self.walk(None)]:
+        for node in [*self, *self.walk(None)]:
             node.check(width)

@@ -36,15 +36,17 @@ class PrefixTree:
 
     Attributes:
         page_size: tokens of a node.
+        roots: the root of each namespace.
+        records: what is on disk, and what is to be archived next.
     """
 
     def __init__(self, page_size: int):
         self.page_size = page_size
         self._width = page_size * array("i").itemsize
         self._uses = 0
-        self._roots = Roots()
-        self._records = Records()
-        self._ledger = Ledger(self._records)
+        self.roots = Roots()
+        self.records = Records()
+        self._ledger = Ledger(self.records)
 
     # Reading
 
@@ -71,22 +73,12 @@ class PrefixTree:
     @property
     def disk_pages(self) -> int:
         """How many nodes have a copy on disk."""
-        return len(self._records)
+        return len(self.records)
 
     @property
     def evictable(self) -> int:
         """How many device pages `evict` would free now, if asked for all; kept as a count."""
         return self._ledger.evictable
-
-    @property
-    def namespaces(self) -> list[str]:
-        """The namespaces that have a root, oldest first."""
-        return self._roots.namespaces
-
-    @property
-    def roots(self) -> list[Node]:
-        """The roots of all namespaces, oldest first, then those of forgotten ones that something still locks."""
-        return self._roots.all
 
     def match(self, namespace: str, tokens: Sequence[int]) -> list[Node]:
         """Return the nodes of the longest cached prefix, in order: first those in the device tier, then copies alone.
@@ -94,7 +86,7 @@ class PrefixTree:
         Nothing is touched: lock the last node to use them.
         """
         found: list[Node] = []
-        node = self._roots.find(namespace)
+        node = self.roots.find(namespace)
         if node is not None:
             for key in self._keys(tokens):
                 node = node.children.get(key)
@@ -134,19 +126,19 @@ class PrefixTree:
 
     def walk(self, namespace: str | None = None) -> Iterator[Node]:
         """Yield all nodes, or those of one namespace, parents before children; the tree must not change meanwhile."""
-        return self._roots.walk(namespace)
+        return self.roots.walk(namespace)
 
     def check(self) -> None:
         """Assert every invariant, by a walk over the whole tree."""
-        self._roots.check(self._width)
+        self.roots.check(self._width)
         self._ledger.check(self.walk())
-        self._records.check(self.walk())
+        self.records.check(self.walk())
 
     # Locks
 
     def root(self, namespace: str) -> Node:
         """Return the root of a namespace, which is made if there is none. Lock it at once, or it may be dropped."""
-        return self._roots.make(namespace)
+        return self.roots.make(namespace)
 
     def hit(self, node: Node) -> None:
         """Count that a request found the node's path."""
@@ -157,7 +149,7 @@ class PrefixTree:
         """Use the node's path and lock it: until `unlock`, it keeps its tiers."""
         assert not node.gone, "a node that left the tree cannot be locked: match again"
         upward = node.upward()
-        assert upward[-1] in self._roots, "a root that was dropped cannot be locked: ask for it again"
+        assert upward[-1] in self.roots, "a root that was dropped cannot be locked: ask for it again"
         used = self._use(upward[-1])
         for each in upward:
             self._ledger.lock(each, used)
@@ -168,7 +160,7 @@ class PrefixTree:
         used = self._use(upward[-1])
         for each in upward:
             self._ledger.unlock(each, used)
-        self._roots.drop_if_empty(upward[-1])
+        self.roots.drop_if_empty(upward[-1])
 
     # Device tier
 
@@ -195,7 +187,7 @@ class PrefixTree:
                 child = node.children[key] = Node(key, node, page, locks=1, last_used=tip.last_used)
                 self._ledger.add(child)
                 if not created:
-                    self._records.place(child)  # what follows is below a new page, which is not on disk
+                    self.records.place(child)  # what follows is below a new page, which is not on disk
                 created = True
             else:
                 self._ledger.lock(child, tip.last_used)
@@ -278,41 +270,16 @@ class PrefixTree:
 
     # Disk tier
 
-    def next_to_archive(self, count: int) -> list[Node]:
-        """Return up to `count` nodes without a record, parents before children, locked or not.
-
-        A node is chosen if its parent is a root, or on disk, or being archived, as it is once it is chosen itself. They
-        count as being archived until `archived` or `archive_failed`, and may lose their other tiers meanwhile.
-        """
-        return self._records.choose(count)
-
-    def archived(self, node: Node, record: int) -> None:
-        """Give a record to a node that is being archived; nothing happens if it left the tree, or has another one."""
-        if node.archiving:
-            self._records.change(node, record)
-
-    def archive_failed(self, node: Node) -> None:
-        """Let a node that is being archived be chosen again, after all others that are due now."""
-        if node.archiving:
-            self._records.change(node, None)
-
     def crowded_out(self, record: int) -> Evicted:
         """Drop a copy that left the disk to make room, as `drop_disk` does; it is due again once a request found it.
 
         Or more pages than there is room for would push each other out for ever.
         """
-        node = self._records.node_of(record)
+        node = self.records.node_of(record)
         if node is None:
             return Evicted()
         node.crowded_out = True
         return self.drop_disk(node)
-
-    def wanted(self, node: Node) -> None:
-        """Let what left the disk to make room be archived again, on the path of a node that a request found."""
-        for each in reversed(node.upward()):
-            if each.crowded_out:
-                each.crowded_out = False
-                self._records.place(each)
 
     def drop_disk(self, node: Node) -> Evicted:
         """Drop a node's copy on disk, if it has one, locked or not. What stays may be archived again.
@@ -322,7 +289,7 @@ class PrefixTree:
         """
         dropped = Evicted()
         if node.disk is not None and node.in_memory:
-            self._records.change(node, None)
+            self.records.change(node, None)
         elif node.disk is not None:
             self._cut(node, dropped)
         return dropped
@@ -341,28 +308,28 @@ class PrefixTree:
                 known[page.namespace] = {self.digest(node): node for node in there}
             by_digest = known[page.namespace]
             parent = by_digest.get(page.parent)
-            if (
-                parent is None
-                or len(page.key) != self._width
-                or page.digest != digest_below(digest_of(parent), page.key).hex()
-            ):
+            if parent is None or len(page.key) != self._width:
                 continue
-            if page.key not in parent.children:
-                parent.children[page.key] = by_digest[page.digest] = Node(page.key, parent)
-                self._ledger.add(parent.children[page.key])
-            if parent.children[page.key].disk is None:
-                self._records.change(parent.children[page.key], page.record)
+            if page.digest != digest_below(digest_of(parent), page.key).hex():
+                continue
+            node = parent.children.get(page.key)
+            if node is None:
+                node = parent.children[page.key] = by_digest[page.digest] = Node(page.key, parent)
+                self._ledger.add(node)
+            if node.disk is None:
+                self.records.change(node, page.record)
         for namespace in known:
-            self._roots.drop_if_empty(self.root(namespace))
+            self.roots.drop_if_empty(self.root(namespace))
 
     def forget(self, namespace: str) -> Evicted:
-        """Never match the namespace's prefixes again; what is not locked, or on disk alone, leaves the tree at once.
+        """Let go of a namespace, whose prefixes are not matched any more.
 
+        What is not locked, or on disk alone, leaves the tree at once.
         The rest stays until it is unlocked, and is then the first to be evicted and pruned; it is never offloaded nor
         archived, and has no record any more. The namespace may be used anew right away.
         """
         evicted = Evicted()
-        root = self._roots.forget(namespace)
+        root = self.roots.forget(namespace)
         if root is None:
             return evicted
         stack = [root]
@@ -370,11 +337,11 @@ class PrefixTree:
             for child in list(stack.pop().children.values()):
                 if child.locks and child.in_memory:
                     child.last_used = FORGOTTEN
-                    self._records.remove(child)
+                    self.records.remove(child)
                     stack.append(child)
                 else:
                     self._ledger.cut(child, evicted)
-        self._roots.drop_if_empty(root)
+        self.roots.drop_if_empty(root)
         return evicted
 
     # The tree's own
@@ -392,7 +359,7 @@ class PrefixTree:
     def _cut(self, node: Node, into: Evicted) -> None:
         assert node.parent is not None
         self._ledger.cut(node, into)
-        self._roots.drop_if_empty(node.parent)
+        self.roots.drop_if_empty(node.parent)
 
     def _drop_host(self, node: Node, into: Evicted) -> None:
         if node.page is None and node.disk is None:
