@@ -324,9 +324,9 @@ class PrefixTree:
     def forget(self, namespace: str) -> Evicted:
         """Let go of a namespace, whose prefixes are not matched any more.
 
-        What is not locked, or on disk alone, leaves the tree at once.
-        The rest stays until it is unlocked, and is then the first to be evicted and pruned; it is never offloaded nor
-        archived, and has no record any more. The namespace may be used anew right away.
+        What is not locked, or on disk alone, leaves the tree at once. The rest stays until it is unlocked, and is then
+        the first to be evicted and pruned; it is never offloaded nor archived, and has no record any more. The
+        namespace may be used anew right away.
         """
         evicted = Evicted()
         root = self.roots.forget(namespace)
