@@ -19,8 +19,8 @@ from rekindle.session.handle import Handle
 from rekindle.session.prompts import as_text
 from rekindle.store.restored import Restored
 from rekindle.testing import fake_session
-from rekindle.views.cache.drawing import BESIDE, Run, draw
-from rekindle.views.cache.runs import MOST_RUNS
+from rekindle.views.cache.drawing import BAR_WIDTH, Run, draw
+from rekindle.views.cache.hottest import MAX_RUNS
 from rekindle.views.cache.view import CacheView, view
 from rekindle.views.drawing import CHARACTER, WIDTH, Drawing
 
@@ -157,7 +157,7 @@ def test_one_of_a_thing_is_not_several() -> None:
     )
     assert "device: 1 token" in read(markup.shares({"device": 1}, "token")).titles
     tree = PrefixTree(PAGE)
-    for number in range(MOST_RUNS + 1):
+    for number in range(MAX_RUNS + 1):
         published(tree, f"{number:04d}")
     assert "… 1 more branch\n" in f"{viewed(tree).draw().text}\n"
 
@@ -326,23 +326,23 @@ def test_a_chain_of_any_length_is_one_run() -> None:
 
 def test_what_does_not_fit_is_counted_and_the_hottest_is_drawn() -> None:
     tree = PrefixTree(PAGE)
-    for number in range(MOST_RUNS * 5):
+    for number in range(MAX_RUNS * 5):
         published(tree, f"{number:04d}", hits=number % 100)
         published(tree, f"hot!{number:04d}")
     published(tree, "hot!", hits=1000)
     seen = viewed(tree)
-    assert len(seen.runs) == MOST_RUNS
+    assert len(seen.runs) == MAX_RUNS
     assert seen.runs[0].hits == 1000
     assert min(run.hits for run in seen.runs) == 80  # two each with 99 to 81, one with 80, and the one above
-    assert seen.runs[0].hidden == MOST_RUNS * 5
-    assert seen.more_beginnings == MOST_RUNS * 5 - (MOST_RUNS - 1)
+    assert seen.runs[0].hidden == MAX_RUNS * 5
+    assert seen.more_beginnings == MAX_RUNS * 5 - (MAX_RUNS - 1)
     drawing = seen.draw()
-    assert f"… {MOST_RUNS * 5} more branches" in drawing.text
+    assert f"… {MAX_RUNS * 5} more branches" in drawing.text
     assert f"… {seen.more_beginnings} more branches" in "".join(parsed(drawing.svg).itertext())
 
 
 def test_a_drawing_is_small_whatever_the_texts_are() -> None:
-    runs = [Run(at - 1, 0, "<\x00" * 500, 1, ("device", "host", "disk"), at, at, 1) for at in range(MOST_RUNS)]
+    runs = [Run(at - 1, 0, "<\x00" * 500, 1, ("device", "host", "disk"), at, at, 1) for at in range(MAX_RUNS)]
     drawing = draw(runs, 7, HOSTILE)
     parsed(drawing.svg)
     assert len(drawing.svg) < 150_000
@@ -365,7 +365,7 @@ def test_what_is_said_of_a_run_ends_in_its_box_and_its_text_before_that(text: st
     title, letters, shown, facts = texts(draw([run, replace(run, parent=0)], 0, "a tree").svg)[:4]
     assert facts.text == run.facts
     assert ends(facts) <= WIDTH - 4
-    assert ends(shown) <= float(facts.attrib["x"]) - BESIDE
+    assert ends(shown) <= float(facts.attrib["x"]) - BAR_WIDTH
     assert float(letters.attrib["x"]) < float(shown.attrib["x"])
     assert (shown.text or "").endswith("…")
 
