@@ -231,7 +231,7 @@ def test_a_caller_is_told_soon_though_others_take_all_room_in_the_host_tier_all_
 
 
 def engine_whose_only_copy_is_being_offloaded() -> tuple[ByHand, Node]:
-    """A caller waits for it to be on disk; another request has taken its page on the device."""
+    """Return an engine and the node; a caller waits for its archiving, and another request has its device page."""
     one = ByHand(page_size=PAGE, num_pages=3, max_running=1, overlap=False, max_context=2 * PAGE, host_cache_bytes=128)
     one.admit(0, PROMPT[:PAGE], max_tokens=1)
     one.settle()

@@ -18,7 +18,7 @@ from tests.unit.machines import run, run_deep
 
 
 def newest_first(candidate: Candidate) -> int:
-    """An order that is not that of the prefixes."""
+    """Order requests otherwise than by their prefixes."""
     return -candidate.request.id
 
 
@@ -39,7 +39,7 @@ FAMILIES = [[(7 * family + 3 * place) % VOCAB_SIZE for place in range(5 * PAGE)]
 
 @dataclass(frozen=True)
 class Asked:
-    """What was submitted, and what the fake model generates for it."""
+    """A request, and what the fake model generates for it."""
 
     hold: bool
     prompt: tuple[int, ...]
@@ -100,7 +100,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.engine.writing)
     @rule(ok=st.sampled_from([True, True, True, False]), data=st.data())
     def settle_write(self, ok: bool, data: st.DataObject) -> None:
-        """The store may let any records go to make room for others."""
+        """Settle a write; the store may let any records go to make room for others."""
         stored = sorted(self.engine.disk_tier.contents)
         pruned = data.draw(st.lists(st.sampled_from(stored), unique=True, max_size=3)) if stored else []
         self.all_went_well &= ok
@@ -114,7 +114,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule()
     def become_idle(self) -> None:
-        """Then pages are written to disk."""
+        """Withdraw all prefixes and settle everything, so that pages are archived."""
         for request_id in range(len(self.asked)):
             if self.asked[request_id].hold:
                 self.withdrawn.add(request_id)
@@ -124,7 +124,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked and not self.changes)
     @rule(idle=st.booleans())
     def be_killed_and_start_again(self, idle: bool) -> None:
-        """What was on its way is lost; what was written is found."""
+        """Lose what was on its way, and find what was written."""
         if idle:
             self.become_idle()
         self.begin_with(self.engine.disk_tier)
@@ -132,14 +132,14 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
-        """Also what is held already, and what ended."""
+        """Withdraw any request, also one that is held already or ended."""
         request_id = data.draw(st.integers(0, len(self.asked) - 1))
         self.withdrawn.add(request_id)
         self.engine.say(Withdraw(request_id))
 
     @rule(fail=st.booleans())
     def change_weights(self, fail: bool) -> None:
-        """The fake device asserts that no page is read that other weights computed."""
+        """Use new weights; the fake device asserts that no page is read that other weights computed."""
         self.changes += 1
         self.all_went_well = False
         before = {request_id for request_id in range(len(self.asked)) if request_id not in self.engine.ends}
@@ -192,7 +192,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More wait than are looked at."""
+    """Let more requests wait than are looked at."""
     monkeypatch.setattr(waiting, "CONSIDERED", 4)
 
 

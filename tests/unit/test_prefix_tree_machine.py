@@ -23,7 +23,7 @@ WHICH = st.integers(0, 9)
 
 
 def shortened(page: StoredPage) -> StoredPage:
-    """Of a tree with smaller pages."""
+    """Return the page as a tree with smaller pages would have it."""
     key = page.key[4:]
     return replace(page, key=key, digest=sha256(bytes.fromhex(page.parent) + key).hexdigest())
 
@@ -96,7 +96,7 @@ class Table:
 
 @dataclass(eq=False)
 class Gone:
-    """What was in rows that left."""
+    """The ids that rows held before they left."""
 
     pages: list[int] = field(default_factory=list)
     entries: list[int] = field(default_factory=list)
@@ -147,7 +147,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         return (row for table in [*self.tables.values(), *self.forgotten] for row in table.rows.values())
 
     def prefixes(self, tokens: Sequence[int]) -> list[Tokens]:
-        """Those of its whole pages."""
+        """Return the prefixes of whole pages."""
         size = self.tree.page_size
         return [tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)]
 
@@ -168,7 +168,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             row.used = FORGOTTEN if table.forgotten else self.uses
 
     def leaves(self, inside: Callable[[Row], bool]) -> list[Row]:
-        """The rows of which `inside` is true, and of no child, and that are not locked."""
+        """Return the rows without locks of which `inside` is true, and is true of no child."""
         size = self.tree.page_size
         found = [row for row in self.rows() if inside(row) and not self.locked(row)]
         return [row for row in found if not any(inside(child) for child in row.table.children(row, size))]
@@ -236,7 +236,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         self.pages.give_back(spare)
 
     def compute_both(self, namespace: str, tokens: list[int]) -> Held:
-        """What a request does: lock what is there, and publish the rest."""
+        """Lock what is there and publish the rest, as a request does."""
         held = self.lock_both(namespace, tokens, True)
         if held.node.on_device:
             self.publish_both(held, tokens[len(held.path) * self.tree.page_size :])
@@ -328,7 +328,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tree.device_pages)
     @rule(which=WHICH)
     def offload_one(self, which: int) -> None:
-        """It is offloaded before others that were not used for longer, locked or not."""
+        """Offload a page out of turn, locked or not."""
         device_only = [node for node in self.tree.walk() if node.device_only]
         if device_only:
             node = device_only[which % len(device_only)]
@@ -387,7 +387,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tree.disk_pages)
     @rule(which=WHICH, alone=st.booleans())
     def lose_a_record(self, which: int, alone: bool) -> None:
-        """It could not be read, or its store needed the room; that of a locked row too, and of one `alone` on disk."""
+        """Drop a record, of a locked row too; with `alone`, rather of one that has no other tier."""
         stored = [row for row in self.rows() if row.disk is not None]
         needed = [row for row in stored if alone and not row.in_memory]
         row, right = (needed or stored)[which % len(needed or stored)], Gone()
@@ -406,7 +406,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.shelf)
     @rule(chosen=st.lists(WHICH, min_size=1, max_size=6), damage=st.sampled_from([None, None, *DAMAGES]))
     def restore(self, chosen: list[int], damage: str | None) -> None:
-        """Some of what was ever archived; the first page may not be what it was."""
+        """Restore some of what was ever archived; the first page may be damaged."""
         places = sorted(self.shelf, key=lambda place: len(place[1]))
         places = sorted({places[which % len(places)] for which in chosen}, key=places.index)
         numbers = self.records.take(len(places))
@@ -427,7 +427,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tree.disk_pages)
     @rule()
     def restore_elsewhere(self) -> None:
-        """Another process finds what is on disk from its root on, and has nothing else."""
+        """Let another process find what is on disk from its root on, and see that it has nothing else."""
         reached = set()
         for row in sorted(self.rows(), key=lambda row: len(row.prefix)):
             above = self.parent(row)
@@ -468,7 +468,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         return [row for row in self.leaves(lambda row: row.device_only) if not row.table.forgotten]
 
     def due(self) -> list[Row]:
-        """What is to be archived."""
+        """Return the rows that are to be archived."""
         found = []
         for row in self.rows():
             above = self.parent(row)
@@ -477,7 +477,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         return [row for row in found if row.disk is None and not row.archiving and not row.table.forgotten]
 
     def stored(self, node: Node) -> StoredPage:
-        """The node's record, as a store would tell of it."""
+        """Return the node's record, as a store would report it."""
         assert node.disk is not None
         assert node.parent is not None
         namespace = node.upward()[-1].key.decode()

@@ -23,7 +23,7 @@ def chunks_of(plan: Plan) -> list[tuple[int, int, int]]:
 
 
 def engine_of_small_chunks(chunk: int = 16) -> ByHand:
-    """A request is being decoded, so that nothing is planned for those who come before it settles."""
+    """Make an engine that decodes a request, so that nothing is planned for later ones before a tick settles."""
     engine = ByHand(page_size=16, prefill_chunk=chunk, max_prefill_tokens=64, overlap=False, max_running=8)
     engine.admit(99, [1], max_tokens=200)
     return engine
@@ -54,7 +54,7 @@ def test_one_of_three_computes_the_prefix_that_they_share_and_one_of_another_pre
 @pytest.mark.parametrize("chunk", [16, 32, 64])
 @pytest.mark.parametrize("length", [40, 48, 60, 64, 65, 90])
 def test_of_many_that_are_the_same_only_the_last_page_is_computed_by_each(chunk: int, length: int) -> None:
-    """Also where the one that computes is in its last chunk, and the tick has room for more."""
+    """Hold also where the one that computes is in its last chunk, and the tick has room for more."""
     engine = engine_of_small_chunks(chunk)
     prompt = [*SHARED, *OTHER][:length]
     for request_id in range(6):
@@ -110,7 +110,7 @@ def test_what_a_request_generated_is_found_by_the_next_turn() -> None:
 
 
 def order_of(policy: str) -> list[int]:
-    """Three that wait for the one slot, with 0, 16 and 32 tokens in the cache, in the order in which they start."""
+    """Return the order in which three start that wait for one slot, with 0, 16 and 32 tokens in the cache."""
     engine = ByHand(page_size=16, max_running=1, overlap=False, policy="fcfs" if policy == "fcfs" else "longest-prefix")
     engine.admit(0, SHARED, max_tokens=1)
     engine.drain()
@@ -202,7 +202,7 @@ def test_copies_that_cannot_be_read_are_computed_again() -> None:
 
 
 def engine_with_a_page_that_is_being_offloaded_and_is_on_disk(host_pages: int) -> tuple[ByHand, Node]:
-    """It was evicted by a request that runs."""
+    """Return an engine and the node of such a page, which was evicted by a request that runs."""
     engine = ByHand(
         page_size=16,
         num_pages=3,
@@ -434,7 +434,7 @@ def test_what_comes_late_of_the_old_weights_is_not_taken_for_what_the_new_ones_c
 
 
 def test_however_many_are_turned_away_by_one_message_each_is_told() -> None:
-    """More than Python would let functions call each other."""
+    """Turn more away than Python would let functions call each other."""
     engine = ByHand(page_size=16, num_pages=7, overlap=False, max_waiting=sys.getrecursionlimit() + 10)
     engine.admit(0, SHARED, hold=True)
     engine.drain()
