@@ -72,7 +72,7 @@ class Truth:
         if plans:
             # Those that no plan told of lost their pages after the last one.
             waiting = {tracked.request.id for tracked in self._scheduler._waiting}
-            self.waiting[plans[-1].tick] = waiting - set(self._scheduler._preempted)
+            self.waiting[plans[-1].tick] = waiting - set(self._scheduler._running.preempted)
 
 
 # What it adds up to
