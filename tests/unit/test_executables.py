@@ -14,8 +14,7 @@ import pytest
 from rekindle.buckets import Bucket
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
-from rekindle.device.programs.shelf import ProgramShelf
-from rekindle.device.programs.store import Serialized
+from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.device.programs.workers import WORKERS
 from rekindle.errors import SessionClosed
 from rekindle.testing import FAKE_MODEL
@@ -55,8 +54,8 @@ class _Lowered:
         return lambda: key
 
 
-class Shelf:
-    """Stands for `ProgramShelf`."""
+class Store:
+    """Stands for `ProgramStore`."""
 
     def __init__(self, stored: Sequence[Key] = ()):
         self.stored = set(stored)
@@ -78,8 +77,8 @@ class Shelf:
         return {"code": ("new", "old")}
 
 
-def made(programs: GatedPrograms, capacity: int = 64, shelf: Shelf | None = None) -> Executables:
-    return Executables(cast(Programs, programs), capacity, cast(ProgramShelf, shelf) if shelf else None)
+def made(programs: GatedPrograms, capacity: int = 64, store: Store | None = None) -> Executables:
+    return Executables(cast(Programs, programs), capacity, cast(ProgramStore, store) if store else None)
 
 
 def test_every_program_is_made_once_in_the_order_of_asking() -> None:
@@ -106,23 +105,23 @@ def test_what_somebody_waits_for_overtakes_what_is_prepared() -> None:
 
 
 def test_stored_programs_are_loaded_and_others_saved() -> None:
-    programs, shelf = GatedPrograms(), Shelf(STEPS[:2])
-    executables = made(programs, shelf=shelf)
+    programs, store = GatedPrograms(), Store(STEPS[:2])
+    executables = made(programs, store=store)
     wait(executables.prepare(STEPS), SECONDS)
     executables.idle().result(SECONDS)
     assert (executables.loads, executables.compilations) == (2, 2)
-    assert sorted(programs.begun) == sorted(shelf.saved) == sorted(STEPS[2:])
+    assert sorted(programs.begun) == sorted(store.saved) == sorted(STEPS[2:])
     assert executables.misses == {key: {"code": ("new", "old")} for key in STEPS[2:]}
 
 
 def test_a_program_is_serialized_before_anybody_can_call_it() -> None:
     """XLA serializes no sort that has run."""
-    shelf, known = Shelf(), list[list[Key]]()
-    executables = made(GatedPrograms(), shelf=shelf)
-    executables.obtain(ENTER).add_done_callback(lambda _: known.append(list(shelf.serialized)))
+    store, known = Store(), list[list[Key]]()
+    executables = made(GatedPrograms(), store=store)
+    executables.obtain(ENTER).add_done_callback(lambda _: known.append(list(store.serialized)))
     executables.idle().result(SECONDS)
     assert known == [[ENTER]]
-    assert shelf.saved == [ENTER]
+    assert store.saved == [ENTER]
 
 
 def test_a_failure_is_told_to_all_who_wait_and_another_try_is_made_later() -> None:

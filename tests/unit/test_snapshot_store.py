@@ -16,9 +16,10 @@ from rekindle.errors import UnsafeStorage
 from rekindle.page import NewPage, StoredPage
 from rekindle.store import entries as store_entries
 from rekindle.store import segments as snapshot_segments
-from rekindle.store import snapshot_store, snapshots
+from rekindle.store import snapshot_store
 from rekindle.store.index import root_digest
 from rekindle.store.snapshot_store import SnapshotStore
+from rekindle.store.snapshots import KeptSnapshots
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
 from tests.unit.stored_snapshots import (
     DTYPES,
@@ -114,7 +115,7 @@ def test_the_index_tells_where_each_page_belongs_parents_before_children(directo
             assert page == StoredPage(page.record, new.digest, new.parent, new.namespace, new.key)
         assert len({page.record for page in index}) == 6
     assert readable(store) == readable(open_store(directory)) == expected.keys()
-    assert (store.pages, store.bytes) == (6, sum(entry.bytes for entry in snapshots.list_snapshots(directory)))
+    assert (store.pages, store.bytes) == (6, sum(entry.bytes for entry in KeptSnapshots(directory).entries()))
 
 
 def test_a_page_whose_prefix_is_not_stored_is_not_told_until_it_is(directory: Path) -> None:
@@ -196,10 +197,11 @@ def test_an_unknown_record_is_none(directory: Path) -> None:
 def test_a_store_that_is_not_there_is_empty(directory: Path) -> None:
     store = open_store(directory)
     assert (store.index(), store.pages, store.bytes) == ([], 0, 0)
-    assert snapshots.list_snapshots(directory) == []
-    assert (snapshots.verify(directory), snapshots.prune(directory, 0)) == ({}, 0)
-    assert snapshots.explain_missing(directory, snapshot_key(), "a model") is None
-    snapshots.clear(directory)
+    assert KeptSnapshots(directory).entries() == []
+    assert KeptSnapshots(directory).verify() == {}
+    assert store.explain() is None
+    KeptSnapshots(directory).prune(0)
+    KeptSnapshots(directory).clear()
     assert not directory.exists()
 
 
@@ -212,8 +214,8 @@ def test_a_page_that_the_seal_does_not_cover_is_still_checked(segment: Path, dir
     (first,) = store.read([good])
     assert first is not None
     assert same(first, content(pages[spoilt - 1].digest))
-    assert f"page {spoilt} is not as it was written" in next(iter(snapshots.verify(directory).values()))
-    with pytest.warns(RuntimeWarning, match=f"page {spoilt} is not as it was written.*computed anew") as warned:
+    assert f"page {spoilt} is not as it was written" in next(iter(KeptSnapshots(directory).verify().values()))
+    with pytest.warns(RuntimeWarning, match=f"page {spoilt} is not as it was written.*made anew") as warned:
         assert store.read([good, bad]) == [None, None]
     assert len(warned) == 1
     assert segments(directory) == []
@@ -279,7 +281,7 @@ PAGE = {"digest": "d", "parent": "d", "namespace": "", "key": "00", "content": "
 def test_a_header_of_an_unknown_form_is_dropped(header: store_entries.Header, directory: Path) -> None:
     write(open_store(directory), path(0))
     honest(directory / snapshot_key().digest, header)
-    assert len(snapshots.verify(directory)) == 1
+    assert len(KeptSnapshots(directory).verify()) == 1
     with pytest.warns(RuntimeWarning, match="unknown form"):
         assert readable(open_store(directory)) == digests(0)
     assert len(segments(directory)) == 1
@@ -337,10 +339,11 @@ def test_other_files_are_left_alone(segment: Path, directory: Path) -> None:
     for note in notes:
         note.write_text("mine")
     assert len(readable(open_store(directory))) == 8
-    assert len(snapshots.list_snapshots(directory)) == 1
-    assert snapshots.verify(directory) == {}
-    assert snapshots.prune(directory, 0) == 0
-    snapshots.clear(directory)
+    assert len(KeptSnapshots(directory).entries()) == 1
+    assert KeptSnapshots(directory).verify() == {}
+    KeptSnapshots(directory).prune(0)
+    assert segments(directory) == []
+    KeptSnapshots(directory).clear()
     assert [note.read_text() for note in notes] == ["mine", "mine"]
 
 
@@ -351,14 +354,14 @@ def test_a_link_in_the_place_of_a_snapshot_is_not_followed(segment: Path, direct
     assert store.index() == []
     with pytest.warns(RuntimeWarning, match="cannot be saved"):
         assert write(store, path(1)).records == (None, None, None)
-    snapshots.clear(directory)
+    KeptSnapshots(directory).clear()
     assert (elsewhere / segment.name / "seal.json").exists()
 
 
 def test_a_link_to_the_directory_is_followed(segment: Path, directory: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(directory)
     assert len(readable(open_store(tmp_path / "link"))) == 8
-    assert len(snapshots.list_snapshots(tmp_path / "link")) == 1
+    assert len(KeptSnapshots(tmp_path / "link").entries()) == 1
 
 
 def test_pages_of_other_processes_are_found_and_those_they_removed_are_told(directory: Path) -> None:
@@ -430,7 +433,7 @@ def test_children_leave_before_their_parents(directory: Path, tmp_path: Path) ->
     store.use([last])
     assert [snapshot_segments.open_segment(path).pages[0].digest for path in segments(directory)] == names
     for kept in (3, 2, 1, 0):
-        snapshots.prune(directory, kept * (max(map(store_entries.size_of, segments(directory))) + 100))
+        KeptSnapshots(directory).prune(kept * (max(map(store_entries.size_of, segments(directory))) + 100))
         assert readable(open_store(directory)) == {page.digest for page in pages[:kept]}
 
 
@@ -467,24 +470,23 @@ def test_snapshots_are_listed_verified_pruned_and_cleared(directory: Path) -> No
         store = SnapshotStore(directory, snapshot_key(number), model)
         write(store, path(0))
         write(store, path(number + 1, length=2))
-    second, first = snapshots.list_snapshots(directory)
+    second, first = KeptSnapshots(directory).entries()
     assert (first.model, second.model) == ("first", "second")
-    assert first.fingerprint == snapshot_key(0).digest
+    assert first.digest == snapshot_key(0).digest
     assert first.parts == snapshot_key(0).parts()
     assert (first.pages, first.tokens) == (5, 20)
     assert first.bytes == sum(map(store_entries.size_of, segments(directory)))
     assert before <= first.created <= first.used + 0.1 <= time.time() + 0.2
     assert first.used < second.used
     (segments(directory)[0] / "arrays" / "_METADATA").write_text("")
-    assert list(snapshots.verify(directory)) == [f"{first.fingerprint}/{segments(directory)[0].name}"]
+    assert list(KeptSnapshots(directory).verify()) == [segments(directory)[0]]
     (segments(directory)[0] / "seal.json").write_text("")
     os.utime(segments(directory)[-1] / "seal.json", ns=(1, 1))
-    assert {entry.model: entry.pages for entry in snapshots.list_snapshots(directory)}["first"] < 5
-    left = snapshots.prune(directory, second.bytes)
-    assert 0 < left <= second.bytes
+    assert {entry.model: entry.pages for entry in KeptSnapshots(directory).entries()}["first"] < 5
+    KeptSnapshots(directory).prune(second.bytes)
     assert segments(directory) == []
-    assert [entry.model for entry in snapshots.list_snapshots(directory)] == ["second"]
-    snapshots.clear(directory)
+    assert [entry.model for entry in KeptSnapshots(directory).entries()] == ["second"]
+    KeptSnapshots(directory).clear()
     assert list(directory.iterdir()) == []
 
 
@@ -494,7 +496,8 @@ def test_pruning_removes_what_killed_processes_left(segment: Path, directory: Pa
         left.mkdir()
         (left / "file").write_text("half")
     os.utime(old, (0, 0))
-    assert snapshots.prune(directory, 1 << 30) == store_entries.size_of(segment)
+    KeptSnapshots(directory).prune(1 << 30)
+    assert segments(directory) == [segment]
     assert (old.exists(), young.exists()) == (False, True), "somebody may still be writing the young one"
     os.utime(young, (0, 0))
     write(open_store(directory), path(1))
@@ -505,12 +508,10 @@ def test_a_missing_snapshot_is_explained_by_the_latest_of_the_same_model(directo
     for number, model in ((1, "a model"), (2, "a model"), (3, "another"), (4, "a model")):
         write(SnapshotStore(directory, snapshot_key(number), model), path(0))
     (segments(directory, 4)[0] / "seal.json").write_text("damaged")
-    wanted = snapshot_key()
-    expected = {"weights": ("weights 0", "weights 2")}
-    assert snapshots.explain_missing(directory, wanted, "a model") == expected
-    assert snapshots.explain_missing(directory, wanted, "a third") is None
+    assert open_store(directory).explain() == {"weights": ("weights 0", "weights 2")}
+    assert SnapshotStore(directory, snapshot_key(), "a third").explain() is None
     write(open_store(directory), path(0))
-    assert snapshots.explain_missing(directory, wanted, "a model") is None
+    assert open_store(directory).explain() is None
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o720, 0o1777])
@@ -525,9 +526,9 @@ def test_a_directory_that_others_can_write_to_is_refused(mode: int, inner: bool,
             call()
     if not inner:
         with pytest.raises(UnsafeStorage):
-            snapshots.list_snapshots(directory)
+            KeptSnapshots(directory).entries()
         with pytest.raises(UnsafeStorage):
-            snapshots.explain_missing(directory, snapshot_key(1), "a model")
+            SnapshotStore(directory, snapshot_key(1), "a model").explain()
 
 
 @pytest.mark.parametrize("inside", [".", "seal.json", "arrays", "arrays/_METADATA"])
@@ -544,8 +545,8 @@ def test_a_segment_that_others_can_write_to_is_refused_unread(
     with pytest.raises(UnsafeStorage):
         open_store(directory).index()
     with pytest.raises(UnsafeStorage):
-        snapshots.list_snapshots(directory)
-    assert "writable by others" in next(iter(snapshots.verify(directory).values()))
+        KeptSnapshots(directory).entries()
+    assert "writable by others" in next(iter(KeptSnapshots(directory).verify().values()))
     assert segment.exists(), "it is the user's to remove"
 
 
@@ -650,7 +651,7 @@ def test_threads_read_right_pages_while_others_write_and_evict(directory: Path, 
 
     with warnings.catch_warnings(action="error"), ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-    assert snapshots.verify(directory) == {}
+    assert KeptSnapshots(directory).verify() == {}
     assert readable(store) == readable(open_store(directory))
 
 

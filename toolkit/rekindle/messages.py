@@ -395,7 +395,7 @@ class NewWeights:
 
     Attributes:
         ticket: by which the caller knows the answer.
-        weights: device arrays, in the order of `Executables.weights`.
+        weights: device arrays, in the order in which every step takes them.
         fail: end running requests with an error, rather than let them finish on the old weights.
     """
 

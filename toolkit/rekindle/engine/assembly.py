@@ -24,7 +24,7 @@ from rekindle.engine.actors.settler import Settler
 from rekindle.engine.actors.stepper import Stepper
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
-from rekindle.engine.stores import Stored, open_shelf, open_snapshots, require_all, store_directory
+from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
 from rekindle.errors import CheckpointError, InvalidRequest
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.defaults import sampling_defaults
@@ -62,7 +62,7 @@ class Assembly:
         stats: a snapshot from any thread.
         look: what a function says of the prefix tree, between two messages, from any thread.
         load: reads weights of the same structure from another model, or takes tensors by their names, as device arrays
-            in the order of `Executables.weights`.
+            in the order of the stepper's.
         preparing: every program that is made ahead of need, whether it is ready or not.
         stored: done once programs that were compiled are stored.
         restored: what was found of earlier sessions, from any thread.
@@ -112,7 +112,8 @@ def build(
     defaults, unserved = _defaults(checkpoint, settings, blueprint.limits)
     parts = _parts(blueprint, settings, report)
     limits = blueprint.limits
-    scheduler, stepper = Scheduler(limits), Stepper(parts.executables, parts.pages, parts.slots, limits)
+    scheduler = Scheduler(limits)
+    stepper = Stepper(parts.executables, parts.weights, parts.pages, parts.slots, limits)
     scheduler.restore(parts.stored.pages)
     running = Running(blueprint, parts, scheduler, stepper, _host_tier(blueprint, parts), monotonic() - started)
     actors = Actors(
@@ -153,13 +154,15 @@ class Parts:
     """What takes time to get.
 
     Attributes:
-        executables: with the weights.
+        executables: the programs.
+        weights: the model's arrays, in the order in which every step takes them.
         preparing: as in `Assembly`.
         pages, slots: the state of an idle engine.
         stored: the snapshot of the prefix cache.
     """
 
     executables: Executables
+    weights: list[jax.Array]
     preparing: Sequence[Future[Any]]
     pages: Pages
     slots: Slots
@@ -205,24 +208,24 @@ class Running:
 def _parts(blueprint: Blueprint, settings: Settings, report: Report) -> Parts:
     """Read the weights; programs are loaded or compiled, and pages allocated, on threads of their own meanwhile."""
     directory = store_directory(settings.restore)
-    shelf = open_shelf(directory, blueprint)
+    programs = open_programs(directory, blueprint)
     stored = open_snapshots(directory, blueprint, settings.disk_cache_bytes)
     orbax = None if directory is None else soon(import_orbax, "orbax")
     wanted = blueprint.all_programs(cached=bool(stored.pages))
     if settings.restore == "require":
-        require_all(shelf, wanted)
-    quick = shelf is not None and not shelf.missing(wanted)
+        require_all(programs, wanted)
+    quick = programs is not None and not programs.missing(wanted)
     first = wanted[:LOADED_AT_ONCE] if quick else blueprint.first_programs
     match settings.precompile:
         case "all":
             first = wanted
         case "lazy":
             first = wanted = [EMPTY]
-    executables = Executables(blueprint.programs, settings.max_executables, shelf)
+    executables = Executables(blueprint.programs, settings.max_executables, programs)
     try:
         preparing = executables.prepare(first)
         state = soon(lambda: executables.obtain(EMPTY).result()(), "device-state")
-        executables.weights = _load(blueprint, report)
+        weights = _load(blueprint, report)
         pages, slots = state.result()
         if orbax is not None:
             orbax.result()
@@ -232,7 +235,7 @@ def _parts(blueprint: Blueprint, settings: Settings, report: Report) -> Parts:
     except BaseException:
         executables.stop()
         raise
-    return Parts(executables, preparing, pages, slots, stored)
+    return Parts(executables, weights, preparing, pages, slots, stored)
 
 
 def _host_tier(blueprint: Blueprint, parts: Parts) -> HostTier:

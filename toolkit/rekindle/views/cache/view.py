@@ -78,9 +78,9 @@ class CacheView:
     def __repr__(self) -> str:
         lines = [
             f"<rekindle prefix cache: {counted(self.nodes, 'page')} of {self.page_size} tokens; "
-            f"{self.device_pages} on the device ({markup.megabytes(self.device_bytes)}), "
-            f"{self.host_pages} in host memory ({markup.megabytes(self.host_bytes)}), "
-            f"{self.disk_pages} on disk ({markup.megabytes(self.disk_bytes)})>"
+            f"{self.device_pages} on the device ({markup.size_text(self.device_bytes)}), "
+            f"{self.host_pages} in host memory ({markup.size_text(self.host_bytes)}), "
+            f"{self.disk_pages} on disk ({markup.size_text(self.disk_bytes)})>"
         ]
         lines += [f"  {path!r}" for path in self.hottest]
         return "\n".join(lines)
@@ -96,7 +96,7 @@ class CacheView:
             (f"{LETTERS['host']} host memory", self.host_pages, self.host_bytes),
             (f"{LETTERS['disk']} disk", self.disk_pages, self.disk_bytes),
         )
-        rows = [(name, f"{pages:,}", markup.megabytes(size)) for name, pages, size in tiers]
+        rows = [(name, f"{pages:,}", markup.size_text(size)) for name, pages, size in tiers]
         hottest = "<div>found most often:</div>" + markup.listed(map(repr, self.hottest)) if self.hottest else ""
         shown = markup.card(
             "rekindle prefix cache",
