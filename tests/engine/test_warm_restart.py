@@ -394,7 +394,7 @@ def test_a_cache_that_cannot_be_written_to_costs_one_warning_for_each_store(
     def fail(*arguments: Any, **options: Any) -> Any:
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(store_entries, "write_temporary", fail)
+    monkeypatch.setattr(store_entries, "written", fail)
     with recorded() as warned, open_session(model) as session:
         for number in NUMBERS:
             assert ask(session, number) == (cold[number], 0)

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from concurrent.futures import wait
 from typing import Any, cast
 
+import anyio
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from anyio import to_thread
 
 from rekindle.buckets import Bucket
 from rekindle.device.programs.executables import Executables
@@ -51,7 +53,7 @@ class _Lowered:
         if self._key in self._programs.fails:
             raise RuntimeError(f"no {self._key}")
         key = self._key
-        return lambda: key
+        return lambda *_: key
 
 
 class Store:
@@ -186,6 +188,53 @@ def test_stopping_ends_the_wait_for_what_is_not_begun() -> None:
         gate.set()
     executables.idle().result(SECONDS)
     assert len(programs.begun) == WORKERS
+
+
+@pytest.mark.anyio
+async def test_a_larger_bucket_serves_while_the_needed_one_is_made() -> None:
+    small, large, other = Bucket(0, 1), Bucket(0, 4), Bucket(64, 0)
+    programs = GatedPrograms(closed=[small, large])
+    executables = made(programs)
+    await executables.ready(other)
+    executables.prepare([small, large])
+    found: list[Bucket] = []
+
+    async def ask() -> None:
+        bucket, program = await executables.for_step(small)
+        assert program() == bucket
+        found.append(bucket)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        assert found == [], "a bucket that does not hold as much was taken"
+        programs.gates[large].set()
+    await ask()
+    programs.gates[small].set()
+    await to_thread.run_sync(executables.obtain(small).result, SECONDS)
+    await ask()
+    assert found == [large, large, small]
+
+
+@pytest.mark.anyio
+async def test_a_bucket_that_nobody_planned_is_made_though_a_larger_one_is_ready() -> None:
+    executables = made(GatedPrograms())
+    await executables.ready(Bucket(0, 4))
+    bucket, program = await executables.for_step(Bucket(0, 1))
+    assert program() == bucket == Bucket(0, 1)
+
+
+@pytest.mark.anyio
+async def test_a_program_that_refuses_its_arguments_is_compiled_for_them() -> None:
+    executables, key = made(GatedPrograms()), Bucket(0, 1)
+
+    def refuse(*_: object) -> None:
+        raise TypeError("compiled for other arguments")
+
+    arguments = ([np.zeros((2, 4), "f4")], np.zeros(4, "i4"))
+    with pytest.warns(RuntimeWarning, match="shape of weights"):
+        assert await executables.call(key, refuse, *arguments) == key
+    assert executables.compilations == executables.unexpected == 1
 
 
 @pytest.mark.parametrize(

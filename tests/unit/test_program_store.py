@@ -220,8 +220,8 @@ def test_something_else_under_the_name_of_an_entry_is_dropped(
 def test_a_program_that_the_runtime_refuses_is_dropped(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory.mkdir(mode=0o700)
     nonsense = {"program": np.zeros(9, np.uint8), "trees": np.zeros(9, np.uint8)}
-    temporary = store_entries.write_temporary(directory, {"parts": some_key(0).parts()}, nonsense)
-    store_entries.publish(temporary, directory / some_key(0).digest)
+    with store_entries.written(directory, {"parts": some_key(0).parts()}, nonsense) as temporary:
+        store_entries.publish(temporary, directory / some_key(0).digest)
     assert KeptPrograms(directory).verify() == {}
     with pytest.warns(RuntimeWarning, match="cannot be used"):
         assert not loads(directory, 0)

@@ -204,10 +204,9 @@ def test_one_who_asks_while_the_engine_ends_does_not_disturb_its_end() -> None:
     closed = SessionClosed("closed")
     late: list[Feed[Any]] = []
 
-    class Requests:
-        def wake(self) -> None:
-            late.append(callers.save_cache(lambda message: None))
-            late.append(callers.new_weights([], lambda message: None, fail=False)[1])
+    def ask_again() -> None:
+        late.append(callers.save_cache(lambda message: None))
+        late.append(callers.new_weights([], lambda message: None, fail=False)[1])
 
     saved, (_, used) = (
         callers.save_cache(lambda message: None),
@@ -215,7 +214,7 @@ def test_one_who_asks_while_the_engine_ends_does_not_disturb_its_end() -> None:
     )
     early: list[Feed[Any]] = [saved, used]
     for feed in early:
-        feed._waiting.append((Requests(), 1))
+        feed._waiting.append((ask_again, 1))
     callers.fail_all(closed)
     assert len(late) == 4
     assert all(feed.closed for feed in (*early, *late))

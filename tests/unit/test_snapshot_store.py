@@ -256,8 +256,8 @@ def test_a_segment_that_was_moved_from_another_key_is_dropped(directory: Path) -
 
 def honest(directory: Path, header: store_entries.Header) -> None:
     """An entry whose seal is right, and whose header is not ours."""
-    temporary = store_entries.write_temporary(directory, header, {"0": np.zeros(3)}, singly=True)
-    store_entries.publish(temporary, directory / ("0" * 32))
+    with store_entries.written(directory, header, {"0": np.zeros(3)}, singly=True) as temporary:
+        store_entries.publish(temporary, directory / ("0" * 32))
 
 
 GOOD = {"model": "m", "parts": snapshot_key().parts(), "created": 1.0, "pages": []}

@@ -1,6 +1,6 @@
 """`python -m rekindle cache`: list, measure, explain, verify, prune or clear what the cache directory holds.
 
-Nothing that is stored is deserialized here, and sessions may use the directory meanwhile.
+No command deserializes anything that is stored, and sessions may use the directory meanwhile.
 """
 
 import shutil
@@ -62,7 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def prune(arguments: Namespace) -> int:
-    """Keep what was used last, within the bounds that are given, and remove what killed processes left behind."""
+    """Evict what was used least recently, down to the given bounds, and remove what killed processes left behind."""
     bounds: dict[str, int | None] = {name: getattr(arguments, f"{name}_bytes") for name in STORES}
     if arguments.max_bytes is not None:
         if any(bound is not None for bound in bounds.values()):
@@ -78,7 +78,7 @@ def prune(arguments: Namespace) -> int:
 
 
 def clear(arguments: Namespace) -> int:
-    """Remove whole stores, after a question."""
+    """Remove whole stores, after asking."""
     names = [name for name in (STORES if arguments.what == ALL else (arguments.what,)) if _holds_something(name)]
     if not names:
         print(f"There is nothing to remove in {cache_dir()}.")

@@ -13,6 +13,7 @@ from rekindle.markup import counted, size_text
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.store.restored import NOTHING, part_words
 from rekindle.store.snapshot_store import SnapshotStore
+from rekindle.store.snapshots import KeptSnapshots
 from rekindle.store.validity import Difference, apart
 
 
@@ -53,7 +54,7 @@ def _reason(differences: Mapping[str, Difference] | None, long: bool) -> str:
 def _snapshot(needed: Needed, long: bool) -> Iterator[str]:
     key, directory = needed.blueprint.snapshot_key(), stored.place(SNAPSHOTS)
     source = needed.blueprint.checkpoint.source
-    found = next((entry for entry in stored.snapshots().entries() if entry.digest == key.digest), None)
+    found = next((entry for entry in KeptSnapshots(directory).entries() if entry.digest == key.digest), None)
     if found is not None:
         told = f"{counted(found.pages, 'page')}, {counted(found.tokens, 'token')}, {size_text(found.bytes)}"
         yield f"\nsnapshot: {told}, used {ago(time.time() - found.used)}, in {directory}"

@@ -13,11 +13,12 @@ from typing import Final
 from rekindle.cli import stored
 from rekindle.cli.stored import MODELS
 from rekindle.cli.units import ago, columns
+from rekindle.device.programs.store import KeptPrograms
 from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
 from rekindle.markup import counted, size_text
 from rekindle.store.directory import cache_dir
 from rekindle.store.kept import Entry
-from rekindle.store.snapshots import SnapshotEntry
+from rekindle.store.snapshots import KeptSnapshots, SnapshotEntry
 from rekindle.store.validity import code_digest
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
@@ -72,7 +73,7 @@ def _models() -> Iterator[str]:
 
 
 def _programs(long: bool) -> Iterator[str]:
-    found, code = stored.programs().entries(), code_digest()
+    found, code = KeptPrograms(stored.place(PROGRAMS)).entries(), code_digest()
     groups: dict[str, list[Entry]] = defaultdict(list)
     for entry in found:
         groups[_made_for(entry, code)].append(entry)
@@ -87,7 +88,7 @@ def _programs(long: bool) -> Iterator[str]:
 
 
 def _snapshots(root: Path, long: bool) -> Iterator[str]:
-    found, code = stored.snapshots().entries(), code_digest()
+    found, code = KeptSnapshots(stored.place(SNAPSHOTS)).entries(), code_digest()
     for entry in found:
         yield f"  {_model_of(entry, root)}, {entry.parts.get('dtype', '')}{_version(entry, code)}"
         told = f"{counted(entry.pages, 'page')}, {counted(entry.tokens, 'token')}"

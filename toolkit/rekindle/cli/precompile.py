@@ -25,7 +25,7 @@ from rekindle.store.entries import bytes_of
 
 
 def precompile(arguments: Namespace) -> int:
-    """Compile what is not stored yet, from the model's config alone: no weights are read, no device is used."""
+    """Compile the programs that are not stored yet, from the model's config alone, without weights or a device."""
     target: str | None = arguments.target
     with ProgressBars(not arguments.quiet) as bars:
         needed = Needed.of(arguments, bars.show)

@@ -1,5 +1,6 @@
 """The stores in the cache directory, found and measured without reading any of them."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,22 +12,16 @@ from rekindle.store.kept import Kept
 from rekindle.store.snapshots import KeptSnapshots
 
 MODELS: Final = "models"
-STORES: Final = (PROGRAMS, SNAPSHOTS)
-
-
-def programs() -> KeptPrograms:
-    """Return all stored programs. Raises as `place`."""
-    return KeptPrograms(place(PROGRAMS))
-
-
-def snapshots() -> KeptSnapshots:
-    """Return all stored snapshots. Raises as `place`."""
-    return KeptSnapshots(place(SNAPSHOTS))
+STORES: Final[Mapping[str, Callable[[Path], Kept[Any]]]] = {PROGRAMS: KeptPrograms, SNAPSHOTS: KeptSnapshots}
 
 
 def kept(name: str) -> Kept[Any]:
-    """Return all entries of a store, by its name. Raises as `place`."""
-    return programs() if name == PROGRAMS else snapshots()
+    """Return a store by its name.
+
+    Raises:
+        StorageError, UnsafeStorage: as `place`.
+    """
+    return STORES[name](place(name))
 
 
 def place(name: str) -> Path:
@@ -51,7 +46,7 @@ def size_of(path: Path) -> int:
 
 
 def shares(max_bytes: int) -> dict[str, int]:
-    """Return the bytes that each store may keep, so that the least recently used entries of both leave."""
+    """Return the bytes that each store may keep, so that the least recently used entries of both leave first."""
     found = [(disk.last_used(path), disk.bytes_of(path), name) for name in STORES for path in kept(name).paths()]
     left = dict.fromkeys(STORES, 0)
     for _, size, name in found:

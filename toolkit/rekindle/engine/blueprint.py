@@ -15,6 +15,7 @@ from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.scheduler.limits import Limits
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
+from rekindle.store.validity import code_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Blueprint:
         return list(dict.fromkeys([*first, GATHER, ENTER, *largest]))
 
     def program_keys(self) -> Callable[[Key], ProgramKey]:
-        """Return a function that makes the key of a program; the first call decides how all would be compiled."""
+        """Return a function that makes the key of a program. Its first call reads the settings of JAX, for all keys."""
         config, programs, target = self.checkpoint.config, self.programs, Target.of([self.device])
         build = cache(lambda: Build.of(config, target))
         return lambda key: ProgramKey.of(build(), program_name(key), programs.statics, programs.arguments(key))
@@ -84,12 +85,13 @@ class Blueprint:
         Raises:
             OSError: one of them cannot be read.
         """
-        return SnapshotKey.of(
-            self.checkpoint.config,
-            weights_fingerprint(self.checkpoint.files),
-            self.dtype.name,
-            self.limits.page_size,
-            self.programs.page.shape,
-            self.programs.page.dtype.name,
-            self.device.platform,
+        page = self.programs.page
+        return SnapshotKey(
+            model=repr(self.checkpoint.config),
+            weights=weights_fingerprint(self.checkpoint.files),
+            dtype=self.dtype.name,
+            page_size=str(self.limits.page_size),
+            page=f"{page.dtype.name}{list(page.shape)}",
+            code=code_digest(),
+            platform=self.device.platform,
         )

@@ -13,6 +13,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -44,8 +45,9 @@ class Damaged(Exception):
     """An entry is not as it was written. The store that reads it drops it with a warning."""
 
 
-def write_temporary(store: Path, header: Header, arrays: Mapping[str, Array], *, singly: bool = False) -> Path:
-    """Write, seal and flush an entry that has no name yet.
+@contextmanager
+def written(store: Path, header: Header, arrays: Mapping[str, Array], *, singly: bool = False) -> Iterator[Path]:
+    """Write, seal and flush an entry without a name; remove it at the end of the block if it was not published.
 
     Do not call this on an event loop's thread, because Orbax would patch the loop.
 
@@ -56,8 +58,8 @@ def write_temporary(store: Path, header: Header, arrays: Mapping[str, Array], *,
         singly: whether the arrays are read one by one. Then they are not compressed, and the seal holds the length
             alone of large files, because the store checks each array against a digest of its own.
 
-    Returns:
-        The entry's path inside of `store`; the caller gives it its name, or removes it.
+    Yields:
+        the entry's path inside of `store`, for `publish`.
 
     Raises:
         OSError: there is no room for it, or it cannot be written. Orbax may raise other errors then.
@@ -65,33 +67,27 @@ def write_temporary(store: Path, header: Header, arrays: Mapping[str, Array], *,
     with storing:
         if ending():
             raise OSError("the process ends")
-        return _written(store, header, arrays, singly)
-
-
-def _written(store: Path, header: Header, arrays: Mapping[str, Array], singly: bool) -> Path:
-    _require_room(store, sum(array.nbytes for array in arrays.values()))
-    temporary = Path(tempfile.mkdtemp(dir=store, prefix=WRITING))
-    try:
-        _save(temporary / ARRAYS, arrays, compressed=not singly)
-        files = _closed(temporary)
-        seals = {name: _fingerprint(path, not singly or _size(path) < LARGE_BYTES) for name, path in files.items()}
-        body = json.dumps({"header": header, "files": seals})
-        with atomic_write(temporary / SEAL) as file:
-            file.write(f"{_digest(body.encode())}\n{body}".encode())
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return temporary
+        _require_room(store, sum(array.nbytes for array in arrays.values()))
+        temporary = Path(tempfile.mkdtemp(dir=store, prefix=WRITING))
+        try:
+            _save(temporary / ARRAYS, arrays, compressed=not singly)
+            files = _closed(temporary)
+            seals = {name: _fingerprint(path, not singly or _size(path) < LARGE_BYTES) for name, path in files.items()}
+            body = json.dumps({"header": header, "files": seals})
+            with atomic_write(temporary / SEAL) as file:
+                file.write(f"{_digest(body.encode())}\n{body}".encode())
+            yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def publish(temporary: Path, entry: Path) -> None:
-    """Give an entry its name. If another process was faster, keep that process's entry and remove this one."""
+    """Give an entry its name. If another process was faster, that process's entry stays."""
     try:
         temporary.rename(entry)
     except OSError:
         if not entry.exists():
             raise
-        shutil.rmtree(temporary, ignore_errors=True)
     sync(entry.parent)
 
 

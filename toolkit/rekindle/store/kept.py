@@ -15,7 +15,7 @@ from rekindle.store.directory import require_private
 
 DEFAULT_BYTES: Final = 4 << 30
 DIGEST: Final = re.compile("[0-9a-f]{64}")
-"""The name of what is stored under a key."""
+"""The name of a program or a snapshot: the digest of its key."""
 
 T = TypeVar("T")
 Described = TypeVar("Described")
@@ -23,7 +23,7 @@ Described = TypeVar("Described")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is stored under one key.
+    """One program or snapshot, as its store lists it.
 
     Attributes:
         digest: the digest of the key.

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -90,13 +89,9 @@ def write_segment(directory: Path, origin: Origin, pages: Sequence[NewPage], arr
         "pages": [asdict(page) | {"key": page.key.hex()} for page in told],
     }
     named = {str(place): array for place, array in enumerate(arrays)}
-    temporary = disk.write_temporary(directory, header, named, singly=True)
     path = directory / os.urandom(16).hex()
-    try:
+    with disk.written(directory, header, named, singly=True) as temporary:
         disk.publish(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return Segment(path, origin, header["created"], told)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from rekindle.store.validity import StoreKey, code_digest
+from rekindle.store.validity import StoreKey
 
 FIRST_BYTES: Final = 1 << 20
 LAST_BYTES: Final = 64 << 10
@@ -20,11 +20,11 @@ class SnapshotKey(StoreKey):
     """The key of all pages of one snapshot.
 
     Attributes:
-        model: the decoder's config.
+        model: the decoder's config, as its repr.
         weights: see `weights_fingerprint`.
         dtype: the dtype of the computation.
         page_size: tokens of a page.
-        page: shape and dtype of a page as it is stored.
+        page: dtype and shape of a page over all layers, as it is stored.
         code: see `code_digest`.
         platform: "cpu", "gpu" or "tpu".
     """
@@ -36,37 +36,6 @@ class SnapshotKey(StoreKey):
     page: str
     code: str
     platform: str
-
-    @classmethod
-    def of(
-        cls,
-        model: object,
-        weights: str,
-        dtype: str,
-        page_size: int,
-        page_shape: Sequence[int],
-        page_dtype: str,
-        platform: str,
-    ) -> "SnapshotKey":
-        """Return the key of the pages that this process computes.
-
-        Args:
-            model: the decoder's config; its repr is part of the key.
-            weights: see `weights_fingerprint`.
-            dtype: the dtype of the computation.
-            page_size: tokens of a page.
-            page_shape, page_dtype: of one page over all layers, as it is stored.
-            platform: "cpu", "gpu" or "tpu".
-        """
-        return cls(
-            model=repr(model),
-            weights=weights,
-            dtype=dtype,
-            page_size=str(page_size),
-            page=f"{page_dtype}{list(page_shape)}",
-            code=code_digest(),
-            platform=platform,
-        )
 
     def parts(self) -> dict[str, str]:
         """See `StoreKey`."""

@@ -1,7 +1,6 @@
 """The executable store: compiled programs on disk, each under the digest of all that makes it valid."""
 
 import pickle
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -147,7 +146,7 @@ class ProgramStore:
         return _deserialized(disk.arrays_of(entry), self._devices)
 
     def _save(self, key: Key, program: Serialized) -> bool:
-        """Store a program, unless it is stored already; return whether there was room for it."""
+        """Store a program, unless it is stored already; return whether there was room for it beside those in use."""
         directory, entry = self._kept.directory, self.entry(key)
         make_private(directory)
         if entry.exists():
@@ -156,15 +155,7 @@ class ProgramStore:
             return True
         disk.remove_left_behind(directory)
         header = {"parts": self._key_of(key).parts(), "created": time.time()}
-        temporary = disk.write_temporary(directory, header, program)
-        try:
-            return self._publish(temporary, entry)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-    def _publish(self, temporary: Path, entry: Path) -> bool:
-        """Name an entry and evict others for it, if the bound leaves room for it beside the programs in use."""
-        with self._lock:
+        with disk.written(directory, header, program) as temporary, self._lock:
             if sum(map(disk.bytes_of, self._in_use)) + disk.size_of(temporary) > self._capacity:
                 return False
             disk.publish(temporary, entry)
