@@ -26,10 +26,6 @@ class SnapshotIndex:
         self._digests: dict[int, str] = {}
         self._numbers = count()
 
-    def __len__(self) -> int:
-        """Return the number of pages."""
-        return len(self._copies)
-
     def add(self, segment: Segment) -> None:
         """Add a segment."""
         self.segments[segment.path.name] = segment

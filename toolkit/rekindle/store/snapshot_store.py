@@ -26,12 +26,10 @@ class Written:
         records: the record of each page; None for one that could not be stored.
         pruned: records that are no longer valid. Since the last call their pages left the disk, because of the bound,
             another process, or damage.
-        bytes: the bytes that were written to disk.
     """
 
     records: tuple[int | None, ...]
     pruned: tuple[int, ...]
-    bytes: int
 
 
 class SnapshotStore:
@@ -59,19 +57,6 @@ class SnapshotStore:
         self._lock = threading.Lock()  # of the index and `_pruned`; never held while the disk is used
         self._growing = threading.Lock()  # held by whoever adds segments to the index
 
-    @property
-    def pages(self) -> int:
-        """The number of pages that are known to be stored under the key."""
-        with self._lock:
-            return len(self._index)
-
-    @property
-    def bytes(self) -> int:
-        """The bytes that these pages take on disk."""
-        with self._lock:
-            segments = list(self._index.segments.values())
-        return sum(segment.bytes for segment in segments)
-
     def index(self) -> list[StoredPage]:
         """Return all pages whose whole prefix is stored, by whatever process, parents before children.
 
@@ -93,18 +78,15 @@ class SnapshotStore:
         Raises:
             UnsafeStorage: the directory or a segment belongs to another user, or is writable by others.
         """
-        written = 0
         with self._growing:
             self._refresh()
             new = self._new(pages, arrays)
             for start in range(0, len(new), PAGES_PER_SEGMENT):
-                segment = self._store(new[start : start + PAGES_PER_SEGMENT])
-                if segment is None:
+                if not self._store(new[start : start + PAGES_PER_SEGMENT]):
                     break
-                written += segment.bytes
         with self._lock:
             pruned, self._pruned = self._pruned, []
-            return Written(tuple(self._index.record_of(page.digest) for page in pages), tuple(pruned), written)
+            return Written(tuple(self._index.record_of(page.digest) for page in pages), tuple(pruned))
 
     def read(self, records: Sequence[int]) -> list[Array | None]:
         """Return the content of pages; None for those that are gone, or are damaged and dropped with a warning.
@@ -185,24 +167,24 @@ class SnapshotStore:
             self._forget(segment.path.name)
         return arrays or [None] * len(places)
 
-    def _store(self, contents: Sequence[tuple[NewPage, Array]]) -> Segment | None:
+    def _store(self, contents: Sequence[tuple[NewPage, Array]]) -> bool:
         """Store one more segment, if the bound leaves room for it beside all that is above its pages."""
         pages, arrays = [page for page, _ in contents], [array for _, array in contents]
         above = self._above(pages)
         room = self._capacity - sum(segment.bytes for segment in above)
         if sum(array.nbytes for array in arrays) > room:
             self._kept.warn_unsaved(f"{self._capacity} bytes are too few for them and what is above them")
-            return None
+            return False
         segment = self._kept.write(partial(self._write, pages, arrays))
         if segment is None:
-            return None
+            return False
         with self._lock:
             self._index.add(segment)
         for higher in reversed(above):  # or they would leave for it
             disk.mark_used(higher.path)
         for path in self._kept.evict(self._capacity):
             self._forget(path.name)
-        return segment
+        return True
 
     def _write(self, pages: Sequence[NewPage], arrays: Sequence[Array]) -> Segment:
         make_private(self._kept.directory)

@@ -62,13 +62,13 @@ class Executables:
         While the program of the needed bucket is being made, a larger bucket serves if its program is ready. If there
         is none, wait for the first of them.
         """
-        while self._are_coming([needed]):
+        while self._futures_of([needed]):
             larger = buckets.larger(self._buckets(), needed)
             for bucket in (needed, *larger):
                 program = self.find(bucket)
                 if program is not None:
                     return bucket, program
-            futures = [self.obtain(needed), *self._are_coming(larger)]
+            futures = [self.obtain(needed), *self._futures_of(larger)]
             await to_thread.run_sync(_wait_for_one, futures, abandon_on_cancel=True)
         return needed, await self.ready(needed)
 
@@ -151,7 +151,7 @@ class Executables:
         with self._lock:
             return [key for key in (*self._ready, *self._coming) if isinstance(key, Bucket)]
 
-    def _are_coming(self, keys: Iterable[Key]) -> list[Future[Program]]:
+    def _futures_of(self, keys: Iterable[Key]) -> list[Future[Program]]:
         """Return the futures of those programs that are being made."""
         with self._lock:
             return [self._coming[key] for key in keys if key in self._coming]
