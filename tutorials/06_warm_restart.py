@@ -23,7 +23,7 @@ from IPython.display import HTML
 from jupyter_client.manager import start_new_async_kernel
 
 from rekindle.__main__ import main
-from rekindle.device.programs.store import ProgramStore
+from rekindle.device.programs.store import KeptPrograms
 from rekindle.store.directory import cache_dir
 
 # %% [markdown]
@@ -280,7 +280,7 @@ assert total["warm"] < total["cold"]
 # full.
 
 # %%
-entries = ProgramStore(cache / "programs").entries()
+entries = KeptPrograms(cache / "programs").entries()
 step = next(entry for entry in entries if entry.parts["program"] == "step of 64+0")
 print(f"{step.digest[:16]}…, {step.bytes / 1e3:.0f} kB\n")
 for part, value in step.parts.items():

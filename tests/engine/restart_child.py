@@ -20,7 +20,7 @@ import numpy as np
 import rekindle
 from rekindle.config import SettingsOptions
 from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Key, Program
-from rekindle.device.programs.shelf import ProgramShelf
+from rekindle.device.programs.store import ProgramStore
 from rekindle.store.snapshot_store import SnapshotStore
 from tests.compilations import COMPILED, listen
 
@@ -122,18 +122,18 @@ def end_while_reading(model: Path) -> None:
     The interpreter first ends executors, and then waits for threads.
     """
     ending, reading = threading.Event(), threading.Event()
-    load, read = ProgramShelf.load, SnapshotStore.read
+    load, read = ProgramStore.load, SnapshotStore.read
 
-    def load_late(shelf: ProgramShelf, key: Key) -> Program | None:
+    def load_late(store: ProgramStore, key: Key) -> Program | None:
         assert key not in (GATHER, SCATTER, ENTER) or ending.wait(60)
-        return load(shelf, key)
+        return load(store, key)
 
     def read_late(store: SnapshotStore, records: Sequence[int]) -> list[Any]:
         reading.set()
         assert ending.wait(60)
         return read(store, records)
 
-    mock.patch.object(ProgramShelf, "load", load_late).start()
+    mock.patch.object(ProgramStore, "load", load_late).start()
     mock.patch.object(SnapshotStore, "read", read_late).start()
     session = open_session(model)
     session.submit(**asked(0))

@@ -9,18 +9,18 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import pytest
 from jax.sharding import SingleDeviceSharding
 
 import rekindle
 from rekindle.__main__ import main
 from rekindle.buckets import Bucket
-from rekindle.device.programs.key import Target
-from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
-from rekindle.device.programs.shelf import ProgramShelf
-from rekindle.device.programs.store import Entry, ProgramStore
+from rekindle.config import Settings
+from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key
+from rekindle.device.programs.store import KeptPrograms
+from rekindle.engine.blueprint import Blueprint
 from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.store.kept import Entry
 from tests.two_steps import OPTIONS, SETTINGS
 
 without_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler, libtpu, is not installed")
@@ -37,9 +37,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stored(cache: Path) -> list[Entry]:
-    store = ProgramStore(cache / "programs")
-    assert store.verify() == {}
-    return sorted(store.entries(), key=lambda entry: entry.digest)
+    kept = KeptPrograms(cache / "programs")
+    assert kept.verify() == {}
+    return sorted(kept.entries(), key=lambda entry: entry.digest)
 
 
 @pytest.mark.parametrize(
@@ -91,25 +91,21 @@ def test_a_session_finds_what_was_precompiled_for_this_machine(
 
 
 @pytest.fixture
-def programs(families: Path) -> tuple[Programs, Programs, list[ProgramShelf]]:
-    """A model's programs for wherever they are, and for a device by name."""
-    config = open_checkpoint(families / "llama-tied").config
-    here = jax.devices()[0]
-    sizes = Sizes(num_pages=5, page_size=16, pages_per_request=4, max_running=2, max_logprobs=2)
-    anywhere, there = (
-        Programs(config, sizes, jnp.dtype("bfloat16"), "cpu", place) for place in (None, SingleDeviceSharding(here))
-    )
-    shelves = [ProgramShelf(ProgramStore(Path()), made, config, Target.of([here])) for made in (anywhere, there)]
-    return anywhere, there, shelves
+def blueprints(families: Path) -> list[Blueprint]:
+    """A model for wherever its programs are, and for a device by name."""
+    checkpoint, here = open_checkpoint(families / "llama-tied"), jax.devices()[0]
+    settings = Settings(dtype="bfloat16", num_pages=5, page_size=16, max_running=2, max_logprobs=2, precompile="lazy")
+    return [Blueprint.of(checkpoint, settings, here, place) for place in (None, SingleDeviceSharding(here))]
 
 
 @pytest.mark.parametrize("key", [EMPTY, ENTER, GATHER, SCATTER, Bucket(16, 0), Bucket(0, 2)])
 def test_a_program_lowered_for_a_device_is_the_program_that_a_session_asks_for(
-    key: Key, programs: tuple[Programs, Programs, list[ProgramShelf]]
+    key: Key, blueprints: list[Blueprint]
 ) -> None:
-    anywhere, there, shelves = programs
-    assert shelves[0].key(key) == shelves[1].key(key)
-    assert without_shardings(anywhere.lowered(key).as_text()) == without_shardings(there.lowered(key).as_text())
+    anywhere, there = blueprints
+    assert anywhere.program_keys()(key) == there.program_keys()(key)
+    programs = [blueprint.programs.lowered(key).as_text() for blueprint in blueprints]
+    assert without_shardings(programs[0]) == without_shardings(programs[1])
 
 
 def without_shardings(text: str) -> str:

@@ -26,12 +26,11 @@ import rekindle
 from rekindle.buckets import Bucket
 from rekindle.config import SettingsOptions
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program
-from rekindle.device.programs.shelf import ProgramShelf
-from rekindle.device.programs.store import Entry, ProgramStore
+from rekindle.device.programs.store import KeptPrograms, ProgramStore
 from rekindle.errors import UnsafeStorage
 from rekindle.store import entries as store_entries
-from rekindle.store.snapshots import list_snapshots
-from rekindle.store.snapshots import verify as verify_snapshots
+from rekindle.store.kept import Entry
+from rekindle.store.snapshots import KeptSnapshots
 from tests.engine.restart_child import (
     CACHED,
     PAGE,
@@ -128,7 +127,7 @@ def files(directory: Path) -> dict[str, tuple[int, int]]:
 
 def programs(cache: Path, *names: str) -> list[Entry]:
     """The stored programs of these names."""
-    return [entry for entry in ProgramStore(cache / "programs").entries() if entry.parts["program"] in names]
+    return [entry for entry in KeptPrograms(cache / "programs").entries() if entry.parts["program"] in names]
 
 
 def lose(cache: Path, *names: str) -> None:
@@ -155,8 +154,8 @@ def test_two_processes_that_begin_cold_at_once_are_right_and_leave_one_copy_of_e
         assert report["jax_compiled"] >= report["compilations"], "the listener does not hear all"
         assert report["warnings"] == []
     assert sum(report["compilations"] for report in reports) >= PROGRAMS
-    store = ProgramStore(cache / "programs")
-    assert store.verify() == verify_snapshots(cache / "snapshots") == {}
+    store = KeptPrograms(cache / "programs")
+    assert store.verify() == KeptSnapshots(cache / "snapshots").verify() == {}
     assert len(store.entries()) == PROGRAMS
 
 
@@ -340,7 +339,7 @@ def test_the_directory_stays_within_its_bound_and_the_latest_pages_stay(
     bound = 200_000
 
     def stored_pages() -> int:
-        (snapshot,) = list_snapshots(cache / "snapshots")
+        (snapshot,) = KeptSnapshots(cache / "snapshots").entries()
         assert sum(size for size, _ in files(cache / "snapshots").values()) == snapshot.bytes <= bound
         return snapshot.pages
 
@@ -395,7 +394,7 @@ def test_a_cache_that_cannot_be_written_to_costs_one_warning_for_each_store(
     def fail(*arguments: Any, **options: Any) -> Any:
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(store_entries, "write_temporary", fail)
+    monkeypatch.setattr(store_entries, "written", fail)
     with recorded() as warned, open_session(model) as session:
         for number in NUMBERS:
             assert ask(session, number) == (cold[number], 0)
@@ -433,8 +432,10 @@ def test_damaged_files_cost_warnings_and_are_made_again(cache: Path, model: Path
         session.precompiled_sync(progress=False)
         assert (session.stats.compilations, session.stats.loads) == (len(damaged), PROGRAMS - len(damaged))
         session.save_sync()
-    assert sum("it is dropped and compiled anew" in str(each.message) for each in warned) == len(damaged) == 2
-    assert sum("they are dropped and computed anew" in str(each.message) for each in warned) == len(warned) - 2 > 0
+    said = [str(each.message) for each in warned]
+    assert all("they are dropped and made anew" in each for each in said)
+    assert sum("the compiled programs in" in each for each in said) == len(damaged) == 2
+    assert sum("the pages in" in each for each in said) == len(said) - 2 > 0
     with open_session(model, restore="require", precompile="all") as session:
         assert [ask(session, number) for number in NUMBERS] == [(cold[number], CACHED) for number in NUMBERS]
         assert session.stats.compilations == 0
@@ -463,7 +464,7 @@ def test_whatever_a_kill_interrupts_the_next_session_is_right_and_has_all_that_w
                 session.precompiled_sync(progress=False)
             first += 1
     assert kills / 4 < saved, "hardly any had saved anything"
-    assert ProgramStore(cache / "programs").verify() == verify_snapshots(cache / "snapshots") == {}
+    assert KeptPrograms(cache / "programs").verify() == KeptSnapshots(cache / "snapshots").verify() == {}
 
 
 def killed(cache: Path, model: Path, first: int, steps: int, longest: float, chance: random.Random) -> list[int]:
@@ -514,13 +515,13 @@ def test_a_store_that_becomes_unsafe_while_it_is_used_costs_the_store_alone(
 def test_in_the_background_a_first_answer_waits_for_two_steps_alone(
     cache: Path, model: Path, cold: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rest, gate, load = (GATHER, SCATTER, ENTER), threading.Event(), ProgramShelf.load
+    rest, gate, load = (GATHER, SCATTER, ENTER), threading.Event(), ProgramStore.load
 
-    def gated(shelf: ProgramShelf, key: Key) -> Program | None:
+    def gated(store: ProgramStore, key: Key) -> Program | None:
         assert key not in rest or gate.wait(60)
-        return load(shelf, key)
+        return load(store, key)
 
-    monkeypatch.setattr(ProgramShelf, "load", gated)
+    monkeypatch.setattr(ProgramStore, "load", gated)
     with open_session(model) as session:
         assert ask(session, 0) == (cold[0], 0)
         assert session.stats.loads == PROGRAMS - len(rest)
@@ -534,13 +535,13 @@ def test_in_the_background_a_first_answer_waits_for_two_steps_alone(
 def test_a_bucket_that_is_not_ready_is_served_by_a_larger_one(
     cache: Path, model: Path, cold: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, load = threading.Event(), ProgramShelf.load
+    gate, load = threading.Event(), ProgramStore.load
 
-    def gated(shelf: ProgramShelf, key: Key) -> Program | None:
+    def gated(store: ProgramStore, key: Key) -> Program | None:
         assert key != Bucket(16, 0) or gate.wait(60)
-        return load(shelf, key)
+        return load(store, key)
 
-    monkeypatch.setattr(ProgramShelf, "load", gated)
+    monkeypatch.setattr(ProgramStore, "load", gated)
     with open_session(model, prefill_buckets=(16, 64)) as session:
         assert ask(session, 0) == (cold[0], 0)
         assert session.generate_sync(token_ids=[1, 2, 3], max_tokens=1).token_ids

@@ -13,9 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from rekindle.buckets import Bucket
 from rekindle.device.programs.key import Build, ProgramKey, Target
+from rekindle.device.programs.lowering import Key, Program
 from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.models.config import ModelConfig, Rope
+from rekindle.store.kept import DEFAULT_BYTES
 from tests.compilations import listen
 
 MODEL = ModelConfig(
@@ -28,7 +31,28 @@ ARGUMENT = np.arange(256, dtype=np.float32)
 def some_key(number: int) -> ProgramKey:
     """Make a key that no source, version or machine changes."""
     target = Target("cpu", "1", "cpu", "cpu:0", "", "a cpu")
-    return ProgramKey(f"program {number}", "{}", "x", "here", Build("c", "m", "o", "f", "j", "p", "3", target))
+    return ProgramKey(f"program {number}", "{}", "x", "here", Build("c", "m", "f", "j", "p", "3", target))
+
+
+def nth(number: int) -> Bucket:
+    """What the program of `some_key(number)` is for."""
+    return Bucket(number, 0)
+
+
+def key_of(key: Key) -> ProgramKey:
+    """The key of what `nth` names."""
+    assert isinstance(key, Bucket)
+    return some_key(key.prefill_tokens)
+
+
+def open_programs(directory: Path, capacity_bytes: int = DEFAULT_BYTES) -> ProgramStore:
+    """The store of the programs of `some_key`, opened anew."""
+    return ProgramStore(directory, key_of, jax.devices()[:1], capacity_bytes)
+
+
+def save_as(directory: Path, key: ProgramKey, program: Serialized) -> None:
+    """Store a program under any key."""
+    assert ProgramStore(directory, lambda _: key, ()).save(nth(0), program)
 
 
 def small_program(factor: float = 2.0) -> jax.stages.Compiled:
@@ -38,12 +62,12 @@ def small_program(factor: float = 2.0) -> jax.stages.Compiled:
 
 def serialized(program: jax.stages.Compiled | None = None) -> Serialized:
     """Serialize a program, by default `small_program()`, as the store takes it."""
-    content = ProgramStore(Path()).serialize(small_program() if program is None else program)
+    content = open_programs(Path()).serialize(small_program() if program is None else program)
     assert content is not None
     return content
 
 
-def multiplies(program: jax.stages.Compiled, factor: float = 2.0) -> bool:
+def multiplies(program: Program, factor: float = 2.0) -> bool:
     """Return whether a program does what `small_program` does."""
     return np.array_equal(np.asarray(program(jax.device_put(ARGUMENT))), ARGUMENT * np.float32(factor))
 
@@ -62,13 +86,13 @@ def in_other_processes(count: int, work: Callable[..., None], *arguments: object
 
 def save_until_killed(directory: Path, log: Path, first: int, seconds: float) -> None:
     """Save one program after the other, and note which are stored."""
-    program, store = serialized(), ProgramStore(directory)
-    store.save(some_key(first), program)
+    program, store = serialized(), open_programs(directory)
+    store.save(nth(first), program)
     # The signal's default action ends the process at once, as SIGKILL does.
     signal.setitimer(signal.ITIMER_REAL, seconds)
     with log.open("a", buffering=1) as file:
         for number in range(first, first + 10_000):
-            store.save(some_key(number), program)
+            store.save(nth(number), program)
             file.write(f"{number}\n")
 
 
@@ -78,10 +102,10 @@ def share(directory: Path, rounds: int, capacity_bytes: int) -> None:
     programs = [serialized(small_program(number)) for number in range(5)]
     for turn in range(rounds):
         number = (turn * (1 + os.getpid() % 4)) % 5
-        store = ProgramStore(directory, capacity_bytes)
-        program = store.load(some_key(number), jax.devices()[:1])
+        store = open_programs(directory, capacity_bytes)
+        program = store.load(nth(number))
         if program is None:
-            assert store.save(some_key(number), programs[number])
+            assert store.save(nth(number), programs[number])
         else:
             assert multiplies(program, number)
 
@@ -92,8 +116,9 @@ def use_each_of_two_devices(directory: Path) -> None:
     for number, device in enumerate(jax.devices()):
         there = jax.device_put(ARGUMENT, device)
         doubling = jax.jit(lambda x: x + x).lower(there).compile()
-        assert ProgramStore(directory).save(some_key(number), serialized(doubling))
-        program = ProgramStore(directory).load(some_key(number), [device])
+        store = ProgramStore(directory, key_of, [device])
+        assert store.save(nth(number), serialized(doubling))
+        program = store.load(nth(number))
         assert program is not None
         result = program(there)
         assert np.array_equal(np.asarray(result), 2 * ARGUMENT)
@@ -103,14 +128,14 @@ def use_each_of_two_devices(directory: Path) -> None:
 def model_key(model: ModelConfig, shapes: tuple[Any, ...]) -> ProgramKey:
     """Make the key of an engine with one device, for the shapes of weights, pages, slots and packed inputs."""
     arguments = dict(zip(("weights", "pages", "slots", "packed"), shapes, strict=True))
-    return ProgramKey.of(Build.of(model, Target.of(jax.devices()[:1]), {}), "16 + 2", {"max_logprobs": 2}, arguments)
+    return ProgramKey.of(Build.of(model, Target.of(jax.devices()[:1])), "16 + 2", {"max_logprobs": 2}, arguments)
 
 
 def run_stored_step(directory: Path, model: ModelConfig, shapes: tuple[Any, ...], inputs: Path, outputs: Path) -> None:
     """Run a stored step on stored inputs, alone and in four threads; write the outputs and what happened to a file."""
     jax.config.update("jax_numpy_dtype_promotion", "strict")  # as in conftest.py, because it is part of the key
     compilations = listen()
-    program = ProgramStore(directory).load(model_key(model, shapes), jax.devices()[:1])
+    program = ProgramStore(directory, lambda _: model_key(model, shapes), jax.devices()[:1]).load(nth(0))
     assert program is not None
     with np.load(inputs) as stored:
         leaves = [stored[f"arr_{place}"] for place in range(len(jax.tree.leaves(shapes)))]

@@ -15,6 +15,7 @@ from rekindle.page import NewPage
 from rekindle.store.index import root_digest
 from rekindle.store.snapshot_key import SnapshotKey
 from rekindle.store.snapshot_store import SnapshotStore, Written
+from rekindle.store.snapshots import KeptSnapshots
 
 SHAPE = (4, 2, 4, 8, 16)
 """The shape of a page: 16 KiB in float32. A few of them are more than one digest of a seal covers."""
@@ -82,6 +83,11 @@ def readable(store: SnapshotStore) -> set[str]:
     found = {page.digest: array for page, array in zip(index, arrays, strict=True) if array is not None}
     assert all(same(array, content(digest)) for digest, array in found.items()), "a page has another one's content"
     return set(found)
+
+
+def stored_bytes(directory: Path) -> int:
+    """What all snapshots take on disk."""
+    return sum(entry.bytes for entry in KeptSnapshots(directory).entries())
 
 
 def digests(*numbers: int) -> set[str]:

@@ -16,13 +16,14 @@ import rekindle
 from rekindle.__main__ import main
 from rekindle.cli import needed
 from rekindle.cli.needed import Needed
-from rekindle.cli.units import ago, parse_size, size_text
+from rekindle.cli.units import ago, parse_size
 from rekindle.concurrency.progress import silent
 from rekindle.device.programs.key import ProgramKey
-from rekindle.device.programs.store import ProgramStore
+from rekindle.device.programs.store import KeptPrograms
+from rekindle.markup import size_text
 from rekindle.store.validity import code_digest
 from tests.two_steps import OPTIONS, SETTINGS
-from tests.unit.stored_programs import MODEL, serialized, some_key
+from tests.unit.stored_programs import MODEL, save_as, serialized, some_key
 from tests.unit.stored_snapshots import PATH_PAGES, open_store, path, write
 
 STEPS = ("step of 64+0", "step of 512+0", "step of 0+4")
@@ -44,7 +45,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "models" / "tiny.gguf").write_bytes(bytes(2_500_000))
     (root / "tests" / "notes").write_bytes(bytes(999))
     for place, name in enumerate(STEPS):
-        assert ProgramStore(root / "programs").save(step_key(name), serialized())
+        save_as(root / "programs", step_key(name), serialized())
         used(root / "programs" / step_key(name).digest, 1000 + place)
     for number in (1, 2):
         write(open_store(root / "snapshots"), path(number))
@@ -71,7 +72,7 @@ def used(entry: Path, second: int) -> None:
 
 
 def programs(cache: Path) -> set[str]:
-    return {entry.parts["program"] for entry in ProgramStore(cache / "programs").entries()}
+    return {entry.parts["program"] for entry in KeptPrograms(cache / "programs").entries()}
 
 
 def segments(cache: Path) -> list[Path]:
@@ -274,7 +275,7 @@ def test_a_directory_that_others_can_write_to_is_refused(
 ) -> None:
     (filled / name).chmod(0o770)
     error = said(capsys, *command.split(), status=1)
-    assert error.startswith(f"rekindle: the cache directory {filled / name} is writable by others")
+    assert error.startswith(f"rekindle: {filled / name} is writable by others")
     assert (len(list((filled / "programs").iterdir())), len(segments(filled))) == (3, 2)
 
 
@@ -312,10 +313,10 @@ def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
         capsys, wanted
     )
     first, second, *rest = wanted.blueprint.all_programs()
-    other = wanted.shelf.key(second)
+    other = wanted.blueprint.program_keys()(second)
     changed = replace(other, build=replace(other.build, xla_flags="XLA_FLAGS: --xla_a", code="0" * 64))
-    assert wanted.shelf.store.save(wanted.shelf.key(first), serialized())
-    assert wanted.shelf.store.save(changed, serialized())
+    assert wanted.store.save(first, serialized())
+    save_as(cache / "programs", changed, serialized())
     output = explained(capsys, wanted)
     assert f"programs: 1 of 6 are stored in {cache / 'programs'}\n  stored: empty\n" in output
     assert (
@@ -328,11 +329,13 @@ def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
     assert f"        stored  {'0' * 64}\n" in explained(capsys, wanted, "--long")
 
 
-def test_explain_shows_of_a_long_value_only_what_differs(wanted: Needed, capsys: pytest.CaptureFixture[str]) -> None:
-    key = wanted.shelf.key(wanted.blueprint.all_programs()[0])
+def test_explain_shows_of_a_long_value_only_what_differs(
+    wanted: Needed, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = wanted.blueprint.program_keys()(wanted.blueprint.all_programs()[0])
     other = replace(key.build, jax_config=key.build.jax_config.replace("jax_enable_x64=False", "jax_enable_x64=True"))
     statics = key.statics.replace("float32", "bfloat16")
-    assert wanted.shelf.store.save(replace(key, statics=statics, build=other), serialized())
+    save_as(cache / "programs", replace(key, statics=statics, build=other), serialized())
     output = explained(capsys, wanted)
     assert "        here    jax_enable_x64=False\n        stored  jax_enable_x64=True\n" in output
     assert '        here    "dtype": "float32"\n        stored  "dtype": "bfloat16"\n' in output

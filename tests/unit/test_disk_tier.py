@@ -30,7 +30,7 @@ class FakeStore:
         for array in arrays:
             records.append(len(self.contents) if array.any() else None)
             self.contents.append(array)
-        return Outcome(tuple(records), (7,), bytes=0)
+        return Outcome(tuple(records), (7,))
 
     def use(self, records: Sequence[int], /) -> None:
         self.used += records

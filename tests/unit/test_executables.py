@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from concurrent.futures import wait
 from typing import Any, cast
 
+import anyio
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from anyio import to_thread
 
 from rekindle.buckets import Bucket
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
-from rekindle.device.programs.shelf import ProgramShelf
-from rekindle.device.programs.store import Serialized
+from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.device.programs.workers import WORKERS
 from rekindle.errors import SessionClosed
 from rekindle.testing import FAKE_MODEL
@@ -52,11 +53,11 @@ class _Lowered:
         if self._key in self._programs.fails:
             raise RuntimeError(f"no {self._key}")
         key = self._key
-        return lambda: key
+        return lambda *_: key
 
 
-class Shelf:
-    """Stands for `ProgramShelf`."""
+class Store:
+    """Stands for `ProgramStore`."""
 
     def __init__(self, stored: Sequence[Key] = ()):
         self.stored = set(stored)
@@ -78,8 +79,8 @@ class Shelf:
         return {"code": ("new", "old")}
 
 
-def made(programs: GatedPrograms, capacity: int = 64, shelf: Shelf | None = None) -> Executables:
-    return Executables(cast(Programs, programs), capacity, cast(ProgramShelf, shelf) if shelf else None)
+def made(programs: GatedPrograms, capacity: int = 64, store: Store | None = None) -> Executables:
+    return Executables(cast(Programs, programs), capacity, cast(ProgramStore, store) if store else None)
 
 
 def test_every_program_is_made_once_in_the_order_of_asking() -> None:
@@ -106,23 +107,23 @@ def test_what_somebody_waits_for_overtakes_what_is_prepared() -> None:
 
 
 def test_stored_programs_are_loaded_and_others_saved() -> None:
-    programs, shelf = GatedPrograms(), Shelf(STEPS[:2])
-    executables = made(programs, shelf=shelf)
+    programs, store = GatedPrograms(), Store(STEPS[:2])
+    executables = made(programs, store=store)
     wait(executables.prepare(STEPS), SECONDS)
     executables.idle().result(SECONDS)
     assert (executables.loads, executables.compilations) == (2, 2)
-    assert sorted(programs.begun) == sorted(shelf.saved) == sorted(STEPS[2:])
+    assert sorted(programs.begun) == sorted(store.saved) == sorted(STEPS[2:])
     assert executables.misses == {key: {"code": ("new", "old")} for key in STEPS[2:]}
 
 
 def test_a_program_is_serialized_before_anybody_can_call_it() -> None:
     """XLA serializes no sort that has run."""
-    shelf, known = Shelf(), list[list[Key]]()
-    executables = made(GatedPrograms(), shelf=shelf)
-    executables.obtain(ENTER).add_done_callback(lambda _: known.append(list(shelf.serialized)))
+    store, known = Store(), list[list[Key]]()
+    executables = made(GatedPrograms(), store=store)
+    executables.obtain(ENTER).add_done_callback(lambda _: known.append(list(store.serialized)))
     executables.idle().result(SECONDS)
     assert known == [[ENTER]]
-    assert shelf.saved == [ENTER]
+    assert store.saved == [ENTER]
 
 
 def test_a_failure_is_told_to_all_who_wait_and_another_try_is_made_later() -> None:
@@ -187,6 +188,53 @@ def test_stopping_ends_the_wait_for_what_is_not_begun() -> None:
         gate.set()
     executables.idle().result(SECONDS)
     assert len(programs.begun) == WORKERS
+
+
+@pytest.mark.anyio
+async def test_a_larger_bucket_serves_while_the_needed_one_is_made() -> None:
+    small, large, other = Bucket(0, 1), Bucket(0, 4), Bucket(64, 0)
+    programs = GatedPrograms(closed=[small, large])
+    executables = made(programs)
+    await executables.ready(other)
+    executables.prepare([small, large])
+    found: list[Bucket] = []
+
+    async def ask() -> None:
+        bucket, program = await executables.for_step(small)
+        assert program() == bucket
+        found.append(bucket)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        assert found == [], "a bucket that does not hold as much was taken"
+        programs.gates[large].set()
+    await ask()
+    programs.gates[small].set()
+    await to_thread.run_sync(executables.obtain(small).result, SECONDS)
+    await ask()
+    assert found == [large, large, small]
+
+
+@pytest.mark.anyio
+async def test_a_bucket_that_nobody_planned_is_made_though_a_larger_one_is_ready() -> None:
+    executables = made(GatedPrograms())
+    await executables.ready(Bucket(0, 4))
+    bucket, program = await executables.for_step(Bucket(0, 1))
+    assert program() == bucket == Bucket(0, 1)
+
+
+@pytest.mark.anyio
+async def test_a_program_that_refuses_its_arguments_is_compiled_for_them() -> None:
+    executables, key = made(GatedPrograms()), Bucket(0, 1)
+
+    def refuse(*_: object) -> None:
+        raise TypeError("compiled for other arguments")
+
+    arguments = ([np.zeros((2, 4), "f4")], np.zeros(4, "i4"))
+    with pytest.warns(RuntimeWarning, match="shape of weights"):
+        assert await executables.call(key, refuse, *arguments) == key
+    assert executables.compilations == executables.unexpected == 1
 
 
 @pytest.mark.parametrize(

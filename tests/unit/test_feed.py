@@ -81,7 +81,7 @@ async def test_a_reader_whose_loop_was_closed_harms_neither_the_writer_nor_other
 
     for backend in ("asyncio", "trio"):
         await to_thread.run_sync(another_loop, backend)
-    feed._waiting.extend((waiter, 0) for waiter in left)
+    feed._waiting.extend((waiter.wake, 0) for waiter in left)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(feed.grown, 0)
         await anyio.wait_all_tasks_blocked()

@@ -23,7 +23,9 @@ from flax import nnx
 
 from rekindle.buckets import Bucket
 from rekindle.device.inputs import Layout
-from rekindle.device.programs.store import ProgramStore, Serialized
+from rekindle.device.programs.key import ProgramKey
+from rekindle.device.programs.lowering import Key
+from rekindle.device.programs.store import KeptPrograms, ProgramStore, Serialized
 from rekindle.device.state import empty_pages, empty_slots
 from rekindle.device.step import step
 from rekindle.errors import StorageError
@@ -35,7 +37,10 @@ from tests.unit.stored_programs import (
     in_other_processes,
     model_key,
     multiplies,
+    nth,
+    open_programs,
     run_stored_step,
+    save_as,
     save_until_killed,
     serialized,
     share,
@@ -60,19 +65,19 @@ def directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def entry(directory: Path, program: Serialized) -> Path:
     """The entry of `some_key(0)`."""
-    assert ProgramStore(directory).save(some_key(0), program)
+    assert open_programs(directory).save(nth(0), program)
     return directory / some_key(0).digest
 
 
 def loads(directory: Path, number: int) -> bool:
     """Whether a fresh store has a program; it must then be the right one."""
-    found = ProgramStore(directory).load(some_key(number), HERE)
+    found = open_programs(directory).load(nth(number))
     assert found is None or multiplies(found)
     return found is not None
 
 
 def stored(directory: Path) -> set[str]:
-    return {entry.digest for entry in ProgramStore(directory).entries()}
+    return {entry.digest for entry in KeptPrograms(directory).entries()}
 
 
 def digests(*numbers: int) -> set[str]:
@@ -80,17 +85,17 @@ def digests(*numbers: int) -> set[str]:
 
 
 def test_a_program_comes_back(directory: Path, program: Serialized) -> None:
-    store, before = ProgramStore(directory), time.time()
-    assert store.load(some_key(0), HERE) is None
-    assert store.save(some_key(0), program)
-    assert store.save(some_key(0), program), "it is stored already"
+    store, before = open_programs(directory), time.time()
+    assert store.load(nth(0)) is None
+    assert store.save(nth(0), program)
+    assert store.save(nth(0), program), "it is stored already"
     assert loads(directory, 0)
     assert not loads(directory, 1)
-    (found,) = store.entries()
+    (found,) = KeptPrograms(directory).entries()
     assert (found.digest, found.parts) == (some_key(0).digest, some_key(0).parts())
     assert before <= found.created <= found.used <= time.time()
     assert found.bytes == sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-    assert store.verify() == {}
+    assert KeptPrograms(directory).verify() == {}
 
 
 def test_a_step_from_the_store_is_the_compiled_one_in_a_process_that_compiles_nothing(
@@ -116,7 +121,7 @@ def test_a_step_from_the_store_is_the_compiled_one_in_a_process_that_compiles_no
     np.savez(tmp_path / "inputs.npz", *map(np.array, jax.tree.leaves(arguments)))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
     compiled = jax.jit(run, donate_argnames=("pages", "slots")).lower(*shapes).compile()
-    assert ProgramStore(directory).save(model_key(checkpoint.config, shapes), serialized(compiled))
+    save_as(directory, model_key(checkpoint.config, shapes), serialized(compiled))
 
     outputs = tmp_path / "outputs.npz"
     ended = in_other_processes(
@@ -166,16 +171,16 @@ def damage(entry: Path, chance: random.Random) -> None:
 def test_a_damaged_entry_is_dropped_with_one_warning_before_anything_is_made_of_it(
     times: int, entry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chance, store = random.Random(0), ProgramStore(entry.parent)
+    chance, store = random.Random(0), open_programs(entry.parent)
     whole = entry.rename(tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(store_entries, "arrays_of", lambda _: pytest.fail("a damaged entry was read"))
         for _ in range(times):
             shutil.copytree(whole, entry)
             damage(entry, chance)
-            assert store.verify().keys() == {entry.name}
+            assert KeptPrograms(entry.parent).verify().keys() == {entry}
             with pytest.warns(RuntimeWarning, match="cannot be used") as warned:
-                assert store.load(some_key(0), HERE) is None
+                assert store.load(nth(0)) is None
             assert len(warned) == 1
             assert list(entry.parent.iterdir()) == []
     shutil.copytree(whole, entry)
@@ -185,7 +190,7 @@ def test_a_damaged_entry_is_dropped_with_one_warning_before_anything_is_made_of_
 def test_a_description_that_still_reads_well_but_is_not_as_it_was_written_is_dropped(entry: Path) -> None:
     seal = (entry / "seal.json").read_text()
     (entry / "seal.json").write_text(seal.replace('"created": 1', '"created": 2'))
-    assert ProgramStore(entry.parent).entries() == []
+    assert KeptPrograms(entry.parent).entries() == []
     with pytest.warns(RuntimeWarning, match=r"seal\.json is not as it was written"):
         assert not loads(entry.parent, 0)
 
@@ -208,16 +213,16 @@ def test_something_else_under_the_name_of_an_entry_is_dropped(
         assert not loads(entry.parent, 1)
     assert not os.path.lexists(other)
     assert kind != "link" or (tmp_path / "elsewhere").is_dir(), "what a link leads to is left alone"
-    assert ProgramStore(entry.parent).save(some_key(1), program)
+    assert open_programs(entry.parent).save(nth(1), program)
     assert loads(entry.parent, 1)
 
 
 def test_a_program_that_the_runtime_refuses_is_dropped(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory.mkdir(mode=0o700)
     nonsense = {"program": np.zeros(9, np.uint8), "trees": np.zeros(9, np.uint8)}
-    temporary = store_entries.write_temporary(directory, {"parts": some_key(0).parts()}, nonsense)
-    store_entries.publish(temporary, directory / some_key(0).digest)
-    assert ProgramStore(directory).verify() == {}
+    with store_entries.written(directory, {"parts": some_key(0).parts()}, nonsense) as temporary:
+        store_entries.publish(temporary, directory / some_key(0).digest)
+    assert KeptPrograms(directory).verify() == {}
     with pytest.warns(RuntimeWarning, match="cannot be used"):
         assert not loads(directory, 0)
     assert stored(directory) == set()
@@ -237,22 +242,23 @@ def test_an_entry_that_another_process_removes_under_our_hands_is_a_miss(
 def test_foreign_files_in_the_directory_are_left_alone(entry: Path, program: Serialized) -> None:
     foreign = entry.with_name("notes.txt")
     foreign.write_text("mine")
-    store = ProgramStore(entry.parent, capacity_bytes=1)
-    assert [found.digest for found in store.entries()] == [entry.name]
-    assert store.verify() == {}
-    assert store.prune() == 0
-    store.clear()
+    kept = KeptPrograms(entry.parent)
+    assert [found.digest for found in kept.entries()] == [entry.name]
+    assert kept.verify() == {}
+    kept.prune(0)
+    assert list(entry.parent.iterdir()) == [foreign]
+    kept.clear()
     assert list(entry.parent.iterdir()) == [foreign]
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o720, 0o1777])
 def test_a_directory_that_others_can_write_to_is_refused(mode: int, entry: Path, program: Serialized) -> None:
     entry.parent.chmod(mode)
-    store = ProgramStore(entry.parent)
+    store = open_programs(entry.parent)
     with pytest.raises(StorageError, match=r"writable by others.*chmod"):
-        store.load(some_key(0), HERE)
+        store.load(nth(0))
     with pytest.raises(StorageError, match=r"writable by others.*chmod"):
-        store.save(some_key(1), program)
+        store.save(nth(1), program)
 
 
 @pytest.mark.parametrize("inside", [".", "seal.json", "arrays", "arrays/_METADATA"])
@@ -260,33 +266,33 @@ def test_an_entry_that_others_can_write_to_is_refused_unread(
     inside: str, entry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_entries, "arrays_of", lambda _: pytest.fail("it was read"))
-    path, store = entry / inside, ProgramStore(entry.parent)
+    path, store = entry / inside, open_programs(entry.parent)
     path.chmod(path.stat().st_mode | stat.S_IWGRP)
     with pytest.raises(StorageError, match=r"writable by others.*chmod"):
-        store.load(some_key(0), HERE)
+        store.load(nth(0))
     with pytest.raises(StorageError):
-        store.entries()
-    assert "writable by others" in store.verify()[entry.name]
+        KeptPrograms(entry.parent).entries()
+    assert "writable by others" in KeptPrograms(entry.parent).verify()[entry]
 
 
 def test_a_directory_of_another_user_is_refused(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)
     with pytest.raises(StorageError, match=f"belongs to user {owner}.*delete it"):
-        ProgramStore(entry.parent).load(some_key(0), HERE)
+        open_programs(entry.parent).load(nth(0))
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a file away")
 def test_an_entry_with_a_file_of_another_user_is_refused(entry: Path) -> None:
     os.chown(entry / "arrays" / "_METADATA", 12345, -1)
     with pytest.raises(StorageError, match="_METADATA belongs to user 12345"):
-        ProgramStore(entry.parent).load(some_key(0), HERE)
+        open_programs(entry.parent).load(nth(0))
 
 
 def test_programs_are_private_whatever_the_umask_is(directory: Path, program: Serialized) -> None:
     before = os.umask(0)
     try:
-        assert ProgramStore(directory).save(some_key(0), program)
+        assert open_programs(directory).save(nth(0), program)
     finally:
         os.umask(before)
     for path in (directory, *directory.rglob("*")):
@@ -302,31 +308,33 @@ def test_a_link_to_the_directory_is_followed(entry: Path, tmp_path: Path) -> Non
 def fill(directory: Path, program: Serialized, numbers: range) -> int:
     """Save programs, the first ones least recently used; the size of one."""
     for number in numbers:
-        assert ProgramStore(directory).save(some_key(number), program)
+        assert open_programs(directory).save(nth(number), program)
         age = time.time_ns() - (1000 - number) * 10**9
         os.utime(directory / some_key(number).digest / "seal.json", ns=(age, age))
-    return max(entry.bytes for entry in ProgramStore(directory).entries())
+    return max(entry.bytes for entry in KeptPrograms(directory).entries())
 
 
 def test_the_least_recently_used_programs_leave_first(directory: Path, program: Serialized) -> None:
     size = fill(directory, program, range(4))
     assert loads(directory, 0)
-    store = ProgramStore(directory, capacity_bytes=3 * size + size // 2)
-    assert store.save(some_key(4), program)
+    store = open_programs(directory, capacity_bytes=3 * size + size // 2)
+    assert store.save(nth(4), program)
     assert stored(directory) == digests(0, 3, 4)
-    assert [entry.digest for entry in store.entries()] == [some_key(number).digest for number in (4, 0, 3)]
+    assert [entry.digest for entry in KeptPrograms(directory).entries()] == [
+        some_key(number).digest for number in (4, 0, 3)
+    ]
 
 
 def test_a_program_that_this_process_uses_is_never_evicted(directory: Path, program: Serialized) -> None:
     size = fill(directory, program, range(3))
-    store = ProgramStore(directory, capacity_bytes=2 * size + size // 2)
-    assert store.load(some_key(0), HERE) is not None
+    store = open_programs(directory, capacity_bytes=2 * size + size // 2)
+    assert store.load(nth(0)) is not None
     os.utime(directory / some_key(0).digest / "seal.json", (0, 0))
-    assert store.save(some_key(3), program)
+    assert store.save(nth(3), program)
     assert stored(directory) == digests(0, 3)
     with pytest.warns(RuntimeWarning, match="leave no room"):
-        assert not store.save(some_key(4), program)
-    assert not store.save(some_key(5), program), "without a second warning"
+        assert not store.save(nth(4), program)
+    assert not store.save(nth(5), program), "without a second warning"
     assert stored(directory) == digests(0, 3)
     assert list(directory.glob(".*")) == []
 
@@ -338,38 +346,55 @@ def test_pruning_makes_room_and_removes_what_killed_processes_left(directory: Pa
         path.mkdir()
         (path / "file").write_text("half")
     os.utime(old, (0, 0))
-    store = ProgramStore(directory)
-    assert 0 < store.prune(size + size // 2) <= size
+    kept = KeptPrograms(directory)
+    kept.prune(size + size // 2)
     assert stored(directory) == digests(2)
     assert (old.exists(), young.exists()) == (False, True), "somebody may still be writing the young one"
-    store.clear()
+    kept.clear()
     assert list(directory.iterdir()) == []
 
 
 def test_a_store_that_is_not_there_is_empty(directory: Path) -> None:
-    store = ProgramStore(directory)
-    assert (store.entries(), store.verify(), store.prune(), store.explain(some_key(0))) == ([], {}, 0, None)
-    store.clear()
+    kept = KeptPrograms(directory)
+    assert (kept.entries(), kept.verify(), open_programs(directory).explain(nth(0))) == ([], {}, None)
+    kept.prune(0)
+    kept.clear()
     assert not directory.exists()
 
 
 def test_a_program_is_explained_by_the_most_similar_one(directory: Path, program: Serialized) -> None:
-    store, wanted = ProgramStore(directory), some_key(0)
+    store, wanted = open_programs(directory), some_key(0)
     for other in (replace(wanted, statics="1", arguments="2"), replace(wanted, statics="3"), some_key(1)):
-        assert store.save(other, program)
-    assert store.explain(wanted) == {"statics": ("{}", "3")}
-    assert store.save(wanted, program)
-    assert store.explain(wanted) == {}
-    assert store.explain(some_key(2)) is None
+        save_as(directory, other, program)
+    assert store.explain(nth(0)) == {"statics": ("{}", "3")}
+    assert store.missing([nth(0), nth(1)]) == [nth(0)]
+    assert store.save(nth(0), program)
+    assert store.explain(nth(0)) == {}
+    assert store.explain(nth(2)) is None
+
+
+def test_the_key_of_a_program_is_made_once(directory: Path, program: Serialized) -> None:
+    made: list[Key] = []
+
+    def key_of(key: Key) -> ProgramKey:
+        made.append(key)
+        return some_key(0)
+
+    store = ProgramStore(directory, key_of, HERE)
+    assert store.load(nth(0)) is None
+    assert store.explain(nth(0)) is None
+    assert store.save(nth(0), program)
+    assert store.load(nth(0)) is not None
+    assert made == [nth(0)]
 
 
 def saving_fails_with_one_warning(directory: Path, program: Serialized, reason: str) -> None:
-    store = ProgramStore(directory)
+    store = open_programs(directory)
     with pytest.warns(RuntimeWarning, match=reason) as warned:
-        assert not store.save(some_key(7), program)
+        assert not store.save(nth(7), program)
     assert len(warned) == 1
-    assert not store.save(some_key(8), program)
-    assert store.load(some_key(7), HERE) is None
+    assert not store.save(nth(8), program)
+    assert store.load(nth(7)) is None
 
 
 @EVERY_PROBLEM
@@ -395,7 +420,7 @@ def test_a_file_in_the_place_of_the_directory_costs_one_warning(tmp_path: Path, 
 
 
 def test_a_full_disk_costs_one_warning(small_disk: Path, program: Serialized) -> None:
-    assert ProgramStore(small_disk).save(some_key(0), program)
+    assert open_programs(small_disk).save(nth(0), program)
     (small_disk / "filler").write_bytes(b"x" * (1536 << 10))
     saving_fails_with_one_warning(small_disk, program, "No space left")
     assert len(list(small_disk.iterdir())) == 2
@@ -415,19 +440,19 @@ def test_a_program_that_cannot_be_serialized_costs_one_warning(
         raise ValueError("Compilation does not support serialization")
 
     monkeypatch.setattr("rekindle.device.programs.store.serialize", refuse)
-    store = ProgramStore(directory)
+    store = open_programs(directory)
     with pytest.warns(RuntimeWarning, match="does not support serialization"):
         assert store.serialize(small_program()) is None
     assert store.serialize(small_program()) is None
 
 
 def test_a_program_with_a_sort_is_stored_though_it_runs_before_it_is_saved(directory: Path) -> None:
-    numbers, store = jax.device_put(np.arange(8)[::-1]), ProgramStore(directory)
+    numbers, store = jax.device_put(np.arange(8)[::-1]), open_programs(directory)
     program = jax.jit(jnp.sort).lower(numbers).compile()
     content = serialized(program)
     expected = np.asarray(program(numbers))
-    assert store.save(some_key(0), content)
-    found = store.load(some_key(0), HERE)
+    assert store.save(nth(0), content)
+    found = store.load(nth(0))
     assert found is not None
     np.testing.assert_array_equal(found(numbers), expected)
 
@@ -438,7 +463,7 @@ def test_nothing_is_stored_any_more_when_the_process_ends(
     ending = threading.Event()
     ending.set()
     monkeypatch.setattr("rekindle.concurrency.threads._closing", ending)
-    assert not ProgramStore(directory).save(some_key(0), program)
+    assert not open_programs(directory).save(nth(0), program)
     assert list(directory.iterdir()) == []
 
 
@@ -455,7 +480,7 @@ def test_a_save_that_is_killed_leaves_what_was_saved_before(kills: int, director
             known = max(saved, default=0)
             while loads(directory, known):  # the one that was being saved: all of it, or nothing
                 known += 1
-        assert ProgramStore(directory).verify() == {}
+        assert KeptPrograms(directory).verify() == {}
         assert digests(*saved) <= stored(directory)
     assert known > kills, "most were killed before they had saved anything"
 
@@ -466,8 +491,9 @@ def test_two_processes_that_save_load_and_evict_at_once_only_see_right_programs(
 ) -> None:
     size = fill(tmp_path / "one", serialized(), range(1))
     assert in_other_processes(2, share, directory, rounds, 3 * size) == [0, 0]
-    assert ProgramStore(directory).verify() == {}
-    assert ProgramStore(directory).prune(3 * size) <= 3 * size
+    assert KeptPrograms(directory).verify() == {}
+    KeptPrograms(directory).prune(3 * size)
+    assert sum(entry.bytes for entry in KeptPrograms(directory).entries()) <= 3 * size
 
 
 def test_temporary_names_are_made_in_the_store_itself(
@@ -482,5 +508,5 @@ def test_temporary_names_are_made_in_the_store_itself(
         return make(dir=dir, prefix=prefix)
 
     monkeypatch.setattr(tempfile, "mkdtemp", remember)
-    assert ProgramStore(directory).save(some_key(0), program)
+    assert open_programs(directory).save(nth(0), program)
     assert made == [directory]

@@ -130,7 +130,7 @@ def test_a_model_that_is_opened_while_the_process_ends_cannot_be_which_is_said(
     ending: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _begin_to_end(monkeypatch, ending)
-    with pytest.raises(ModelError, match=r"^some-model: weights cannot be read any more, .* its main thread is done"):
+    with pytest.raises(ModelError, match=r"^some-model: weights can no longer be read, .* its main thread is done"):
         rekindle.open_sync("some-model", progress=False)
 
 

@@ -207,13 +207,9 @@ def test_one_who_asks_while_the_engine_ends_does_not_disturb_its_end() -> None:
     def ask() -> Feed[Any]:
         return callers.ask(SaveCache, lambda message: None)[1]
 
-    class AsksMore:
-        def wake(self) -> None:
-            late.append(ask())
-
     early = [ask(), ask()]
     for feed in early:
-        feed._waiting.append((AsksMore(), 1))
+        feed._waiting.append((lambda: late.append(ask()), 1))
     callers.fail_all(closed)
     assert len(late) == 2
     assert all(feed.closed for feed in (*early, *late))

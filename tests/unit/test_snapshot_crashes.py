@@ -10,7 +10,7 @@ import pytest
 
 from rekindle.page import NewPage
 from rekindle.store.snapshot_store import SnapshotStore
-from rekindle.store.snapshots import list_snapshots, verify
+from rekindle.store.snapshots import KeptSnapshots
 from tests.unit.stored_programs import in_other_processes
 from tests.unit.stored_snapshots import (
     digests,
@@ -19,6 +19,7 @@ from tests.unit.stored_snapshots import (
     readable,
     share,
     snapshot_key,
+    stored_bytes,
     write,
     write_until_killed,
 )
@@ -52,7 +53,7 @@ def test_a_write_that_is_killed_leaves_every_page_that_was_written_before(stores
             first = max(written_down(log), default=0) + 1
         with warnings.catch_warnings(action="error"):
             assert readable(open_store(directory)) == {page.digest for page in index}, "all of a segment, or nothing"
-        assert verify(directory) == {}
+        assert KeptSnapshots(directory).verify() == {}
         saved += len(written_down(log))
     assert saved > 5 * stores, "most were killed before they had written anything"
 
@@ -62,7 +63,7 @@ def test_a_write_that_is_killed_while_it_evicts_leaves_the_latest_pages(
     kills: int, directory: Path, tmp_path: Path
 ) -> None:
     write(open_store(tmp_path / "one"), path(0))
-    size = list_snapshots(tmp_path / "one")[0].bytes
+    size = KeptSnapshots(tmp_path / "one").entries()[0].bytes
     chance, log, first = random.Random(1), tmp_path / "log", 0
     log.touch()
     for _ in range(kills):
@@ -72,7 +73,7 @@ def test_a_write_that_is_killed_while_it_evicts_leaves_the_latest_pages(
         with warnings.catch_warnings(action="error"):
             store = open_store(directory)
             assert readable(store) >= digests(*saved[-2:])
-            assert store.bytes <= 5.5 * size, "one more than the bound, since a killed one could not evict"
+            assert stored_bytes(directory) <= 5.5 * size, "one more than the bound, since a killed one could not evict"
         first = max(saved, default=0) + 1
 
 
@@ -151,7 +152,7 @@ def test_damage_of_any_kind_costs_pages_and_a_warning_and_never_gives_a_wrong_by
         if chance.random() < 0.5:  # it may have read the headers before the damage
             store.index()
         what = damage(directory, chance)
-        wrong = verify(directory)
+        wrong = KeptSnapshots(directory).verify()
         with warnings.catch_warnings(record=True, action="always") as warned:
             found = readable(store)
         # A swap may harm two segments, and the third may lie below one of them.
@@ -180,7 +181,7 @@ def test_two_processes_that_write_read_and_evict_at_once_only_see_right_pages(
     rounds: int, directory: Path, tmp_path: Path
 ) -> None:
     write(open_store(tmp_path / "one"), path(0, length=5))
-    size = list_snapshots(tmp_path / "one")[0].bytes
+    size = KeptSnapshots(tmp_path / "one").entries()[0].bytes
     assert in_other_processes(2, share, directory, rounds, 3 * size) == [0, 0]
-    assert verify(directory) == {}
+    assert KeptSnapshots(directory).verify() == {}
     readable(open_store(directory))

@@ -1,70 +1,72 @@
 """A snapshot's key differs where its pages would, and weight files are told apart without being read."""
 
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from rekindle.store import snapshot_key
+from rekindle.config import Settings
+from rekindle.engine import blueprint
+from rekindle.engine.blueprint import Blueprint
+from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.store.validity import code_digest
-from tests.unit.stored_programs import MODEL
+from tests.unit.stored_snapshots import snapshot_key
 
 
-def key_of(**changes: object) -> SnapshotKey:
-    parts: dict[str, object] = {
-        "model": MODEL,
-        "weights": "w",
-        "dtype": "float32",
-        "page_size": 16,
-        "page_shape": (3, 2, 4, 16, 4),
-        "page_dtype": "float32",
-        "platform": "cpu",
-    }
-    return SnapshotKey.of(**(parts | changes))  # type: ignore[arg-type]
+def key_of(model: Path, settings: Settings | None = None) -> SnapshotKey:
+    """The key that a session of the model would have."""
+    return Blueprint.of(open_checkpoint(model), settings or Settings(), jax.devices()[0]).snapshot_key()
 
 
-CHANGES: dict[str, dict[str, object]] = {
-    "model": {"model": replace(MODEL, norm_eps=1e-6)},
-    "weights": {"weights": "v"},
-    "dtype": {"dtype": "bfloat16"},
-    "page_size": {"page_size": 32},
-    "page": {"page_shape": (3, 2, 4, 16, 8)},
-    "platform": {"platform": "gpu"},
-}
-
-
-@pytest.mark.parametrize("part", CHANGES)
+@pytest.mark.parametrize("part", [field.name for field in fields(SnapshotKey)])
 def test_every_part_changes_the_digest_and_is_named(part: str) -> None:
-    here, there = key_of(), key_of(**CHANGES[part])
+    here = snapshot_key()
+    there = replace(here, **{part: "another"})
     assert here.digest != there.digest
-    expected = {part: (here.parts()[part], there.parts()[part])}
-    assert here.explain(there) == here.explain(there.parts()) == expected
+    assert here.explain(there.parts()) == {part: (here.parts()[part], "another")}
 
 
-def test_the_dtype_of_pages_changes_the_digest() -> None:
-    assert key_of().digest != key_of(page_dtype="uint16").digest
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        (Settings(num_pages=99, max_running=2), set()),
+        (Settings(page_size=32), {"page_size", "page"}),
+        (Settings(dtype="bfloat16"), {"dtype", "page"}),
+    ],
+)
+def test_settings_are_in_the_key_where_pages_depend_on_them(
+    settings: Settings, parts: set[str], families: Path
+) -> None:
+    model = families / "llama-tied"
+    assert set(key_of(model).explain(key_of(model, settings).parts())) == parts
 
 
-def test_the_code_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = key_of()
+def test_the_model_and_its_weights_are_in_the_key(families: Path) -> None:
+    differ = key_of(families / "llama-tied").explain(key_of(families / "qwen2").parts())
+    assert {"model", "weights"} <= set(differ) <= {"model", "weights", "page"}
+
+
+def test_the_code_is_part_of_the_key(families: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key_of(families / "llama-tied")
     assert before.code == code_digest()
-    monkeypatch.setattr(snapshot_key, "code_digest", lambda: "edited")
-    assert before.explain(key_of()) == {"code": (before.code, "edited")}
+    monkeypatch.setattr(blueprint, "code_digest", lambda: "edited")
+    assert before.explain(key_of(families / "llama-tied").parts()) == {"code": (before.code, "edited")}
 
 
 def test_the_same_parts_make_the_same_digest() -> None:
-    assert key_of().digest == key_of().digest
-    assert len(key_of().digest) == 64
-    assert key_of().explain(key_of()) == {}
+    assert snapshot_key().digest == snapshot_key().digest
+    assert len(snapshot_key().digest) == 64
+    assert snapshot_key().explain(snapshot_key().parts()) == {}
 
 
 def test_parts_that_only_one_side_has_are_named() -> None:
-    parts = key_of().parts()
+    parts = snapshot_key().parts()
     del parts["dtype"]
-    assert key_of().explain(parts | {"adapter": "x"}) == {"dtype": ("float32", ""), "adapter": ("", "x")}
+    assert snapshot_key().explain(parts | {"adapter": "x"}) == {"dtype": ("float32", ""), "adapter": ("", "x")}
 
 
 LARGE = 5 << 20

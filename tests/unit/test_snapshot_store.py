@@ -16,9 +16,10 @@ from rekindle.errors import UnsafeStorage
 from rekindle.page import NewPage, StoredPage
 from rekindle.store import entries as store_entries
 from rekindle.store import segments as snapshot_segments
-from rekindle.store import snapshot_store, snapshots
+from rekindle.store import snapshot_store
 from rekindle.store.index import root_digest
 from rekindle.store.snapshot_store import SnapshotStore
+from rekindle.store.snapshots import KeptSnapshots
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
 from tests.unit.stored_snapshots import (
     DTYPES,
@@ -32,6 +33,7 @@ from tests.unit.stored_snapshots import (
     readable,
     same,
     snapshot_key,
+    stored_bytes,
     write,
 )
 
@@ -114,7 +116,7 @@ def test_the_index_tells_where_each_page_belongs_parents_before_children(directo
             assert page == StoredPage(page.record, new.digest, new.parent, new.namespace, new.key)
         assert len({page.record for page in index}) == 6
     assert readable(store) == readable(open_store(directory)) == expected.keys()
-    assert (store.pages, store.bytes) == (6, sum(entry.bytes for entry in snapshots.list_snapshots(directory)))
+    assert [entry.pages for entry in KeptSnapshots(directory).entries()] == [6]
 
 
 def test_a_page_whose_prefix_is_not_stored_is_not_told_until_it_is(directory: Path) -> None:
@@ -136,12 +138,11 @@ def test_writing_a_thousand_stored_pages_again_changes_nothing_on_disk(
     arrays = [np.full(3, number, np.float32) for number in range(1000)]
     store = open_store(directory)
     first = store.write(pages, arrays)
-    assert first.bytes > 0
     before = listing(directory)
     assert len(segments(directory)) == 4
     for again in (store, open_store(directory)):
         written = again.write(pages, arrays)
-        assert (written.bytes, written.pruned, len(set(written.records))) == (0, (), 1000)
+        assert (written.pruned, len(set(written.records))) == ((), 1000)
     assert store.write(pages, arrays).records == first.records
     assert store.write([], []).records == ()
     assert listing(directory) == before
@@ -159,7 +160,7 @@ def test_only_new_pages_are_written_and_each_once(directory: Path) -> None:
 
 def test_many_pages_are_written_in_segments(directory: Path) -> None:
     store, pages = open_store(directory), path(0, length=2 * snapshot_segments.PAGES_PER_SEGMENT + 1)
-    assert write(store, pages).bytes == store.bytes
+    write(store, pages)
     lengths = [len(snapshot_segments.open_segment(path).pages) for path in segments(directory)]
     assert sorted(lengths) == [1, snapshot_segments.PAGES_PER_SEGMENT, snapshot_segments.PAGES_PER_SEGMENT]
     assert readable(open_store(directory)) == {page.digest for page in pages}
@@ -195,11 +196,12 @@ def test_an_unknown_record_is_none(directory: Path) -> None:
 
 def test_a_store_that_is_not_there_is_empty(directory: Path) -> None:
     store = open_store(directory)
-    assert (store.index(), store.pages, store.bytes) == ([], 0, 0)
-    assert snapshots.list_snapshots(directory) == []
-    assert (snapshots.verify(directory), snapshots.prune(directory, 0)) == ({}, 0)
-    assert snapshots.explain_missing(directory, snapshot_key(), "a model") is None
-    snapshots.clear(directory)
+    assert store.index() == []
+    assert KeptSnapshots(directory).entries() == []
+    assert KeptSnapshots(directory).verify() == {}
+    assert store.explain() is None
+    KeptSnapshots(directory).prune(0)
+    KeptSnapshots(directory).clear()
     assert not directory.exists()
 
 
@@ -212,8 +214,8 @@ def test_a_page_that_the_seal_does_not_cover_is_still_checked(segment: Path, dir
     (first,) = store.read([good])
     assert first is not None
     assert same(first, content(pages[spoilt - 1].digest))
-    assert f"page {spoilt} is not as it was written" in next(iter(snapshots.verify(directory).values()))
-    with pytest.warns(RuntimeWarning, match=f"page {spoilt} is not as it was written.*computed anew") as warned:
+    assert f"page {spoilt} is not as it was written" in next(iter(KeptSnapshots(directory).verify().values()))
+    with pytest.warns(RuntimeWarning, match=f"page {spoilt} is not as it was written.*made anew") as warned:
         assert store.read([good, bad]) == [None, None]
     assert len(warned) == 1
     assert segments(directory) == []
@@ -254,8 +256,8 @@ def test_a_segment_that_was_moved_from_another_key_is_dropped(directory: Path) -
 
 def honest(directory: Path, header: store_entries.Header) -> None:
     """An entry whose seal is right, and whose header is not ours."""
-    temporary = store_entries.write_temporary(directory, header, {"0": np.zeros(3)}, singly=True)
-    store_entries.publish(temporary, directory / ("0" * 32))
+    with store_entries.written(directory, header, {"0": np.zeros(3)}, singly=True) as temporary:
+        store_entries.publish(temporary, directory / ("0" * 32))
 
 
 GOOD = {"model": "m", "parts": snapshot_key().parts(), "created": 1.0, "pages": []}
@@ -279,7 +281,7 @@ PAGE = {"digest": "d", "parent": "d", "namespace": "", "key": "00", "content": "
 def test_a_header_of_an_unknown_form_is_dropped(header: store_entries.Header, directory: Path) -> None:
     write(open_store(directory), path(0))
     honest(directory / snapshot_key().digest, header)
-    assert len(snapshots.verify(directory)) == 1
+    assert len(KeptSnapshots(directory).verify()) == 1
     with pytest.warns(RuntimeWarning, match="unknown form"):
         assert readable(open_store(directory)) == digests(0)
     assert len(segments(directory)) == 1
@@ -337,10 +339,11 @@ def test_other_files_are_left_alone(segment: Path, directory: Path) -> None:
     for note in notes:
         note.write_text("mine")
     assert len(readable(open_store(directory))) == 8
-    assert len(snapshots.list_snapshots(directory)) == 1
-    assert snapshots.verify(directory) == {}
-    assert snapshots.prune(directory, 0) == 0
-    snapshots.clear(directory)
+    assert len(KeptSnapshots(directory).entries()) == 1
+    assert KeptSnapshots(directory).verify() == {}
+    KeptSnapshots(directory).prune(0)
+    assert segments(directory) == []
+    KeptSnapshots(directory).clear()
     assert [note.read_text() for note in notes] == ["mine", "mine"]
 
 
@@ -351,21 +354,21 @@ def test_a_link_in_the_place_of_a_snapshot_is_not_followed(segment: Path, direct
     assert store.index() == []
     with pytest.warns(RuntimeWarning, match="cannot be saved"):
         assert write(store, path(1)).records == (None, None, None)
-    snapshots.clear(directory)
+    KeptSnapshots(directory).clear()
     assert (elsewhere / segment.name / "seal.json").exists()
 
 
 def test_a_link_to_the_directory_is_followed(segment: Path, directory: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(directory)
     assert len(readable(open_store(tmp_path / "link"))) == 8
-    assert len(snapshots.list_snapshots(tmp_path / "link")) == 1
+    assert len(KeptSnapshots(tmp_path / "link").entries()) == 1
 
 
 def test_pages_of_other_processes_are_found_and_those_they_removed_are_told(directory: Path) -> None:
     here, there = open_store(directory), open_store(directory)
     mine = write(here, path(0)).records
     assert write(there, path(0)).records == (0, 1, 2)
-    assert write(there, path(0)).bytes == 0
+    assert len(segments(directory)) == 1
     theirs = write(there, path(1)).records
     assert readable(here) == digests(0, 1)
     shutil.rmtree(segments(directory)[0])
@@ -430,7 +433,7 @@ def test_children_leave_before_their_parents(directory: Path, tmp_path: Path) ->
     store.use([last])
     assert [snapshot_segments.open_segment(path).pages[0].digest for path in segments(directory)] == names
     for kept in (3, 2, 1, 0):
-        snapshots.prune(directory, kept * (max(map(store_entries.size_of, segments(directory))) + 100))
+        KeptSnapshots(directory).prune(kept * (max(map(store_entries.size_of, segments(directory))) + 100))
         assert readable(open_store(directory)) == {page.digest for page in pages[:kept]}
 
 
@@ -441,7 +444,7 @@ def test_what_is_above_new_pages_never_leaves_for_them(directory: Path, tmp_path
     write(store, pages[:3])
     write(store, path(1))
     os.utime(segments(directory)[0] / "seal.json", ns=(1, 1))
-    assert write(store, pages[3:6]).bytes > 0
+    assert None not in write(store, pages[3:6]).records
     assert readable(store) == {page.digest for page in pages[:6]}
     with pytest.warns(RuntimeWarning, match="too few for them and what is above them") as warned:
         assert write(store, pages[6:]).records == (None, None, None)
@@ -458,7 +461,7 @@ def test_the_bound_counts_all_bytes_on_disk(directory: Path) -> None:
     assert segments(directory) == []
     assert readable(store) == set()
     write(store, path(0)[:1])
-    assert 0 < store.bytes <= capacity
+    assert 0 < stored_bytes(directory) <= capacity
 
 
 def test_snapshots_are_listed_verified_pruned_and_cleared(directory: Path) -> None:
@@ -467,24 +470,23 @@ def test_snapshots_are_listed_verified_pruned_and_cleared(directory: Path) -> No
         store = SnapshotStore(directory, snapshot_key(number), model)
         write(store, path(0))
         write(store, path(number + 1, length=2))
-    second, first = snapshots.list_snapshots(directory)
+    second, first = KeptSnapshots(directory).entries()
     assert (first.model, second.model) == ("first", "second")
-    assert first.fingerprint == snapshot_key(0).digest
+    assert first.digest == snapshot_key(0).digest
     assert first.parts == snapshot_key(0).parts()
     assert (first.pages, first.tokens) == (5, 20)
     assert first.bytes == sum(map(store_entries.size_of, segments(directory)))
     assert before <= first.created <= first.used + 0.1 <= time.time() + 0.2
     assert first.used < second.used
     (segments(directory)[0] / "arrays" / "_METADATA").write_text("")
-    assert list(snapshots.verify(directory)) == [f"{first.fingerprint}/{segments(directory)[0].name}"]
+    assert list(KeptSnapshots(directory).verify()) == [segments(directory)[0]]
     (segments(directory)[0] / "seal.json").write_text("")
     os.utime(segments(directory)[-1] / "seal.json", ns=(1, 1))
-    assert {entry.model: entry.pages for entry in snapshots.list_snapshots(directory)}["first"] < 5
-    left = snapshots.prune(directory, second.bytes)
-    assert 0 < left <= second.bytes
+    assert {entry.model: entry.pages for entry in KeptSnapshots(directory).entries()}["first"] < 5
+    KeptSnapshots(directory).prune(second.bytes)
     assert segments(directory) == []
-    assert [entry.model for entry in snapshots.list_snapshots(directory)] == ["second"]
-    snapshots.clear(directory)
+    assert [entry.model for entry in KeptSnapshots(directory).entries()] == ["second"]
+    KeptSnapshots(directory).clear()
     assert list(directory.iterdir()) == []
 
 
@@ -494,7 +496,8 @@ def test_pruning_removes_what_killed_processes_left(segment: Path, directory: Pa
         left.mkdir()
         (left / "file").write_text("half")
     os.utime(old, (0, 0))
-    assert snapshots.prune(directory, 1 << 30) == store_entries.size_of(segment)
+    KeptSnapshots(directory).prune(1 << 30)
+    assert segments(directory) == [segment]
     assert (old.exists(), young.exists()) == (False, True), "somebody may still be writing the young one"
     os.utime(young, (0, 0))
     write(open_store(directory), path(1))
@@ -505,12 +508,10 @@ def test_a_missing_snapshot_is_explained_by_the_latest_of_the_same_model(directo
     for number, model in ((1, "a model"), (2, "a model"), (3, "another"), (4, "a model")):
         write(SnapshotStore(directory, snapshot_key(number), model), path(0))
     (segments(directory, 4)[0] / "seal.json").write_text("damaged")
-    wanted = snapshot_key()
-    expected = {"weights": ("weights 0", "weights 2")}
-    assert snapshots.explain_missing(directory, wanted, "a model") == expected
-    assert snapshots.explain_missing(directory, wanted, "a third") is None
+    assert open_store(directory).explain() == {"weights": ("weights 0", "weights 2")}
+    assert SnapshotStore(directory, snapshot_key(), "a third").explain() is None
     write(open_store(directory), path(0))
-    assert snapshots.explain_missing(directory, wanted, "a model") is None
+    assert open_store(directory).explain() is None
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o720, 0o1777])
@@ -525,9 +526,9 @@ def test_a_directory_that_others_can_write_to_is_refused(mode: int, inner: bool,
             call()
     if not inner:
         with pytest.raises(UnsafeStorage):
-            snapshots.list_snapshots(directory)
+            KeptSnapshots(directory).entries()
         with pytest.raises(UnsafeStorage):
-            snapshots.explain_missing(directory, snapshot_key(1), "a model")
+            SnapshotStore(directory, snapshot_key(1), "a model").explain()
 
 
 @pytest.mark.parametrize("inside", [".", "seal.json", "arrays", "arrays/_METADATA"])
@@ -544,8 +545,8 @@ def test_a_segment_that_others_can_write_to_is_refused_unread(
     with pytest.raises(UnsafeStorage):
         open_store(directory).index()
     with pytest.raises(UnsafeStorage):
-        snapshots.list_snapshots(directory)
-    assert "writable by others" in next(iter(snapshots.verify(directory).values()))
+        KeptSnapshots(directory).entries()
+    assert "writable by others" in next(iter(KeptSnapshots(directory).verify().values()))
     assert segment.exists(), "it is the user's to remove"
 
 
@@ -579,7 +580,7 @@ def writing_fails_with_one_warning(directory: Path, reason: str) -> None:
     with pytest.warns(RuntimeWarning, match=reason) as warned:
         written = write(store, path(7))
     assert len(warned) == 1
-    assert (written.records, written.bytes) == ((None, None, None), 0)
+    assert written.records == (None, None, None)
     assert write(store, path(8)).records == (None, None, None)
 
 
@@ -633,7 +634,6 @@ def test_what_was_written_before_the_disk_was_full_stays(directory: Path, monkey
     with pytest.warns(RuntimeWarning, match="No space left"):
         written = write(store, pages)
     assert [record is None for record in written.records] == [False] * 4 + [True] * 3
-    assert written.bytes == store.bytes
     assert readable(store) == {page.digest for page in pages[:4]}
 
 
@@ -650,7 +650,7 @@ def test_threads_read_right_pages_while_others_write_and_evict(directory: Path, 
 
     with warnings.catch_warnings(action="error"), ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-    assert snapshots.verify(directory) == {}
+    assert KeptSnapshots(directory).verify() == {}
     assert readable(store) == readable(open_store(directory))
 
 

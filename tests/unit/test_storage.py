@@ -33,7 +33,7 @@ def test_a_directory_that_others_can_write_to_is_refused(
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))
     (tmp_path / "models").mkdir()
     (tmp_path / "models").chmod(mode)
-    with pytest.raises(StorageError, match="chmod go-w"):
+    with pytest.raises(StorageError, match="chmod -R go-w"):
         cache_dir("models")
 
 

@@ -27,17 +27,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: without the program's name; None takes the process's own, and an interrupt then ends the process.
+        argv: the arguments; None takes the process's own, and an interrupt then ends the process.
 
     Returns:
         the exit status: 0, 1 for an error of Rekindle's, 130 for an interrupt, 141 for a reader that went away.
 
     Raises:
-        SystemExit: as argparse does for --help, --version, and with 2 for arguments that it cannot read.
+        SystemExit: by argparse, with 0 for --help and --version, and with 2 for arguments that it cannot read.
     """
     arguments = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a model may write what the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="replace")  # a model may write characters that the terminal's encoding lacks
     try:
         status: int = arguments.run(arguments)
         print(end="", flush=True)
@@ -77,7 +77,7 @@ def _parser() -> ArgumentParser:
 
 
 def _leave(status: int) -> NoReturn:
-    """Let the engine's thread delete what it was downloading, but do not wait for a compiler, as Python would."""
+    """Wait for the engine's thread to delete what it was downloading, and end without waiting for a compiler."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     deadline = monotonic() + GRACE_SECONDS
     for thread in threading.enumerate():

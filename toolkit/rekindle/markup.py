@@ -155,9 +155,13 @@ def percent(share: float) -> str:
     return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.1e}%"
 
 
-def megabytes(count: int) -> str:
-    """Return a number of bytes in MB of a million bytes."""
-    return f"{count / 1e6:.1f} MB"
+def size_text(count: int) -> str:
+    """Return a number of bytes in words, with three digits and a decimal unit, such as "1.23 MB"."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= 0.9995 * size:
+            value = count / size
+            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    return f"{count} B"
 
 
 def _spelled(found: re.Match[str]) -> str:

@@ -16,7 +16,7 @@ class Answer:
 
     Attributes:
         first: seconds from the request to the first token.
-        seconds: from the request to its end.
+        seconds: seconds from the request to its end.
     """
 
     generation: Generation
@@ -25,17 +25,17 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        """How many were generated."""
+        """The number of generated tokens."""
         return len(self.generation.token_ids)
 
 
 def answer(session: Session, prompt: str | Messages, *, show: bool, **sampling: Unpack[SamplingOptions]) -> Answer:
-    """Generate to the end.
+    """Generate from one prompt to the end, and measure the times.
 
     Args:
-        session: an open one.
+        session: an open session.
         prompt: text, or messages.
-        show: write the text to stdout as it comes.
+        show: whether to write the text to stdout as it comes.
         **sampling: as for `Session.submit`.
     """
     start, first = perf_counter(), 0.0

@@ -1,6 +1,6 @@
 """`python -m rekindle cache`: list, measure, explain, verify, prune or clear what the cache directory holds.
 
-Nothing that is stored is deserialized here, and sessions may use the directory meanwhile.
+No command deserializes anything that is stored, and sessions may use the directory meanwhile.
 """
 
 import shutil
@@ -15,20 +15,17 @@ from rekindle.cli import needed, stored
 from rekindle.cli.cache_explain import explain
 from rekindle.cli.cache_list import ls, size
 from rekindle.cli.stored import MODELS, STORES
-from rekindle.cli.units import parse_size, size_text
-from rekindle.device.programs.store import ProgramStore
-from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
+from rekindle.cli.units import parse_size
 from rekindle.errors import StorageError
-from rekindle.markup import counted
+from rekindle.markup import counted, size_text
 from rekindle.store import entries as disk
-from rekindle.store import snapshots
 from rekindle.store.directory import cache_dir
 
 ALL: Final = "all"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The commands and their arguments."""
+    """Add the commands and their arguments."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, run: Callable[[Namespace], int], what: str) -> ArgumentParser:
@@ -65,14 +62,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def prune(arguments: Namespace) -> int:
-    """Keep what was used last, within the bounds that are given, and remove what killed processes left behind."""
+    """Evict what was used least recently, down to the given bounds, and remove what killed processes left behind."""
     bounds: dict[str, int | None] = {name: getattr(arguments, f"{name}_bytes") for name in STORES}
     if arguments.max_bytes is not None:
         if any(bound is not None for bound in bounds.values()):
             arguments.refuse("give --max-bytes, or bounds of the stores, not both")
         bounds = {**stored.shares(arguments.max_bytes)}
-    for name in STORES:
-        print(_freed(name, partial(_pruned, name, sys.maxsize if (bound := bounds[name]) is None else bound)))
+    for name, bound in bounds.items():
+        print(_freed(name, partial(stored.kept(name).prune, sys.maxsize if bound is None else bound)))
     if all(bound is None for bound in bounds.values()):
         print(
             "No bound was given, so only leftovers of killed processes went; --max-bytes 2G keeps what was used last."
@@ -81,7 +78,7 @@ def prune(arguments: Namespace) -> int:
 
 
 def clear(arguments: Namespace) -> int:
-    """Remove whole stores, after a question."""
+    """Remove whole stores, after asking."""
     names = [name for name in (STORES if arguments.what == ALL else (arguments.what,)) if _holds_something(name)]
     if not names:
         print(f"There is nothing to remove in {cache_dir()}.")
@@ -90,7 +87,7 @@ def clear(arguments: Namespace) -> int:
         print("Nothing was removed.")
         return 1
     for name in names:
-        print(_freed(name, partial(_cleared, name)))
+        print(_freed(name, partial(_clear, name)))
     left = [str(stored.place(name)) for name in names if _entries(name)]
     if left:
         raise StorageError(
@@ -100,13 +97,11 @@ def clear(arguments: Namespace) -> int:
 
 
 def verify(arguments: Namespace) -> int:
-    """Every byte of both stores against its seals; 1 if one is wrong, dropped or not."""
+    """Check every byte of both stores against its seals; return 1 if one is wrong, dropped or not."""
     wrong: dict[Path, str] = {}
     for name in STORES:
-        directory, count = stored.place(name), len(stored.entries(name))
-        found = ProgramStore(directory).verify() if name == PROGRAMS else snapshots.verify(directory)
-        # What is gone was removed by another process while it was read.
-        bad = {directory / entry: reason for entry, reason in found.items() if disk.identity(directory / entry)}
+        kept = stored.kept(name)
+        count, bad = len(kept.paths()), kept.verify()
         wrong |= bad
         result = f"{len(bad)} cannot be used" if bad else "nothing is wrong"
         print(f"{name}: {counted(count, 'entry', 'entries')} read, {result}")
@@ -116,18 +111,18 @@ def verify(arguments: Namespace) -> int:
             disk.remove(path)
     if not wrong:
         return 0
-    kept = [path for path in wrong if disk.identity(path)]
+    left = [path for path in wrong if disk.identity(path)]
     if not arguments.drop:
         print("`rekindle cache verify --drop` removes what cannot be used; it is made anew when it is needed.")
-    elif kept:
-        raise StorageError(f"{counted(len(kept), 'entry', 'entries')} could not be removed, such as {kept[0]}")
+    elif left:
+        raise StorageError(f"{counted(len(left), 'entry', 'entries')} could not be removed, such as {left[0]}")
     else:
         print("What cannot be used was removed; it is made anew when it is needed.")
     return 1
 
 
 def _told(run: Callable[[Namespace], int], arguments: Namespace) -> int:
-    """A command, whose trouble with the disk is told as Rekindle's own errors are."""
+    """Run a command, and turn errors of the disk into one of Rekindle's own."""
     try:
         return run(arguments)
     except BrokenPipeError:  # of stdout
@@ -136,30 +131,19 @@ def _told(run: Callable[[Namespace], int], arguments: Namespace) -> int:
         raise StorageError(f"this cannot be read or written: {error}") from error
 
 
-def _pruned(name: str, max_bytes: int) -> None:
-    directory = stored.place(name)
-    if name == PROGRAMS:
-        ProgramStore(directory).prune(max_bytes)
-    else:
-        snapshots.prune(directory, max_bytes)
-
-
-def _cleared(name: str) -> None:
-    directory = stored.place(name)
-    if name == PROGRAMS:
-        ProgramStore(directory).clear()
-    elif name == SNAPSHOTS:
-        snapshots.clear(directory)
-    else:
-        for path in _entries(name):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+def _clear(name: str) -> None:
+    if name in STORES:
+        stored.kept(name).clear()
+        return
+    for path in _entries(name):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _freed(name: str, remove: Callable[[], None]) -> str:
-    """Remove something of a store, and say what went and what is left."""
+    """Remove something of a store, and return in words what went and what is left."""
     directory = stored.place(name)
     entries, taken = len(_entries(name)), stored.size_of(directory)
     remove()
@@ -170,7 +154,7 @@ def _freed(name: str, remove: Callable[[], None]) -> str:
 
 def _entries(name: str) -> list[Path]:
     if name in STORES:
-        return stored.entries(name)
+        return stored.kept(name).paths()
     directory = stored.place(name)
     return list(directory.iterdir()) if directory.is_dir() else []
 
@@ -180,7 +164,7 @@ def _holds_something(name: str) -> bool:
 
 
 def _agreed(names: list[str]) -> bool:
-    """Ask a person.
+    """Ask a person whether to remove these stores.
 
     Raises:
         StorageError: there is nobody to ask.

@@ -1,4 +1,4 @@
-"""`python -m rekindle cache explain`: why what is stored is used for a model, or is not."""
+"""`python -m rekindle cache explain`: why a model finds what is stored, or does not."""
 
 import time
 from argparse import Namespace
@@ -6,18 +6,19 @@ from collections.abc import Iterator, Mapping
 
 from rekindle.cli import stored
 from rekindle.cli.needed import Needed
-from rekindle.cli.units import ago, columns, size_text
+from rekindle.cli.units import ago, columns
 from rekindle.device.programs.lowering import program_name
 from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
-from rekindle.markup import counted
+from rekindle.markup import counted, size_text
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.store.restored import NOTHING, part_words
-from rekindle.store.snapshots import explain_missing, list_snapshots
+from rekindle.store.snapshot_store import SnapshotStore
+from rekindle.store.snapshots import KeptSnapshots
 from rekindle.store.validity import Difference, apart
 
 
 def explain(arguments: Namespace) -> int:
-    """Every program and the snapshot of a model, without its weights and without a compiler."""
+    """Explain every program and the snapshot of a model, without its weights and without a compiler."""
     with ProgressBars(not arguments.quiet) as bars:
         needed = Needed.of(arguments, bars.show)
     blueprint = needed.blueprint
@@ -29,14 +30,14 @@ def explain(arguments: Namespace) -> int:
 
 def _programs(needed: Needed, long: bool) -> Iterator[str]:
     keys = needed.blueprint.all_programs()
-    missing = needed.shelf.missing(keys)
+    missing = needed.store.missing(keys)
     yield f"\nprograms: {len(keys) - len(missing)} of {len(keys)} are stored in {stored.place(PROGRAMS)}"
     names = [program_name(key) for key in keys if key not in missing]
     if names:
         yield f"  stored: {', '.join(names)}"
     reasons: dict[str, list[str]] = {}
     for key in missing:
-        reasons.setdefault(_reason(needed.shelf.explain(key), long), []).append(program_name(key))
+        reasons.setdefault(_reason(needed.store.explain(key), long), []).append(program_name(key))
     for reason, names in reasons.items():
         yield f"  not stored: {', '.join(names)}"
         yield reason
@@ -53,12 +54,12 @@ def _reason(differences: Mapping[str, Difference] | None, long: bool) -> str:
 def _snapshot(needed: Needed, long: bool) -> Iterator[str]:
     key, directory = needed.blueprint.snapshot_key(), stored.place(SNAPSHOTS)
     source = needed.blueprint.checkpoint.source
-    found = next((entry for entry in list_snapshots(directory) if entry.fingerprint == key.digest), None)
+    found = next((entry for entry in KeptSnapshots(directory).entries() if entry.digest == key.digest), None)
     if found is not None:
         told = f"{counted(found.pages, 'page')}, {counted(found.tokens, 'token')}, {size_text(found.bytes)}"
         yield f"\nsnapshot: {told}, used {ago(time.time() - found.used)}, in {directory}"
         return
-    differences = explain_missing(directory, key, source)
+    differences = SnapshotStore(directory, key, source).explain()
     if differences is None:
         yield f"\nsnapshot: none of {source} is stored in {directory}"
         return

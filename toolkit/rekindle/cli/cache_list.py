@@ -1,4 +1,4 @@
-"""`python -m rekindle cache ls` and `size`: what the cache directory holds, in words."""
+"""`python -m rekindle cache ls` and `size`: the content of the cache directory, in words."""
 
 import json
 import os
@@ -12,12 +12,13 @@ from typing import Final
 
 from rekindle.cli import stored
 from rekindle.cli.stored import MODELS
-from rekindle.cli.units import ago, columns, size_text
-from rekindle.device.programs.store import Entry, ProgramStore
+from rekindle.cli.units import ago, columns
+from rekindle.device.programs.store import KeptPrograms
 from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
-from rekindle.markup import counted
+from rekindle.markup import counted, size_text
 from rekindle.store.directory import cache_dir
-from rekindle.store.snapshots import SnapshotEntry, list_snapshots
+from rekindle.store.kept import Entry
+from rekindle.store.snapshots import KeptSnapshots, SnapshotEntry
 from rekindle.store.validity import code_digest
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
@@ -26,7 +27,7 @@ MODEL_SIZES: Final = ("family", "num_layers", "hidden_size")
 
 
 def ls(arguments: Namespace) -> int:
-    """The cache directory, and what is in each of its directories."""
+    """Print the cache directory, and what is in each of its directories."""
     root, long = cache_dir(), bool(arguments.long)
     sections = [
         _section(MODELS, _models()),
@@ -42,7 +43,7 @@ def ls(arguments: Namespace) -> int:
 
 
 def size(arguments: Namespace) -> int:
-    """What each directory takes, and all of them together."""
+    """Print what each directory takes, and all of them together."""
     root = cache_dir()
     paths = [*(path for name in (MODELS, PROGRAMS, SNAPSHOTS) if (path := stored.place(name)).exists()), *_others(root)]
     sizes = {path.name: stored.size_of(path) for path in paths}
@@ -56,7 +57,7 @@ def _others(root: Path) -> list[Path]:
 
 
 def _section(name: str, lines: Iterable[str]) -> list[str]:
-    """Nothing for a directory that holds nothing."""
+    """Return a title and its lines; nothing for a directory that holds nothing."""
     lines, path = list(lines), stored.place(name)
     if not lines:
         return []
@@ -72,7 +73,7 @@ def _models() -> Iterator[str]:
 
 
 def _programs(long: bool) -> Iterator[str]:
-    found, code = ProgramStore(stored.place(PROGRAMS)).entries(), code_digest()
+    found, code = KeptPrograms(stored.place(PROGRAMS)).entries(), code_digest()
     groups: dict[str, list[Entry]] = defaultdict(list)
     for entry in found:
         groups[_made_for(entry, code)].append(entry)
@@ -87,19 +88,18 @@ def _programs(long: bool) -> Iterator[str]:
 
 
 def _snapshots(root: Path, long: bool) -> Iterator[str]:
-    found = list_snapshots(stored.place(SNAPSHOTS))
-    code = code_digest()
+    found, code = KeptSnapshots(stored.place(SNAPSHOTS)).entries(), code_digest()
     for entry in found:
         yield f"  {_model_of(entry, root)}, {entry.parts.get('dtype', '')}{_version(entry, code)}"
         told = f"{counted(entry.pages, 'page')}, {counted(entry.tokens, 'token')}"
         yield f"    {told}, {_size_and_use([entry])}"
         if long:
-            yield f"    {entry.fingerprint}"
+            yield f"    {entry.digest}"
     yield from _rest(SNAPSHOTS, found)
 
 
 def _made_for(entry: Entry, code: str) -> str:
-    """The model, as far as a program knows it, and the device."""
+    """Return the model, as far as a program knows it, and the device, in words."""
     model, statics = entry.parts.get("model", ""), json.loads(entry.parts.get("statics", "{}"))
     sizes = [found[1] if (found := re.search(f"{name}='?(\\w+)", model)) else "?" for name in MODEL_SIZES]
     family, layers, hidden = sizes
@@ -108,7 +108,7 @@ def _made_for(entry: Entry, code: str) -> str:
     return f"{family} of {layers} layers, hidden {hidden}{dtype}, for {device}{_version(entry, code)}"
 
 
-def _version(entry: Entry | SnapshotEntry, code: str) -> str:
+def _version(entry: Entry, code: str) -> str:
     return "" if entry.parts.get("code") == code else ", of another version of Rekindle"
 
 
@@ -121,7 +121,7 @@ def _name(entry: Entry) -> str:
 
 
 def _names(group: list[Entry]) -> str:
-    """Each once; buckets by their size, after one "step of"."""
+    """Return each name once; buckets by their size, after one "step of"."""
     counts = Counter(map(_name, group))
     steps = sorted((name for name in counts if name.startswith(STEP)), key=_bucket)
     told = [
@@ -135,13 +135,13 @@ def _bucket(name: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", name)]
 
 
-def _size_and_use(group: Sequence[Entry | SnapshotEntry]) -> str:
+def _size_and_use(group: Sequence[Entry]) -> str:
     used = ago(time.time() - max(entry.used for entry in group))
     return f"{size_text(sum(entry.bytes for entry in group))}, used {used}"
 
 
-def _rest(name: str, found: Sequence[Entry | SnapshotEntry]) -> Iterator[str]:
-    """What no entry accounts for."""
+def _rest(name: str, found: Sequence[Entry]) -> Iterator[str]:
+    """Say how many bytes no entry accounts for, if there are any."""
     rest = stored.size_of(stored.place(name)) - sum(entry.bytes for entry in found)
     if rest > 0:
         yield f"  and {size_text(rest)} that is being written, was left by a killed process, or is damaged"

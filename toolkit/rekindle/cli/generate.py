@@ -1,4 +1,4 @@
-"""`python -m rekindle generate`: one prompt to stdout, and all else to stderr."""
+"""`python -m rekindle generate`: generate from one prompt, with the text on stdout and all else on stderr."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ PREFILL_TOKENS = 128
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command's arguments. A sampling flag that is not given leaves the default to `SamplingParams`."""
+    """Add the command's arguments. A sampling flag that is not given leaves the default to `SamplingParams`."""
     parser.add_argument("model", metavar="MODEL", help="smollm2-135m-instruct, a directory, a .gguf file, or a hub id")
     parser.add_argument("prompt", metavar="PROMPT", help='the text, or "-" to read it from stdin')
     parser.add_argument("--chat", action="store_true", help="the prompt is a message for the model's chat template")

@@ -1,4 +1,4 @@
-"""`python -m rekindle info`: what is installed and cached, and what a model is and needs."""
+"""`python -m rekindle info`: the installation, the cache, and what a model is and needs."""
 
 import math
 import os
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 import rekindle
 from rekindle.config import Settings
+from rekindle.markup import counted, size_text
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig, Rope
@@ -25,7 +26,7 @@ Rows = Iterator[tuple[str, str]]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the command's arguments."""
     parser.add_argument(
         "model", metavar="MODEL", nargs="?", help="smollm2-135m-instruct, a directory, a .gguf file, or a hub id"
     )
@@ -35,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def info(arguments: Namespace) -> int:
-    """Print the tables. A model that is not on this machine yet is downloaded, its weights are not loaded."""
+    """Print the tables. Download the model if it is not on this machine yet, but do not load its weights."""
     _print(_installation())
     if arguments.model is not None:
         with ProgressBars(True) as bars:
@@ -59,7 +60,7 @@ def _installation() -> Rows:
         yield package, version(package)
     for device in jax.devices():
         stats = device.memory_stats() or {}
-        memory = f", {_bytes(stats['bytes_limit'])} for JAX" if "bytes_limit" in stats else ""
+        memory = f", {size_text(stats['bytes_limit'])} for JAX" if "bytes_limit" in stats else ""
         yield "device", f"{device.platform}:{device.id} {device.device_kind}{memory}"
     root = cache_dir()
     yield "cache", f"{root}, {_size(root)}"
@@ -69,9 +70,7 @@ def _installation() -> Rows:
 
 def _size(path: Path) -> str:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return (
-        f"{len(files)} {'file' if len(files) == 1 else 'files'}, {_bytes(sum(file.stat().st_size for file in files))}"
-    )
+    return f"{counted(len(files), 'file')}, {size_text(sum(file.stat().st_size for file in files))}"
 
 
 def _model(checkpoint: Checkpoint) -> Rows:
@@ -109,25 +108,18 @@ def _parameters(config: ModelConfig) -> int:
 
 
 def _needs(config: ModelConfig, settings: Settings) -> Rows:
-    """What `open` with these settings would hold."""
+    """Yield what `open` with these settings would hold."""
     dtype = jnp.dtype(settings.dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16"))
     limits = Limits.of(settings, config, dtype.itemsize)
     token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
     tokens = (limits.num_pages - 1) * limits.page_size
     yield "dtype", dtype.name + ("" if settings.dtype else f", the default on {jax.default_backend()}")
-    yield "weights", _bytes(_parameters(config) * dtype.itemsize)
-    yield "keys, values", f"{_bytes(token)} a token"
+    yield "weights", size_text(_parameters(config) * dtype.itemsize)
+    yield "keys, values", f"{size_text(token)} a token"
     yield (
         "pool",
-        f"{limits.num_pages - 1} pages of {limits.page_size} tokens, {tokens} in all, {_bytes(tokens * token)}",
+        f"{limits.num_pages - 1} pages of {limits.page_size} tokens, {tokens} in all, {size_text(tokens * token)}",
     )
     yield "batch", f"{limits.max_running} requests, each of at most {limits.max_context} tokens"
     prefill, decode = (", ".join(map(str, sizes)) for sizes in (limits.prefill_buckets, limits.decode_buckets))
     yield "programs", f"{len(limits.all_buckets())}: prompts of {prefill} tokens, decoding of {decode} requests"
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} B"

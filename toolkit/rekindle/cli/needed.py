@@ -1,4 +1,4 @@
-"""What a model needs with given settings: its limits, its programs, and where they are stored."""
+"""The limits and programs that a model needs with given settings, and the store of its programs."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
@@ -10,8 +10,6 @@ from jax.sharding import SingleDeviceSharding
 
 from rekindle.concurrency.progress import Report
 from rekindle.config import Settings
-from rekindle.device.programs.key import Target
-from rekindle.device.programs.shelf import ProgramShelf
 from rekindle.device.programs.store import ProgramStore
 from rekindle.device.programs.targets import devices_of, known_targets
 from rekindle.engine.blueprint import Blueprint
@@ -23,7 +21,7 @@ SETTINGS: Final = (
     *("dtype", "page_size", "num_pages", "max_context", "max_running", "max_prefill_tokens", "ticks"),
     *("prefill_buckets", "decode_buckets", "max_logprobs"),
 )
-"""The settings of `open` that its programs depend on, beside `prefill_chunk`, which must only fit in."""
+"""The settings of `open` on which its programs depend, beside `prefill_chunk`, which must only fit in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +31,16 @@ class Needed:
     Attributes:
         blueprint: for the first device.
         devices: of the target, or of this machine.
-        shelf: where its programs are stored.
+        store: where its programs are stored.
     """
 
     blueprint: Blueprint
     devices: Sequence[jax.Device]
-    shelf: ProgramShelf
+    store: ProgramStore
 
     @classmethod
     def of(cls, arguments: Namespace, report: Report) -> "Needed":
-        """What the arguments of `add_arguments` ask for; a model that is not on this machine yet is downloaded.
+        """Return what the arguments of `add_arguments` ask for; download the model if it is not on this machine yet.
 
         Raises:
             ModelError: the model cannot be opened.
@@ -54,13 +52,11 @@ class Needed:
         settings, checkpoint = _settings(arguments), open_checkpoint(arguments.model, report)
         place = None if target is None else SingleDeviceSharding(devices[0])
         blueprint = Blueprint.of(checkpoint, settings, devices[0], place)
-        store = ProgramStore(cache_dir(PROGRAMS))
-        shelf = ProgramShelf(store, blueprint.programs, checkpoint.config, Target.of(devices[:1]))
-        return cls(blueprint, devices, shelf)
+        return cls(blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), devices[:1]))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """A model, a target and settings. A setting that is not given is what `open` has where it is not given."""
+    """Add a model, a target and settings. A setting that is not given has the default of `open`."""
     parser.add_argument("model", metavar="MODEL", help="smollm2-135m-instruct, a directory, a .gguf file, or a hub id")
     parser.add_argument(
         "--target",

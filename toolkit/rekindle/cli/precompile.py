@@ -1,4 +1,4 @@
-"""`python -m rekindle precompile`: a model's programs into the executable store, for this machine or another one."""
+"""`python -m rekindle precompile`: compile and store a model's programs, for this machine or another one."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -14,41 +14,43 @@ from rekindle.cli.needed import Needed
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.device.programs.key import PACKAGES, Target
 from rekindle.device.programs.lowering import Key, Programs, program_name
-from rekindle.device.programs.shelf import ProgramShelf
+from rekindle.device.programs.store import ProgramStore
 from rekindle.device.programs.workers import WORKERS
 from rekindle.engine.stores import PROGRAMS
 from rekindle.errors import ConfigError, StorageError
+from rekindle.markup import size_text
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.store.directory import cache_dir
+from rekindle.store.entries import bytes_of
 
 
 def precompile(arguments: Namespace) -> int:
-    """Compile what is not stored yet, from the model's config alone: no weights are read, no device is used."""
+    """Compile the programs that are not stored yet, from the model's config alone, without weights or a device."""
     target: str | None = arguments.target
     with ProgressBars(not arguments.quiet) as bars:
         needed = Needed.of(arguments, bars.show)
-        blueprint, shelf, device = needed.blueprint, needed.shelf, needed.devices[0]
+        blueprint, store, device = needed.blueprint, needed.store, needed.devices[0]
         keys = blueprint.all_programs()
-        missing, start = shelf.missing(keys), monotonic()
-        _make(blueprint.programs, shelf, missing, target or "this machine", bars.show)
+        missing, start = store.missing(keys), monotonic()
+        _make(blueprint.programs, store, missing, target or "this machine", bars.show)
     seconds = monotonic() - start
     others = f", the first of {len(needed.devices)}: Rekindle runs on one" if len(needed.devices) > 1 else ""
     print(f"device    {device.device_kind}{others}; {blueprint.dtype.name}")
     print(f"programs  {len(keys)}: {len(missing)} compiled in {seconds:.1f} s, {len(keys) - len(missing)} found stored")
-    print(f"stored    {_bytes(shelf, keys) / 1e6:.1f} MB in {cache_dir(PROGRAMS)}")
+    print(f"stored    {size_text(sum(map(bytes_of, map(store.entry, keys))))} in {cache_dir(PROGRAMS)}")
     if target is not None:
         print(f"valid     with {_versions(device)}, and the same flags of XLA", flush=True)
     return 0
 
 
-def _make(programs: Programs, shelf: ProgramShelf, keys: Sequence[Key], where: str, report: Report) -> None:
+def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], where: str, report: Report) -> None:
     def make(key: Key) -> None:
         try:
             compiled = programs.lowered(key).compile()
         except jax.errors.JaxRuntimeError as error:
             raise ConfigError(f"the program {program_name(key)!r} does not compile for {where}: {error}") from error
-        serialized = shelf.serialize(compiled)
-        if serialized is None or not shelf.save(key, serialized):
+        serialized = store.serialize(compiled)
+        if serialized is None or not store.save(key, serialized):
             raise StorageError(f"the program {program_name(key)!r} cannot be stored in {cache_dir(PROGRAMS)}")
 
     # The largest first: they take longest, and what does not fit is known early.
@@ -63,11 +65,6 @@ def _make(programs: Programs, shelf: ProgramShelf, keys: Sequence[Key], where: s
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-def _bytes(shelf: ProgramShelf, keys: Sequence[Key]) -> int:
-    digests = {shelf.key(key).digest for key in keys}
-    return sum(entry.bytes for entry in shelf.store.entries() if entry.digest in digests)
 
 
 def _versions(device: jax.Device) -> str:

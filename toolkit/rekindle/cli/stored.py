@@ -1,22 +1,31 @@
-"""What lies in the cache directory, found and measured without reading any of it."""
+"""The stores in the cache directory, found and measured without reading any of them."""
 
-import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from rekindle.device.programs.store import KeptPrograms
 from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
 from rekindle.store import entries as disk
 from rekindle.store.directory import cache_dir
-from rekindle.store.segments import segment_paths
+from rekindle.store.kept import Kept
+from rekindle.store.snapshots import KeptSnapshots
 
 MODELS: Final = "models"
-STORES: Final = (PROGRAMS, SNAPSHOTS)
-_DIGEST: Final = re.compile("[0-9a-f]{64}")
-"""The name that a program has in its store, and a snapshot, which is a directory of segments, in its own."""
+STORES: Final[Mapping[str, Callable[[Path], Kept[Any]]]] = {PROGRAMS: KeptPrograms, SNAPSHOTS: KeptSnapshots}
+
+
+def kept(name: str) -> Kept[Any]:
+    """Return a store by its name.
+
+    Raises:
+        StorageError, UnsafeStorage: as `place`.
+    """
+    return STORES[name](place(name))
 
 
 def place(name: str) -> Path:
-    """A directory in the cache directory, which need not be there.
+    """Return a directory in the cache directory, which need not be there.
 
     Raises:
         StorageError: the cache directory cannot be used.
@@ -26,17 +35,8 @@ def place(name: str) -> Path:
     return cache_dir(name) if path.is_dir() else path
 
 
-def entries(name: str) -> list[Path]:
-    """Of a store: programs, or segments of snapshots, the least recently used first; also those that are damaged."""
-    directory = place(name)
-    found = [path for path in directory.iterdir() if _DIGEST.fullmatch(path.name)] if directory.is_dir() else []
-    if name == SNAPSHOTS:
-        found = [segment for snapshot in found if not snapshot.is_symlink() for segment in segment_paths(snapshot)]
-    return sorted(found, key=disk.last_used)
-
-
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files of a directory; 0 for what is gone."""
+    """Return the bytes of a file, or of all files below a directory; 0 if it is gone."""
     if path.is_dir():
         return disk.size_of(path)
     try:
@@ -46,13 +46,13 @@ def size_of(path: Path) -> int:
 
 
 def shares(max_bytes: int) -> dict[str, int]:
-    """What each store may keep, so that the least recently used of both leave until the rest fits."""
-    found = [(disk.last_used(path), size_of(path), name) for name in STORES for path in entries(name)]
-    kept = dict.fromkeys(STORES, 0)
+    """Return the bytes that each store may keep, so that the least recently used entries of both leave first."""
+    found = [(disk.last_used(path), disk.bytes_of(path), name) for name in STORES for path in kept(name).paths()]
+    left = dict.fromkeys(STORES, 0)
     for _, size, name in found:
-        kept[name] += size
+        left[name] += size
     for _, size, name in sorted(found):
-        if sum(kept.values()) <= max_bytes:
+        if sum(left.values()) <= max_bytes:
             break
-        kept[name] -= size
-    return kept
+        left[name] -= size
+    return left

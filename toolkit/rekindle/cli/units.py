@@ -13,10 +13,10 @@ _POWERS: Final = "kmgt"
 
 
 def parse_size(text: str) -> int:
-    """Bytes: "500M" and "500 MB" are 500 million of them, "1.5GiB" is 1.5 times 2**30, and "0" is none.
+    """Return the bytes that a text means: "500M" and "500 MB" are 500 million, "1.5GiB" is 1.5 times 2**30.
 
     Raises:
-        ArgumentTypeError: it is something else.
+        ArgumentTypeError: it is no size.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
@@ -27,17 +27,8 @@ def parse_size(text: str) -> int:
     return int(Fraction(number) * base**power)
 
 
-def size_text(count: int) -> str:
-    """With three digits, in decimal units."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= 0.9995 * size:
-            value = count / size
-            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
-    return f"{count} B"
-
-
 def ago(seconds: float) -> str:
-    """How long ago something was, in its largest unit."""
+    """Say how long ago something was, in its largest unit."""
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length:
             return f"{counted(int(seconds // length), unit)} ago"
@@ -45,7 +36,7 @@ def ago(seconds: float) -> str:
 
 
 def columns(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
-    """Rows of equally many cells as lines, aligned."""
+    """Return rows of equally many cells as aligned lines."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return [
         indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

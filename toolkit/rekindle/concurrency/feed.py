@@ -1,11 +1,11 @@
-"""What one thread says and any task or thread can follow: the bridge from the engine to its callers."""
+"""Feeds, which one thread writes and any task or thread can follow: the bridge from the engine to its callers."""
 
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from rekindle.concurrency.mailbox import Waiter
 
@@ -13,24 +13,20 @@ T = TypeVar("T")
 
 
 TO_THE_END = sys.maxsize
-"""As `seen`, waits until the feed is closed, and is not woken for each item: a wake-up costs its thread a switch."""
-
-
-class _Wakeable(Protocol):
-    def wake(self) -> None: ...
+"""The value of `seen` that waits until the feed is closed. Each wake-up for an item would cost a switch of threads."""
 
 
 class Feed(Generic[T]):
-    """A list that grows until it is closed. One thread writes; readers may come at any time, and read all of it."""
+    """A list that grows until it is closed. One thread writes it; readers may come at any time, and read all of it."""
 
     def __init__(self) -> None:
         self._items: list[T] = []
         self._closed = False
-        self._waiting: list[tuple[_Wakeable, int]] = []
+        self._waiting: list[tuple[Callable[[], None], int]] = []
 
     @property
     def items(self) -> Sequence[T]:
-        """All that was put so far."""
+        """All items so far."""
         return self._items
 
     @property
@@ -39,12 +35,12 @@ class Feed(Generic[T]):
         return self._closed
 
     def put(self, item: T) -> None:
-        """Add an item and wake who waits."""
+        """Add an item, and wake those who wait for it."""
         self._items.append(item)
         self._wake()
 
     def close(self) -> None:
-        """Say that nothing more will come."""
+        """Close the feed, and wake all who wait."""
         self._closed = True
         self._wake()
 
@@ -57,40 +53,42 @@ class Feed(Generic[T]):
         __tracebackhide__ = True  # a cell shows errors without such frames
         if not self._has_more(seen):
             waiter = Waiter()
-            self._waiting.append((waiter, seen))
+            waiting = waiter.wake, seen
+            self._waiting.append(waiting)
             try:
-                if not self._has_more(seen):  # what came before the waiter stood there has woken nobody
+                if not self._has_more(seen):  # an item that came before the waiter was added woke nobody
                     await waiter.wait(pulse=True, timeout=timeout)
             finally:
-                self._waiting.remove((waiter, seen))
+                self._waiting.remove(waiting)
         return self._has_more(seen)
 
     def grown_blocking(self, seen: int, timeout: float | None = None) -> bool:
-        """The same for a thread without a loop; an interrupt ends it also where it blocks one."""
+        """Wait as `grown` does, on a thread without a loop. An interrupt ends it even if it blocks a loop."""
         __tracebackhide__ = True
-        waiter = _ThreadWaiter()
-        self._waiting.append((waiter, seen))
+        grown = threading.Event()
+        waiting = grown.set, seen
+        self._waiting.append(waiting)
         try:
             with interruptible():
-                return self._has_more(seen) or waiter.wait(timeout)
+                return self._has_more(seen) or grown.wait(timeout)
         finally:
-            self._waiting.remove((waiter, seen))
+            self._waiting.remove(waiting)
 
     def _has_more(self, seen: int) -> bool:
         return self._closed or len(self._items) > seen
 
     def _wake(self) -> None:
-        for waiter, seen in tuple(self._waiting):
+        for wake, seen in tuple(self._waiting):
             if self._has_more(seen):
-                waiter.wake()
+                wake()
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Let an interrupt raise KeyboardInterrupt in a wait that blocks a running asyncio loop.
 
-    The handlers of ipykernel and of `asyncio.run` only tell their loop, which cannot listen while it is blocked: in a
-    cell that awaits anything, a blocking wait would hear of an interrupt at its end.
+    The handlers of ipykernel and of `asyncio.run` only tell their loop, which cannot listen while it is blocked. So in
+    a cell that awaits anything, a blocking wait would hear of an interrupt only at its end.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler) or not _in_asyncio():
@@ -107,14 +105,3 @@ def _in_asyncio() -> bool:
     import asyncio
 
     return asyncio._get_running_loop() is not None
-
-
-class _ThreadWaiter:
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def wake(self) -> None:
-        self._event.set()
-
-    def wait(self, timeout: float | None) -> bool:
-        return self._event.wait(timeout)

@@ -1,4 +1,4 @@
-"""Messages from any thread to the one task that waits for them, under asyncio or trio."""
+"""Mailboxes, which take messages from any thread to one task under asyncio or trio."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ PULSE_SECONDS = 0.1
 
 
 class Waiter:
-    """One task's wait for a sign from any thread, under asyncio or trio. Good for one wait."""
+    """One task's wait for a sign from any thread, under asyncio or trio. It serves for one wait."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
@@ -25,7 +25,7 @@ class Waiter:
         self._woken = False
 
     def wake(self) -> None:
-        """End the wait. At most one call reaches the waiting loop, however often this is called."""
+        """End the wait. Only the first call reaches the waiting loop."""
         if self._woken:
             return
         self._woken = True
@@ -39,16 +39,17 @@ class Waiter:
         """Wait for `wake`.
 
         Args:
-            timeout: seconds after which it ends in any case; None for never.
-            pulse: keep an asyncio loop turning meanwhile. Asleep in its selector it would not see that a signal
-                handler cancelled the task, so 'interrupt kernel' would take effect only at the end. trio wakes itself.
+            pulse: whether to keep an asyncio loop turning meanwhile. Asleep in its selector it would not see that a
+                signal handler cancelled the task, so 'interrupt kernel' would take effect only at the end. trio wakes
+                itself.
+            timeout: seconds after which the wait ends in any case; None for never.
         """
         __tracebackhide__ = True  # a cell shows errors without such frames
         if in_trio():
             with anyio.move_on_after(timeout):
                 await self._event.wait()
             return
-        # Not a timeout of the loop's, which an interrupt at the same moment would be blamed on.
+        # A timeout of the loop itself would take the blame for an interrupt at the same moment.
         loop = asyncio.get_running_loop()
         timer = None if timeout is None else loop.call_later(timeout, self.wake)
         pulses = _Pulses(loop) if pulse else None
@@ -61,7 +62,7 @@ class Waiter:
 
 
 class _Pulses:
-    """Does nothing, every `PULSE_SECONDS`."""
+    """A timer that wakes a loop every `PULSE_SECONDS`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -75,11 +76,11 @@ class _Pulses:
 
 
 _numbers = count()
-"""Of all items in all mailboxes, so that the oldest of several is known."""
+"""The numbers of all items in all mailboxes, by which the oldest of several is known."""
 
 
 class Mailbox(Generic[T]):
-    """Messages from any thread, in order, to the one task that receives them, unless it is paused."""
+    """A queue of messages from any thread to the one task that receives them, unless it is paused."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[int, T]] = deque()
@@ -91,21 +92,21 @@ class Mailbox(Generic[T]):
 
     @property
     def items(self) -> tuple[T, ...]:
-        """What waits in it, oldest first. Any thread may ask."""
+        """The messages that wait, oldest first. Any thread may ask."""
         return tuple(item for _, item in list(self._items))
 
     @property
     def oldest(self) -> int:
-        """A number that is lower than those of all items, of any mailbox, that were put later than the first here."""
+        """The number of the oldest message; messages that were put later, into any mailbox, have higher ones."""
         return self._items[0][0]
 
     def put(self, item: T) -> None:
-        """Leave a message and wake the receiver. Never blocks."""
+        """Add a message and wake the receiver, without blocking."""
         self._items.append((next(_numbers), item))
         self._wake()
 
     def pause(self) -> None:
-        """Let the receiver wait even for messages that are there."""
+        """Let the receiver wait, even if there are messages."""
         self._paused = True
 
     def resume(self) -> None:
@@ -114,14 +115,14 @@ class Mailbox(Generic[T]):
         self._wake()
 
     def take(self) -> T | None:
-        """The next message, paused or not; None if there is none."""
+        """Return the next message, paused or not; None if there is none."""
         return self._items.popleft()[1] if self._items else None
 
     async def receive(self) -> T:
-        """The next message, waiting for it if there is none."""
+        """Wait for the next message, and return it."""
         while self._paused or not self._items:
             self._waiter = Waiter()
-            if self._paused or not self._items:  # what came before the waiter stood there has woken nobody
+            if self._paused or not self._items:  # a message that came before the waiter was there woke nobody
                 await self._waiter.wait()
             self._waiter = None
         return self._items.popleft()[1]
@@ -140,7 +141,7 @@ def _call_soon_of_running_loop() -> Callable[[Callable[[], object]], object]:
 
 
 def in_trio() -> bool:
-    """Whether trio runs this. Asked before asyncio, since a notebook may run trio within an asyncio loop."""
+    """Return whether trio runs this task. Ask before asyncio, since a notebook may run trio within an asyncio loop."""
     trio = sys.modules.get("trio")
     if trio is None:
         return False

@@ -1,4 +1,4 @@
-"""What a long operation reports while it runs: plain data, drawn by whoever waits for it."""
+"""The progress of a long operation: plain data, which is drawn by whoever waits for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ class Progress:
     """One report of one stage.
 
     Attributes:
-        stage: what is being done, in words, such as "loading weights"; one bar per stage.
+        stage: the name of the stage, such as "loading weights"; each has a bar of its own.
         done: how much is done, in `unit`.
-        total: how much there is to do, or None while that is unknown.
+        total: how much there is to do, in `unit`; None while that is unknown.
         unit: "B" for bytes, or a word such as "programs".
     """
 
@@ -25,4 +25,4 @@ Report = Callable[[Progress], None]
 
 
 def silent(_: Progress) -> None:
-    """A `Report` that shows nothing."""
+    """Ignore a report."""

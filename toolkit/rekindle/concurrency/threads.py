@@ -1,10 +1,10 @@
-"""Work on daemon threads, and what a process that ends does about it.
+"""Work on daemon threads, which a process stops and waits for before it ends.
 
-The interpreter joins other threads before it calls a handler that could stop them. A daemon thread that comes back from
-C++ into an interpreter that has ended is killed there before Python 3.14, and as its frames are XLA's, that aborts the
-process. So an exit handler stops all work and waits for it: `EXIT_SECONDS`, and longer for the compiler alone, which
-cannot be stopped; then it says so. Ctrl-C ends the process at once. Threads of a user's that are no daemons are
-served until they are done, before all that.
+The interpreter joins other threads before it calls a handler that could stop them, so work needs daemon threads. Before
+Python 3.14, a daemon thread that returns from C++ into an interpreter that has ended is killed, and since its frames
+are XLA's, that aborts the process. So an exit handler stops all work and waits for it: for `EXIT_SECONDS`, and for the
+compiler, which cannot be stopped, as long as it takes; then it says so. Ctrl-C ends the process at once. Threads of the
+user that are not daemons are served until they are done, before all that.
 """
 
 import atexit
@@ -22,23 +22,24 @@ from typing import TypeVar
 T = TypeVar("T")
 
 EXIT_SECONDS = 10.0
-"""How long a process that ends waits for work that goes on."""
+"""How long a process that ends waits for work that still runs."""
 LOOK_SECONDS = 0.05
-"""How often it looks how far that is."""
+"""How often it checks on that work."""
 WAITING = "rekindle: waiting for a compilation to finish before this process ends; Ctrl-C ends it now"
 TOO_LATE = (
-    "weights cannot be read any more, because the process is ending: its main thread is done. Do this before, or have "
-    "it wait for the thread that does, as with thread.join()"
+    "weights can no longer be read, because the process is ending: its main thread is done. Read them before, or let "
+    "the main thread wait for the thread that reads them, as with thread.join()"
 )
 
 
 class Work(threading.Thread):
-    """Begins at once; a process that ends waits for it.
+    """A thread that begins at once, and that a process waits for before it ends.
 
     Args:
-        work: must not raise.
-        name: of the thread, after "rekindle-".
-        stop: has it end soon, and returns at once; called when the process ends, perhaps more than once.
+        work: the function to run, which must not raise.
+        name: the thread's name after "rekindle-".
+        stop: a function that makes the work end soon, and returns at once. It is called when the process ends, perhaps
+            more than once.
     """
 
     def __init__(self, work: Callable[[], None], name: str, stop: Callable[[], None] = lambda: None):
@@ -49,7 +50,7 @@ class Work(threading.Thread):
 
 
 def soon(work: Callable[[], T], name: str) -> "Future[T]":
-    """Begin work on a thread of its own, and return at once."""
+    """Begin work on a thread of its own, and return its future at once."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -63,7 +64,7 @@ def soon(work: Callable[[], T], name: str) -> "Future[T]":
 
 
 class Doing:
-    """Whether some thread does this just now: each does it `with doing: ...`."""
+    """A kind of work, which is true while some thread does it in a block `with doing: ...`."""
 
     def __init__(self) -> None:
         self._threads: set[int] = set()
@@ -79,14 +80,14 @@ class Doing:
 
 
 compiling = Doing()
-"""A process that ends waits for the compiler, however long it takes."""
+"""Work of the compiler, which a process waits for before it ends, however long it takes."""
 storing = Doing()
-"""Executors, which Orbax needs, are not closed meanwhile. Within it, first ask whether the process is `ending`."""
+"""Work with executors, as Orbax needs them, which are not closed meanwhile. In the block, first check `ending`."""
 _closing = threading.Event()
 
 
 def ending() -> bool:
-    """Whether the interpreter is ending: then executors take no work, and nothing can be read or written any more."""
+    """Return whether the interpreter is ending. Then executors take no work, and nothing can be read or written."""
     if _closing.is_set() or not threading.main_thread().is_alive():
         return True
     try:
@@ -99,9 +100,9 @@ def ending() -> bool:
 
 @cache
 def _register() -> None:
-    """Not before the first work: what jax does at exit has to come after this."""
+    """Register the exit handlers with the first work, when jax has registered its own, which must run after them."""
     atexit.register(_end)
-    # Executors are closed long before `atexit`, by a function that is registered so too; there is no public way.
+    # Executors are closed long before `atexit`, by a function that is registered in this way; there is no public one.
     getattr(threading, "_register_atexit", atexit.register)(_finish_storing)
 
 
@@ -118,7 +119,7 @@ def _end() -> None:
     said = False
     with _interruptible():
         while works := _works():
-            for work in works:  # each time: what goes on may begin more before it has stopped
+            for work in works:  # in each round, because work that was not stopped yet may begin more
                 work.stop()
             works[0].join(LOOK_SECONDS)
             now = monotonic()
@@ -138,13 +139,13 @@ def _say(text: str) -> None:
 
 
 def _works() -> list[Work]:
-    """What goes on; in a process that was forked, nothing does. An interrupt may leave one that never began."""
+    """Return the work that still runs; a forked process has none. An interrupt may leave a thread that never began."""
     return [thread for thread in threading.enumerate() if isinstance(thread, Work) and thread.is_alive()]
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """An exit handler's KeyboardInterrupt would be shown and then ignored: die of the signal, as without Python."""
+    """End the process by the signal if an exit handler is interrupted; Python would print the error and go on."""
     try:
         yield
     except KeyboardInterrupt:

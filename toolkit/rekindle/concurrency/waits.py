@@ -1,4 +1,4 @@
-"""An operation that waits, written once: its caller awaits it or, in its blocking twin, blocks."""
+"""Operations that wait, written once for callers that await them and for callers that block."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What is waited for next.
+    """The next thing that an operation waits for.
 
     Attributes:
-        feed: until it has more than `seen` items, or is closed.
-        timeout: seconds after which to go on all the same; None for never.
+        feed: waited for until it has more than `seen` items, or is closed.
+        timeout: seconds after which the operation goes on all the same; None for never.
     """
 
     feed: Feed[Any]
@@ -25,11 +25,11 @@ class Wait:
 
 
 Waits = Generator[Wait, None, T]
-"""An operation: it yields what it waits for and returns its result. Leaving a wait early raises in it."""
+"""An operation: a generator that yields its waits and returns its result. An error in a wait is raised in it."""
 
 
 async def awaited(waits: Waits[T]) -> T:
-    """Run an operation; the loop keeps turning meanwhile."""
+    """Run an operation while the loop keeps turning, and return its result."""
     __tracebackhide__ = True  # a cell shows errors without such frames
     try:
         wait = next(waits)
@@ -46,9 +46,9 @@ async def awaited(waits: Waits[T]) -> T:
 
 
 def blocked(waits: Waits[T]) -> T:
-    """Run an operation on a thread that has nothing else to do."""
+    """Run an operation on a thread that has nothing else to do, and return its result."""
     __tracebackhide__ = True
-    with interruptible():  # not the waits alone: what is done between them, such as drawing, blocks a loop too
+    with interruptible():  # around all of it, because work between the waits, such as drawing, blocks a loop too
         return _blocked(waits)
 
 
@@ -63,8 +63,10 @@ def _blocked(waits: Waits[T], left_by: BaseException | None = None) -> T:
         result: T = ended.value
         return result
     except BaseException as error:
-        if getgeneratorstate(waits) == GEN_CLOSED:  # its own; anything else is an interrupt, wherever it came
+        if (
+            getgeneratorstate(waits) == GEN_CLOSED
+        ):  # the error is the operation's own; all others are interrupts, wherever they came
             raise
         return _blocked(waits, error)
     finally:
-        del left_by  # which knows this frame, and so would hold itself
+        del left_by  # its traceback refers to this frame: a circle

@@ -16,7 +16,7 @@ from rekindle.concurrency.threads import soon
 from rekindle.config import Settings
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import EMPTY, Key
-from rekindle.device.programs.shelf import ProgramShelf
+from rekindle.device.programs.store import ProgramStore
 from rekindle.device.state import page_bytes
 from rekindle.engine.actor import Actor
 from rekindle.engine.actors.detokenizer import Detokenizer
@@ -27,7 +27,7 @@ from rekindle.engine.actors.settler import Settler
 from rekindle.engine.actors.stepper import Stepper
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
-from rekindle.engine.stores import Stored, open_shelf, open_snapshots, require_all, store_directory
+from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
 from rekindle.errors import CheckpointError, InvalidRequest
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.defaults import sampling_defaults
@@ -161,18 +161,18 @@ def build(
     limits = blueprint.limits
     defaults, unserved = _defaults(checkpoint, settings, limits)
     directory = store_directory(settings.restore)
-    shelf = open_shelf(directory, blueprint)
+    programs = open_programs(directory, blueprint)
     snapshot = open_snapshots(directory, blueprint, settings.disk_cache_bytes)
-    first, later, wait = _order(blueprint, settings, shelf, cached=bool(snapshot.pages))
+    first, later, wait = _order(blueprint, settings, programs, cached=bool(snapshot.pages))
     with ExitStack() as resources:
-        executables = Executables(blueprint.programs, settings.max_executables, shelf)
+        executables = Executables(blueprint.programs, settings.max_executables, programs)
         resources.callback(executables.stop)
         orbax = None if directory is None else soon(import_orbax, "orbax")
         preparing = executables.prepare(first)
         state = soon(lambda: executables.obtain(EMPTY).result()(), "device-state")
-        executables.weights = _load(blueprint, report)
+        weights = _load(blueprint, report)
         pages, slots = state.result()
-        stepper = Stepper(executables, pages, slots, limits)
+        stepper = Stepper(executables, weights, pages, slots, limits)
         resources.callback(stepper.free)
         if orbax is not None:
             orbax.result()
@@ -202,18 +202,18 @@ def build(
 
 
 def _order(
-    blueprint: Blueprint, settings: Settings, shelf: ProgramShelf | None, *, cached: bool
+    blueprint: Blueprint, settings: Settings, programs: ProgramStore | None, *, cached: bool
 ) -> tuple[list[Key], list[Key], bool]:
     """Return the programs to make first, those that can wait for quiet, and whether requests wait for the first."""
     wanted = blueprint.all_programs(cached=cached)
     if settings.restore == "require":
-        require_all(shelf, wanted)
+        require_all(programs, wanted)
     match settings.precompile:
         case "all":
             return wanted, [], True
         case "lazy":
             return [EMPTY], [], True
-    stored = shelf is not None and not shelf.missing(wanted)
+    stored = programs is not None and not programs.missing(wanted)
     first = wanted[:LOADED_AT_ONCE] if stored else blueprint.first_programs
     return first, [key for key in wanted if key not in first], not stored
 

@@ -1,6 +1,8 @@
-"""All that is known of an engine before any weights are read: its limits, its programs, and the keys of its stores."""
+"""All that is known of an engine before any weights are read: its limits, its programs, and the keys in its stores."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +10,12 @@ from jax.sharding import Sharding
 
 from rekindle.buckets import Bucket
 from rekindle.config import Settings
-from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes
+from rekindle.device.programs.key import Build, ProgramKey, Target
+from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes, program_name
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.scheduler.limits import Limits
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
+from rekindle.store.validity import code_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +24,10 @@ class Blueprint:
 
     Attributes:
         checkpoint: the model; its weights are not read.
-        device: that it is made for, which may be a topology's.
+        device: the device that it is made for, which need not be attached.
         dtype: of weights and pages.
-        limits: what the settings resolve to.
-        programs: how each is made.
+        limits: the resolved settings.
+        programs: how each program is lowered.
     """
 
     checkpoint: Checkpoint
@@ -54,12 +58,12 @@ class Blueprint:
 
     @property
     def first_programs(self) -> list[Key]:
-        """With these any request can be served alone: the empty state, the largest prefill, the smallest decode."""
+        """The programs that serve any request alone: the empty state, the largest prefill, the smallest decode."""
         prefill, decode = self.limits.prefill_buckets[-1], self.limits.decode_buckets[0]
         return [EMPTY, Bucket(prefill, 0), Bucket(0, decode)]
 
     def all_programs(self, *, cached: bool = False) -> list[Key]:
-        """Every one, in the order in which they are wanted.
+        """Return every program, in the order in which they are wanted.
 
         Args:
             cached: whether prompts are expected that are cached but for a little.
@@ -69,18 +73,25 @@ class Blueprint:
         first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
         return list(dict.fromkeys([*first, GATHER, ENTER, *largest]))
 
+    def program_keys(self) -> Callable[[Key], ProgramKey]:
+        """Return a function that makes the key of a program. Its first call reads the settings of JAX, for all keys."""
+        config, programs, target = self.checkpoint.config, self.programs, Target.of([self.device])
+        build = cache(lambda: Build.of(config, target))
+        return lambda key: ProgramKey.of(build(), program_name(key), programs.statics, programs.arguments(key))
+
     def snapshot_key(self) -> SnapshotKey:
-        """What makes cached pages valid; the weight files are looked at.
+        """Return the key of cached pages; the weight files are looked at.
 
         Raises:
             OSError: one of them cannot be read.
         """
-        return SnapshotKey.of(
-            self.checkpoint.config,
-            weights_fingerprint(self.checkpoint.files),
-            self.dtype.name,
-            self.limits.page_size,
-            self.programs.page.shape,
-            self.programs.page.dtype.name,
-            self.programs.platform,
+        page = self.programs.page
+        return SnapshotKey(
+            model=repr(self.checkpoint.config),
+            weights=weights_fingerprint(self.checkpoint.files),
+            dtype=self.dtype.name,
+            page_size=str(self.limits.page_size),
+            page=f"{page.dtype.name}{list(page.shape)}",
+            code=code_digest(),
+            platform=self.device.platform,
         )

@@ -1,1 +1,1 @@
-"""What outlives the process: private, sealed entries on disk, and the snapshots that are made of them."""
+"""The storage that outlives the process: private, sealed entries on disk, and snapshots that are made of them."""

@@ -1,5 +1,6 @@
-"""The cache directory, and writing files into it so that no reader ever sees half of one."""
+"""The cache directory, which is this user's alone, and files in it, of which no reader ever sees a half."""
 
+import errno
 import os
 import stat
 import tempfile
@@ -12,7 +13,7 @@ from rekindle.errors import StorageError, UnsafeStorage
 
 
 def cache_dir(*parts: str) -> Path:
-    """The cache directory, or a directory inside it; made, with mode 0700, where it is missing.
+    """Return the cache directory, or a directory inside it; make it, with mode 0700, where it is missing.
 
     Its place is the environment variable REKINDLE_CACHE, else the platform's cache directory for this user.
     Compiled programs are loaded from it, so a directory that somebody else could write to is refused.
@@ -22,14 +23,55 @@ def cache_dir(*parts: str) -> Path:
 
     Raises:
         StorageError: a directory cannot be made.
-        UnsafeStorage: it belongs to another user, or is writable by others.
+        UnsafeStorage: a directory belongs to another user, or is writable by others.
     """
     path = _root()
-    _make_private(path)
-    for part in parts:
-        path = path / part
-        _make_private(path)
+    try:
+        for part in ("", *parts):
+            path /= part
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            require_private(path.resolve())
+    except OSError as error:
+        raise StorageError(
+            f"the cache directory {path} cannot be made ({error.strerror}): "
+            "set REKINDLE_CACHE to a directory that you can write to"
+        ) from error
     return path
+
+
+def make_private(path: Path) -> None:
+    """Make a directory with mode 0700 where it is missing, and check that it is private.
+
+    Raises:
+        OSError: it cannot be made.
+        UnsafeStorage: it belongs to another user, or is writable by others.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_private(path)
+
+
+def require_private(path: Path) -> None:
+    """Check that a directory or file is this user's, and that nobody else can write to it.
+
+    Raises:
+        OSError: there is nothing, or it is neither a directory nor a file, such as a link.
+        UnsafeStorage: it belongs to another user, or is writable by others.
+    """
+    status = path.lstat()
+    if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
+        raise OSError(errno.EINVAL, "neither a directory nor a file", str(path))
+    if not hasattr(os, "getuid"):  # Windows keeps the user's directories apart by access lists, not by mode bits
+        return
+    if status.st_uid != os.getuid():
+        raise UnsafeStorage(
+            f"{path} belongs to user {status.st_uid}, but this process runs as {os.getuid()} and loads nothing that "
+            "another user can change: delete it, or set REKINDLE_CACHE to a directory of your own"
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UnsafeStorage(
+            f"{path} is writable by others (mode {stat.S_IMODE(status.st_mode):04o}), who could plant programs in it: "
+            f"delete it, or run `chmod -R go-w {path}` if nobody else can have changed it"
+        )
 
 
 @contextmanager
@@ -51,7 +93,18 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a directory, outlast a power cut, where the system can."""
+    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _root() -> Path:
@@ -61,37 +114,3 @@ def _root() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("rekindle", appauthor=False)
-
-
-def _make_private(path: Path) -> None:
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.stat()
-    except OSError as error:
-        raise StorageError(
-            f"the cache directory {path} cannot be made ({error.strerror}): "
-            "set REKINDLE_CACHE to a directory that you can write to"
-        ) from error
-    if not hasattr(os, "getuid"):  # Windows keeps the user's directories apart by access lists, not by mode bits
-        return
-    if status.st_uid != os.getuid():
-        raise UnsafeStorage(
-            f"the cache directory {path} belongs to user {status.st_uid}, but this process runs as {os.getuid()}: "
-            "set REKINDLE_CACHE to a directory of your own"
-        )
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UnsafeStorage(
-            f"the cache directory {path} is writable by others (mode {stat.S_IMODE(status.st_mode):04o}), who could "
-            f"plant programs there: run `chmod go-w {path}`, or set REKINDLE_CACHE to another directory"
-        )
-
-
-def _sync_directory(path: Path) -> None:
-    """Make a rename in the directory outlast a power cut, where the system can."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,7 +1,7 @@
 """Entries of a store on disk: directories of arrays that Orbax wrote, each sealed by a list of all that is in it.
 
-An entry is written under a temporary name and never changed after it has its own. What is read was first found to be
-this user's alone, and then, byte for byte, what was written.
+An entry is written under a temporary name, and never changes once it has its own. Before an entry is read, its files
+are checked to be this user's alone and to be, byte for byte, as they were written.
 """
 
 import errno
@@ -13,18 +13,22 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from rekindle.concurrency.threads import ending, storing
-from rekindle.errors import UnsafeStorage
-from rekindle.store.directory import atomic_write
+from rekindle.store.directory import atomic_write, require_private, sync
 
-Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
+Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = dict[str, Array]
 Header = dict[str, Any]
-"""What a store says about an entry; JSON."""
+"""What a store says about an entry, as JSON."""
+Identity = tuple[int, int]
+"""The inode of an entry, and when that last changed."""
 
 SEAL: Final = "seal.json"
 ARRAYS: Final = "arrays"
@@ -32,75 +36,68 @@ WRITING: Final = ".writing-"
 REMOVING: Final = ".removing-"
 SPARE_BYTES: Final = 1 << 20
 LARGE_BYTES: Final = 64 << 10
-"""Of files from this length on, a seal may know the length alone."""
+"""A seal may hold the length alone of files that are at least this long."""
 LEFT_BEHIND_SECONDS: Final = 3600
-"""A temporary directory this old has lost its process."""
+"""A temporary directory of this age was left behind by a process that was killed."""
 
 
 class Damaged(Exception):
-    """An entry is not as it was written. For the store, which drops it: a user only sees the warning."""
+    """An entry is not as it was written. The store that reads it drops it with a warning."""
 
 
-def write_temporary(
-    store: Path, header: Header, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]], *, singly: bool = False
-) -> Path:
-    """A whole, sealed and flushed entry that has no name yet.
+@contextmanager
+def written(store: Path, header: Header, arrays: Mapping[str, Array], *, singly: bool = False) -> Iterator[Path]:
+    """Write, seal and flush an entry without a name; remove it at the end of the block if it was not published.
 
-    Not for an event loop's thread: Orbax would patch the loop.
+    Do not call this on an event loop's thread, because Orbax would patch the loop.
 
     Args:
         store: the directory of the store.
         header: see `Header`.
-        arrays: by name.
-        singly: for arrays that are read one by one. They are not compressed, and the seal knows large files by their
-            length alone: the store checks each array against a digest of its own.
+        arrays: the entry's arrays by name.
+        singly: whether the arrays are read one by one. Then they are not compressed, and the seal holds the length
+            alone of large files, because the store checks each array against a digest of its own.
 
-    Returns:
-        The entry, inside of `store`; the caller gives it its name, or removes it.
+    Yields:
+        the entry's path inside of `store`, for `publish`.
 
     Raises:
-        OSError: there is no room for it, or it cannot be written; also whatever Orbax raises then.
+        OSError: there is no room for it, or it cannot be written. Orbax may raise other errors then.
     """
     with storing:
         if ending():
             raise OSError("the process ends")
-        return _written(store, header, arrays, singly)
-
-
-def _written(store: Path, header: Header, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]], singly: bool) -> Path:
-    _require_room(store, sum(array.nbytes for array in arrays.values()))
-    temporary = Path(tempfile.mkdtemp(dir=store, prefix=WRITING))
-    try:
-        _save(temporary / ARRAYS, arrays, compressed=not singly)
-        files = _closed(temporary)
-        seals = {name: _fingerprint(path, not singly or _size(path) < LARGE_BYTES) for name, path in files.items()}
-        body = json.dumps({"header": header, "files": seals})
-        with atomic_write(temporary / SEAL) as file:
-            file.write(f"{_digest(body.encode())}\n{body}".encode())
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return temporary
+        _require_room(store, sum(array.nbytes for array in arrays.values()))
+        temporary = Path(tempfile.mkdtemp(dir=store, prefix=WRITING))
+        try:
+            _save(temporary / ARRAYS, arrays, compressed=not singly)
+            files = _closed(temporary)
+            seals = {name: _fingerprint(path, not singly or _size(path) < LARGE_BYTES) for name, path in files.items()}
+            body = json.dumps({"header": header, "files": seals})
+            with atomic_write(temporary / SEAL) as file:
+                file.write(f"{_digest(body.encode())}\n{body}".encode())
+            yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def publish(temporary: Path, entry: Path) -> None:
-    """Give an entry its name; where another process was faster, its entry stays."""
+    """Give an entry its name. If another process was faster, that process's entry stays."""
     try:
         temporary.rename(entry)
     except OSError:
         if not entry.exists():
             raise
-        shutil.rmtree(temporary, ignore_errors=True)
-    _sync(entry.parent)
+    sync(entry.parent)
 
 
 def verified(entry: Path) -> Header:
-    """The header of an entry whose every byte is as written, but for large files of arrays that are read one by one.
+    """Check every byte of an entry, but for large files of arrays that are read one by one, and return its header.
 
     Raises:
-        FileNotFoundError: there is no such entry.
+        OSError: the entry is gone, or holds something else than files and directories.
         UnsafeStorage: it belongs to another user, or is writable by others.
-        Damaged: it is something else than what was written.
+        Damaged: it is not as it was written.
     """
     found = _private_files(entry)
     header, files = _unsealed(entry)
@@ -114,17 +111,20 @@ def verified(entry: Path) -> Header:
 
 
 def header_of(entry: Path) -> Header:
-    """The header alone, which is as it was written; the rest may not be.
+    """Check an entry's seal, and return its header. The rest of the entry may be damaged.
 
     Raises:
-        As `verified`.
+        OSError, UnsafeStorage, Damaged: as `verified`.
     """
     _private_files(entry)
     return _unsealed(entry)[0]
 
 
 def arrays_of(entry: Path, names: Sequence[str] | None = None) -> Arrays:
-    """All arrays of a verified entry, or some of them. Not for an event loop's thread: Orbax would patch the loop."""
+    """Read all arrays of a verified entry, or those with the given names.
+
+    Do not call this on an event loop's thread, because Orbax would patch the loop.
+    """
     import orbax.checkpoint as ocp
 
     wanted = ocp.args.PyTreeRestore()
@@ -137,7 +137,7 @@ def arrays_of(entry: Path, names: Sequence[str] | None = None) -> Arrays:
 
 
 def remove(entry: Path) -> None:
-    """Take an entry away at once, and then delete it; nothing happens where it cannot be taken away or is gone."""
+    """Rename an entry, so that it is gone at once, and then delete it. Do nothing if it cannot be renamed."""
     gone = entry.with_name(f"{REMOVING}{entry.name}-{os.urandom(4).hex()}")
     try:
         entry.rename(gone)
@@ -150,7 +150,7 @@ def remove(entry: Path) -> None:
 
 
 def remove_left_behind(store: Path, older_than: float = LEFT_BEHIND_SECONDS) -> None:
-    """Delete what processes that were killed while they wrote or removed an entry left behind."""
+    """Delete what was left behind by processes that were killed while they wrote or removed an entry."""
     for child in store.iterdir():
         if child.name.startswith((WRITING, REMOVING)):
             try:
@@ -161,13 +161,23 @@ def remove_left_behind(store: Path, older_than: float = LEFT_BEHIND_SECONDS) -> 
                 shutil.rmtree(child, ignore_errors=True)
 
 
-def size_of(entry: Path) -> int:
-    """Bytes of all its files; 0 for one that is gone."""
-    return sum(_size(path) for path in _below(entry))
+def size_of(directory: Path) -> int:
+    """Return the bytes of all files below a directory; 0 if it is gone."""
+    return sum(_size(path) for path in _below(directory))
 
 
-def identity(entry: Path) -> tuple[int, int] | None:
-    """Another one for each entry that has had this name; None where there is none."""
+def bytes_of(entry: Path) -> int:
+    """Return the bytes of an entry on disk; 0 if it is gone. Its files never change, so they are measured once."""
+    return _bytes_of(entry, identity(entry))
+
+
+@lru_cache(maxsize=1 << 16)
+def _bytes_of(entry: Path, _: Identity | None) -> int:
+    return size_of(entry)
+
+
+def identity(entry: Path) -> Identity | None:
+    """Return what tells an entry from all others that had the same name; None if there is none."""
     try:
         status = entry.lstat()
     except OSError:
@@ -176,7 +186,7 @@ def identity(entry: Path) -> tuple[int, int] | None:
 
 
 def last_used(entry: Path) -> int:
-    """Nanoseconds since the epoch; 0 for an entry that is gone or has no seal."""
+    """Return when an entry was last used, in nanoseconds since the epoch; 0 if it is gone or has no seal."""
     try:
         return (entry / SEAL).stat().st_mtime_ns
     except OSError:
@@ -184,7 +194,7 @@ def last_used(entry: Path) -> int:
 
 
 def mark_used(entry: Path) -> None:
-    """It was used now. In a store that cannot be written to, nobody will want to know."""
+    """Note that an entry is used now. Do nothing if the store cannot be written to: nothing is evicted there."""
     now = time.time_ns()
     try:
         os.utime(entry / SEAL, ns=(now, now))
@@ -192,41 +202,16 @@ def mark_used(entry: Path) -> None:
         return
 
 
-def require_private(path: Path) -> None:
-    """See that a directory or file is this user's, is no link, and can be written to by nobody else.
-
-    Raises:
-        FileNotFoundError: there is nothing.
-        UnsafeStorage: it belongs to another user, or is writable by others.
-        Damaged: it is neither a directory nor a file.
-    """
-    status = path.lstat()
-    if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
-        raise Damaged(f"{path.name} is neither a directory nor a file")
-    if not hasattr(os, "getuid"):  # Windows keeps the user's directories apart by access lists, not by mode bits
-        return
-    if status.st_uid != os.getuid():
-        raise UnsafeStorage(
-            f"{path} belongs to user {status.st_uid}, but this process runs as {os.getuid()}, and will load nothing "
-            "from it: delete it, or set REKINDLE_CACHE to a directory of your own"
-        )
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UnsafeStorage(
-            f"{path} is writable by others (mode {stat.S_IMODE(status.st_mode):04o}), who could plant what they like: "
-            f"delete it, or run `chmod -R go-w {path}` if nobody else could have changed it"
-        )
-
-
 def import_orbax() -> None:
-    """Import it, which every entry needs and which takes a moment.
+    """Import Orbax, which takes a moment and which every entry needs.
 
-    To be done while nobody else does anything: in Python 3.11 an import can fail because another thread parses code,
-    as a notebook does before each cell.
+    Call this while no other thread parses code, as a notebook does before each cell: in Python 3.11 that can make an
+    import fail.
     """
     import orbax.checkpoint  # noqa: F401
 
 
-def _save(path: Path, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]], compressed: bool) -> None:
+def _save(path: Path, arrays: Mapping[str, Array], compressed: bool) -> None:
     import orbax.checkpoint as ocp
 
     with ocp.PyTreeCheckpointer(use_compression=compressed) as checkpointer:
@@ -234,13 +219,13 @@ def _save(path: Path, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]], comp
 
 
 def _require_room(store: Path, needed: int) -> None:
-    """On a full disk Orbax would write pages of tracebacks to stderr. Compressed, an entry takes much less."""
+    """Check for room ahead of Orbax, which would write pages of tracebacks to stderr. Compressed entries need less."""
     if shutil.disk_usage(store).free < needed + SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(store))
 
 
 def _closed(directory: Path) -> dict[str, Path]:
-    """The files below, by relative name; all closed to others, whatever the umask is, and flushed."""
+    """Close all files below to others, whatever the umask is, flush them, and return them by relative name."""
     files = {}
     for path in _below(directory):
         if path.is_dir():
@@ -248,18 +233,18 @@ def _closed(directory: Path) -> dict[str, Path]:
         else:
             path.chmod(0o600)
             files[path.relative_to(directory).as_posix()] = path
-        _sync(path)
+        sync(path)
     return files
 
 
 def _below(directory: Path) -> Iterator[Path]:
-    """All directories and files below, links as they are; it minds nothing that another process takes away."""
+    """Yield all directories and files below; follow no link, and ignore what another process removes meanwhile."""
     for parent, directories, files in os.walk(directory):
         yield from (Path(parent, name) for name in (*directories, *files))
 
 
 def _private_files(entry: Path) -> dict[str, Path]:
-    """The files below, by relative name, after a look at every one of them and every directory."""
+    """Check that every file and directory of an entry is private, and return the files by relative name."""
     require_private(entry)
     files = {}
     for path in _below(entry):
@@ -278,7 +263,7 @@ def _unsealed(entry: Path) -> tuple[Header, dict[str, list[int | str]]]:
     try:
         seal = json.loads(body)
         return seal["header"], seal["files"]
-    except (ValueError, TypeError, KeyError) as error:  # an honest seal, but not one of ours
+    except (ValueError, TypeError, KeyError) as error:  # sealed, but not by this module
         raise Damaged(f"{SEAL} is of an unknown form") from error
 
 
@@ -299,14 +284,3 @@ def _size(path: Path) -> int:
     except FileNotFoundError:
         return 0
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
-
-
-def _sync(path: Path) -> None:
-    """Make a file's content, or a directory's names, outlast a power cut, where the system can."""
-    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

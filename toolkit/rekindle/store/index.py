@@ -1,4 +1,4 @@
-"""Which pages the segments of a snapshot hold, and where."""
+"""The index of a snapshot: which pages its segments hold, and where."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from rekindle.store.segments import Segment, SegmentPage
 
 @dataclass(slots=True)
 class _Copies:
-    """A page, and where it is stored: its place in each segment, by the segment's name. Two processes may store one."""
+    """A page and its place in each segment that holds it, by the segment's name; two processes may store one page."""
 
     record: int
     page: SegmentPage
@@ -18,7 +18,7 @@ class _Copies:
 
 
 class SnapshotIndex:
-    """The pages of all known segments, each under a record number of this process, which no other page ever gets."""
+    """The pages of all known segments, each with a record number that this process gives to no other page."""
 
     def __init__(self) -> None:
         self.segments: dict[str, Segment] = {}
@@ -26,12 +26,8 @@ class SnapshotIndex:
         self._digests: dict[int, str] = {}
         self._numbers = count()
 
-    def __len__(self) -> int:
-        """How many pages there are."""
-        return len(self._copies)
-
     def add(self, segment: Segment) -> None:
-        """Take in a segment."""
+        """Add a segment."""
         self.segments[segment.path.name] = segment
         for place, page in enumerate(segment.pages):
             copies = self._copies.get(page.digest)
@@ -41,7 +37,7 @@ class SnapshotIndex:
             copies.places[segment.path.name] = place
 
     def discard(self, name: str) -> list[int]:
-        """Forget a segment, if it is known; the records of the pages that no other segment holds."""
+        """Forget a segment, if it is known; return the records of the pages that no other segment holds."""
         segment = self.segments.pop(name, None)
         lost = []
         for digest in {page.digest: None for page in segment.pages} if segment is not None else ():
@@ -53,19 +49,19 @@ class SnapshotIndex:
         return lost
 
     def record_of(self, digest: str) -> int | None:
-        """Of a page, if it is stored."""
+        """Return the record of a page; None if it is not stored."""
         copies = self._copies.get(digest)
         return None if copies is None else copies.record
 
     def find(self, record: int) -> tuple[Segment, int] | None:
-        """A segment that holds a page, and the page's place there."""
+        """Return a segment that holds a page, and the page's place there; None if it is not stored."""
         if record not in self._digests:
             return None
         name, place = next(iter(self._copies[self._digests[record]].places.items()))
         return self.segments[name], place
 
     def pages(self) -> list[StoredPage]:
-        """All pages whose whole prefix is stored, parents before children."""
+        """Return all pages whose whole prefix is stored, parents before children."""
         children: dict[str, list[_Copies]] = {}
         for copies in self._copies.values():
             children.setdefault(copies.page.parent, []).append(copies)
@@ -80,7 +76,7 @@ class SnapshotIndex:
         return found
 
     def prefixes(self, records: Iterable[int]) -> list[Segment]:
-        """The segments of these pages and of all above them that are stored, those nearest to a root first."""
+        """Return the segments of these pages and of all stored pages above them, those nearest to a root first."""
         seen: set[str] = set()
         ordered: list[str] = []
         for record in records:
@@ -96,5 +92,5 @@ class SnapshotIndex:
 
 
 def root_digest(namespace: str) -> str:
-    """The parent of a namespace's first pages."""
+    """Return the digest of the parent of a namespace's first pages."""
     return digest_below(b"root", namespace.encode()).hex()

@@ -1,4 +1,4 @@
-"""What a session found of earlier ones, as its user sees it."""
+"""The report of what a session found of earlier ones."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -18,25 +18,25 @@ MEANT: Final = {
     "packages": "versions of what compiles",
     "host_cpu": "the CPU that is compiled for",
 }
-"""What parts are, where their names do not say it."""
+"""The meanings of parts of keys whose names do not say them."""
 
 NOTHING: Final = "(nothing)"
-"""The value of a part that is empty."""
+"""The word for the value of a part that is empty."""
 LONGEST = 80
-"""Characters of a value that is said; `Restored.differences` has more of it."""
+"""The most characters of a value that are shown; `Restored.differences` has more of it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Restored:
-    """What was warm, from `session.restored`.
+    """The stored programs and pages that a session found, from `session.restored`.
 
     Attributes:
         programs: compiled programs that were loaded from the executable store.
         compiled: programs that had to be compiled.
         nodes: cached pages of prefixes that were found in the snapshot.
-        tokens: tokens in them.
+        tokens: tokens in these pages.
         seconds: from the call of `open` until the session could serve.
-        differences: why what is stored was not used: by the part of its key that differs, (its value here, there).
+        differences: why stored entries were not used: each part of a key that differs, with (its value here, there).
     """
 
     programs: int
@@ -69,15 +69,15 @@ class Restored:
 
 
 def difference_words(part: str, here: str, there: str) -> str:
-    """A part of a key that differs, and how."""
+    """Say which part of a key differs, and how."""
     return f"{part_words(part)}: {_said(there)} there, {_said(here)} here"
 
 
 def part_words(part: str) -> str:
-    """What a part is called, and what it is."""
+    """Return the name of a part of a key, and its meaning."""
     return f"{part} ({MEANT[part]})" if part in MEANT else part
 
 
 def _said(value: str) -> str:
-    """A value as it is, on one line of what can be seen; it comes from a file."""
+    """Return a value on one line, with unseen characters spelled out, since it comes from a file."""
     return markup.one_line(markup.spelled(value), LONGEST) or NOTHING

@@ -1,13 +1,10 @@
-"""Segments of a snapshot on disk: a few pages each, and a header that says which; never changed once they are named."""
+"""Segments of a snapshot on disk: each holds a few pages, and a header that says which; it never changes."""
 
 import hashlib
 import os
-import re
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +12,9 @@ import numpy as np
 
 from rekindle.page import NewPage
 from rekindle.store import entries as disk
+from rekindle.store.entries import Array
 
 PAGES_PER_SEGMENT: Final = 16
-_NAME: Final = re.compile("[0-9a-f]{32}")
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +23,8 @@ class SegmentPage:
 
     Attributes:
         digest, parent, namespace, key: see `StoredPage`.
-        content: the SHA-256 of its bytes.
-        shape, dtype: of its array.
+        content: the SHA-256 of the bytes of the page's array.
+        shape, dtype: of the page's array.
     """
 
     digest: str
@@ -43,11 +38,11 @@ class SegmentPage:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where pages come from.
+    """The model and the key that pages were computed with.
 
     Attributes:
-        model: the name that a person knows it by.
-        parts: of the snapshot's key, by name.
+        model: the name that a person knows the model by.
+        parts: the parts of the snapshot's key, by name.
     """
 
     model: str
@@ -56,13 +51,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment as its header tells.
+    """A segment as its header describes it.
 
     Attributes:
-        path: its directory.
-        origin: of its pages.
+        path: the segment's directory.
+        origin: see `Origin`.
         created: seconds since the epoch.
-        pages: in the order of their arrays.
+        pages: the segment's pages, in the order of their arrays.
     """
 
     path: Path
@@ -72,21 +67,21 @@ class Segment:
 
     @property
     def bytes(self) -> int:
-        """On disk."""
-        return segment_bytes(self.path)
+        """The bytes that the segment takes on disk; 0 if it is gone."""
+        return disk.bytes_of(self.path)
 
 
 def write_segment(directory: Path, origin: Origin, pages: Sequence[NewPage], arrays: Sequence[Array]) -> Segment:
-    """Store pages as one segment. Not for an event loop's thread: Orbax would patch the loop.
+    """Store pages as one segment. Do not call this on an event loop's thread, because Orbax would patch the loop.
 
     Args:
-        directory: of the snapshot.
-        origin: of the pages.
+        directory: the snapshot's directory.
+        origin: the model and the key of the pages.
         pages: see `NewPage`.
-        arrays: the content of each.
+        arrays: the content of each page.
 
     Raises:
-        OSError: there is no room for it, or it cannot be written; also whatever Orbax raises then.
+        OSError: there is no room for it, or it cannot be written. Orbax may raise other errors then.
     """
     told = tuple(_told(page, array) for page, array in zip(pages, arrays, strict=True))
     header = asdict(origin) | {
@@ -94,38 +89,38 @@ def write_segment(directory: Path, origin: Origin, pages: Sequence[NewPage], arr
         "pages": [asdict(page) | {"key": page.key.hex()} for page in told],
     }
     named = {str(place): array for place, array in enumerate(arrays)}
-    temporary = disk.write_temporary(directory, header, named, singly=True)
     path = directory / os.urandom(16).hex()
-    try:
+    with disk.written(directory, header, named, singly=True) as temporary:
         disk.publish(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return Segment(path, origin, header["created"], told)
 
 
 def open_segment(path: Path) -> Segment:
-    """A segment whose header is as it was written; the rest may not be.
+    """Return a segment whose header is as it was written. The rest of the segment may be damaged.
 
     Raises:
-        FileNotFoundError: it is gone.
+        OSError: it is gone, or holds something else than files and directories.
         UnsafeStorage: it belongs to another user, or is writable by others.
-        Damaged: its header is something else than what was written.
+        Damaged: its header is not as it was written.
     """
     header = disk.header_of(path)
     try:
         origin = Origin(str(header["model"]), {str(name): str(part) for name, part in header["parts"].items()})
         return Segment(path, origin, float(header["created"]), tuple(map(_page, header["pages"])))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # an honest seal, but not one of ours
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # sealed, but not by this module
         raise disk.Damaged("its header is of an unknown form") from error
 
 
 def read_pages(segment: Segment, places: Sequence[int]) -> list[Array]:
-    """The content of some of its pages, in one go. Not for an event loop's thread: Orbax would patch the loop.
+    """Read some pages of a segment. Do not call this on an event loop's thread, because Orbax would patch the loop.
+
+    Args:
+        segment: the segment, whose header was read.
+        places: the positions of the pages in `segment.pages`.
 
     Raises:
-        As `open_segment`, and also Damaged where a page is not what the segment's header says, and whatever Orbax
-        raises when it reads something else than it wrote.
+        OSError, UnsafeStorage: as `open_segment`.
+        Damaged: a page is not as the segment's header says. Orbax may raise other errors then.
     """
     disk.verified(segment.path)
     arrays = disk.arrays_of(segment.path, [str(place) for place in places])
@@ -135,20 +130,6 @@ def read_pages(segment: Segment, places: Sequence[int]) -> list[Array]:
         if (array.shape, str(array.dtype), _content(array)) != (page.shape, page.dtype, page.content):
             raise disk.Damaged(f"page {place} is not as it was written")
     return found
-
-
-def segment_paths(directory: Path) -> list[Path]:
-    """Of all segments of a snapshot; what else lies in its directory is left alone."""
-    try:
-        return [path for path in directory.iterdir() if _NAME.fullmatch(path.name)]
-    except OSError:  # it is not there, or is no directory, or cannot be read
-        return []
-
-
-@lru_cache(maxsize=1 << 16)
-def segment_bytes(path: Path) -> int:
-    """What a segment takes on disk. It never changes, and its name is never given again."""
-    return disk.size_of(path)
 
 
 def _told(page: NewPage, array: Array) -> SegmentPage:
@@ -170,5 +151,5 @@ def _page(fields: dict[str, Any]) -> SegmentPage:
 
 
 def _content(array: Array) -> str:
-    """Of the bytes alone: hashlib takes no bfloat16."""
+    """Return a digest of an array's bytes, since hashlib takes no bfloat16."""
     return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()

@@ -1,13 +1,13 @@
-"""What makes a snapshot's pages valid, named part by part, and the identity of weight files without reading them."""
+"""The key that makes the pages of a snapshot valid, and the identity of weight files without reading all of them."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from rekindle.store.validity import Difference, code_digest
+from rekindle.store.validity import StoreKey
 
 FIRST_BYTES: Final = 1 << 20
 LAST_BYTES: Final = 64 << 10
@@ -16,16 +16,16 @@ SAMPLE_BYTES: Final = 4 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotKey:
-    """Pages are used only where every part is as it was when they were computed.
+class SnapshotKey(StoreKey):
+    """The key of all pages of one snapshot.
 
     Attributes:
-        model: the decoder's config.
+        model: the decoder's config, as its repr.
         weights: see `weights_fingerprint`.
-        dtype: of the computation.
-        page_size: in tokens.
-        page: shape and dtype of a page as it is stored.
-        code: of this package's own sources.
+        dtype: the dtype of the computation.
+        page_size: tokens of a page.
+        page: dtype and shape of a page over all layers, as it is stored.
+        code: see `code_digest`.
         platform: "cpu", "gpu" or "tpu".
     """
 
@@ -37,62 +37,19 @@ class SnapshotKey:
     code: str
     platform: str
 
-    @classmethod
-    def of(
-        cls,
-        model: object,
-        weights: str,
-        dtype: str,
-        page_size: int,
-        page_shape: Sequence[int],
-        page_dtype: str,
-        platform: str,
-    ) -> "SnapshotKey":
-        """The key of what this process computes.
-
-        Args:
-            model: the decoder's config; its repr is part of the key.
-            weights: what `weights_fingerprint` says of its files.
-            dtype: of the computation.
-            page_size: in tokens.
-            page_shape: of one page over all layers, as it is stored.
-            page_dtype: the same.
-            platform: "cpu", "gpu" or "tpu".
-        """
-        return cls(
-            model=repr(model),
-            weights=weights,
-            dtype=dtype,
-            page_size=str(page_size),
-            page=f"{page_dtype}{list(page_shape)}",
-            code=code_digest(),
-            platform=platform,
-        )
-
     def parts(self) -> dict[str, str]:
-        """Every part by name."""
+        """See `StoreKey`."""
         return asdict(self)
-
-    @property
-    def digest(self) -> str:
-        """64 hexadecimal digits that differ where any part does."""
-        return hashlib.sha256(json.dumps(self.parts(), sort_keys=True).encode()).hexdigest()
-
-    def explain(self, other: "SnapshotKey | Mapping[str, str]") -> dict[str, Difference]:
-        """The parts that differ, each with its value here and in `other`, which may be the parts of a stored key."""
-        mine, theirs = self.parts(), other.parts() if isinstance(other, SnapshotKey) else other
-        pairs = {name: (mine.get(name, ""), theirs.get(name, "")) for name in (*mine, *theirs)}
-        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def weights_fingerprint(files: Sequence[Path]) -> str:
-    """The identity of weight files, from their names, sizes, times of change, and samples of their content.
+    """Return the identity of weight files, from their names, sizes, times of change, and samples of their content.
 
-    Files that were written again or edited in place have another one, even where the samples are the same; so have
-    copies with another time of change, which costs no more than computing pages again.
+    Files that were written again or edited in place have another identity, even where the samples are the same. Copies
+    with another time of change have another one too, which costs no more than computing pages again.
 
     Args:
-        files: all of a model's, in any order.
+        files: all weight files of a model, in any order.
 
     Returns:
         64 hexadecimal digits.
@@ -111,7 +68,7 @@ def weights_fingerprint(files: Sequence[Path]) -> str:
 
 
 def _samples(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """The first bytes, blocks at even distances, and the last bytes; all of a small file."""
+    """Yield the first bytes, blocks at even distances, and the last bytes; of a small file, yield all."""
     if size <= FIRST_BYTES + LAST_BYTES + SAMPLES * SAMPLE_BYTES:
         yield file.read()
         return

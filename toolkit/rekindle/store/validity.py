@@ -1,12 +1,11 @@
-"""Which code runs, and how two keys of what is stored differ.
-
-What a store holds is used only where every part of its key is as it was when it was made.
-"""
+"""The keys that make stored entries valid: which code runs, and how two keys differ."""
 
 import hashlib
+import json
 import os
 import re
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Final
@@ -28,20 +27,41 @@ SOURCES: Final = (
     "rekindle/models/layout.py",
     "rekindle_kernels",
 )
-"""All that `lowering` imports, files and whole packages: any of it may end up in a program."""
+"""The files and packages that `lowering` imports; code of any of them may end up in a program."""
 
 Difference = tuple[str, str]
-"""A part's value here, and there; empty where there is no such part."""
+"""A part's value here, and its value there; either is empty where there is no such part."""
 
 _WHOLE: Final = 80
 _LONGEST: Final = 160
 
 
-def code_digest() -> str:
-    """Of the sources that this process runs.
+class StoreKey(ABC):
+    """The key of a stored entry, which is used only where every part is as it was when the entry was made."""
 
-    Where they were edited since they were imported, nobody can say what runs: the answer is then another one each time,
-    so that nothing stored is used, and nothing that is stored now is ever used again.
+    __slots__ = ()
+
+    @abstractmethod
+    def parts(self) -> dict[str, str]:
+        """Return every part by name."""
+
+    @property
+    def digest(self) -> str:
+        """64 hexadecimal digits that differ where any part does."""
+        return sha256_hex(json.dumps(self.parts(), sort_keys=True).encode())
+
+    def explain(self, stored: Mapping[str, str]) -> dict[str, Difference]:
+        """Return the parts that differ, each with its value here and among the parts of a stored key."""
+        here = self.parts()
+        pairs = {name: (here.get(name, ""), stored.get(name, "")) for name in (*here, *stored)}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def code_digest() -> str:
+    """Return a digest of the sources that this process runs.
+
+    If they were edited since they were imported, nobody knows what runs. The digest is then another one at each call,
+    so that no stored entry is used, and none that is stored now is ever used again.
     """
     now = _digest_of_sources()
     return now if now == _IMPORTED else f"{now} was edited after the import ({os.urandom(8).hex()})"
@@ -76,7 +96,7 @@ def sha256_hex(content: bytes) -> str:
 
 
 def apart(difference: Difference) -> Difference:
-    """For a person: both values without what long ones have in common, and with the first digits of digests."""
+    """Return both values for a person: long ones without what they have in common, digests by their first digits."""
     here, there = difference
     if max(map(len, difference)) > _WHOLE:
         separator = next((mark for mark in ("; ", ", ") if mark in here or mark in there), " ")

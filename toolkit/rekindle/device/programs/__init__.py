@@ -1,1 +1,1 @@
-"""How what is computed is compiled, kept ready, and kept on disk."""
+"""How the computation is compiled, kept ready, and kept on disk."""

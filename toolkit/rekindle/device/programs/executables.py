@@ -1,51 +1,52 @@
-"""The compiled programs of a model in a bounded LRU: found, loaded or compiled, ahead of their first use or at it."""
+"""The compiled programs of a model in a bounded LRU, loaded or compiled ahead of their first use or at it."""
 
 import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 import jax
+from anyio import to_thread
 
+from rekindle import buckets
+from rekindle.buckets import Bucket
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import compiling, soon
 from rekindle.device.programs.lowering import Key, Program, Programs, program_name
-from rekindle.device.programs.shelf import ProgramShelf
+from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.device.programs.workers import Workers
 from rekindle.errors import SessionClosed
 from rekindle.store.validity import Difference
 
 TOLD = 4
-"""Differences of arguments that a warning tells of."""
+"""The most differences of arguments that a warning names."""
 
 
 class Executables:
-    """Keeps programs, and makes those that are asked for on worker threads; safe to use from several threads.
+    """The programs of a model, each made by a worker thread when it is asked for; safe to use from several threads.
 
     Args:
-        programs: how each is lowered.
+        programs: how each program is lowered.
         capacity: programs kept, the least recently used given up first.
-        shelf: where they are loaded from and saved; None for nowhere.
+        store: where programs are loaded from and saved; None for nowhere.
 
     Attributes:
-        weights: the model's arrays, the first argument of every step.
         compilations: programs compiled so far.
         loads: programs loaded from the store so far.
         unexpected: programs compiled that `prepare` should have had ready.
         misses: why programs were not loaded: the parts in which the key of each differs from the stored one most like
-            it, or None where none of its name is stored.
+            it, or None if none of its name is stored.
     """
 
-    def __init__(self, programs: Programs, capacity: int, shelf: ProgramShelf | None = None):
-        self.weights: list[jax.Array] = []
+    def __init__(self, programs: Programs, capacity: int, store: ProgramStore | None = None):
         self.compilations = self.loads = self.unexpected = 0
         self.misses: dict[Key, dict[str, Difference] | None] = {}
         self._programs = programs
         self._capacity = capacity
-        self._shelf = shelf
+        self._store = store
         self._ready: OrderedDict[Key, Program] = OrderedDict()
         self._coming: dict[Key, Future[Program]] = {}
         self._planned: set[Key] = set()
@@ -55,8 +56,39 @@ class Executables:
     def __len__(self) -> int:
         return len(self._ready)
 
+    async def for_step(self, needed: Bucket) -> tuple[Bucket, Program]:
+        """Return the bucket in which a tick shall run, and its program.
+
+        While the program of the needed bucket is being made, a larger bucket serves if its program is ready. If there
+        is none, wait for the first of them.
+        """
+        while self._futures_of([needed]):
+            larger = buckets.larger(self._buckets(), needed)
+            for bucket in (needed, *larger):
+                program = self.find(bucket)
+                if program is not None:
+                    return bucket, program
+            futures = [self.obtain(needed), *self._futures_of(larger)]
+            await to_thread.run_sync(_wait_for_one, futures, abandon_on_cancel=True)
+        return needed, await self.ready(needed)
+
+    async def ready(self, key: Key) -> Program:
+        """Return a program, after a wait if it is not ready."""
+        program = self.find(key)
+        if program is None:
+            program = await to_thread.run_sync(self.obtain(key).result, abandon_on_cancel=True)
+        return program
+
+    async def call(self, key: Key, program: Program, *arguments: Any) -> Any:
+        """Call a program. If it was not made for such arguments, warn and compile one for them, which takes seconds."""
+        try:
+            return program(*arguments)
+        except (TypeError, ValueError):  # so jax refuses what the program was not compiled for, before it runs
+            program = await to_thread.run_sync(self.compile_for, key, arguments, abandon_on_cancel=True)
+            return program(*arguments)
+
     def find(self, key: Key) -> Program | None:
-        """A program if it is ready. The caller's reference keeps it alive whatever is given up."""
+        """Return a program if it is ready. The caller's reference keeps it alive whatever is given up."""
         self._workers.called()
         with self._lock:
             if key in self._ready:
@@ -64,11 +96,11 @@ class Executables:
             return self._ready.get(key)
 
     def prepare(self, keys: Iterable[Key], *, patient: bool = False) -> list[Future[Program]]:
-        """Begin to make these programs, in their order, and say when each is ready.
+        """Begin to make programs, in the order of their keys; each future is done when its program is ready.
 
         Args:
-            keys: of the programs.
-            patient: each begins only when no program was called for a moment, or all the time for seconds.
+            keys: the uses of the programs.
+            patient: whether each begins only when no program was called for a moment, or after seconds of calls.
         """
         if patient:
             self._workers.called()
@@ -78,7 +110,7 @@ class Executables:
             return [self._ask(key, lambda key: self._workers.in_turn(key, patient=patient)) for key in keys]
 
     def obtain(self, key: Key) -> Future[Program]:
-        """A program as soon as can be."""
+        """Make a program as soon as possible, if it is not ready."""
         with self._lock:
             missed = key in self._planned and key not in self._ready and key not in self._coming
             if key in self._coming:
@@ -87,11 +119,6 @@ class Executables:
         if missed:
             self._warn(key, f"it was given up for others: max_executables keeps {self._capacity}")
         return future
-
-    def coming(self, keys: Iterable[Key]) -> list[Future[Program]]:
-        """Those of the programs that are asked for and not ready."""
-        with self._lock:
-            return [self._coming[key] for key in keys if key in self._coming]
 
     def compile_for(self, key: Key, arguments: Sequence[Any]) -> Program:
         """Compile a program for arguments other than it was made for, which takes seconds, and warn of it."""
@@ -108,16 +135,26 @@ class Executables:
         return program
 
     def idle(self) -> Future[None]:
-        """Done once nothing is being made or saved."""
+        """Return a future that is done once nothing is being made or saved."""
         return self._workers.idle()
 
     def stop(self) -> None:
-        """Make nothing more; who waits is told."""
+        """Begin to make nothing more, and fail the futures of what is not begun."""
         with self._lock:
             waiting = [self._coming.pop(key) for key in self._workers.stop()]
             self._capacity = 0
         for future in waiting:
             future.set_exception(SessionClosed("the session was closed before the program was made"))
+
+    def _buckets(self) -> list[Bucket]:
+        """Return the buckets whose programs are ready or being made."""
+        with self._lock:
+            return [key for key in (*self._ready, *self._coming) if isinstance(key, Bucket)]
+
+    def _futures_of(self, keys: Iterable[Key]) -> list[Future[Program]]:
+        """Return the futures of those programs that are being made."""
+        with self._lock:
+            return [self._coming[key] for key in keys if key in self._coming]
 
     def _ask(self, key: Key, begin: Callable[[Key], None]) -> Future[Program]:
         if key in self._ready:
@@ -130,15 +167,11 @@ class Executables:
         return self._coming[key]
 
     def _make(self, key: Key) -> None:
+        """Load or compile a program, hand it to all who wait, and then save it if it was compiled."""
         try:
-            program = self._shelf.load(key) if self._shelf is not None else None
-            loaded = program is not None
+            program, serialized = self._load(key), None
             if program is None:
-                if self._shelf is not None:
-                    self.misses[key] = self._shelf.explain(key)
-                with compiling:
-                    program = self._programs.lowered(key).compile()
-            serialized = self._shelf.serialize(program) if self._shelf is not None and not loaded else None
+                program, serialized = self._compile(key)
         except BaseException as error:
             with self._lock:
                 future = self._coming.pop(key)
@@ -146,16 +179,32 @@ class Executables:
             future.set_exception(error)
             return
         with self._lock:
-            self.loads += loaded
-            self.compilations += not loaded
             self._keep(key, program)
             future = self._coming.pop(key)
         future.set_result(program)
-        if self._shelf is not None and serialized is not None:
+        if self._store is not None and serialized is not None:
             try:
-                self._shelf.save(key, serialized)
+                self._store.save(key, serialized)
             except Exception as error:  # it is made: that it cannot be stored stops nobody
                 warnings.warn(f"the program {program_name(key)!r} is not stored: {error}", RuntimeWarning, stacklevel=2)
+
+    def _load(self, key: Key) -> Program | None:
+        program = self._store.load(key) if self._store is not None else None
+        if program is not None:
+            with self._lock:
+                self.loads += 1
+        return program
+
+    def _compile(self, key: Key) -> tuple[Program, Serialized | None]:
+        """Compile a program, and serialize it where it is to be stored, before anybody can call it."""
+        if self._store is not None:
+            self.misses[key] = self._store.explain(key)
+        with compiling:
+            program = self._programs.lowered(key).compile()
+        serialized = self._store.serialize(program) if self._store is not None else None
+        with self._lock:
+            self.compilations += 1
+        return program, serialized
 
     def _keep(self, key: Key, program: Program) -> None:
         self._ready[key] = program
@@ -165,8 +214,8 @@ class Executables:
     def _warn(self, key: Key, reason: str) -> None:
         with self._lock:
             self.unexpected += 1
-            again = self.unexpected > 1
-        if not again:
+            first = self.unexpected == 1
+        if first:
             warnings.warn(
                 f"the program {program_name(key)!r} has to be compiled while requests wait: {reason}",
                 RuntimeWarning,
@@ -175,7 +224,7 @@ class Executables:
 
 
 def wait_for(programs: Sequence[Future[Any]], report: Report) -> None:
-    """Wait until all are ready; the error of one that failed is raised at once."""
+    """Wait until all programs are ready, and report how many are; raise the error of one that failed at once."""
     for done, program in enumerate(programs):
         report(Progress("preparing programs", done, len(programs), "programs"))
         program.result()
@@ -183,7 +232,7 @@ def wait_for(programs: Sequence[Future[Any]], report: Report) -> None:
 
 
 def followed(programs: Sequence[Future[Any]], stored: "Future[None]") -> Feed[Progress]:
-    """The same without waiting: a feed that is closed when all are ready and `stored` is done, or have failed."""
+    """Return a feed of reports as of `wait_for`, closed when `stored` is done and all programs are ready or failed."""
     feed: Feed[Progress] = Feed()
 
     def follow() -> None:
@@ -199,13 +248,20 @@ def followed(programs: Sequence[Future[Any]], stored: "Future[None]") -> Feed[Pr
 
 
 def raise_first(programs: Sequence[Future[Any]]) -> None:
-    """Raise the error of one that failed, if there is one; all are over."""
+    """Raise the error of the first program that failed, if there is one. None of them may still be being made."""
     for program in programs:
         program.result()
 
 
+def _wait_for_one(programs: Sequence[Future[Program]]) -> None:
+    """Wait until one program is ready; raise its error if it failed."""
+    done, _ = wait(programs, return_when=FIRST_COMPLETED)
+    for program in done:
+        program.result()
+
+
 def _differences(expected: dict[str, Any], got: Sequence[Any]) -> Iterator[str]:
-    """Which leaf of which argument has another shape, dtype or sharding."""
+    """Yield which leaf of which argument has another shape, dtype or sharding."""
     for (name, shapes), argument in zip(expected.items(), got, strict=True):
         if str(jax.tree.structure(shapes)) != str(jax.tree.structure(argument)):
             yield f"{name} has another structure"

@@ -1,7 +1,4 @@
-"""What makes a compiled program valid, named part by part, without tracing or lowering anything.
-
-A stored program is used only where every part is as it was when the program was compiled.
-"""
+"""The key that makes a compiled program valid, part by part, without tracing or lowering anything."""
 
 import json
 import os
@@ -18,7 +15,7 @@ from typing import Any, Final
 import jax
 
 from rekindle.models.config import ModelConfig
-from rekindle.store.validity import Difference, code_digest, sha256_hex
+from rekindle.store.validity import StoreKey, code_digest, sha256_hex
 
 JAX_CONFIG: Final = (
     "jax_enable_x64",  # dtypes of everything
@@ -49,14 +46,14 @@ JAX_CONFIG: Final = (
     "jax_error_checking_behavior_divide",  # the same
     "jax_error_checking_behavior_oob",  # the same
 )
-"""Values of `jax.config` that change what is compiled; the others change where, when, or what is logged or refused."""
+"""Values of `jax.config` that change what is compiled; others change where, when, or what is logged or refused."""
 
 XLA_VARIABLES: Final = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 SILENT_FLAGS: Final = ("--xla_dump_",)
-"""Flags that begin like this write files beside the program."""
+"""How flags begin that only write files beside the program."""
 
 PACKAGES: Final = ("jax", "jaxlib", "flax", "numpy")
-"""What traces and lowers, and numpy, which computes the constants."""
+"""Packages that trace and lower, and numpy, which computes the constants."""
 
 PLUGINS: Final = {
     "tpu": ("libtpu",),
@@ -72,7 +69,7 @@ PLUGINS: Final = {
         "nvidia-nvvm",
     ),
 }
-"""Packages whose version matters on a platform, beside those that declare themselves as plugins to jax."""
+"""Packages whose version matters on a platform, beside those that declare themselves as plugins of jax."""
 
 CPU_NAMES: Final = (
     "vendor_id",
@@ -89,15 +86,15 @@ THREAD_VARIABLES: Final = ("NPROC", "PJRT_NPROC")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The devices that programs are compiled for, attached here or not: only what can be known in both cases.
+    """The devices that programs are compiled for, as far as it can be known whether they are attached or not.
 
     Attributes:
         platform: "cpu", "gpu" or "tpu".
-        platform_version: of the runtime, on TPU libtpu's build. Empty on GPU: attached devices give the release of CUDA
-            that the plugin was built with, those that are not give none, and `plugins` says more than that.
+        platform_version: the version of the runtime, on TPU libtpu's build. Empty on GPU, where attached devices give
+            the release of CUDA that the plugin was built with, and others give none; `plugins` says more than that.
         device_kind: the model of the device, on GPU with its compute capability.
-        topology: which devices, in order, and how they are wired: out of how many, and on TPU where.
-        plugins: versions of the packages that compile for them; empty on CPU, where jaxlib does.
+        topology: the devices in order, out of how many they are, and on TPU where they are wired.
+        plugins: versions of the packages that compile for the devices; empty on CPU, where jaxlib does.
         host_cpu: model, features and threads that the CPU compiler reckons with; empty on other platforms.
     """
 
@@ -110,7 +107,7 @@ class Target:
 
     @classmethod
     def of(cls, devices: Sequence[jax.Device]) -> "Target":
-        """Devices of one kind, in the order of the mesh: attached ones, or those of `targets.devices_of`."""
+        """Return the target of devices of one kind, in the mesh's order; attached, or from `targets.devices_of`."""
         first = devices[0]
         return cls(
             platform=first.platform,
@@ -124,13 +121,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What all programs of one session have in common.
+    """The part of the key that all programs of one session have in common.
 
     Attributes:
-        code: of this package's own sources.
+        code: see `code_digest`.
         model: the decoder's config.
-        compiler_options: of `Lowered.compile`.
-        xla_flags: from the environment.
+        xla_flags: flags of the compiler, from the environment.
         jax_config: the values of `JAX_CONFIG`.
         packages, python: versions.
         target: the devices.
@@ -138,7 +134,6 @@ class Build:
 
     code: str
     model: str
-    compiler_options: str
     xla_flags: str
     jax_config: str
     packages: str
@@ -146,14 +141,11 @@ class Build:
     target: Target
 
     @classmethod
-    def of(
-        cls, model: ModelConfig, target: Target, compiler_options: Mapping[str, str | bool | int | float]
-    ) -> "Build":
-        """As this process would compile now; to be asked in the thread that compiles, since jax.config is its own."""
+    def of(cls, model: ModelConfig, target: Target) -> "Build":
+        """Return how this thread would compile now; jax keeps some of its configuration for each thread."""
         return cls(
             code=code_digest(),
             model=repr(model),
-            compiler_options=json.dumps(dict(compiler_options), sort_keys=True),
             xla_flags=_xla_flags(),
             jax_config=" ".join(f"{name}={_configured(name)}" for name in JAX_CONFIG),
             packages=_versions(PACKAGES),
@@ -163,15 +155,15 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramKey:
-    """One program of a build.
+class ProgramKey(StoreKey):
+    """The key of one program.
 
     Attributes:
-        program: its name, such as a bucket's.
-        statics: values that are compiled into it.
-        arguments: its arguments' structure, shapes and dtypes.
-        shardings: where its arguments are, or must be.
-        build: all the rest.
+        program: the program's name, such as a bucket's.
+        statics: values that are compiled into the program.
+        arguments: the structure, shapes and dtypes of the arguments.
+        shardings: where the arguments are, or must be.
+        build: see `Build`.
     """
 
     program: str
@@ -184,12 +176,12 @@ class ProgramKey:
     def of(
         cls, build: Build, program: str, statics: Mapping[str, int | str | bool], arguments: Mapping[str, Any]
     ) -> "ProgramKey":
-        """The key of one program.
+        """Return the key of one program.
 
         Args:
             build: shared by all programs of a session.
-            program: its name.
-            statics: values that are compiled into it and are neither in its name nor in the model's config.
+            program: the program's name.
+            statics: values that are compiled into the program, and are neither in its name nor in the model's config.
             arguments: by name, pytrees of arrays or of `jax.ShapeDtypeStruct`.
         """
         return cls(
@@ -201,22 +193,11 @@ class ProgramKey:
         )
 
     def parts(self) -> dict[str, str]:
-        """Every part by name."""
+        """See `StoreKey`."""
         parts = asdict(self)
         parts |= parts.pop("build")
         parts |= parts.pop("target")
         return parts
-
-    @property
-    def digest(self) -> str:
-        """64 hexadecimal digits that differ where any part does."""
-        return sha256_hex(json.dumps(self.parts(), sort_keys=True).encode())
-
-    def explain(self, other: "ProgramKey | Mapping[str, str]") -> dict[str, Difference]:
-        """The parts that differ, each with its value here and in `other`, which may be the parts of a stored key."""
-        mine, theirs = self.parts(), other.parts() if isinstance(other, ProgramKey) else other
-        pairs = {name: (mine.get(name, ""), theirs.get(name, "")) for name in (*mine, *theirs)}
-        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _short(text: str) -> str:
@@ -224,7 +205,7 @@ def _short(text: str) -> str:
 
 
 def _shapes(tree: Any) -> str:
-    """Readable as far as that is short, and a digest of every leaf's place, shape and dtype."""
+    """Describe the leaves in short, and add a digest of every leaf's place, shape and dtype."""
     leaves, structure = jax.tree.flatten(tree)
     kinds = [f"{leaf.dtype}{list(leaf.shape)}{'~' if getattr(leaf, 'weak_type', False) else ''}" for leaf in leaves]
     return f"{_counted(kinds)} #{_short(f'{structure} {kinds}')}"
@@ -245,7 +226,7 @@ def _kind(device: jax.Device) -> str:
 
 
 def _topology(devices: Sequence[jax.Device]) -> str:
-    """A program names its devices by id, and on TPU is compiled for the way in which all of them are wired."""
+    """Return the ids by which programs name devices, and on TPU how all devices are wired, which is compiled in."""
     places = " ".join(map(_place, devices))
     return places if devices[0].platform == "gpu" else f"{places} of {devices[0].client.device_count()}"
 
@@ -260,12 +241,12 @@ def _place(device: jax.Device) -> str:
 
 
 def _configured(name: str) -> Any:
-    """This thread's value where jax keeps one for each thread, else the process's; None where jax has no such name."""
+    """Return this thread's value if jax keeps one for each thread, else the process's; None if jax has no such name."""
     return getattr(jax.config, name, jax.config.values.get(name))
 
 
 def _xla_flags() -> str:
-    """In their order, since the last of two equal ones counts."""
+    """Return all flags in their order, since the last of two equal ones counts."""
     flags = [flag for name in XLA_VARIABLES for flag in (f"{name}:", *os.environ.get(name, "").split())]
     return " ".join(flag for flag in flags if not flag.startswith(SILENT_FLAGS))
 
@@ -290,7 +271,7 @@ def _version(package: str) -> str:
 
 
 def _host_cpu() -> str:
-    """The compiler takes all features that it finds, and divides work among the threads that it may use."""
+    """Describe the CPU: the compiler uses all features that it finds, and divides work among all its threads."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     limits = "".join(f" {name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ)
     return f"{platform.machine()} {_cpu_model()} {cores} cores{limits}"

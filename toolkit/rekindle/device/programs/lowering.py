@@ -1,4 +1,4 @@
-"""The programs of one model, and how each is lowered: from shapes alone, without weights and without a device."""
+"""The programs of one model, and how each is lowered from shapes alone, without weights and without a device."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,13 +22,13 @@ from rekindle.models.layout import expected_shapes
 from rekindle_kernels.api import choose
 
 Program = Callable[..., Any]
-"""A compiled function; what it takes and returns in new form is donated.
+"""A compiled function; arguments that it returns in new form are donated.
 
 The step of a bucket: `program(weights, pages, slots, packed) -> (pages, slots, outputs)`.
-EMPTY, the device state of an idle engine: `program() -> (pages, slots)`.
-ENTER, which enters a slot: `program(adjustments, slot, packed) -> adjustments`.
-GATHER, which copies a page out of the pool: `program(pages, page_id) -> content`.
-SCATTER, which puts one back into it: `program(pages, page_id, content) -> pages`.
+EMPTY makes the device state of an idle engine: `program() -> (pages, slots)`.
+ENTER enters a slot: `program(adjustments, slot, packed) -> adjustments`.
+GATHER copies a page out of the pool: `program(pages, page_id) -> content`.
+SCATTER copies a page into the pool: `program(pages, page_id, content) -> pages`.
 """
 
 EMPTY: Final = "empty"
@@ -36,12 +36,12 @@ ENTER: Final = "enter"
 GATHER: Final = "gather"
 SCATTER: Final = "scatter"
 Key = Bucket | Literal["empty", "enter", "gather", "scatter"]
-"""What a program is for."""
+"""The use of a program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the shapes of the device state follow from, beside the model; the names are those of `Limits`."""
+    """The sizes that shape the device state, beside the model; the names are those of `Limits`."""
 
     num_pages: int
     page_size: int
@@ -51,7 +51,7 @@ class Sizes:
 
 
 def program_name(key: Key) -> str:
-    """In words, the same in every process."""
+    """Return a program's name in words, the same in every process."""
     return f"step of {key.prefill_tokens}+{key.decode_rows}" if isinstance(key, Bucket) else key
 
 
@@ -62,26 +62,22 @@ class Programs:
         config: the model.
         sizes: of the device state.
         dtype: of weights and pages.
-        platform: "cpu", "gpu" or "tpu", that they are to run on.
+        platform: "cpu", "gpu" or "tpu", which the programs are to run on.
         place: where all arguments are to be; None for the default device.
 
     Attributes:
-        weights: shapes of the model's arrays, in the order in which every step takes them.
-        page: shape of what GATHER gives.
-        platform: as given.
+        statics: values that are compiled into the programs and are not in the model's config, by name.
     """
 
     def __init__(
         self, config: ModelConfig, sizes: Sizes, dtype: jnp.dtype, platform: str, place: Sharding | None = None
     ):
         graph, state = nnx.split(_abstract_decoder(config, dtype))
-        self.weights, treedef = jax.tree.flatten(state)
-        self.platform = platform
-        self._sizes = sizes
+        self._weights, treedef = jax.tree.flatten(state)
         self._place = place
         pool = (sizes.num_pages, 2, config.num_kv_heads, sizes.page_size, config.head_dim)
-        self._dtype = dtype.name
-        self._kernels = kernels = choose(platform, pool, dtype)
+        kernels = choose(platform, pool, dtype)
+        self.statics: dict[str, int | str] = asdict(sizes) | {"dtype": dtype.name, "kernels": kernels}
 
         def empty() -> tuple[Pages, Slots]:
             pages = empty_pages(config, sizes.num_pages, sizes.page_size, dtype, kernels)
@@ -92,25 +88,22 @@ class Programs:
             return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, kernels)
 
         self._pages, self._slots = jax.eval_shape(empty)
-        layer = self._pages[0]
-        self.page = jax.ShapeDtypeStruct((len(self._pages), *layer.shape[1:]), layer.dtype)
-        self._empty = jax.jit(empty, out_shardings=place)
         self._step = jax.jit(run, donate_argnames=("pages", "slots"), static_argnames="bucket")
-        self._enter = jax.jit(enter, donate_argnames="adjustments")
-        self._gather = jax.jit(partial(gather, implementation=kernels))
-        self._scatter = jax.jit(partial(scatter, implementation=kernels), donate_argnames="pages")
+        self._others: dict[str, jax.stages.Wrapped] = {
+            EMPTY: jax.jit(empty, out_shardings=place),
+            ENTER: jax.jit(enter, donate_argnames="adjustments"),
+            GATHER: jax.jit(partial(gather, implementation=kernels)),
+            SCATTER: jax.jit(partial(scatter, implementation=kernels), donate_argnames="pages"),
+        }
 
     @property
-    def statics(self) -> dict[str, int | str]:
-        """What is compiled into programs and does not show in the model's config."""
-        return asdict(self._sizes) | {"dtype": self._dtype, "kernels": self._kernels}
-
-    def layout(self, bucket: Bucket) -> Layout:
-        """Of the packed array that the step of the bucket takes."""
-        return Layout.of(bucket, self._slots)
+    def page(self) -> jax.ShapeDtypeStruct:
+        """The shape and dtype of a page over all layers, as GATHER returns it."""
+        layer = self._pages[0]
+        return jax.ShapeDtypeStruct((len(self._pages), *layer.shape[1:]), layer.dtype)
 
     def arguments(self, key: Key) -> dict[str, Any]:
-        """What the program takes, by name and in order, as shapes."""
+        """Return the shapes of what a program takes, by name and in order."""
         match key:
             case "empty":
                 return {}
@@ -123,29 +116,21 @@ class Programs:
             case "scatter":
                 return {"pages": self._pages, "page_id": np.int32(0), "content": self.page}
             case Bucket():
-                packed = self.layout(key).blank()
-                return {"weights": self.weights, "pages": self._pages, "slots": self._slots, "packed": packed}
+                packed = Layout.of(key, self._slots).blank()
+                return {"weights": self._weights, "pages": self._pages, "slots": self._slots, "packed": packed}
 
     def lowered(self, key: Key, arguments: Sequence[Any] | None = None) -> jax.stages.Lowered:
         """Trace and lower one program, which can take seconds.
 
         Args:
-            key: which one.
-            arguments: to lower it for others than `arguments(key)`.
+            key: the use of the program.
+            arguments: to lower the program for others than `arguments(key)`.
         """
         if arguments is None:
             arguments = jax.tree.map(self._placed, tuple(self.arguments(key).values()))
-        match key:
-            case "empty":
-                return self._empty.lower()
-            case "enter":
-                return self._enter.lower(*arguments)
-            case "gather":
-                return self._gather.lower(*arguments)
-            case "scatter":
-                return self._scatter.lower(*arguments)
-            case Bucket():
-                return self._step.lower(*arguments, bucket=key)
+        if isinstance(key, Bucket):
+            return self._step.lower(*arguments, bucket=key)
+        return self._others[key].lower(*arguments)
 
     def _placed(self, argument: Any) -> Any:
         if self._place is None:
@@ -154,7 +139,7 @@ class Programs:
 
 
 def _abstract_decoder(config: ModelConfig, dtype: jnp.dtype) -> Decoder:
-    """A decoder of shapes."""
+    """Return a decoder whose arrays are shapes."""
     shapes = expected_shapes(config)
 
     def weights(*names: str) -> Any:

@@ -1,4 +1,4 @@
-"""Devices that programs can be compiled for on a machine that has none of them, by name."""
+"""The names of devices for which programs can be compiled on a machine that has none of them."""
 
 import os
 from collections.abc import Mapping
@@ -13,25 +13,25 @@ from jax.experimental.topologies import get_topology_desc
 from rekindle.errors import ConfigError
 
 TPUS: Final[Mapping[str, tuple[int, ...]]] = {"v5e": (1, 1), "v6e": (1, 1), "v5p": (2, 2, 1)}
-"""Generations, each with the chips of its smallest machine along the axes in which they are wired."""
+"""Generations of TPUs, each with the chips of its smallest machine along the axes in which they are wired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What the CUDA compiler asks of a device; all sizes in bytes.
+    """The properties of a device that the CUDA compiler asks for; all sizes in bytes.
 
     Attributes:
-        kind: its name as the driver says it.
+        kind: the device's name as the driver gives it.
         capability: the compute capability.
-        accelerated: it has instructions that later capabilities need not have, as sm_90a.
+        accelerated: whether it has instructions that later capabilities need not have, as sm_90a.
         cores: streaming multiprocessors.
         lanes: float32 units of one core.
-        shared_memory: of one core.
+        shared_memory: shared memory of one core.
         block_memory: shared memory that one block may ask for.
-        cache: the second level.
-        bandwidth: bytes a second of its memory.
-        gigahertz: of the cores.
-        memory: in all.
+        cache: the second level of the cache.
+        bandwidth: of the memory, in bytes a second.
+        gigahertz: the clock of the cores.
+        memory: all memory of the device.
     """
 
     kind: str
@@ -58,7 +58,7 @@ GPUS: Final[Mapping[str, Gpu]] = {
         "NVIDIA A100-SXM4-80GB", (8, 0), False, 108, 64, 167936, 166912, 41943040, 2039040000000, 1.41, 85100068864
     ),
 }
-"""The SXM models; those on PCIe cards have other names, clocks and memories, and programs of their own."""
+"""The SXM models. Models on PCIe cards have other names, clocks and memories, and programs of their own."""
 
 _TPU_MACHINE: Final = {
     "JAX_FORCE_TPU_INIT": "1",  # jax looks for chips
@@ -68,23 +68,23 @@ _TPU_MACHINE: Final = {
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
 _PLUGINS: Final = {"xla_cuda13": 13, "xla_cuda12": 12}
-"""Entry points of the CUDA plugins, and the major version of CUDA of each."""
+"""Entry points of the CUDA plugins, with the major version of CUDA of each."""
 
 
 def devices_of(target: str) -> list[jax.Device]:
-    """The devices of a target, which can be compiled for and do nothing else.
+    """Return the devices of a target, for which programs can be compiled; they can do nothing else.
 
-    For a process of its own, before it asks jax for any device: from then on it has its CPU alone, and the environment
-    of a machine with the target's devices.
+    Call this in a process of its own, before it asks jax for any device. From then on the process has its CPU alone,
+    and the environment of a machine with the target's devices.
 
     Args:
-        target: such as "tpu:v5e:2x2", a machine with chips in this arrangement, or "cuda:h100".
+        target: the name, such as "cuda:h100", or "tpu:v5e:2x2" for a machine with chips in this arrangement.
 
     Returns:
         The devices in the order in which `jax.devices()` has them there.
 
     Raises:
-        ConfigError: an unknown target, or a compiler that is not installed.
+        ConfigError: the target is unknown, or its compiler is not installed.
     """
     platform, _, model = target.partition(":")
     generation, _, arrangement = model.partition(":")
@@ -96,7 +96,7 @@ def devices_of(target: str) -> list[jax.Device]:
 
 
 def known_targets() -> tuple[str, ...]:
-    """A name of each kind of device."""
+    """Return one name for each kind of device."""
     tpus = (f"tpu:{generation}:{'x'.join(map(str, shape))}" for generation, shape in TPUS.items())
     return (*tpus, *(f"cuda:{model}" for model in GPUS))
 
@@ -114,7 +114,7 @@ def _tpus(target: str, topology: str) -> list[jax.Device]:
     _have_no_devices()
     for name, value in _TPU_MACHINE.items():
         os.environ.setdefault(name, value)
-    # Some versions take a host to have at least four chips, unless they are told.
+    # Some versions take a host to have at least four chips, unless they are told otherwise.
     bounds = {"chips_per_host_bounds": [1, 1, 1]} if set(topology.partition(":")[2].split("x")) == {"1"} else {}
     cloud_tpu_init()  # adds to LIBTPU_INIT_ARGS, which are in the key, as it does where there are chips
     try:
@@ -139,7 +139,7 @@ def _gpu(target: str, gpu: Gpu) -> list[jax.Device]:
 
 
 def _description(gpu: Gpu, cuda: int) -> str:
-    """A stream_executor.GpuTargetConfigProto as text. No program of ours calls cuDNN: any version of it will do."""
+    """Return a stream_executor.GpuTargetConfigProto as text. Any version of cuDNN will do, as no program calls it."""
     major, minor = gpu.capability
     return f"""
         platform_name: "CUDA"
@@ -161,7 +161,7 @@ def _description(gpu: Gpu, cuda: int) -> str:
 
 
 def _have_no_devices() -> None:
-    """A plugin that finds no device of its own is an error to jax, and one that finds some would compile for those."""
+    """Hide all devices from jax, which raises an error where there is none, and compiles for it where there is one."""
     jax.config.update("jax_platforms", "cpu")
 
 

@@ -11,18 +11,18 @@ from rekindle.concurrency.threads import Work
 from rekindle.device.programs.lowering import Key
 
 WORKERS = 2
-"""Lowering and loading hold the interpreter about half of the time."""
+"""The number of threads that work in turn; lowering and loading hold the interpreter about half of the time."""
 
 QUIET_SECONDS, PATIENCE_SECONDS = 0.3, 5.0
-"""How long no program is called before the next is made in the background, and how long that is waited for."""
+"""How long no program must be called before a patient one is made, and how long that is waited for at most."""
 
 
 class Workers:
-    """Calls `make` once for each key that it is given, on threads that live as long as there is something to do.
+    """Threads that call `make` once for each key, and live as long as there is something to do.
 
     Args:
-        make: called without a lock held; it must not raise.
-        end: has nothing more made; called when the process ends while something is.
+        make: makes the program of a key; called without a lock held, and must not raise.
+        end: stops the making of programs; called if the process ends meanwhile.
     """
 
     def __init__(self, make: Callable[[Key], None], end: Callable[[], None]):
@@ -35,16 +35,16 @@ class Workers:
         self._lock = threading.Lock()
 
     def called(self) -> None:
-        """A program is being called now: it is not quiet."""
+        """Note that a program is being called now, so that patient work waits."""
         self._called = monotonic()
 
     def now(self, key: Key) -> None:
-        """Make this on a thread of its own."""
+        """Make a program at once, on a thread of its own."""
         with self._lock:
             self._start(partial(self._make, key))
 
     def hurry(self, key: Key) -> None:
-        """The same for one that was put in line, unless it is being made already."""
+        """Make a program that is in line at once, unless it is being made already."""
         with self._lock:
             waiting = next((each for each in self._queue if each[0] == key), None)
             if waiting is not None:
@@ -52,10 +52,11 @@ class Workers:
                 self._start(partial(self._make, key))
 
     def in_turn(self, key: Key, *, patient: bool) -> None:
-        """Make this after those that are in line.
+        """Make a program after those that are in line.
 
         Args:
-            patient: only when no program was called for a moment, or all the time for seconds.
+            key: the use of the program.
+            patient: whether to wait until no program was called for a moment, or until seconds have passed.
         """
         with self._lock:
             self._queue.append((key, patient))
@@ -64,14 +65,14 @@ class Workers:
                 self._start(self._work)
 
     def idle(self) -> "Future[None]":
-        """Done once nothing is being made or in line."""
+        """Return a future that is done once no program is being made or in line."""
         with self._lock:
             if not self._threads and not self._idle.done():
                 self._idle.set_result(None)
             return self._idle
 
     def stop(self) -> list[Key]:
-        """Begin nothing more that is in line; what was."""
+        """Empty the line, and return what was in it."""
         with self._lock:
             waiting = [key for key, _ in self._queue]
             self._queue.clear()
@@ -108,7 +109,7 @@ class Workers:
                 self._make(key)
 
     def _wait_for_quiet(self) -> None:
-        """The compiler uses all cores, and so does a tick."""
+        """Wait until no program is called: the compiler uses all cores, and so does a tick."""
         latest = monotonic() + PATIENCE_SECONDS
         while (left := min(latest, self._called + QUIET_SECONDS) - monotonic()) > 0:
             if self._stopped.wait(left):

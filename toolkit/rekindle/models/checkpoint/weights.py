@@ -34,7 +34,7 @@ def load_weights(
         family: as `rekindle.open` takes it.
 
     Returns:
-        Device arrays, in the order of `Executables.weights`.
+        Device arrays, in the order in which every step takes them.
 
     Raises:
         UnsupportedModel: the other model is of another structure.

@@ -71,7 +71,7 @@ class CacheView:
     more_beginnings: int = field(repr=False)
 
     def __repr__(self) -> str:
-        tiers = ", ".join(f"{pages} {where} ({markup.megabytes(size)})" for _, where, pages, size in self._tiers)
+        tiers = ", ".join(f"{pages} {where} ({markup.size_text(size)})" for _, where, pages, size in self._tiers)
         return "\n".join([f"<rekindle prefix cache: {self._size}; {tiers}>", *(f"  {path!r}" for path in self.hottest)])
 
     @property
@@ -93,7 +93,7 @@ class CacheView:
         return draw(self.runs, self.more_beginnings, title)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        rows = [(name, f"{pages:,}", markup.megabytes(size)) for name, _, pages, size in self._tiers]
+        rows = [(name, f"{pages:,}", markup.size_text(size)) for name, _, pages, size in self._tiers]
         hottest = "<div>found most often:</div>" + markup.listed(map(repr, self.hottest)) if self.hottest else ""
         shown = markup.card(
             "rekindle prefix cache",
