@@ -23,8 +23,8 @@ from rekindle.device.inputs import Layout
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots
 from rekindle.device.step import TickOutputs, step
 from rekindle.models.config import Llama3Scaling, ModelConfig, Rope
-from rekindle.models.decoder import Decoder
-from rekindle.models.layout import EMBEDDING, expected_shapes
+from rekindle.models.decoder import Decoder, expected_shapes
+from rekindle.models.layers import Shapes
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.kernels_gpu import copy_rate
 from tests.bench.say import say
@@ -51,11 +51,11 @@ WARM_STEPS = 3
 
 def random_decoder(config: ModelConfig, dtype: jnp.dtype) -> Decoder:
     """A decoder whose weights are noise, made on the device; it decodes as fast as one that knows something."""
-    shapes = expected_shapes(config)
 
-    def weights(*names: str) -> jax.Array:
-        rows, *rest = (sum(shapes[name][0] for name in names), *shapes[names[0]][1:])
-        key = jax.random.key(len(names[0]))
+    def weights(shapes: Shapes) -> jax.Array:
+        name, (_, *rest) = next(iter(shapes.items()))
+        rows = sum(shape[0] for shape in shapes.values())
+        key = jax.random.key(len(name))
         make = jax.jit(lambda: (0.02 * jax.random.normal(key, (rows, *rest), jnp.float32)).astype(dtype))
         weight: jax.Array = make()
         return weight
@@ -123,7 +123,7 @@ class DecodeBench:
 def bytes_read(config: ModelConfig, rows: int, context: int, dtype: jnp.dtype) -> int:
     """What a decode step has to read: all weights but the embedding, and every row's keys and values."""
     shapes = expected_shapes(config)
-    weights = sum(int(np.prod(shape)) for name, shape in shapes.items() if name != EMBEDDING)
+    weights = sum(int(np.prod(shape)) for name, shape in shapes.items() if name != "model.embed_tokens.weight")
     context_numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim * context
     return (weights + rows * context_numbers) * dtype.itemsize
 

@@ -16,7 +16,7 @@ from rekindle.config import Settings
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig, Rope
-from rekindle.models.layout import expected_shapes
+from rekindle.models.decoder import expected_shapes
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.scheduler.limits import Limits
 from rekindle.store.directory import cache_dir

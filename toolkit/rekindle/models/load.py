@@ -3,8 +3,9 @@
 import mmap
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import jax
@@ -14,7 +15,8 @@ import numpy as np
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.errors import ModelError
 from rekindle.models.config import ModelConfig
-from rekindle.models.decoder import Decoder
+from rekindle.models.decoder import Decoder, abstract_decoder
+from rekindle.models.layers import Shapes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -38,22 +40,17 @@ def load_decoder(
     Raises:
         ModelError: the process is ending.
     """
-    reading: dict[tuple[str, ...], Future[jax.Array]] = {}
-    nothing: jax.Array = jax.device_put(np.zeros((), dtype))
+    _, requests = abstract_decoder(config)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
-
-        def ask(*names: str) -> jax.Array:
-            reading[names] = pool.submit(_joined, tensors, names, dtype)
-            return nothing
-
-        def take(*names: str) -> jax.Array:
-            array = reading.pop(names).result()
-            loaded(len(names))
-            return array
-
         try:
-            Decoder(config, ask)  # asks for all that there is to read, and is dropped
-            return Decoder(config, take)
+            reading = deque(pool.submit(_joined, tensors, tuple(request), dtype) for request in requests)
+
+            def weights(request: Shapes) -> jax.Array:
+                array = reading.popleft().result()
+                loaded(len(request))
+                return array
+
+            return Decoder(config, weights)
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, RuntimeError) and ending():  # it takes nothing to do any more

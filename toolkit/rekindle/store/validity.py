@@ -21,11 +21,9 @@ SOURCES: Final = (
     "rekindle/device/scores.py",
     "rekindle/device/state.py",
     "rekindle/device/step.py",
-    "rekindle/errors.py",
     "rekindle/models/config.py",
     "rekindle/models/decoder.py",
     "rekindle/models/layers.py",
-    "rekindle/models/layout.py",
     "rekindle_kernels",
 )
 """All that `lowering` imports, files and whole packages: any of it may end up in a program."""

@@ -17,8 +17,7 @@ from rekindle.device.inputs import Layout
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
 from rekindle.device.step import step
 from rekindle.models.config import ModelConfig
-from rekindle.models.decoder import Decoder
-from rekindle.models.layout import expected_shapes
+from rekindle.models.decoder import abstract_decoder
 from rekindle_kernels.api import choose
 
 Program = Callable[..., Any]
@@ -74,8 +73,10 @@ class Programs:
     def __init__(
         self, config: ModelConfig, sizes: Sizes, dtype: jnp.dtype, platform: str, place: Sharding | None = None
     ):
-        graph, state = nnx.split(_abstract_decoder(config, dtype))
-        self.weights, treedef = jax.tree.flatten(state)
+        decoder, _ = abstract_decoder(config)
+        graph, state = nnx.split(decoder)
+        leaves, treedef = jax.tree.flatten(state)
+        self.weights = [jax.ShapeDtypeStruct(leaf.shape, dtype) for leaf in leaves]
         self.platform = platform
         self._sizes = sizes
         self._place = place
@@ -151,14 +152,3 @@ class Programs:
         if self._place is None:
             return argument
         return jax.ShapeDtypeStruct(argument.shape, argument.dtype, sharding=self._place)
-
-
-def _abstract_decoder(config: ModelConfig, dtype: jnp.dtype) -> Decoder:
-    """A decoder of shapes."""
-    shapes = expected_shapes(config)
-
-    def weights(*names: str) -> Any:
-        parts = [shapes[name] for name in names]
-        return jax.ShapeDtypeStruct((sum(part[0] for part in parts), *parts[0][1:]), dtype)
-
-    return Decoder(config, weights)

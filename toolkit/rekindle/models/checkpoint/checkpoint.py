@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from rekindle.errors import CheckpointError
 from rekindle.models.config import ModelConfig
+from rekindle.models.decoder import expected_shapes
+from rekindle.models.layers import Shapes
 from rekindle.models.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -41,7 +44,7 @@ class Checkpoint:
 
     Attributes:
         source: where it was opened, for messages.
-        tensors: exactly the names of `layout.expected_shapes(config)`, in the shapes given there (projections are
+        tensors: exactly the names of `expected_shapes(config)`, in the shapes given there (projections are
             (out, in)). Stored floats come in the file's dtype (float32, float16, ml_dtypes.bfloat16), as read-only
             views of the file; quantized ones come as float32.
         eos_ids: the tokens that end an answer; empty when the model names none.
@@ -57,3 +60,20 @@ class Checkpoint:
     tokenizer: Tokenizer | None
     generation_config: Mapping[str, Any]
     files: tuple[Path, ...]
+
+
+def check_shapes(found: Shapes, config: ModelConfig, source: str, remedy: str = "Fetch the model again") -> None:
+    """Compare the shapes in a file's header with those that its config asks for. Further tensors are ignored.
+
+    Raises:
+        CheckpointError: a tensor is missing or has another shape.
+    """
+    expected = expected_shapes(config)
+    missing = [name for name in expected if name not in found]
+    if missing:
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        hint = "; its config says tie_word_embeddings is false" if missing == ["lm_head.weight"] else ""
+        raise CheckpointError(f"{source}: missing {shown}{hint}. {remedy}")
+    for name, shape in expected.items():
+        if found[name] != shape:
+            raise CheckpointError(f"{source}: {name} must have the shape {shape} by its config, got {found[name]}")

@@ -11,11 +11,11 @@ import numpy as np
 from flax import nnx
 
 from rekindle.errors import InvalidRequest, UnsupportedModel
+from rekindle.models.checkpoint.checkpoint import check_shapes
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig
-from rekindle.models.decoder import Decoder
+from rekindle.models.decoder import Decoder, expected_shapes
 from rekindle.models.families import Family
-from rekindle.models.layout import check_layout, expected_shapes
 from rekindle.models.load import load_decoder
 
 Weights = str | PathLike[str] | Mapping[str, Any]
@@ -44,7 +44,7 @@ def load_weights(
     if not isinstance(weights, Mapping | str | PathLike):
         raise InvalidRequest(f"weights must be a model as open() takes it, or a mapping of arrays; got {weights!r:.80}")
     if isinstance(weights, Mapping):
-        check_layout(
+        check_shapes(
             {name: np.shape(array) for name, array in weights.items()}, config, "the given weights", "Give all of them"
         )
         tensors: Mapping[str, Any] = {name: np.asarray(weights[name]) for name in expected_shapes(config)}

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from rekindle.errors import CheckpointError, UnsupportedModel
-from rekindle.models.checkpoint.checkpoint import Array, Checkpoint, LazyTensors
+from rekindle.models.checkpoint.checkpoint import Array, Checkpoint, LazyTensors, check_shapes
 from rekindle.models.checkpoint.gguf.file import GGUFFile, open_gguf_file
 from rekindle.models.checkpoint.gguf.rope import find_scaling
 from rekindle.models.checkpoint.gguf.tokenizer import gguf_tokenizer
+from rekindle.models.decoder import expected_shapes
 from rekindle.models.families import FAMILIES, parse_config
-from rekindle.models.layout import check_layout, expected_shapes
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
@@ -52,7 +52,7 @@ def open_gguf(path: Path) -> Checkpoint:
     file = open_gguf_file(path)
     names = {hf: own for own in file.shapes if (hf := _huggingface_name(own)) is not None}
     config = parse_config(_settings(file, names, source), source)
-    check_layout({name: file.shapes[own] for name, own in names.items()}, config, source)
+    check_shapes({name: file.shapes[own] for name, own in names.items()}, config, source)
     loaders: dict[str, Callable[[], Array]] = {
         name: partial(file.read, names[name]) for name in expected_shapes(config)
     }

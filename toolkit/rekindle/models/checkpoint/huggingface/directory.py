@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rekindle.errors import CheckpointError, ModelNotFound
-from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors
+from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors, check_shapes
 from rekindle.models.checkpoint.huggingface.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.models.checkpoint.huggingface.tokenizer import load_tokenizer
+from rekindle.models.decoder import expected_shapes
 from rekindle.models.families import Family, parse_config
-from rekindle.models.layout import check_layout, expected_shapes
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -37,7 +37,7 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     files = _weight_files(directory)
     owners = {name: file for file in files for name in file.shapes}
     remedy = "Fetch the model again" if family is None else f"Is the given family right, {family}?"
-    check_layout({name: file.shapes[name] for name, file in owners.items()}, config, source, remedy)
+    check_shapes({name: file.shapes[name] for name, file in owners.items()}, config, source, remedy)
     tensors = LazyTensors({name: owners[name].loader(name) for name in expected_shapes(config)})
     generation = _generation_config(directory)
     eos_ids = _eos_ids(generation, settings, source)
