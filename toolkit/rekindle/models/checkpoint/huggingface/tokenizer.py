@@ -1,11 +1,11 @@
 """The tokenizer of a Hugging Face model directory."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rekindle.errors import CheckpointError
+from rekindle.models.checkpoint.huggingface.json_file import read_json
 from rekindle.models.text.tokenizer import Tokenizer, wrap
 
 
@@ -29,24 +29,12 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
         raise CheckpointError(f"{path}: not a readable tokenizer ({error}). Fetch it again") from error
     backend.no_truncation()
     backend.no_padding()
-    settings = _settings(directory / "tokenizer_config.json")
+    settings = read_json(directory / "tokenizer_config.json")
     bos, eos = _token_text(settings.get("bos_token")), _token_text(settings.get("eos_token"))
     if "add_bos_token" in settings or "add_eos_token" in settings:
         # As transformers does: where the config speaks of them, it overrules what tokenizer.json would add.
         wrap(backend, bos if settings.get("add_bos_token") else None, eos if settings.get("add_eos_token") else None)
     return Tokenizer(backend, _chat_template(directory, settings), bos, eos)
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again") from error
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got {type(settings).__name__}")
-    return settings
 
 
 def _token_text(token: Any) -> str | None:
