@@ -19,7 +19,7 @@ from flax import nnx
 
 from rekindle.buckets import Bucket
 from rekindle.config import Settings
-from rekindle.device.inputs import Layout
+from rekindle.device.inputs import InputLayout
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots
 from rekindle.device.step import TickOutputs, step
 from rekindle.models.config import Llama3Scaling, ModelConfig, Rope
@@ -98,9 +98,9 @@ class DecodeBench:
         )
 
     def _inputs(self, done: int) -> jax.Array:
-        layout = Layout.of(self._bucket, self._slots)
-        packed = layout.blank()
-        inputs = layout.split(packed)
+        layout = InputLayout.of(self._bucket, self._slots)
+        packed = layout.padding()
+        inputs = layout.unpack(packed)
         inputs.row_slot[:] = np.arange(self._rows)
         inputs.row_page[:] = self._tables[:, (self._context + done) // self._page_size]
         return jnp.asarray(packed)

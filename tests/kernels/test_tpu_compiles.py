@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from rekindle.buckets import Bucket
-from rekindle.device.inputs import Layout
+from rekindle.device.inputs import InputLayout
 from rekindle.device.state import empty_pages, empty_slots
 from rekindle.device.step import step
 from rekindle.models.config import ModelConfig, Rope
@@ -159,7 +159,7 @@ def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[A
     state = jax.tree.map(lambda weight: Shape(weight.shape, BFLOAT16), state)
     pages = jax.eval_shape(lambda: empty_pages(config, 1025, 64, BFLOAT16, "tpu"))
     slots = jax.eval_shape(lambda: empty_slots(32, 32, config.vocab_size))
-    packed = Layout.of(bucket, slots).blank()
+    packed = InputLayout.of(bucket, slots).padding()
 
     def run(pages: Any, slots: Any, state: Any, packed: Any) -> Any:
         return step(nnx.merge(graph, state), pages, slots, packed, bucket, 5, "tpu")

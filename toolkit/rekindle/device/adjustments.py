@@ -51,26 +51,26 @@ class Adjustments:
         )
 
 
-def blank_entry(vocabulary: int) -> Array:
+def no_adjustments(vocabulary: int) -> Array:
     """A packed entry that changes nothing."""
     packed = np.zeros(2 * vocabulary + RECENT + MAX_BAD_WORDS * MAX_BAD_WORD_TOKENS, np.int32)
     packed[2 * vocabulary :] = -1
     return packed
 
 
-def split_entry(packed: Any, vocabulary: int) -> Any:
+def unpack_adjustments(packed: Any, vocabulary: int) -> Any:
     recent = 2 * vocabulary + RECENT
     return packed[:vocabulary], packed[vocabulary : 2 * vocabulary], packed[2 * vocabulary : recent], packed[recent:]
 
 
-def enter(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
+def enter_slot(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
     """Write the rows of one slot.
 
     Args:
         slot: () int32.
         packed: as `entry` makes it.
     """
-    bias, marks, recent, bad_words = split_entry(packed, adjustments.bias.shape[1])
+    bias, marks, recent, bad_words = unpack_adjustments(packed, adjustments.bias.shape[1])
     return Adjustments(
         bias=adjustments.bias.at[slot].set(lax.bitcast_convert_type(bias, jnp.float32)),
         marks=adjustments.marks.at[slot].set(marks),
@@ -117,7 +117,7 @@ def _ban_words(logits: jax.Array, words: jax.Array, recent: jax.Array) -> jax.Ar
     return logits.at[row, jnp.maximum(last, 0)].min(jnp.where(complete, -jnp.inf, jnp.inf))
 
 
-def record(adjustments: Adjustments, owners: jax.Array, tokens: jax.Array) -> Adjustments:
+def record_tokens(adjustments: Adjustments, owners: jax.Array, tokens: jax.Array) -> Adjustments:
     """Take note of each slot's new token; of every slot, since that costs less than to ask which need it."""
     recent = jnp.concatenate([adjustments.recent[owners, 1:], tokens[:, None]], axis=1)
     return Adjustments(

@@ -51,7 +51,7 @@ def samples_of(bucket: Bucket, max_running: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class InputLayout:
     """Where the fields of `TickInputs` are in the packed array of one bucket."""
 
     bucket: Bucket
@@ -59,7 +59,7 @@ class Layout:
     pages_per_request: int
 
     @classmethod
-    def of(cls, bucket: Bucket, slots: Slots) -> "Layout":
+    def of(cls, bucket: Bucket, slots: Slots) -> "InputLayout":
         """For these slots, arrays or shapes."""
         rows, pages_per_request = slots.page_table.shape
         return cls(bucket, rows - 1, pages_per_request)
@@ -74,7 +74,7 @@ class Layout:
         known = by_token | by_block | by_row | wide
         return {field.name: known.get(field.name, (samples,)) for field in fields(TickInputs)}
 
-    def split(self, packed: A) -> TickInputs[A]:
+    def unpack(self, packed: A) -> TickInputs[A]:
         """Views of the fields inside one packed int32 array, of numpy on the host and of jax inside the program."""
         views, at = {}, 0
         for name, shape in self.shapes().items():
@@ -83,10 +83,10 @@ class Layout:
             at += size
         return TickInputs(**views)
 
-    def blank(self) -> np.ndarray:
+    def padding(self) -> np.ndarray:
         """A packed array in which every row is padding: it belongs to the null slot and the null page."""
         packed = np.zeros(sum(map(math.prod, self.shapes().values())), np.int32)
-        views = self.split(packed)
+        views = self.unpack(packed)
         for slot in (views.block_slot, views.sample_slot, views.chunk_slot, views.row_slot):
             slot[:] = self.max_running
         views.targets[:] = -1

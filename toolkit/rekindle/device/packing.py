@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, QUERY_BLOCK, Bucket
-from rekindle.device.adjustments import END, GENERATED, IN_PROMPT, RECENT, blank_entry, split_entry
-from rekindle.device.inputs import Layout, samples_of
+from rekindle.device.adjustments import END, GENERATED, IN_PROMPT, RECENT, no_adjustments, unpack_adjustments
+from rekindle.device.inputs import InputLayout, samples_of
 from rekindle.device.sampling_rows import COLUMNS, FLOATS
 from rekindle.device.step import TickOutputs
 from rekindle.messages import Dispatched, Plan, Sampled, Scored
@@ -20,10 +20,10 @@ COLDEST = 1e-6
 """Temperatures above 0 and below this are taken as this: float32 has no room for what they would do."""
 
 
-def pack(plan: Plan, layout: Layout) -> Array:
+def pack_plan(plan: Plan, layout: InputLayout) -> Array:
     """A plan as the one array that the step takes. It is new for each tick: the device may still read the last one."""
-    packed = layout.blank()
-    inputs = layout.split(packed)
+    packed = layout.padding()
+    inputs = layout.unpack(packed)
     block = sample = 0
     for place, chunk in enumerate(plan.chunks):
         end, first = block + len(chunk.pages), block * QUERY_BLOCK
@@ -39,7 +39,7 @@ def pack(plan: Plan, layout: Layout) -> Array:
             inputs.sample_index[sample] = first + len(chunk.tokens) - 1
             inputs.sample_slot[sample] = chunk.slot
             inputs.sample_length[sample] = chunk.start + len(chunk.tokens)
-            inputs.sample_params[sample] = packed_row(chunk.completes)
+            inputs.sample_params[sample] = pack_sampling(chunk.completes)
             sample += 1
         block = end
     if plan.rows:
@@ -48,7 +48,7 @@ def pack(plan: Plan, layout: Layout) -> Array:
     return packed
 
 
-def packed_row(request: Request) -> Array:
+def pack_sampling(request: Request) -> Array:
     """A request's row of `SamplingRows`: (COLUMNS,) int32 that holds the bits of the floats."""
     params = request.params
     row = np.zeros(COLUMNS, np.int32)
@@ -71,14 +71,14 @@ def packed_row(request: Request) -> Array:
     return row
 
 
-def entry(request: Request, generated: Sequence[int], vocabulary: int) -> Array:
+def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int) -> Array:
     """A request's rows of `Adjustments`, packed into one int32 array for `enter`.
 
     Args:
         generated: the tokens that it has generated already; it starts again after a preemption.
     """
-    packed = blank_entry(vocabulary)
-    bias, marks, recent, bad_words = split_entry(packed, vocabulary)
+    packed = no_adjustments(vocabulary)
+    bias, marks, recent, bad_words = unpack_adjustments(packed, vocabulary)
     params, bias = request.params, bias.view(np.float32)
     if params.allowed_token_ids is not None:
         bias[:] = -np.inf

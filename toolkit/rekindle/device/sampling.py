@@ -42,20 +42,18 @@ def sample(
 
     def choose() -> jax.Array:
         final = lax.cond(adjusted.any(), changed, lambda: logits)
-        best = first_of_the_largest(final)
+        best = argmax(final)
         chosen: jax.Array = lax.cond(
             drawn.any(), lambda: jnp.where(drawn, _draw(final, rows, positions), best), lambda: best
         )
         return chosen
 
-    greedy = first_of_the_largest(
-        logits
-    )  # outside of any branch, where XLA's CPU backend would run it ten times slower
+    greedy = argmax(logits)  # outside of any branch, where XLA's CPU backend would run it ten times slower
     tokens: jax.Array = lax.cond((drawn | adjusted).any(), choose, lambda: greedy)
     return tokens
 
 
-def first_of_the_largest(values: jax.Array) -> jax.Array:
+def argmax(values: jax.Array) -> jax.Array:
     """The smallest index of each row's maximum, as two plain reductions, which XLA's CPU backend vectorises.
 
     They run along the columns, which is how the last product leaves the logits: nothing is transposed for it.

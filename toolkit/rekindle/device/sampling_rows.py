@@ -38,7 +38,7 @@ class SamplingRows:
 
     @classmethod
     def unpack(cls, packed: jax.Array) -> "SamplingRows":
-        """From (rows, COLUMNS) int32, as `packed_row` writes them."""
+        """From (rows, COLUMNS) int32, as `pack_sampling` writes them."""
         columns = {field.name: packed[:, place] for place, field in enumerate(fields(cls))}
         floats = {name: lax.bitcast_convert_type(columns[name], jnp.float32) for name in FLOATS}
         return cls(**(columns | floats))

@@ -12,7 +12,7 @@ GROUP = 64
 """Prompt tokens scored at a time: the logits of a whole chunk would not fit beside a model."""
 
 
-def columns_of(most: int) -> int:
+def score_columns(most: int) -> int:
     """The width of a packed score with room for `most` alternatives."""
     return 2 + 2 * most
 
@@ -26,14 +26,14 @@ def score(logits: jax.Array, tokens: jax.Array, most: int) -> jax.Array:
         most: how many of the likeliest tokens to give.
 
     Returns:
-        (rows, columns_of(most)) int32: the bits of the token's log-probability, its rank (1 is the likeliest), the
+        (rows, score_columns(most)) int32: the bits of the token's log-probability, its rank (1 is the likeliest), the
         likeliest ids, and the bits of their log-probabilities.
     """
     largest = logits.max(-1, keepdims=True)
     total = jnp.log(jnp.exp(logits - largest).sum(-1, keepdims=True))
     own = jnp.take_along_axis(logits, tokens[:, None], axis=1)
     rank = 1 + (logits > own).sum(-1, dtype=jnp.int32)
-    values, ids = _largest(logits, most)
+    values, ids = _top_k(logits, most)
     own, values = own - largest, values - largest  # before the sum, which is small, so that nothing is rounded away
     packed = [_bits(own - total), rank[:, None], ids, _bits(values - total)]
     return jnp.concatenate(packed, axis=1)
@@ -44,7 +44,7 @@ def score_if(wanted: jax.Array, logits: jax.Array, tokens: jax.Array, most: int)
     scores: jax.Array = lax.cond(
         wanted.any(),
         lambda: score(logits, tokens, most),
-        lambda: jnp.zeros((len(logits), columns_of(most)), jnp.int32),
+        lambda: jnp.zeros((len(logits), score_columns(most)), jnp.int32),
     )
     return scores
 
@@ -61,10 +61,10 @@ def score_prompt(
         most: as in `score`.
 
     Returns:
-        (tokens, columns_of(most)) int32, as `score` gives them; zeros in groups where nothing is asked for.
+        (tokens, score_columns(most)) int32, as `score` gives them; zeros in groups where nothing is asked for.
     """
     if not len(hidden):
-        return jnp.zeros((0, columns_of(most)), jnp.int32)
+        return jnp.zeros((0, score_columns(most)), jnp.int32)
     padding = -len(hidden) % GROUP
     groups = (
         jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, GROUP, hidden.shape[1]),
@@ -76,15 +76,15 @@ def score_prompt(
         group_scores: jax.Array = lax.cond(
             (group_targets >= 0).any(),
             lambda: score(logits_of(group_hidden), jnp.maximum(group_targets, 0), most),
-            lambda: jnp.zeros((GROUP, columns_of(most)), jnp.int32),
+            lambda: jnp.zeros((GROUP, score_columns(most)), jnp.int32),
         )
         return group_scores
 
     scores: jax.Array = lax.map(one, groups)
-    return scores.reshape(-1, columns_of(most))[: len(hidden)]
+    return scores.reshape(-1, score_columns(most))[: len(hidden)]
 
 
-def _largest(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+def _top_k(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """`lax.top_k` by way of blocks: the best `count` values lie in the `count` blocks with the best maxima."""
     blocks = in_blocks(values, -jnp.inf)
     _, block = lax.top_k(blocks.max(-1), min(count, blocks.shape[1]))

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from rekindle.buckets import QUERY_BLOCK, Bucket
-from rekindle.device.adjustments import record
-from rekindle.device.inputs import Layout, TickInputs
+from rekindle.device.adjustments import record_tokens
+from rekindle.device.inputs import InputLayout, TickInputs
 from rekindle.device.sampling import sample
 from rekindle.device.sampling_rows import SamplingRows
 from rekindle.device.scores import score_if, score_prompt
@@ -46,7 +46,7 @@ def step(
     Args:
         decoder: the model.
         pages, slots: the device state, donated by the caller.
-        packed: one int32 array, `Layout` says what is where.
+        packed: one int32 array, `InputLayout` says what is where.
         bucket: the padded shape, static.
         max_logprobs: room for this many of the likeliest tokens in scores, static.
         implementation: of the kernels, static; None is the best for this process's platform.
@@ -55,7 +55,7 @@ def step(
         Pages and slots after the tick, and what the host reads.
     """
     null_slot = len(slots.token) - 1
-    inputs = Layout.of(bucket, slots).split(packed)
+    inputs = InputLayout.of(bucket, slots).unpack(packed)
     page_size = pages[0].shape[3]
     row_length = slots.length[inputs.row_slot]
     page_table = slots.page_table.at[inputs.chunk_slot].set(inputs.chunk_table)
@@ -77,7 +77,7 @@ def step(
         slots,
         token=slots.token.at[owners].set(new_tokens),
         length=slots.length.at[owners].set(lengths).at[null_slot].set(0),
-        adjustments=record(slots.adjustments, owners, new_tokens),
+        adjustments=record_tokens(slots.adjustments, owners, new_tokens),
     )
     outputs = TickOutputs(
         tokens=new_tokens,

@@ -12,8 +12,8 @@ from flax import nnx
 from jax.sharding import Sharding
 
 from rekindle.buckets import Bucket
-from rekindle.device.adjustments import blank_entry, enter
-from rekindle.device.inputs import Layout
+from rekindle.device.adjustments import enter_slot, no_adjustments
+from rekindle.device.inputs import InputLayout
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
 from rekindle.device.step import step
 from rekindle.models.config import ModelConfig
@@ -97,7 +97,7 @@ class Programs:
         self.page = jax.ShapeDtypeStruct((len(self._pages), *layer.shape[1:]), layer.dtype)
         self._empty = jax.jit(empty, out_shardings=place)
         self._step = jax.jit(run, donate_argnames=("pages", "slots"), static_argnames="bucket")
-        self._enter = jax.jit(enter, donate_argnames="adjustments")
+        self._enter = jax.jit(enter_slot, donate_argnames="adjustments")
         self._gather = jax.jit(partial(gather, implementation=kernels))
         self._scatter = jax.jit(partial(scatter, implementation=kernels), donate_argnames="pages")
 
@@ -106,9 +106,9 @@ class Programs:
         """What is compiled into programs and does not show in the model's config."""
         return asdict(self._sizes) | {"dtype": self._dtype, "kernels": self._kernels}
 
-    def layout(self, bucket: Bucket) -> Layout:
+    def layout(self, bucket: Bucket) -> InputLayout:
         """Of the packed array that the step of the bucket takes."""
-        return Layout.of(bucket, self._slots)
+        return InputLayout.of(bucket, self._slots)
 
     def arguments(self, key: Key) -> dict[str, Any]:
         """What the program takes, by name and in order, as shapes."""
@@ -117,14 +117,14 @@ class Programs:
                 return {}
             case "enter":
                 adjustments = self._slots.adjustments
-                packed = blank_entry(adjustments.bias.shape[1])
+                packed = no_adjustments(adjustments.bias.shape[1])
                 return {"adjustments": adjustments, "slot": np.int32(0), "packed": packed}
             case "gather":
                 return {"pages": self._pages, "page_id": np.int32(0)}
             case "scatter":
                 return {"pages": self._pages, "page_id": np.int32(0), "content": self.page}
             case Bucket():
-                packed = self.layout(key).blank()
+                packed = self.layout(key).padding()
                 return {"weights": self.weights, "pages": self._pages, "slots": self._slots, "packed": packed}
 
     def lowered(self, key: Key, arguments: Sequence[Any] | None = None) -> jax.stages.Lowered:
