@@ -15,7 +15,7 @@ from rekindle.models.config import ModelConfig
 from rekindle.models.layers import Linear, RMSNorm, Shapes, WeightSource, matmul, rope_frequencies, rotate
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-"""`(q, k, v, pages) -> (output, pages)` of one layer: (token, heads, head_dim) each, and pages that now hold k, v."""
+"""`(q, k, v, pages) -> (output, pages)` of one layer. Arrays are (token, heads, head_dim); the new pages hold k, v."""
 
 
 class Attention(nnx.Module):
@@ -98,8 +98,8 @@ class Decoder(nnx.Module):
         Args:
             tokens: (token,) int32 ids, of any number of requests.
             positions: (token,) int32, each token's index in its own request.
-            pages: one array a layer, handed to `attend` as it is.
-            attend: how queries of this call meet keys and values, and where those are kept.
+            pages: one array a layer, passed to `attend` unchanged.
+            attend: writes the keys and values of this call into the pages, and computes attention over them.
 
         Returns:
             (token, hidden) float32, normalised, and the pages.

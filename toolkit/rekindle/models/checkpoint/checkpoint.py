@@ -1,4 +1,4 @@
-"""What opening a model gives, whichever format it was kept in."""
+"""An opened model, whatever format it was stored in."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class LazyTensors(Mapping[str, Array]):
     """Tensors by their Hugging Face names, each read when it is looked up and not kept.
 
-    Looking up from several threads at once is safe, and worth it where tensors are dequantized.
+    Several threads may look up tensors at once, which is faster where tensors are dequantized.
     """
 
     def __init__(self, loaders: Mapping[str, Callable[[], Array]]) -> None:
@@ -43,14 +43,14 @@ class Checkpoint:
     """One opened model: all that is needed to build it, with the weights still on disk.
 
     Attributes:
-        source: where it was opened, for messages.
-        tensors: exactly the names of `expected_shapes(config)`, in the shapes given there (projections are
-            (out, in)). Stored floats come in the file's dtype (float32, float16, ml_dtypes.bfloat16), as read-only
-            views of the file; quantized ones come as float32.
+        source: where it was opened, for error messages.
+        tensors: exactly those of `expected_shapes(config)`; projections are (out, in). Stored floats come in the
+            file's dtype (float32, float16, ml_dtypes.bfloat16), as read-only views of the file; quantized numbers come
+            as float32.
         eos_ids: the tokens that end an answer; empty when the model names none.
         tokenizer: None when the model came without one and is served by token ids alone.
-        generation_config: what its generation_config.json says, as it is; empty when there is none.
-        files: those that the weights are in.
+        generation_config: the unchanged content of its generation_config.json; empty when there is none.
+        files: the files that hold the weights.
     """
 
     source: str

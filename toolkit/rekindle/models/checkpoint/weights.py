@@ -1,4 +1,4 @@
-"""New weights for a model that is open: read and checked to be of the same structure."""
+"""New weights for an open model: they are read, and must be of the same structure."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -19,25 +19,26 @@ from rekindle.models.families import Family
 from rekindle.models.load import load_decoder
 
 Weights = str | PathLike[str] | Mapping[str, Any]
-"""A model as `open` takes it, or arrays by the names that Hugging Face checkpoints give them, projections (out, in)."""
+"""A model as `open` takes it, or arrays by their Hugging Face names, with projections (out, in)."""
 
 
 def load_weights(
     weights: Weights, config: ModelConfig, dtype: jnp.dtype, family: Family | None = None
 ) -> list[jax.Array]:
-    """Read weights.
+    """Read weights onto the device.
 
     Args:
-        weights: where they are, or what they are.
+        weights: the model to read them from, or the arrays.
         config: the model that is open.
-        dtype: that they are cast to.
+        dtype: of the result.
         family: as `rekindle.open` takes it.
 
     Returns:
         Device arrays, in the order of `Executables.weights`.
 
     Raises:
-        UnsupportedModel: the other model is of another structure.
+        InvalidRequest: `weights` is neither a model nor a mapping.
+        UnsupportedModel: the model has another structure.
         CheckpointError: a tensor is missing or has a wrong shape.
         ModelNotFound: there is no such model.
     """
@@ -56,7 +57,7 @@ def load_weights(
 
 
 def flat_weights(decoder: Decoder) -> list[jax.Array]:
-    """A decoder's arrays in the order that programs take them."""
+    """Return a decoder's arrays in the order in which programs take them."""
     leaves: list[jax.Array] = jax.tree.leaves(nnx.state(decoder))
     return leaves
 

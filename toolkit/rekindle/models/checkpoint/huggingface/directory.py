@@ -1,4 +1,4 @@
-"""A directory as Hugging Face lays it out: config.json, safetensors, and perhaps a tokenizer."""
+"""Opening a Hugging Face model directory: config.json, safetensors, and perhaps a tokenizer."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,11 +20,12 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     """Open a model directory: read its headers and tokenizer, and leave the weights on disk.
 
     Args:
-        family: beside those that are known.
+        directory: that holds config.json.
+        family: how to read it, instead of as one of the supported families.
 
     Raises:
         ModelNotFound: the directory has no config.json.
-        UnsupportedModel: its architecture or an option of it is not implemented.
+        UnsupportedModel: the model's architecture or an option of it is not implemented.
         CheckpointError: a file is missing, truncated or corrupt, or a tensor is missing or has a wrong shape.
     """
     source = str(directory)
@@ -57,7 +58,7 @@ def _weight_files(directory: Path) -> list[SafetensorsFile]:
 
 
 def _shards(directory: Path) -> list[SafetensorsFile]:
-    """Open every file that the index names, and check that each holds what the index says of it."""
+    """Open every file that the index names, and check that each holds the tensors that the index places there."""
     index = directory / _INDEX
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
@@ -74,7 +75,7 @@ def _shards(directory: Path) -> list[SafetensorsFile]:
 
 
 def _eos_ids(generation: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> frozenset[int]:
-    """generation_config.json knows all the ids that end an answer; config.json often names only one of them."""
+    """Return the ids that end an answer; generation_config.json has all of them, config.json often only one."""
     eos = generation.get("eos_token_id")
     if eos is None:
         eos = settings.get("eos_token_id")
