@@ -1,4 +1,4 @@
-"""The host's side of a tick: plans and requests packed into arrays, and outputs unpacked."""
+"""The host's side of a tick: packing plans and requests into arrays, and unpacking outputs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +17,11 @@ from rekindle.results import TokenLogprob
 Array = np.ndarray[Any, np.dtype[np.int32]]
 
 COLDEST = 1e-6
-"""Temperatures above 0 and below this are taken as this: float32 has no room for what they would do."""
+"""The lowest temperature above 0. Lower ones are raised to it, because float32 could not hold the quotients."""
 
 
 def pack_plan(plan: Plan, layout: InputLayout) -> Array:
-    """A plan as the one array that the step takes. It is new for each tick: the device may still read the last one."""
+    """Pack a plan into the array that the step takes: a new one, because the device may still read the last one."""
     packed = layout.padding()
     inputs = layout.unpack(packed)
     block = sample = 0
@@ -49,7 +49,7 @@ def pack_plan(plan: Plan, layout: InputLayout) -> Array:
 
 
 def pack_sampling(request: Request) -> Array:
-    """A request's row of `SamplingRows`: (COLUMNS,) int32 that holds the bits of the floats."""
+    """Pack a request's row of `SamplingRows` into (COLUMNS,) int32, which holds the bits of the floats."""
     params = request.params
     row = np.zeros(COLUMNS, np.int32)
     row[: len(FLOATS)].view(np.float32)[:] = (
@@ -72,10 +72,12 @@ def pack_sampling(request: Request) -> Array:
 
 
 def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int) -> Array:
-    """A request's rows of `Adjustments`, packed into one int32 array for `enter`.
+    """Pack a request's rows of `Adjustments` into one int32 array for `enter_slot`.
 
     Args:
-        generated: the tokens that it has generated already; it starts again after a preemption.
+        request: the one that takes the slot.
+        generated: the tokens that it generated before it was preempted.
+        vocabulary: the number of tokens.
     """
     packed = no_adjustments(vocabulary)
     bias, marks, recent, bad_words = unpack_adjustments(packed, vocabulary)
@@ -100,7 +102,7 @@ def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int
 
 
 def dispatched(plan: Plan, bucket: Bucket, max_running: int, outputs: TickOutputs) -> Dispatched:
-    """Say what a tick that runs in this bucket gives to whom, and where in its outputs that is."""
+    """Return which requests a tick in this bucket samples and scores, and where in its outputs their results are."""
     sampled: list[Sampled] = []
     scored: list[Scored] = []
     first_token = 0
@@ -116,12 +118,12 @@ def dispatched(plan: Plan, bucket: Bucket, max_running: int, outputs: TickOutput
 
 
 def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternatives: int) -> TokenLogprob:
-    """A row of `score` as its reader sees it, still without texts.
+    """Turn a packed score into a `TokenLogprob`, still without texts.
 
     Args:
-        row: (columns,) int32.
+        row: (columns,) int32, as `scores.score` packs it.
         token: the token that was scored.
-        alternatives: how many of the likeliest tokens to give.
+        alternatives: how many of the likeliest tokens to return.
     """
     most = (len(row) - 2) // 2
     ids, values = row[2 : 2 + alternatives].tolist(), row[2 + most :].view(np.float32)[:alternatives].tolist()

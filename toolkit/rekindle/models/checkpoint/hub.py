@@ -10,7 +10,7 @@ from rekindle.errors import ModelNotFound
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = ["*.json", "*.safetensors", "*.jinja"]
-_NOT = ["*/*", "consolidated*"]  # copies of the weights in other formats
+_IGNORED = ["*/*", "consolidated*"]  # copies of the weights in other formats
 
 
 def is_hub_id(model: str) -> bool:
@@ -34,7 +34,7 @@ def download_snapshot(model: str, report: Report) -> Path:
 
     try:
         place = snapshot_download(
-            model, allow_patterns=_FILES, ignore_patterns=_NOT, tqdm_class=_reporting(tqdm, model, report)
+            model, allow_patterns=_FILES, ignore_patterns=_IGNORED, tqdm_class=_reporting(tqdm, model, report)
         )
     except Exception as error:  # the errors of the library's HTTP client, which differs between its versions
         cached = _cached(model)
@@ -54,7 +54,7 @@ def _cached(model: str) -> str | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        return snapshot_download(model, allow_patterns=_FILES, ignore_patterns=_NOT, local_files_only=True)
+        return snapshot_download(model, allow_patterns=_FILES, ignore_patterns=_IGNORED, local_files_only=True)
     except (HFValidationError, OSError):
         return None
 
