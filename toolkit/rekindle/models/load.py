@@ -43,6 +43,7 @@ def load_decoder(
     _, requests = abstract_decoder(config)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
+            # A decoder asks for its weights in the same order each time.
             reading = deque(pool.submit(_joined, tensors, tuple(request), dtype) for request in requests)
 
             def weights(request: Shapes) -> jax.Array:

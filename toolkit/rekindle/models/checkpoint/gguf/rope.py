@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from rekindle.errors import UnsupportedModel
-from rekindle.models.config import Llama3Scaling
+from rekindle.models.config import Llama3Scaling, Rope
+from rekindle.models.layers import rope_frequencies
 
 _Doubles = np.ndarray[Any, np.dtype[np.float64]]
 _TOLERANCE = 1e-4
@@ -34,19 +35,12 @@ def find_scaling(factors: np.ndarray[Any, np.dtype[Any]], theta: float, source: 
     turns = theta ** (-np.arange(len(stretch)) / len(stretch)) / (2 * math.pi)  # per token: one over the wavelength
     if np.allclose(stretch, 1.0, atol=1e-6):
         return None
-    factor = float(stretch.max())
-    scaling = _solve(stretch, turns, factor)
-    if scaling is None or not np.allclose(llama3_factors(scaling, turns), stretch, rtol=_TOLERANCE):
-        raise UnsupportedModel(f"{source}: rope_freqs.weight is not of Llama 3's form. Open the Hugging Face directory")
-    return scaling
-
-
-def llama3_factors(scaling: Llama3Scaling, turns: _Doubles) -> _Doubles:
-    """Return the factor by which each frequency, in turns per token, is divided."""
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    smooth = np.clip((scaling.original_context * turns - low) / (high - low), 0.0, 1.0)
-    result: _Doubles = 1.0 / ((1.0 - smooth) / scaling.factor + smooth)
-    return result
+    scaling = _solve(stretch, turns, float(stretch.max()))
+    if scaling is not None:
+        plain, scaled = (rope_frequencies(rope, 2 * len(stretch)) for rope in (Rope(theta), Rope(theta, scaling)))
+        if np.allclose(plain / scaled, stretch, rtol=_TOLERANCE):
+            return scaling
+    raise UnsupportedModel(f"{source}: rope_freqs.weight is not of Llama 3's form. Open the Hugging Face directory")
 
 
 def _solve(stretch: _Doubles, turns: _Doubles, factor: float) -> Llama3Scaling | None:
