@@ -187,7 +187,7 @@ HTML(markup.table(rows, head=("next token", *(f"temperature {t}" for t in TEMPER
 
 # %%
 from rekindle.device.adjustments import Adjustments
-from rekindle.device.packing import packed_row
+from rekindle.device.packing import pack_sampling
 from rekindle.device.sampling import sample
 from rekindle.device.sampling_rows import SamplingRows
 from rekindle.request import Request, SamplingParams
@@ -199,7 +199,7 @@ def drawn(logits, tokens, seeds, temperature):
     """Draw the token after `tokens` from logits (vocab_size,), once for each seed: (seeds,)."""
     params = [SamplingParams(temperature=temperature, seed=seed) for seed in seeds]
     requests = [Request(0, tuple(tokens), each, end_ids=frozenset(), capacity=64) for each in params]
-    rows = SamplingRows.unpack(jnp.stack([jnp.asarray(packed_row(request)) for request in requests]))
+    rows = SamplingRows.unpack(jnp.stack([jnp.asarray(pack_sampling(request)) for request in requests]))
     many = jnp.broadcast_to(logits, (len(seeds), len(logits)))
     positions = jnp.full(len(seeds), len(tokens), jnp.int32)
     none = Adjustments.empty(1, len(logits))

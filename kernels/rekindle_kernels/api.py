@@ -1,7 +1,7 @@
-"""The operations on a page pool, attention among them: arguments checked, implementation chosen.
+"""The operations on a page pool, attention among them: arguments are checked, and the implementation is chosen.
 
-Every function takes an implementation by name. None is what `choose` says for the platform that this process runs on;
-who compiles for another platform names the implementation, in `empty` and in everything done with its pages.
+Every function takes an implementation by name. None stands for the one that `choose` returns for this process's
+platform. Code that compiles for another platform names the implementation in every call.
 """
 
 import importlib
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from rekindle_kernels.operations import Operations
 
 Implementation = Literal["xla", "reference", "tpu", "gpu"]
-"""xla runs everywhere; reference is the definition, in plain JAX; tpu and gpu are Pallas kernels."""
+"""The implementations: xla runs everywhere, reference is the definition, tpu and gpu are Pallas kernels."""
 
 _MODULES: Final = {
     "xla": "rekindle_kernels.xla.operations",
@@ -25,7 +25,7 @@ _PREFERRED: Final[dict[str, Implementation]] = {"tpu": "tpu", "gpu": "gpu", "cud
 
 
 def choose(platform: str, shape: tuple[int, ...], dtype: jnp.dtype) -> Implementation:
-    """The best implementation on a platform that serves a pool; "xla" where there is no better.
+    """Return the best implementation on a platform that can serve a pool; "xla" if there is no better one.
 
     Args:
         platform: "cpu", "gpu" or "tpu", as `jax.default_backend()` or a device names it.
@@ -37,7 +37,7 @@ def choose(platform: str, shape: tuple[int, ...], dtype: jnp.dtype) -> Implement
 
 
 def unserved(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
-    """Why an implementation cannot serve a pool of this shape and dtype; None where it can.
+    """Return why an implementation cannot serve a pool of this shape and dtype, or None if it can.
 
     Raises:
         ValueError: an unknown implementation.
@@ -46,7 +46,7 @@ def unserved(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.
 
 
 def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implementation | None = None) -> jax.Array:
-    """A page pool of zeros, in the form that the implementation stores numbers of `dtype` in.
+    """Create a page pool of zeros, in the form in which the implementation stores numbers of `dtype`.
 
     Args:
         shape: (pages, 2, kv_heads, page_size, head_dim).
@@ -54,8 +54,8 @@ def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implement
         implementation: the one that will read and write it.
 
     Returns:
-        (pages, sides, kv_heads, page_size, width): as asked for, but that "xla" stores bfloat16 as its bits in uint16,
-        and "tpu" whole lanes.
+        (pages, sides, kv_heads, page_size, width), which is `shape` but for "tpu" (see `tpu.form`). The dtype is
+        `dtype`, but "xla" stores the bits of bfloat16 in uint16.
 
     Raises:
         ValueError: an unknown implementation, or one that cannot serve such a pool.
@@ -74,21 +74,21 @@ def attend_rows(
     soft_cap: float | None = None,
     implementation: Implementation | None = None,
 ) -> jax.Array:
-    """Softmax attention of one query a row over the row's own pages: decoding.
+    """Compute softmax attention of one query a row over the row's own pages, for decoding.
 
     Args:
         q: (rows, heads, head_dim) float.
-        pages: from `empty`, of `kv_heads` that divide `heads`.
+        pages: from `empty`; `kv_heads` must divide `heads`.
         page_table: (rows, pages_per_row) int32; entries past the context may be anything.
         visible: (rows,) int32; a row sees the positions `[max(0, visible - window), visible)` of its sequence.
         scale: factor of the scores.
-        window: how many positions a query sees at most; None for all.
-        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None leaves them.
+        window: the most positions that a query sees; None for all.
+        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None leaves them unchanged.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
-        (rows, heads, head_dim) float32; zeros for a row that sees nothing. What lies in the pages at positions that no
-        query sees changes nothing, NaN included.
+        (rows, heads, head_dim) float32; zeros for a row that sees nothing. Numbers in the pages at positions that no
+        query sees have no effect, not even NaN.
 
     Raises:
         ValueError: arguments that do not fit together, an unknown implementation, or one that cannot serve these pages.
@@ -116,25 +116,25 @@ def attend_blocks(
     soft_cap: float | None = None,
     implementation: Implementation | None = None,
 ) -> jax.Array:
-    """Causal softmax attention of blocks of queries over their sequences' pages: prefill chunks, whose own keys and
-    values are already in the pages, over a cached prefix and themselves.
+    """Compute causal softmax attention of blocks of queries over their sequences' pages, for prefill.
+
+    The keys and values of the blocks must be in the pages already, behind those of a cached prefix.
 
     Args:
-        q: (blocks, block_tokens, heads, head_dim) float. Blocks of one sequence that follow each other here follow each
-            other in position.
-        pages: from `empty`, of `kv_heads` that divide `heads`.
+        q: (blocks, block_tokens, heads, head_dim) float. Adjacent blocks of one sequence must be adjacent in position.
+        pages: from `empty`; `kv_heads` must divide `heads`.
         page_table: (sequences, pages_per_sequence) int32; entries past the context may be anything.
         block_sequence: (blocks,) int32, the row of `page_table` that a block belongs to.
         block_start: (blocks,) int32, the position of a block's first token; negative for a block that sees nothing.
             Token t is at position `p = block_start + t` and sees `[max(0, p + 1 - window), p]`.
         scale: factor of the scores.
-        window: how many positions a query sees at most; None for all.
-        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None leaves them.
+        window: the most positions that a query sees; None for all.
+        soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None leaves them unchanged.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
-        (blocks, block_tokens, heads, head_dim) float32; zeros for a block that sees nothing. What lies in the pages at
-        positions that no query of the sequence sees changes nothing, NaN included.
+        (blocks, block_tokens, heads, head_dim) float32; zeros for a block that sees nothing. Numbers in the pages at
+        positions that no query of the sequence sees have no effect, not even NaN.
 
     Raises:
         ValueError: arguments that do not fit together, an unknown implementation, or one that cannot serve these pages.
@@ -160,18 +160,18 @@ def write(
     *,
     implementation: Implementation | None = None,
 ) -> jax.Array:
-    """Put each block's keys and values into its page.
+    """Write each block's keys and values into its page.
 
     Args:
-        pages: from `empty`; donate it to have it updated in place.
-        kv: (blocks, 2, kv_heads, block_tokens, head_dim) float; a block never crosses a page.
-        page_ids: (blocks,) int32; where several blocks name one place, any of them is kept. Blocks of fewer than 16
-            tokens have a place of 16.
-        offsets: (blocks,) int32, where in its page a block starts: a multiple of `block_tokens`.
+        pages: from `empty`; they are updated in place if they are donated.
+        kv: (blocks, 2, kv_heads, block_tokens, head_dim) float; a block must not cross the border of a page.
+        page_ids: (blocks,) int32. If several blocks name the same place, any one of them is kept. The place of a block
+            of fewer than 16 tokens is the 16 aligned positions around it.
+        offsets: (blocks,) int32, the position in its page at which a block starts, a multiple of `block_tokens`.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
-        The pages with the blocks in them.
+        The updated pages.
 
     Raises:
         ValueError: arguments that do not fit together, an unknown implementation, or one that cannot serve these pages.
@@ -186,15 +186,15 @@ def write(
 
 
 def read_page(pages: jax.Array, page_id: jax.Array, *, implementation: Implementation | None = None) -> jax.Array:
-    """A copy of one page, in the pool's stored form.
+    """Copy one page out of the pool, in the form in which it is stored.
 
     Args:
         pages: from `empty`.
-        page_id: () int32, in the pool.
+        page_id: () int32, less than the number of pages.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
-        An array of the shape of `pages[0]`, and of their dtype.
+        An array of the shape and dtype of `pages[0]`.
 
     Raises:
         ValueError: arguments that do not fit together, an unknown implementation, or one that cannot serve these pages.
@@ -207,16 +207,16 @@ def read_page(pages: jax.Array, page_id: jax.Array, *, implementation: Implement
 def write_page(
     pages: jax.Array, page_id: jax.Array, content: jax.Array, *, implementation: Implementation | None = None
 ) -> jax.Array:
-    """Put back what `read_page` gave, into the same page or another one.
+    """Write a copy from `read_page` into the same page or another one.
 
     Args:
-        pages: from `empty`; donate it to have it updated in place.
-        page_id: () int32, in the pool.
-        content: of the shape of `pages[0]`, and of their dtype.
+        pages: from `empty`; they are updated in place if they are donated.
+        page_id: () int32, less than the number of pages.
+        content: of the shape and dtype of `pages[0]`.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
-        The pages with the content in one of them.
+        The updated pages.
 
     Raises:
         ValueError: arguments that do not fit together, an unknown implementation, or one that cannot serve these pages.
@@ -234,7 +234,7 @@ def _check_attention(
     window: int | None,
     soft_cap: float | None,
 ) -> None:
-    """`q` without the axis of a block's tokens."""
+    """Check the arguments of both kinds of attention; q is (any, heads, head_dim)."""
     _, heads, head_dim = q.shape
     _check_pages(operations, pages, head_dim)
     if heads % pages.shape[2]:
@@ -264,7 +264,7 @@ def _check_pages(operations: Operations, pages: jax.Array, head_dim: int) -> Non
 
 
 def _serving(implementation: Implementation | None, pages: jax.Array) -> Operations:
-    """The stored dtype may decide who can read the pages."""
+    """Return the implementation for stored pages, and check that it can read them."""
     if pages.ndim != 5:
         raise ValueError(f"pages must be (pages, sides, kv_heads, page_size, width), got {pages.shape}")
     return _named(implementation, pages.shape, pages.dtype)
@@ -280,7 +280,7 @@ def _named(implementation: Implementation | None, shape: tuple[int, ...], dtype:
 
 
 def _load(implementation: str) -> Operations:
-    """Only when asked for: Pallas is slow to import, and a platform needs one implementation."""
+    """Import an implementation when it is first used: Pallas is slow to import, and a process needs only one."""
     if implementation not in _MODULES:
         names = ", ".join(f'"{name}"' for name in get_args(Implementation))
         raise ValueError(f"implementation must be one of {names}, got {implementation!r}")

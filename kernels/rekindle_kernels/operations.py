@@ -1,4 +1,4 @@
-"""What every implementation is: a module with these functions, which `api` calls with checked arguments."""
+"""The protocol of an implementation: a module with these functions, which `api` calls with checked arguments."""
 
 from typing import Protocol
 
@@ -7,10 +7,10 @@ import jax.numpy as jnp
 
 
 class Operations(Protocol):
-    """`reference`, `xla.operations`, `tpu.operations`, `gpu.operations`; `api` says what each function does."""
+    """The functions of `reference`, `xla.operations`, `tpu.operations` and `gpu.operations`, as `api` defines them."""
 
     def unserved(self, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
-        """Why a pool of this shape and dtype cannot be served here; None where it can."""
+        """Return why this implementation cannot serve a pool of this shape and dtype, or None if it can."""
 
     def empty(self, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
         """See `api.empty`."""

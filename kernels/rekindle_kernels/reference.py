@@ -1,6 +1,6 @@
-"""The definition of each operation in plain JAX: short, slow, and what every implementation is compared with.
+"""The definition of each operation in plain JAX, short and slow, with which every implementation is compared.
 
-It computes in float32, and in float64 where it is given that.
+It computes in float32, or in float64 for arguments of float64.
 """
 
 import jax
@@ -57,7 +57,10 @@ def _attend(
     window: int | None,
     soft_cap: float | None,
 ) -> jax.Array:
-    """(sequences, queries, heads, head_dim), each query over `[visible - window, visible)` of its sequence."""
+    """Compute attention of each query over the positions `[visible - window, visible)` of its sequence.
+
+    Shapes: q and the result (sequences, queries, heads, head_dim), visible (sequences, queries).
+    """
     kv_heads = pages.shape[2]
     group = q.shape[2] // kv_heads
     dtype = jnp.float64 if q.dtype == jnp.float64 else jnp.float32

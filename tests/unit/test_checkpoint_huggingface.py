@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 from rekindle.errors import CheckpointError, ModelNotFound, UnsupportedModel
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import Llama3Scaling
+from rekindle.models.decoder import expected_shapes
 from rekindle.models.families import Family
-from rekindle.models.layout import expected_shapes
 
 FAMILIES = ("llama-tied", "llama3-rope", "qwen2", "qwen3")
 Copy = Callable[[str], Path]

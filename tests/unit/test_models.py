@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from rekindle.buckets import QUERY_BLOCK, Bucket
-from rekindle.device.inputs import Layout
+from rekindle.device.inputs import InputLayout
 from rekindle.device.state import Pages, empty_pages, empty_slots
 from rekindle.device.step import TickAttention
 from rekindle.models.checkpoint.checkpoint import Checkpoint
@@ -27,9 +27,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def paged_logits(decoder: Decoder, ids: Array, page_size: int = 16) -> Array:
     """Logits of every position of one prompt, (token, vocabulary), computed as one prefill chunk."""
     bucket = Bucket(-(-len(ids) // QUERY_BLOCK) * QUERY_BLOCK, 0)
-    layout = Layout(bucket, 1, -(-len(ids) // page_size))
-    packed = layout.blank()
-    inputs = layout.split(packed)
+    layout = InputLayout(bucket, 1, -(-len(ids) // page_size))
+    packed = layout.padding()
+    inputs = layout.unpack(packed)
     inputs.tokens[: len(ids)] = ids
     inputs.block_slot[:] = 0
     inputs.block_start[:] = np.arange(bucket.blocks) * QUERY_BLOCK
@@ -38,7 +38,7 @@ def paged_logits(decoder: Decoder, ids: Array, page_size: int = 16) -> Array:
     pages = empty_pages(decoder.config, num_pages, page_size, decoder.embedding[...].dtype)
     slots = empty_slots(1, num_pages - 1, decoder.config.vocab_size)
     slots = replace(slots, page_table=slots.page_table.at[0].set(jnp.arange(1, num_pages)))
-    on_device = layout.split(jnp.asarray(packed))
+    on_device = layout.unpack(jnp.asarray(packed))
     positions = jnp.arange(bucket.prefill_tokens, dtype=jnp.int32).reshape(-1, QUERY_BLOCK)
     attend = TickAttention(on_device, slots, bucket, page_size, None)
     graph, state = nnx.split(decoder)

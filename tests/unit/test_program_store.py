@@ -22,7 +22,7 @@ import pytest
 from flax import nnx
 
 from rekindle.buckets import Bucket
-from rekindle.device.inputs import Layout
+from rekindle.device.inputs import InputLayout
 from rekindle.device.programs.key import ProgramKey
 from rekindle.device.programs.lowering import Key
 from rekindle.device.programs.store import KeptPrograms, ProgramStore, Serialized
@@ -108,8 +108,8 @@ def test_a_step_from_the_store_is_the_compiled_one_in_a_process_that_compiles_no
     weights, treedef = jax.tree.flatten(state)
     pages = empty_pages(checkpoint.config, 9, 16, dtype)
     slots = empty_slots(2, 4, checkpoint.config.vocab_size)
-    packed = Layout.of(bucket, slots).blank()
-    inputs = Layout.of(bucket, slots).split(packed)
+    packed = InputLayout.of(bucket, slots).padding()
+    inputs = InputLayout.of(bucket, slots).unpack(packed)
     inputs.tokens[:], inputs.block_slot[:], inputs.block_page[:] = np.arange(7, 23), 0, 1
     inputs.sample_index[:], inputs.sample_slot[:], inputs.sample_length[:], inputs.chunk_slot[:] = 15, 0, 16, 0
     inputs.chunk_table[:, 0] = 1

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.device.adjustments import Adjustments, enter
-from rekindle.device.packing import entry, packed_row
-from rekindle.device.sampling import first_of_the_largest, sample
+from rekindle.device.adjustments import Adjustments, enter_slot
+from rekindle.device.packing import pack_adjustments, pack_sampling
+from rekindle.device.sampling import argmax, sample
 from rekindle.device.sampling_rows import SamplingRows
 from rekindle.request import Request, SamplingParams
 from tests.unit.sampling_reference import distribution
@@ -73,8 +73,9 @@ def batch_of(
     adjustments = Adjustments.empty(len(requests), vocabulary)
     for slot, (request, output) in enumerate(zip(requests, outputs, strict=True)):
         if request.params.adjusts:
-            adjustments = enter(adjustments, jnp.int32(slot), jnp.asarray(entry(request, output, vocabulary)))
-    return jnp.asarray(np.stack([packed_row(request) for request in requests])), adjustments
+            packed = jnp.asarray(pack_adjustments(request, output, vocabulary))
+            adjustments = enter_slot(adjustments, jnp.int32(slot), packed)
+    return jnp.asarray(np.stack([pack_sampling(request) for request in requests])), adjustments
 
 
 @pytest.mark.parametrize("options", CASES, ids=[", ".join(sorted(case)) + f" {i}" for i, case in enumerate(CASES)])
@@ -213,7 +214,7 @@ def test_extreme_values_are_greedy(options: dict[str, Any]) -> None:
 
 def test_the_first_of_equal_maxima_is_taken() -> None:
     values = jnp.asarray([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, 1.0, 5.0]])
-    np.testing.assert_array_equal(first_of_the_largest(values), [1, 0, 2])
+    np.testing.assert_array_equal(argmax(values), [1, 0, 2])
 
 
 def test_huge_temperatures_are_uniform_and_finite() -> None:

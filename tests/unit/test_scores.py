@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rekindle.device.packing import unpack_score
-from rekindle.device.scores import columns_of, score, score_if, score_prompt
+from rekindle.device.scores import score, score_columns, score_if, score_prompt
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -59,7 +59,7 @@ def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
     targets = rng.integers(0, 50, tokens).astype(np.int32)
     targets[:70] = np.where(np.arange(len(targets[:70])) == 3, targets[:70], -1)
     scores = score_prompt(jnp.asarray(hidden), jnp.asarray(targets), lambda rows: rows @ weight, 3)
-    assert scores.shape == (tokens, columns_of(3))
+    assert scores.shape == (tokens, score_columns(3))
     p = expected(np.asarray(jnp.asarray(hidden) @ weight))
     for row in np.flatnonzero(targets >= 0):
         scored = unpack_score(np.asarray(scores)[row], int(targets[row]), 3)
@@ -69,4 +69,4 @@ def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
 
 def test_without_prompt_tokens_there_is_nothing_to_score() -> None:
     scores = score_prompt(jnp.zeros((0, 8)), jnp.zeros(0, jnp.int32), lambda rows: rows, 2)
-    assert scores.shape == (0, columns_of(2))
+    assert scores.shape == (0, score_columns(2))

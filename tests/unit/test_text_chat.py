@@ -217,10 +217,10 @@ def test_malformed_tools_say_where_and_what_to_give(tools: Any, said: str) -> No
     ("variables", "said"),
     [
         (["enable_thinking"], "must be a mapping of variables .*got list"),
-        ({1: 2}, "must have names of variables as its keys, got 1"),
-        ({"enable-thinking": False}, "must have names of variables as its keys, got 'enable-thinking'"),
+        ({1: 2}, "must map variables to values, got the key 1"),
+        ({"enable-thinking": False}, "must map variables to values, got the key 'enable-thinking'"),
         ({"messages": []}, "cannot set 'messages': the messages are the prompt"),
-        ({"tools": [TOOL]}, "cannot set 'tools': give them by .*tools="),
+        ({"tools": [TOOL]}, "cannot set 'tools': give them as .*tools="),
     ],
 )
 def test_malformed_variables_say_what_was_expected(variables: Any, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Attention of prefill blocks on GPU: blocks that follow each other share one tile of queries for the tensor cores."""
+"""Prefill attention on GPU: adjacent blocks share one tile of queries for the tensor cores."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +19,11 @@ class Plan:
     """The static numbers of a call.
 
     Attributes:
-        blocks: of queries in a tile; a power of two, as are the next two.
-        block_tokens: in a block, padding among them.
-        members: heads of a group in a tile; a group that is larger takes several tiles.
+        blocks: blocks of queries in a tile; a power of two, like the next two.
+        block_tokens: tokens in a block, padding included.
+        members: heads of a group in a tile; a larger group takes several tiles.
         keys: positions that one loop iteration visits.
-        step: positions from a block to the one that follows it.
+        step: positions from the start of a block to that of the next one.
         group: heads that share a key-value head.
     """
 
@@ -41,12 +41,12 @@ class Plan:
 
     @property
     def queries(self) -> int:
-        """Rows of a tile: tokens times heads."""
+        """The rows of a tile: tokens times heads."""
         return self.blocks * self.block_tokens * self.members
 
     @property
     def member_tiles(self) -> int:
-        """Tiles that a group takes."""
+        """The number of tiles that a group takes."""
         return -(-self.group // self.members)
 
 
@@ -63,10 +63,10 @@ def attend_blocks(
 ) -> jax.Array:
     """See `api.attend_blocks`.
 
-    Cost: a token at position p meets `seen = min(p + 1, window)` keys and values, 4 * heads * head_dim * seen
-    operations. A tile reads what its last token sees once, 2 * head_dim * itemsize * seen bytes: in bfloat16 that is
-    the operations divided by the tile's queries, and mostly from the L2 cache. Queries and results go through memory
-    once, 4 * heads * head_dim bytes each a token.
+    Cost: a token at position p takes 4 * heads * head_dim * seen operations, with `seen = min(p + 1, window)`. A tile
+    reads the keys and values that its last token sees once, 2 * head_dim * itemsize * seen bytes: in bfloat16 that is
+    the operations divided by the tile's queries, and most of it comes from the L2 cache. Queries and results are read
+    and written once, 4 * heads * head_dim bytes each a token.
     """
     blocks, given_tokens, heads, head_dim = q.shape
     block_tokens = padded(given_tokens)
@@ -76,7 +76,7 @@ def attend_blocks(
     kv_heads, page_size = pages.shape[2:4]
     members = min(padded(heads // kv_heads), max(1, tile.queries // block_tokens))
     wanted = max(1, min(tile.queries // (block_tokens * members), padded(blocks)))
-    per_tile = max(wanted, 16 // (block_tokens * members))  # a dot has 16 rows at least
+    per_tile = max(wanted, 16 // (block_tokens * members))  # a dot needs at least 16 rows
     plan = Plan(
         per_tile,
         block_tokens,
@@ -114,9 +114,9 @@ def attend_blocks(
 
 
 def _stops(sequences: jax.Array, starts: jax.Array, block_tokens: int, per_tile: int) -> jax.Array:
-    """Where the run that a block begins ends: (blocks,) int32 position, or 0 for a block that begins no run.
+    """Return the position at which the run of each block ends, (blocks,) int32; 0 for a block that begins no run.
 
-    A run is blocks of one tile and sequence that follow each other in position. It takes one pass over its keys.
+    A run consists of blocks of one tile and sequence that are adjacent in position. It takes one pass over its keys.
     """
     sequences, starts = sequences.reshape(-1, per_tile), starts.reshape(-1, per_tile)
     follows = (sequences[:, 1:] == sequences[:, :-1]) & (starts[:, 1:] == starts[:, :-1] + block_tokens)
@@ -140,7 +140,7 @@ def _attend_tile(
     *,
     plan: Plan,
 ) -> None:
-    """One tile of queries, of one key-value head; the tiles with the longest contexts start first."""
+    """Compute one tile of queries of one key-value head; the tiles with the longest contexts start first."""
     tile = pl.num_programs(1) - 1 - pl.program_id(1)
     head, member_tile = lax.div(pl.program_id(0), plan.member_tiles), lax.rem(pl.program_id(0), plan.member_tiles)
     tokens, _, head_dim = q_ref.shape
@@ -168,11 +168,11 @@ def _attend_tile(
 
 @dataclass(frozen=True)
 class Queries:
-    """Where a tile's queries are.
+    """The places of a tile's queries.
 
     Attributes:
-        block: (queries,) int32, in the tile.
-        position: (queries,) int32, in the sequence; anything in a block that sees nothing.
+        block: (queries,) int32, the block in the tile.
+        position: (queries,) int32, the position in the sequence; anything for a block that sees nothing.
     """
 
     block: jax.Array
@@ -189,12 +189,12 @@ def _visit_run(
     stop: jax.Array,
     plan: Plan,
 ) -> Sums:
-    """Take the keys and values of one run into the sums of its queries; of none, where `stop` is 0."""
+    """Add the keys and values of one run to the sums of its queries; add nothing if `stop` is 0."""
     blocks = lax.div(stop - start, plan.step)
     ours = (queries.block >= block) & (queries.block < block + blocks)
     first = jnp.int32(0) if plan.window is None else jnp.minimum(jnp.maximum(start + 1 - plan.window, 0), stop)
     tiles = lax.div(first, plan.keys), pl.cdiv(stop, plan.keys)
-    # All queries of the tile see all of these, the most of a long context: nothing is masked there.
+    # All queries of the tile see all keys from `clear` to `clear_end`, most of a long context: no mask is needed.
     clear = jnp.int32(0) if plan.window is None else pl.cdiv(jnp.maximum(stop - plan.window, 0), plan.keys)
     clear_end = jnp.where(blocks == plan.blocks, lax.div(jnp.minimum(start + 1, stop), plan.keys), clear)
     clear_end = jnp.maximum(clear, clear_end)
@@ -209,7 +209,7 @@ def _visit_run(
             seen &= positions[None] > queries.position[:, None] - plan.window
         there = (positions >= first) & (positions < stop)
         new = context.visit(sums, q, positions, there, seen)
-        # A weight of 0 would not keep another sequence's NaN out.
+        # A weight of 0 would not hide a NaN of another sequence.
         peak, total = jnp.where(ours, new.peak, sums.peak), jnp.where(ours, new.total, sums.total)
         return Sums(peak, total, jnp.where(ours[:, None], new.weighted, sums.weighted))
 

@@ -6,7 +6,7 @@ from rekindle_kernels.gpu.blocks import attend_blocks
 from rekindle_kernels.gpu.pages import write
 from rekindle_kernels.gpu.rows import attend_rows
 from rekindle_kernels.reference import empty
-from rekindle_kernels.xla.pages import read_page, write_page  # XLA copies a page as fast as the memory goes
+from rekindle_kernels.xla.pages import read_page, write_page  # XLA copies a page at the speed of memory
 
 __all__ = ["attend_blocks", "attend_rows", "empty", "read_page", "unserved", "write", "write_page"]
 

@@ -10,11 +10,11 @@ from rekindle_kernels.gpu.target import current
 
 
 def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
-    """See `api.write`. In place where `pages` is donated.
+    """See `api.write`. It works in place if `pages` is donated.
 
-    XLA's scatter updates bfloat16 by compare and swap, since two blocks might name one place.
+    XLA's scatter is slower: it updates bfloat16 by compare and swap, because two blocks might name one place.
 
-    Cost: reads each block and writes it once, kv.size * (kv.itemsize + pages.itemsize) bytes.
+    Cost: each block is read and written once, kv.size * (kv.itemsize + pages.itemsize) bytes.
     """
     blocks, _, _, _, head_dim = kv.shape
     halves = 2 * kv.shape[2]
@@ -34,7 +34,7 @@ def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Arr
 
 
 def _write_block(_: Ref, kv_ref: Ref, page_ref: Ref, offset_ref: Ref, pages_ref: Ref) -> None:
-    """The keys or the values of one head of one block."""
+    """Write the keys or the values of one head of one block."""
     half, block = pl.program_id(0), pl.program_id(1)
     kind, head = half // kv_ref.shape[2], half % kv_ref.shape[2]
     tokens = jnp.arange(padded(kv_ref.shape[3]), dtype=jnp.int32)[:, None]

@@ -1,4 +1,4 @@
-"""Loads and stores of a Triton program: sizes are powers of two there, and masks cut them to an array's own."""
+"""Loads and stores of a Triton program, in which all sizes are powers of two: masks cut them to an array's size."""
 
 from typing import Any, Protocol
 
@@ -8,30 +8,30 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 Index = int | jax.Array
-"""One axis of a place; arrays of one rank broadcast against each other."""
+"""One axis of a place; arrays of the same rank broadcast against each other."""
 
 
 class Ref(Protocol):
-    """An array in the GPU's memory, as a kernel gets it."""
+    """An array in the GPU's memory, as it is passed to a kernel."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
+        """The shape of the whole array."""
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of its numbers."""
+        """The dtype of the array."""
 
     @property
     def at(self) -> Any:
-        """Places in it, by indexing."""
+        """The places in the array, by indexing."""
 
     def __getitem__(self, index: Any) -> jax.Array:
-        """A number of it."""
+        """Read one number."""
 
 
 def load(ref: Ref, *place: Index, mask: jax.Array | None = None) -> jax.Array:
-    """The numbers at a place; zeros, and nothing read, where the mask says no."""
+    """Load the numbers at a place; where the mask is false, nothing is read and the result is zero."""
     source = ref.at[place]
     if mask is None:
         return plgpu.load(source)
@@ -39,22 +39,22 @@ def load(ref: Ref, *place: Index, mask: jax.Array | None = None) -> jax.Array:
 
 
 def store(ref: Ref, *place: Index, value: jax.Array, mask: jax.Array | None = None) -> None:
-    """Put numbers at a place, but for those of which the mask says no."""
+    """Store numbers at a place, except where the mask is false."""
     plgpu.store(ref.at[place], value, mask=None if mask is None else jnp.broadcast_to(mask, value.shape))
 
 
 def padded(size: int, least: int = 1) -> int:
-    """The smallest power of two that is no smaller than either."""
+    """Return the smallest power of two that is at least `size` and `least`."""
     return int(pl.next_power_of_2(max(size, least)))
 
 
 def columns_of(width: int, least: int = 16) -> jax.Array:
-    """(1, padded width) int32 places along an array's last axis."""
+    """Return the places along an array's last axis, (1, padded width) int32."""
     return jnp.arange(padded(width, least), dtype=jnp.int32)[None]
 
 
 def within(columns: jax.Array, width: int, mask: jax.Array | None = None) -> jax.Array | None:
-    """`mask` (rows, 1), and that the columns are not padding; None where there is nothing to mask."""
+    """Combine a mask (rows, 1) with one that excludes padded columns; return None if there is nothing to mask."""
     if columns.shape[1] == width:
         return mask
     real = columns < width

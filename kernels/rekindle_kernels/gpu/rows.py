@@ -1,4 +1,4 @@
-"""Attention of decode rows on GPU: each row's context is split among programs, and a second pass joins the parts."""
+"""Decode attention on GPU: each row's context is split among programs, and a second kernel joins the parts."""
 
 from functools import partial
 
@@ -28,9 +28,9 @@ def attend_rows(
 ) -> jax.Array:
     """See `api.attend_rows`.
 
-    Cost: with `seen` the positions that a row sees, every key and value of theirs is read once, 2 * kv_heads *
-    head_dim * itemsize * seen bytes a row, and each meets every head, 4 * heads * head_dim * seen operations a row.
-    The parts go through memory once: 8 * heads * head_dim * splits bytes a row.
+    Cost of a row that sees `seen` positions: each key and value is read once, 2 * kv_heads * head_dim * itemsize * seen
+    bytes, for 4 * heads * head_dim * seen operations. The parts are written and read once, 8 * heads * head_dim *
+    splits bytes.
     """
     rows, heads, head_dim = q.shape
     kv_heads, page_size = pages.shape[2:4]
@@ -74,7 +74,7 @@ def attend_rows(
 
 
 def _splits(programs: int, wanted: int, tiles: int) -> int:
-    """Parts of a context, a power of two: enough for the wanted programs, and no more than there are tiles."""
+    """Return the number of parts of a context, a power of two: enough for the wanted programs, and a tile each."""
     return min(padded(-(-wanted // programs)), padded(tiles), MAX_SPLITS)
 
 
@@ -93,7 +93,7 @@ def _attend_part(
     soft_cap: float | None,
     tile: Tile,
 ) -> None:
-    """One row, key-value head and part of the context; the query tile is the group of heads."""
+    """Compute one part of the context of one row and key-value head; the query tile is the group of heads."""
     head, split, row = pl.program_id(0), pl.program_id(1), pl.program_id(2)
     _, heads, head_dim = q_ref.shape
     group = heads // kv_heads
@@ -125,9 +125,10 @@ def _attend_part(
 
 
 def _join(parts: jax.Array, weights: jax.Array) -> jax.Array:
-    """The mean of the parts, each weighted by 2 ** weight.
+    """Return the mean of the parts, each weighted by 2 ** weight.
 
-    Cost: reads both once and writes the result once, 4 * rows * heads * (splits * (head_dim + 1) + head_dim) bytes.
+    Cost: both are read once and the result is written once, 4 * rows * heads * (splits * (head_dim + 1) + head_dim)
+    bytes.
 
     Args:
         parts: (rows, heads, splits, head_dim) float32.
@@ -154,7 +155,7 @@ def _join(parts: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 def _join_parts(parts_ref: Ref, weights_ref: Ref, out_ref: Ref) -> None:
-    """One head of one row."""
+    """Join the parts of one head of one row."""
     head, row = pl.program_id(0), pl.program_id(1)
     _, _, splits, head_dim = parts_ref.shape
     places = jnp.arange(splits, dtype=jnp.int32)

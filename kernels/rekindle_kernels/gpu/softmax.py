@@ -1,6 +1,6 @@
-"""What the attention kernels share: a tile of paged keys and values, and the online softmax over tiles.
+"""Shared by the attention kernels: reading a tile of paged keys and values, and the online softmax over tiles.
 
-All of it runs inside of Triton programs: sizes are powers of two, and loads are masked where an array is smaller.
+It runs inside of Triton programs: sizes are powers of two, and loads are masked where an array is smaller.
 """
 
 import math
@@ -18,12 +18,12 @@ MASKED = -1e30
 
 
 class Sums(NamedTuple):
-    """The softmax so far of a tile of queries, by Milakov and Gimelshein, 2018 (arXiv:1805.02867), in base 2.
+    """The online softmax of a tile of queries, by Milakov and Gimelshein, 2018 (arXiv:1805.02867), in base 2.
 
     Attributes:
-        peak: (queries,) the largest score.
-        total: (queries,) sum of 2 ** (score - peak); 0 for a query that has seen nothing.
-        weighted: (queries, dims) the same sum with each term times its values.
+        peak: (queries,) the largest score so far.
+        total: (queries,) the sum of 2 ** (score - peak); 0 for a query that has seen nothing.
+        weighted: (queries, dims) the same sum, with each term times its values.
     """
 
     peak: jax.Array
@@ -32,18 +32,18 @@ class Sums(NamedTuple):
 
     @classmethod
     def empty(cls, queries: int, dims: int) -> "Sums":
-        """Before the first tile."""
+        """Return the sums before the first tile."""
         shape = (queries,)
         return cls(jnp.full(shape, MASKED), jnp.zeros(shape), jnp.zeros((queries, dims)))
 
     def output(self) -> jax.Array:
-        """(queries, dims); zeros for a query that has seen nothing."""
+        """Return the weighted mean, (queries, dims); zeros for a query that has seen nothing."""
         return self.weighted / jnp.where(self.total == 0.0, 1.0, self.total)[:, None]
 
 
 @dataclass(frozen=True)
 class Context:
-    """The pages of one sequence and key-value head, as a kernel sees them.
+    """The pages of one sequence and key-value head, for a kernel to read.
 
     Attributes:
         pool: ref to (pages * 2 * kv_heads * page_size, head_dim), the pool with all but its last axis joined.
@@ -65,14 +65,14 @@ class Context:
     def visit(
         self, sums: Sums, q: jax.Array, positions: jax.Array, there: jax.Array | None, seen: jax.Array | None
     ) -> Sums:
-        """Take one tile of keys and values into the sums.
+        """Add one tile of keys and values to the sums.
 
         Args:
             sums: so far.
             q: (queries, dims) of the pool's dtype; dims is head_dim padded with zeros to a power of two.
             positions: (keys,) int32.
-            there: (keys,) bool, whether a position may be read; None for all. What may not be is never read.
-            seen: (queries or 1, keys) bool, which query sees which key; None for all.
+            there: (keys,) bool, whether a position may be read; None if all may. The others are never read.
+            seen: (queries or 1, keys) bool, which query sees which key; None if all see all.
         """
         page_ids = load(self.table, self.sequence, lax.div(positions, self.page_size), mask=there)
         keys_at = (page_ids * (2 * self.kv_heads) + self.head) * self.page_size + lax.rem(positions, self.page_size)
@@ -98,7 +98,7 @@ class Context:
 
 
 def _dot(a: jax.Array, b: jax.Array, contracted: int) -> jax.Array:
-    """Float32 sums of products along a's last axis and this one of b's: on tensor cores, unless float32 wants more."""
+    """Multiply over a's last axis and one axis of b, with sums in float32, and full precision for float32 operands."""
     precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
     dims = (((1,), (contracted,)), ((), ()))
     product: jax.Array = lax.dot_general(a, b, dims, precision=precision, preferred_element_type=jnp.float32)

@@ -1,4 +1,4 @@
-"""What the kernels are traced for: another device than the one here, or Pallas's interpreter."""
+"""The device that kernels are traced for, which may be another one than this process's, or Pallas's interpreter."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +12,12 @@ from rekindle_kernels.gpu.tuning import Tuning, tuning
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a traced kernel will run.
+    """The device on which a traced kernel will run.
 
     Attributes:
-        device_kind: as `jax.Device.device_kind` gives it, for the tuning.
-        interpret: by Pallas's interpreter, on any platform.
-        trial: a tuning to try instead of the one that is kept for the device.
+        device_kind: `jax.Device.device_kind`, which chooses the tuning.
+        interpret: whether Pallas's interpreter runs the kernel, on any platform.
+        trial: a tuning to try instead of the device's own.
     """
 
     device_kind: str = ""
@@ -25,7 +25,7 @@ class Target:
     trial: Tuning | None = None
 
     def tuning(self) -> Tuning:
-        """How kernels are cut for it."""
+        """Return the tile sizes for the device."""
         return self.trial or tuning(self.device_kind)
 
 
@@ -34,7 +34,7 @@ _current: ContextVar[Target | None] = ContextVar("target", default=None)
 
 @contextmanager
 def tracing_for(target: Target) -> Iterator[None]:
-    """Inside of it this thread traces kernels for `target`; what jax has traced before stays as it was."""
+    """Trace kernels for `target` in this thread; functions that jax traced before are not traced again."""
     token = _current.set(target)
     try:
         yield
@@ -43,7 +43,7 @@ def tracing_for(target: Target) -> Iterator[None]:
 
 
 def current() -> Target:
-    """The target of `tracing_for`, else the first GPU here, else no device in particular."""
+    """Return the target of `tracing_for`; without it the first GPU, or else no particular device."""
     if (target := _current.get()) is not None:
         return target
     return Target(jax.devices()[0].device_kind if jax.default_backend() == "gpu" else "")

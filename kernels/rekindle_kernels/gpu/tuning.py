@@ -1,4 +1,4 @@
-"""Tile sizes per device kind: data in tuning.json, found by the device's name."""
+"""Tile sizes of the GPU kernels, kept for each device kind in tuning.json."""
 
 import json
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ Operation = Literal["rows", "blocks"]
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How one program of a kernel is cut.
+    """The sizes of one program of a kernel.
 
     Attributes:
-        queries: query tokens times heads that share a tile of keys; the rows kernel takes one token and ignores it.
+        queries: query tokens times heads that share a tile of keys; for the rows kernel, the least such number.
         keys: positions that one loop iteration visits.
-        warps: of 32 threads.
-        stages: iterations whose loads are in flight together.
+        warps: the number of warps, of 32 threads each.
+        stages: iterations whose loads are in flight at the same time.
     """
 
     queries: int
@@ -34,15 +34,15 @@ class Tuning:
     """One device kind's entry of tuning.json.
 
     Attributes:
-        programs: as many as the rows kernel splits its contexts into, at least, if they are long enough.
-        tiles: per operation, dtype and head dimension.
+        programs: the least number of programs that the rows kernel splits its work into, if contexts are long enough.
+        tiles: by operation, dtype and head dimension.
     """
 
     programs: int
     tiles: Mapping[tuple[str, str, int], Tile]
 
     def tile(self, operation: Operation, dtype: jnp.dtype, head_dim: int) -> Tile:
-        """The tile of the smallest listed head dimension that holds `head_dim`, else of the largest."""
+        """Return the tile of the smallest listed head dimension that is at least `head_dim`, or else of the largest."""
         listed = sorted(dims for name, stored, dims in self.tiles if (name, stored) == (operation, dtype.name))
         held = next((dims for dims in listed if dims >= head_dim), listed[-1])
         return self.tiles[operation, dtype.name, held]
@@ -50,7 +50,7 @@ class Tuning:
 
 @cache
 def tuning(device_kind: str) -> Tuning:
-    """The entry of tuning.json whose name begins `device_kind`, the longest of several, over the default entry."""
+    """Return the entry of tuning.json whose name begins `device_kind`, the longest of several, over the default."""
     entries = json.loads(resources.files(__package__).joinpath("tuning.json").read_text(encoding="utf-8"))
     named = max((name for name in entries if device_kind.startswith(name)), key=len, default="default")
     tiles = {}

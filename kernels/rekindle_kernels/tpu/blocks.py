@@ -1,4 +1,4 @@
-"""Prefill attention on TPU: a grid over windows of blocks, in each a run for every sequence that has blocks there."""
+"""Prefill attention on TPU: a grid over windows of blocks; each sequence with blocks in a window has a run there."""
 
 import functools
 from typing import Any
@@ -28,10 +28,10 @@ def attend_blocks(
 ) -> jax.Array:
     """See `api.attend_blocks`.
 
-    Cost, of a run that ends at position C (H heads of dimension D, page size P) in a window of W tokens: bytes
-    `ceil(C / P) * page_bytes` of pages as `form` stores them, and `(itemsize + 4) * H * width * W` of queries and
-    output; operations `4 * H * D * W * C`, and `H * W * C` exponentials: a window is computed whole for each run in
-    it. The compiler is told one run a window, and C = half of what the page table has room for.
+    Cost of a run that ends at position C (H heads of dimension D, page size P) in a window of W tokens: bytes
+    `ceil(C / P) * page_bytes` of pages in the form of `form`, and `(itemsize + 4) * H * width * W` of queries and
+    output; operations `4 * H * D * W * C`, and `H * W * C` exponentials, because the whole window is computed for each
+    run in it. The estimate for the compiler takes one run a window, and half of the page table as C.
     """
     blocks, tokens, heads, head_dim = q.shape
     _, _, kv_heads, page_size, width = pages.shape
@@ -78,9 +78,9 @@ def attend_blocks(
 def _runs(
     sequence: jax.Array, start: jax.Array, tokens: int, window_blocks: int, window: int | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(blocks,) first and last position that is read, and the position of the first token, at each run's first block.
+    """Return first and last of `Runs`, and the position of the first token, each (blocks,).
 
-    A run is cut at the border of a window. Blocks that begin no run are empty.
+    The values of a run are at its first block; the other blocks are empty runs. A run ends at the border of a window.
     """
     places = jnp.arange(len(start), dtype=jnp.int32)
     joined = (sequence == jnp.roll(sequence, 1)) & (start == jnp.roll(start, 1) + tokens)
@@ -94,7 +94,7 @@ def _runs(
 
 
 def cost(windows: int, tokens: int, heads: int, head_dim: int, context: int, pages: Pool) -> pl.CostEstimate:
-    """As `attend_blocks` states it, for windows that each hold one run with this context."""
+    """Estimate the cost, as `attend_blocks` defines it, of windows that each hold one run with this context."""
     _, _, _, page_size, width = pages.shape
     queries = (pages.dtype.itemsize + 4) * heads * width * tokens
     return pl.CostEstimate(
@@ -123,7 +123,7 @@ def _kernel(
     buffer: Ref,
     arrived: Ref,
 ) -> None:
-    """One window: q and out are (1, kv_heads, rows, width); a row is a grouped head, then a token."""
+    """Compute one window: q and out are (1, kv_heads, rows, width); rows are ordered by grouped head, then token."""
     _, kv_heads, rows, _ = q.shape
     blocks = first.shape[0] // pl.num_programs(0)
     begin = pl.program_id(0) * blocks

@@ -1,4 +1,4 @@
-"""Putting keys and values into pages, and copying pages, on TPU: all by asynchronous copies, in place."""
+"""Writing keys and values into pages, and copying pages, on TPU: by asynchronous copies, in place."""
 
 import functools
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from rekindle_kernels.tpu.tuning import tuning
 from rekindle_kernels.xla import pages as xla
 
 Copy = Any
-"""A copy that can be started and waited for; Pallas gives it no public type."""
+"""A copy that can be started and waited for; it has no public type in Pallas."""
 
 IN_FLIGHT = 8
-"""Copies of whole blocks under way at once."""
+"""The number of copies of whole blocks that are under way at the same time."""
 
 HBM = pl.BlockSpec(memory_space=pl.ANY)
 
@@ -27,10 +27,10 @@ HBM = pl.BlockSpec(memory_space=pl.ANY)
 def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
     """See `api.write`.
 
-    Cost, of a block of T tokens, a token taking `page_bytes / page_size` bytes as `form` stores it: where T is a
-    multiple of the memory's rows R (8 for float32, 16 for bfloat16), T tokens read and written; where T is smaller, R
-    tokens read twice (the block beside the page) and written once, because no less can be addressed. Blocks that fit
-    neither are left to XLA's scatter.
+    Cost of a block of T tokens, where a stored token has `page_bytes / page_size` bytes and a tile of memory has R rows
+    (`form.sublanes`): if T is a multiple of R, T tokens are read and written. If T is smaller, R tokens are read twice
+    (once from the block, once from the page) and written once, because less cannot be addressed. Other blocks are
+    written by XLA's scatter.
     """
     tokens, rows = kv.shape[3], sublanes(pages.dtype)
     kv = pack(kv, pages)
@@ -43,7 +43,7 @@ def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Arr
 
 
 def _named_again(page_ids: jax.Array, places: jax.Array) -> jax.Array:
-    """(blocks,) bool: a later block goes to the same place, so that this one must not be under way beside it."""
+    """Return (blocks,) bool, whether a later block goes to the same place: two copies to one place would race."""
     same = (page_ids[:, None] == page_ids[None]) & (places[:, None] == places[None])
     return jnp.triu(same, 1).any(1)
 
@@ -60,7 +60,7 @@ def _write_whole(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: 
 
 
 def _whole_kernel(tokens: int, page_ids: Ref, offsets: Ref, kv: Ref, _: Ref, pages: Ref, done: Ref) -> None:
-    """Copy after copy, HBM to HBM; page -1 is left out."""
+    """Copy each block from HBM to HBM, several at the same time; blocks of page -1 are left out."""
     blocks, rows = kv.shape[0], sublanes(pages.dtype)
 
     def copy(block: jax.Array) -> Copy:
@@ -89,7 +89,7 @@ def _write_small(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: 
     at_once = max(1, min(len(kv), tuning().write_bytes // size))
     spare = -len(kv) % at_once
     page_ids = jnp.pad(page_ids, (0, spare), constant_values=-1)
-    # Every row of a slice gets the block, and the kernel keeps those that are named: no shuffle within a register.
+    # The block is repeated over all rows of a slice, and the kernel selects rows: no shuffle within a register.
     repeated = jnp.tile(kv, (1, 1, 1, rows // kv.shape[3], 1))
     return _in_place(
         functools.partial(_small_kernel, kv.shape[3], at_once),
@@ -117,7 +117,7 @@ def _small_kernel(
     slices: Ref,
     done: Ref,
 ) -> None:
-    """Read, change and write back the aligned slices that the blocks lie in; page -1 is left out."""
+    """Read, change and write back the aligned slices that contain the blocks; blocks of page -1 are left out."""
     rows = sublanes(pages.dtype)
 
     def one_group(group: jax.Array, _: None) -> None:
@@ -160,7 +160,7 @@ def _for_each(count: int, chosen: Callable[[jax.Array], jax.Array], act: Callabl
 
 
 def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
-    """See `api.read_page`. Cost: one page read and written; there is nothing to compute."""
+    """See `api.read_page`. Cost: one page is read and written; nothing is computed."""
     content: jax.Array = pl.pallas_call(
         _read_kernel,
         out_shape=jax.ShapeDtypeStruct(pages.shape[1:], pages.dtype),
@@ -182,7 +182,7 @@ def _read_kernel(page_id: Ref, pages: Ref, content: Ref, done: Ref) -> None:
 
 
 def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.Array:
-    """See `api.write_page`. Cost: one page read and written; there is nothing to compute."""
+    """See `api.write_page`. Cost: one page is read and written; nothing is computed."""
     moved = 2 * page_bytes(pages)
     semaphores = [pltpu.SemaphoreType.DMA(())]
     return _in_place(_write_kernel, (page_id[None],), (content, pages), semaphores, moved, "rekindle_write_page")
@@ -200,7 +200,7 @@ def _in_place(
     moved: int,
     name: str,
 ) -> jax.Array:
-    """Run a kernel on arrays in HBM, of which the last is the pool; the result is the pool, in its own memory."""
+    """Run a kernel on two arrays in HBM, the second of them the pool; the result is the pool, in the same memory."""
     pages = arrays[-1]
     written: jax.Array = pl.pallas_call(
         kernel,

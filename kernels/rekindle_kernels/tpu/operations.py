@@ -1,4 +1,4 @@
-"""The Pallas kernels for TPU: what `operations.Operations` asks for."""
+"""The TPU implementation: Pallas kernels in the Mosaic lowering."""
 
 import jax
 import jax.numpy as jnp
@@ -23,5 +23,5 @@ def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
 
 
 def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """See `api.empty`; in the shape that `form` says."""
+    """See `api.empty`. The shape is that of `form.stored_shape`."""
     return jnp.zeros(stored_shape(shape), dtype)

@@ -1,4 +1,4 @@
-"""Decode attention on TPU: a grid over groups of rows, each row a run of tiles with all of their key-value heads."""
+"""Decode attention on TPU: a grid over groups of rows; each row is a run of tiles with all key-value heads."""
 
 import functools
 from typing import Any
@@ -15,7 +15,7 @@ from rekindle_kernels.tpu.stream import Ref, Runs, Stream
 from rekindle_kernels.tpu.tuning import tuning
 
 SUBLANES = 8
-"""A key-value head's queries are padded to this many rows."""
+"""The queries of a key-value head are padded to a multiple of this many rows."""
 
 
 def attend_rows(
@@ -30,11 +30,11 @@ def attend_rows(
 ) -> jax.Array:
     """See `api.attend_rows`.
 
-    Cost, of a row with context C (at most the window), H heads of dimension D, page size P: bytes
-    `ceil(C / P) * page_bytes` of pages as `form` stores them, and `8 * H * width` of queries and output; operations
-    `4 * H * D * C`, and `H * C` exponentials. The compiler is told C = all that the page table has room for.
+    Cost of a row with context C (at most the window), H heads of dimension D, page size P: bytes
+    `ceil(C / P) * page_bytes` of pages in the form of `form`, and `8 * H * width` of queries and output; operations
+    `4 * H * D * C`, and `H * C` exponentials. The estimate for the compiler takes the whole page table as C.
 
-    Where there are fewer rows than cores, the context is split: each part is a row of its own, and their results are
+    If there are fewer rows than cores, the context is split: each part is a row of its own, and the results are
     weighted by their sums of exponentials.
     """
     rows = len(q)
@@ -69,7 +69,8 @@ def _attend(
     *,
     scored: bool,
 ) -> tuple[jax.Array, jax.Array]:
-    """The mean of each run, (runs, heads, head_dim), and where `scored` the logarithm of its sum, (runs, heads).
+    """Return the weighted mean of each run, (runs, heads, head_dim), and if `scored` the logarithm of its sum of
+    exponentials, (runs, heads).
 
     `ranges` are first, last and owner of `Runs`.
     """
@@ -109,7 +110,7 @@ def _attend(
 
 
 def cost(rows: int, heads: int, head_dim: int, context: int, pages: Pool) -> pl.CostEstimate:
-    """As `attend_rows` states it, for rows that all have this context."""
+    """Estimate the cost, as `attend_rows` defines it, of rows that all have this context."""
     _, _, _, page_size, width = pages.shape
     return pl.CostEstimate(
         flops=4 * rows * heads * head_dim * context,
@@ -132,7 +133,7 @@ def _kernel(
     buffer: Ref,
     arrived: Ref,
 ) -> None:
-    """One step: q is (step_rows, kv_heads * padded group, width), out the same, or LANES of logarithms wider."""
+    """Compute one step: q is (step_rows, kv_heads * padded group, width), out the same or wider by LANES logarithms."""
     step_rows, queries, width = q.shape
     kv_heads = buffer.shape[3]
     begin = pl.program_id(0) * step_rows

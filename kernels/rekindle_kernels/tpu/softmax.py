@@ -5,35 +5,35 @@ import jax.numpy as jnp
 from jax import lax
 
 MASKED = -1e30
-"""The score of what is not seen: finite, so that differences of two are."""
+"""The score of a position that is not seen. It is finite, so that differences of scores are finite too."""
 
 
 def product(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
-    """A matrix product over one dimension of each, accumulated in float32; exact for float32 operands."""
+    """Multiply matrices over one dimension of each, with sums in float32, and full precision for float32 operands."""
     precision = lax.Precision.HIGHEST if a.dtype == jnp.float32 else lax.Precision.DEFAULT
     dims = (((contract[0],), (contract[1],)), ((), ()))
     return lax.dot_general(a, b, dims, precision=precision, preferred_element_type=jnp.float32)
 
 
 def capped(scores: jax.Array, soft_cap: float | None) -> jax.Array:
-    """Scores under a soft cap, if there is one."""
+    """Apply the soft cap to scores, if there is one."""
     return scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
 
 
 def fold(
     scores: jax.Array, seen: jax.Array, peak: jax.Array, total: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Take one more tile into the sums.
+    """Add one more tile to the sums.
 
-    A row that has seen nothing yet may gather weights of 1; they shrink to 0 with the first position that it sees.
+    A row that has seen nothing yet may sum up weights of 1; the first position that it sees shrinks them to 0.
 
     Args:
         scores: (rows, tokens) float32.
-        seen: the same shape, bool.
+        seen: (rows, tokens) bool.
         peak, total: (rows, 1) the largest score so far, and the sum of weights relative to it.
 
     Returns:
-        The new peak and total, what earlier sums shrink by, and (rows, tokens) weights of this tile.
+        The new peak and total, the factor of earlier sums, and the weights of this tile, (rows, tokens).
     """
     scores = jnp.where(seen, scores, MASKED)
     new_peak = jnp.maximum(peak, scores.max(1, keepdims=True))
@@ -43,6 +43,6 @@ def fold(
 
 
 def finished(weighted: jax.Array, peak: jax.Array, total: jax.Array) -> jax.Array:
-    """The weighted mean; zeros for rows that saw nothing, NaN for rows that saw one."""
+    """Return the weighted mean: zeros for rows that saw nothing, NaN for rows that saw a NaN."""
     nothing = peak <= MASKED / 2
     return jnp.where(nothing, 0.0, weighted / jnp.where(nothing, 1.0, total))

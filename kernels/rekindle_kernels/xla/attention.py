@@ -1,8 +1,8 @@
 """Paged attention in portable XLA: an online softmax over tiles of pages, as many as the longest context needs.
 
-CPU runs this one, and its constants are tuned there (2-core AVX-512, tests/bench). A tile balances the cost of a loop
-iteration against the cache footprint of the gathered keys, which is small for a lone sequence. Sequences go through the
-loop in groups, so that short contexts (other requests, or a prompt's first blocks) do not pay for the longest.
+The CPU uses this implementation, and the constants are tuned for it (2-core AVX-512, tests/bench). The size of a tile
+balances the cost of a loop iteration against the cache footprint of the gathered keys, which is small for a lone
+sequence. The loop runs over groups of sequences, so that short contexts do not pay for the longest one.
 """
 
 from typing import NamedTuple
@@ -52,7 +52,7 @@ def attend_blocks(
 
 
 class Rules(NamedTuple):
-    """How scores are made and who sees whom, as in `api.attend_rows`."""
+    """The parameters of `api.attend_rows` that say how scores are computed, and which positions a query sees."""
 
     scale: float
     window: int | None
@@ -60,7 +60,10 @@ class Rules(NamedTuple):
 
 
 def _attend(q: jax.Array, pages: jax.Array, page_table: jax.Array, visible: jax.Array, rules: Rules) -> jax.Array:
-    """(sequences, queries, heads, head_dim), each query over `[visible - window, visible)` of its sequence."""
+    """Compute attention of each query over the positions `[visible - window, visible)` of its sequence.
+
+    Shapes: q and the result (sequences, queries, heads, head_dim), visible (sequences, queries).
+    """
     sequences, queries, heads, head_dim = q.shape
     kv_heads, page_size = pages.shape[2:4]
     rows = queries * (heads // kv_heads)
@@ -85,7 +88,7 @@ def _attend(q: jax.Array, pages: jax.Array, page_table: jax.Array, visible: jax.
 def _online_softmax(
     q: jax.Array, page_table: jax.Array, visible: jax.Array, pages: jax.Array, tile_pages: int, rules: Rules
 ) -> jax.Array:
-    """One group's attention, by the online softmax of Milakov and Gimelshein, 2018 (arXiv:1805.02867).
+    """Compute one group's attention, by the online softmax of Milakov and Gimelshein, 2018 (arXiv:1805.02867).
 
     Shapes: q (sequences, kv_heads, rows, head_dim), visible (sequences, rows); the result is like q, in float32.
     """
@@ -112,7 +115,7 @@ def _online_softmax(
         new_peak = jnp.maximum(peak, scores.max(-1))
         shrink = jnp.exp(peak - new_peak)
         weights = jnp.exp(scores - new_peak[..., None])
-        # A weight of 0 would not hide a NaN that an earlier owner of the page left.
+        # A weight of 0 would not hide a NaN that was left in the page by an earlier owner.
         written = positions[None] < last_of_all[:, None]
         if rules.window is not None:
             written &= positions[None] >= first_of_all[:, None]

@@ -1,4 +1,4 @@
-"""The page pool in portable XLA: how it is stored, and writing new keys and values into it."""
+"""The page pool in portable XLA: its stored form, writing keys and values into it, and copying pages."""
 
 import jax
 import jax.numpy as jnp
@@ -6,30 +6,30 @@ from jax import lax
 
 
 def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """A pool of zeros. bfloat16 is stored as its bits in uint16.
+    """See `api.empty`. The bits of bfloat16 are stored in uint16.
 
-    XLA's CPU backend would widen a whole bfloat16 pool to float32 around each update and gather.
+    XLA's CPU backend would convert a whole bfloat16 pool to float32 and back around each update and gather.
     """
     return jnp.zeros(shape, jnp.uint16 if dtype == jnp.bfloat16 else dtype)
 
 
 def value_dtype(pages: jax.Array) -> jnp.dtype:
-    """The dtype of the numbers in the pages, however they are stored."""
+    """Return the dtype of the numbers in the pages, whatever dtype they are stored in."""
     return jnp.dtype(jnp.bfloat16) if pages.dtype == jnp.uint16 else pages.dtype
 
 
 def unpack(stored: jax.Array) -> jax.Array:
-    """Numbers from their stored form."""
+    """Convert stored numbers to `value_dtype`."""
     return lax.bitcast_convert_type(stored, value_dtype(stored))
 
 
 def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
-    """See `api.write`. One window per block, in place where `pages` is donated.
+    """See `api.write`. It works in place if `pages` is donated.
 
-    On CPU a loop of slice updates takes a third of a scatter's time for single tokens, and twice it for whole blocks.
+    On CPU a loop of slice updates takes a third of a scatter's time for single tokens, and twice its time for blocks.
     """
     stored = lax.bitcast_convert_type(kv.astype(value_dtype(pages)), pages.dtype)
-    if kv.shape[3] == 1 or len(kv) == 1:  # XLA would make a scatter of one block a slice update, see below
+    if kv.shape[3] == 1 or len(kv) == 1:  # XLA turns a scatter of one block into a slice update, see below
         return _write_one_by_one(pages, stored, page_ids, offsets)
     dims = lax.ScatterDimensionNumbers(
         update_window_dims=(1, 2, 3, 4), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0, 3)
@@ -55,6 +55,6 @@ def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
 
 
 def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.Array:
-    """See `api.write_page`. In place where `pages` is donated."""
+    """See `api.write_page`. It works in place if `pages` is donated."""
     written: jax.Array = lax.dynamic_update_index_in_dim(pages, content, page_id, 0)
     return written

@@ -17,7 +17,7 @@ from rekindle.markup import counted, size_text
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig, Rope
-from rekindle.models.layout import expected_shapes
+from rekindle.models.decoder import expected_shapes
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.scheduler.limits import Limits
 from rekindle.store.directory import cache_dir

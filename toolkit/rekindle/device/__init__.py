@@ -1,1 +1,1 @@
-"""What a device does in one tick, in pure functions, and the host's side of it."""
+"""The work of a device in one tick, as pure functions, and the host's side of it."""

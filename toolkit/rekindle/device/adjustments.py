@@ -1,7 +1,7 @@
-"""What changes logits before the temperature: bias, penalties and bans, as rows over the vocabulary, one a slot.
+"""Changes of logits before the temperature: bias, penalties and bans, as rows over the vocabulary, one a slot.
 
-Most requests need none of it. For one that does, a small program writes the rows of its slot before its first token is
-sampled; after that they live on the device, and each sampled token is recorded there.
+Most requests need none. For one that does, a small program writes the rows of its slot before its first token is
+sampled. They stay on the device, where each sampled token is recorded.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from rekindle.device.sampling_rows import SamplingRows
 
 IN_PROMPT, END, GENERATED = 1, 2, 4
-"""The bits of a mark: the token is in the prompt; it ends the request; and from the third bit on, how often it was
+"""The bits of a mark: the token is in the prompt; it ends the request; the other bits count how often it was
 generated."""
 RECENT = MAX_BAD_WORD_TOKENS - 1
 
@@ -26,13 +26,13 @@ Array = np.ndarray[Any, np.dtype[np.int32]]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class Adjustments:
-    """The state of each slot; what is in the slot of a request that adjusts nothing is stale and not read.
+    """The state of each slot. The rows of a request that adjusts nothing are stale and not read.
 
     Attributes:
         bias: (slots, vocabulary) float32, added to the logits; minus infinity bans a token.
         marks: (slots, vocabulary) int32, see `IN_PROMPT`.
-        recent: (slots, RECENT) int32, the newest tokens of the request, the last one last; -1 before its start.
-        bad_words: (slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS) int32, aligned to the right; -1 where there is nothing.
+        recent: (slots, RECENT) int32, the newest tokens of the request, oldest first; -1 before its start.
+        bad_words: (slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS) int32, aligned to the right and padded with -1.
     """
 
     bias: jax.Array
@@ -42,7 +42,7 @@ class Adjustments:
 
     @classmethod
     def empty(cls, slots: int, vocabulary: int) -> "Adjustments":
-        """For slots that nobody has entered."""
+        """Return the state of slots that no request has entered."""
         return cls(
             bias=jnp.zeros((slots, vocabulary), jnp.float32),
             marks=jnp.zeros((slots, vocabulary), jnp.int32),
@@ -51,26 +51,27 @@ class Adjustments:
         )
 
 
-def blank_entry(vocabulary: int) -> Array:
-    """A packed entry that changes nothing."""
+def no_adjustments(vocabulary: int) -> Array:
+    """Return packed rows of one slot that change nothing."""
     packed = np.zeros(2 * vocabulary + RECENT + MAX_BAD_WORDS * MAX_BAD_WORD_TOKENS, np.int32)
     packed[2 * vocabulary :] = -1
     return packed
 
 
-def split_entry(packed: Any, vocabulary: int) -> Any:
+def unpack_adjustments(packed: Any, vocabulary: int) -> Any:
+    """Return the bias, marks, recent tokens and bad words of packed rows, all one-dimensional and int32."""
     recent = 2 * vocabulary + RECENT
     return packed[:vocabulary], packed[vocabulary : 2 * vocabulary], packed[2 * vocabulary : recent], packed[recent:]
 
 
-def enter(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
+def enter_slot(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
     """Write the rows of one slot.
 
     Args:
         slot: () int32.
-        packed: as `entry` makes it.
+        packed: the rows, from `pack_adjustments`.
     """
-    bias, marks, recent, bad_words = split_entry(packed, adjustments.bias.shape[1])
+    bias, marks, recent, bad_words = unpack_adjustments(packed, adjustments.bias.shape[1])
     return Adjustments(
         bias=adjustments.bias.at[slot].set(lax.bitcast_convert_type(bias, jnp.float32)),
         marks=adjustments.marks.at[slot].set(marks),
@@ -89,7 +90,7 @@ def adjust(
     Args:
         logits: (rows, vocabulary) float32.
         rows: the parameters of each row.
-        positions: (rows,) int32, the position that the next token will take.
+        positions: (rows,) int32, the position of the next token.
         adjustments: of all slots.
         owners: (rows,) int32, the slot of each row.
 
@@ -110,15 +111,15 @@ def adjust(
 
 
 def _ban_words(logits: jax.Array, words: jax.Array, recent: jax.Array) -> jax.Array:
-    """Ban the last token of each word whose other tokens are the newest of the request."""
+    """Ban the last token of each word whose other tokens are the newest ones of the request."""
     before, last = words[:, :, :-1], words[:, :, -1]
     complete = ((before == recent[:, None]) | (before < 0)).all(-1) & (last >= 0)
     row = lax.broadcasted_iota(jnp.int32, last.shape, 0)
     return logits.at[row, jnp.maximum(last, 0)].min(jnp.where(complete, -jnp.inf, jnp.inf))
 
 
-def record(adjustments: Adjustments, owners: jax.Array, tokens: jax.Array) -> Adjustments:
-    """Take note of each slot's new token; of every slot, since that costs less than to ask which need it."""
+def record_tokens(adjustments: Adjustments, owners: jax.Array, tokens: jax.Array) -> Adjustments:
+    """Record each slot's new token. All slots are written, which costs less than choosing those that need it."""
     recent = jnp.concatenate([adjustments.recent[owners, 1:], tokens[:, None]], axis=1)
     return Adjustments(
         bias=adjustments.bias,

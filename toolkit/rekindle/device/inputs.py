@@ -1,4 +1,4 @@
-"""One plan as the arrays that a tick takes, and where each of them is in the one array that the host sends."""
+"""The arrays of a tick's plan, and where each of them is in the one array that the host sends."""
 
 import math
 from dataclasses import dataclass, fields
@@ -21,13 +21,13 @@ class TickInputs(Generic[A]):
     Attributes:
         tokens: (prefill_tokens,) prompt tokens in blocks of `QUERY_BLOCK`.
         targets: (prefill_tokens,) the next token of each if it is to be scored, else -1.
-        block_slot, block_start, block_page: (blocks,) whose block it is, its first position, the page it goes to.
+        block_slot, block_start, block_page: (blocks,) each block's slot, first position, and page.
         sample_index: (samples,) index into `tokens` of each completed prompt's last token.
-        sample_slot, sample_length: (samples,) its slot, and how many tokens the prompt has.
-        sample_params: (samples, COLUMNS) its packed `SamplingRows`.
+        sample_slot, sample_length: (samples,) each completed prompt's slot and number of tokens.
+        sample_params: (samples, COLUMNS) each completed prompt's packed `SamplingRows`.
         chunk_slot: (samples,) the slots of all chunks.
         chunk_table: (samples, pages_per_request) their page tables.
-        row_slot, row_page: (decode_rows,) the slots that decode, and the page that each one's token goes to.
+        row_slot, row_page: (decode_rows,) the slots that decode, and the page of each one's token.
     """
 
     tokens: A
@@ -46,26 +46,26 @@ class TickInputs(Generic[A]):
 
 
 def samples_of(bucket: Bucket, max_running: int) -> int:
-    """How many prompts can have a chunk in one tick, and so be completed in it."""
+    """Return how many prompts can have a chunk in one tick, and so can be completed in it."""
     return min(bucket.blocks, max_running)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the fields of `TickInputs` are in the packed array of one bucket."""
+class InputLayout:
+    """The places of the fields of `TickInputs` in the packed array of one bucket."""
 
     bucket: Bucket
     max_running: int
     pages_per_request: int
 
     @classmethod
-    def of(cls, bucket: Bucket, slots: Slots) -> "Layout":
-        """For these slots, arrays or shapes."""
+    def of(cls, bucket: Bucket, slots: Slots) -> "InputLayout":
+        """Return the layout for these slots, which may be arrays or shapes."""
         rows, pages_per_request = slots.page_table.shape
         return cls(bucket, rows - 1, pages_per_request)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each field, in order."""
+        """Return the shape of each field, in order."""
         bucket, samples = self.bucket, samples_of(self.bucket, self.max_running)
         by_token = dict.fromkeys(("tokens", "targets"), (bucket.prefill_tokens,))
         by_block = dict.fromkeys(("block_slot", "block_start", "block_page"), (bucket.blocks,))
@@ -74,8 +74,8 @@ class Layout:
         known = by_token | by_block | by_row | wide
         return {field.name: known.get(field.name, (samples,)) for field in fields(TickInputs)}
 
-    def split(self, packed: A) -> TickInputs[A]:
-        """Views of the fields inside one packed int32 array, of numpy on the host and of jax inside the program."""
+    def unpack(self, packed: A) -> TickInputs[A]:
+        """Return the fields of a packed int32 array: views of it in numpy on the host, slices in jax in the step."""
         views, at = {}, 0
         for name, shape in self.shapes().items():
             size = math.prod(shape)
@@ -83,10 +83,10 @@ class Layout:
             at += size
         return TickInputs(**views)
 
-    def blank(self) -> np.ndarray:
-        """A packed array in which every row is padding: it belongs to the null slot and the null page."""
+    def padding(self) -> np.ndarray:
+        """Return a packed array in which every row is padding, which belongs to the null slot and the null page."""
         packed = np.zeros(sum(map(math.prod, self.shapes().values())), np.int32)
-        views = self.split(packed)
+        views = self.unpack(packed)
         for slot in (views.block_slot, views.sample_slot, views.chunk_slot, views.row_slot):
             slot[:] = self.max_running
         views.targets[:] = -1

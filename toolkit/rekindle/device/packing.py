@@ -1,4 +1,4 @@
-"""The host's side of a tick: plans and requests packed into arrays, and outputs unpacked."""
+"""The host's side of a tick: packing plans and requests into arrays, and unpacking outputs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, QUERY_BLOCK, Bucket
-from rekindle.device.adjustments import END, GENERATED, IN_PROMPT, RECENT, blank_entry, split_entry
-from rekindle.device.inputs import Layout, samples_of
+from rekindle.device.adjustments import END, GENERATED, IN_PROMPT, RECENT, no_adjustments, unpack_adjustments
+from rekindle.device.inputs import InputLayout, samples_of
 from rekindle.device.sampling_rows import COLUMNS, FLOATS
 from rekindle.device.step import TickOutputs
 from rekindle.messages import Dispatched, Plan, Sampled, Scored
@@ -17,13 +17,13 @@ from rekindle.results import TokenLogprob
 Array = np.ndarray[Any, np.dtype[np.int32]]
 
 COLDEST = 1e-6
-"""Temperatures above 0 and below this are taken as this: float32 has no room for what they would do."""
+"""The lowest temperature above 0. Lower ones are raised to it, because float32 could not hold the quotients."""
 
 
-def pack(plan: Plan, layout: Layout) -> Array:
-    """A plan as the one array that the step takes. It is new for each tick: the device may still read the last one."""
-    packed = layout.blank()
-    inputs = layout.split(packed)
+def pack_plan(plan: Plan, layout: InputLayout) -> Array:
+    """Pack a plan into the array that the step takes: a new one, because the device may still read the last one."""
+    packed = layout.padding()
+    inputs = layout.unpack(packed)
     block = sample = 0
     for place, chunk in enumerate(plan.chunks):
         end, first = block + len(chunk.pages), block * QUERY_BLOCK
@@ -39,7 +39,7 @@ def pack(plan: Plan, layout: Layout) -> Array:
             inputs.sample_index[sample] = first + len(chunk.tokens) - 1
             inputs.sample_slot[sample] = chunk.slot
             inputs.sample_length[sample] = chunk.start + len(chunk.tokens)
-            inputs.sample_params[sample] = packed_row(chunk.completes)
+            inputs.sample_params[sample] = pack_sampling(chunk.completes)
             sample += 1
         block = end
     if plan.rows:
@@ -48,8 +48,8 @@ def pack(plan: Plan, layout: Layout) -> Array:
     return packed
 
 
-def packed_row(request: Request) -> Array:
-    """A request's row of `SamplingRows`: (COLUMNS,) int32 that holds the bits of the floats."""
+def pack_sampling(request: Request) -> Array:
+    """Pack a request's row of `SamplingRows` into (COLUMNS,) int32, which holds the bits of the floats."""
     params = request.params
     row = np.zeros(COLUMNS, np.int32)
     row[: len(FLOATS)].view(np.float32)[:] = (
@@ -71,14 +71,16 @@ def packed_row(request: Request) -> Array:
     return row
 
 
-def entry(request: Request, generated: Sequence[int], vocabulary: int) -> Array:
-    """A request's rows of `Adjustments`, packed into one int32 array for `enter`.
+def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int) -> Array:
+    """Pack a request's rows of `Adjustments` into one int32 array for `enter_slot`.
 
     Args:
-        generated: the tokens that it has generated already; it starts again after a preemption.
+        request: the one that takes the slot.
+        generated: the tokens that it generated before it was preempted.
+        vocabulary: the number of tokens.
     """
-    packed = blank_entry(vocabulary)
-    bias, marks, recent, bad_words = split_entry(packed, vocabulary)
+    packed = no_adjustments(vocabulary)
+    bias, marks, recent, bad_words = unpack_adjustments(packed, vocabulary)
     params, bias = request.params, bias.view(np.float32)
     if params.allowed_token_ids is not None:
         bias[:] = -np.inf
@@ -100,7 +102,7 @@ def entry(request: Request, generated: Sequence[int], vocabulary: int) -> Array:
 
 
 def dispatched(plan: Plan, bucket: Bucket, max_running: int, outputs: TickOutputs) -> Dispatched:
-    """Say what a tick that runs in this bucket gives to whom, and where in its outputs that is."""
+    """Return which requests a tick in this bucket samples and scores, and where in its outputs their results are."""
     sampled: list[Sampled] = []
     scored: list[Scored] = []
     first_token = 0
@@ -116,12 +118,12 @@ def dispatched(plan: Plan, bucket: Bucket, max_running: int, outputs: TickOutput
 
 
 def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternatives: int) -> TokenLogprob:
-    """A row of `score` as its reader sees it, still without texts.
+    """Turn a packed score into a `TokenLogprob`, still without texts.
 
     Args:
-        row: (columns,) int32.
+        row: (columns,) int32, as `scores.score` packs it.
         token: the token that was scored.
-        alternatives: how many of the likeliest tokens to give.
+        alternatives: how many of the likeliest tokens to return.
     """
     most = (len(row) - 2) // 2
     ids, values = row[2 : 2 + alternatives].tolist(), row[2 + most :].view(np.float32)[:alternatives].tolist()

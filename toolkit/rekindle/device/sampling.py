@@ -1,6 +1,6 @@
-"""From logits to tokens: greedy and seeded draws side by side in one batch, without a sort.
+"""Sampling tokens from logits: greedy and seeded draws in one batch, without a sort.
 
-Order of application, that of transformers: logit bias, repetition, frequency and presence penalty, bad words, min
+The order of application is that of transformers: logit bias, repetition, frequency and presence penalty, bad words, min
 tokens, allowed tokens (all in `adjustments`), then temperature, top-k, top-p, min-p, then the draw.
 """
 
@@ -14,21 +14,21 @@ from rekindle.device.sampling_rows import SamplingRows
 
 BLOCK = 128
 ABOVE_ALL_MASS = 0x3F80_0001
-"""The bit pattern of the next float32 after 1, the mass of the likeliest token."""
+"""The bit pattern of the next float32 after 1, which is the mass of the likeliest token."""
 
 
 def sample(
     logits: jax.Array, rows: SamplingRows, positions: jax.Array, adjustments: Adjustments, owners: jax.Array
 ) -> jax.Array:
-    """One token per row.
+    """Choose one token for each row.
 
     A row's token depends on its logits, its parameters and (seed, position), and on nothing else in the batch. A batch
-    of plain greedy rows costs one search for the maximum.
+    of greedy rows without adjustments costs only the argmax.
 
     Args:
         logits: (rows, vocabulary) float32.
         rows: the parameters of each row.
-        positions: (rows,) int32, the position that the token will take in its request.
+        positions: (rows,) int32, the token's position in its request.
         adjustments: of all slots.
         owners: (rows,) int32, the slot of each row.
 
@@ -42,23 +42,21 @@ def sample(
 
     def choose() -> jax.Array:
         final = lax.cond(adjusted.any(), changed, lambda: logits)
-        best = first_of_the_largest(final)
+        best = argmax(final)
         chosen: jax.Array = lax.cond(
             drawn.any(), lambda: jnp.where(drawn, _draw(final, rows, positions), best), lambda: best
         )
         return chosen
 
-    greedy = first_of_the_largest(
-        logits
-    )  # outside of any branch, where XLA's CPU backend would run it ten times slower
+    greedy = argmax(logits)  # outside of any branch, where XLA's CPU backend would run it ten times slower
     tokens: jax.Array = lax.cond((drawn | adjusted).any(), choose, lambda: greedy)
     return tokens
 
 
-def first_of_the_largest(values: jax.Array) -> jax.Array:
-    """The smallest index of each row's maximum, as two plain reductions, which XLA's CPU backend vectorises.
+def argmax(values: jax.Array) -> jax.Array:
+    """Return the smallest index of each row's maximum, by two reductions that XLA's CPU backend vectorises.
 
-    They run along the columns, which is how the last product leaves the logits: nothing is transposed for it.
+    They run along the columns, the order in which the last product leaves the logits, so that nothing is transposed.
     """
     columns = values.T
     places = lax.broadcasted_iota(jnp.int32, columns.shape, 0)
@@ -66,7 +64,7 @@ def first_of_the_largest(values: jax.Array) -> jax.Array:
 
 
 def in_blocks(values: jax.Array, padding: float) -> jax.Array:
-    """(rows, columns) to (rows, blocks, BLOCK)."""
+    """Reshape (rows, columns) to (rows, blocks, BLOCK), with padding at the end."""
     padded = jnp.pad(values, ((0, 0), (0, -values.shape[1] % BLOCK)), constant_values=padding)
     return padded.reshape(len(values), -1, BLOCK)
 
@@ -80,9 +78,10 @@ def _draw(logits: jax.Array, rows: SamplingRows, positions: jax.Array) -> jax.Ar
 
 
 def _least_of_top_k(mass: jax.Array, top_k: jax.Array, limited: jax.Array) -> jax.Array:
-    """The mass of the `top_k`-th likeliest token of each limited row, (rows,); 0 for others.
+    """Return the mass of the `top_k`-th likeliest token of each limited row, (rows,); 0 for others.
 
-    Found by bisecting the bit pattern, which orders like the mass: exact in 31 passes. Tokens equal to it all count.
+    It is found by bisecting the bit pattern, which has the order of the mass: exact after 31 passes. Tokens of equal
+    mass are all kept.
     """
 
     def body(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -98,19 +97,21 @@ def _least_of_top_k(mass: jax.Array, top_k: jax.Array, limited: jax.Array) -> ja
 
 
 _Search = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
-"""Attempts so far, and for each row the pivot, the token, and whether it was found."""
+"""The number of attempts, and for each row the pivot, the token, and whether it was found."""
 
 
 def _draw_nucleus(mass: jax.Array, least: jax.Array, rows: SamplingRows, positions: jax.Array) -> jax.Array:
-    """Draw from the tokens that top-k, top-p and min-p keep, without knowing which those are.
+    """Draw from the tokens that top-k, top-p and min-p keep, without computing that set.
 
-    A token is in the nucleus when the tokens likelier than it have less than top-p of the mass. So draw from all, see
-    whether the one drawn is in, and if not draw again from those likelier than it: none of the others is in either.
+    A token is in the nucleus if the tokens likelier than it have less than top-p of the mass. So draw from all tokens;
+    if the drawn one is outside, the less likely ones are outside too: draw again from those likelier than it.
     (Rejection sampling with a pivot, as in FlashInfer, Ye et al., 2025, arXiv:2501.01005.)
 
     Args:
         mass: (rows, vocabulary) float32, 1 for the likeliest token.
-        least: (rows,) float32, what a token must have to be among the top-k.
+        least: (rows,) float32, the least mass of the top-k.
+        rows: the parameters of each row.
+        positions: (rows,) int32, the token's position in its request.
     """
     wanted = rows.top_p * jnp.where(mass >= least[:, None], mass, 0.0).sum(-1)
     floor = jnp.maximum(least, rows.min_p)
@@ -131,7 +132,7 @@ def _draw_nucleus(mass: jax.Array, least: jax.Array, rows: SamplingRows, positio
 
 
 def _uniform(seeds: jax.Array, positions: jax.Array, attempt: jax.Array) -> jax.Array:
-    """A number in [0, 1) for each row: the hash Threefry-2x32 (Salmon et al., 2011) of (seed, position) and attempt."""
+    """Hash (seed, position) and the attempt to a number in [0, 1) a row, by Threefry-2x32 (Salmon et al., 2011)."""
     words = (seeds, positions, jnp.broadcast_to(attempt, seeds.shape))
     seed, position, counter = (lax.bitcast_convert_type(word, jnp.uint32) for word in words)
 
@@ -143,9 +144,9 @@ def _uniform(seeds: jax.Array, positions: jax.Array, attempt: jax.Array) -> jax.
 
 
 def _invert_cdf(mass: jax.Array, pivot: jax.Array, floor: jax.Array, uniform: jax.Array) -> jax.Array:
-    """The column at which the running sum of each row's mass passes `uniform` of the whole, found block by block.
+    """Return the column at which the running sum of each row's mass exceeds `uniform` of the total.
 
-    Only mass above the row's pivot, and not below its floor, counts.
+    Only mass above the row's pivot and not below its floor counts. First the block is found, then the column in it.
     """
 
     def counted(blocks: jax.Array) -> jax.Array:
@@ -163,14 +164,14 @@ def _invert_cdf(mass: jax.Array, pivot: jax.Array, floor: jax.Array, uniform: ja
 
 
 def _running_sum(values: jax.Array) -> jax.Array:
-    """The cumulative sum of each row as a product with a triangle, which compiles in a tenth of a scan's time."""
+    """Return each row's cumulative sum, as a product with a triangle, which compiles in a tenth of a scan's time."""
     places = jnp.arange(values.shape[1])
     triangle = (places[:, None] <= places[None]).astype(jnp.float32)
     return jnp.matmul(values, triangle, precision=lax.Precision.HIGHEST)
 
 
 def _first_above(running: jax.Array, target: jax.Array, mass: jax.Array) -> jax.Array:
-    """The first column whose running sum exceeds the target; rounding never leads past the last one with mass."""
+    """Return the first column whose running sum exceeds the target, or for rounding errors the last one with mass."""
     first = (running <= target[:, None]).sum(-1, dtype=jnp.int32)
     columns = lax.broadcasted_iota(jnp.int32, mass.shape, 1)
     return jnp.minimum(first, jnp.where(mass > 0, columns, 0).max(-1))

@@ -1,4 +1,4 @@
-"""The sampling parameters of a batch as the step sees them: one packed row of int32 a slot."""
+"""The sampling parameters of a batch, which the step keeps as one packed row of int32 a slot."""
 
 from dataclasses import dataclass, fields
 
@@ -38,7 +38,7 @@ class SamplingRows:
 
     @classmethod
     def unpack(cls, packed: jax.Array) -> "SamplingRows":
-        """From (rows, COLUMNS) int32, as `packed_row` writes them."""
+        """Unpack (rows, COLUMNS) int32 from `pack_sampling`."""
         columns = {field.name: packed[:, place] for place, field in enumerate(fields(cls))}
         floats = {name: lax.bitcast_convert_type(columns[name], jnp.float32) for name in FLOATS}
         return cls(**(columns | floats))

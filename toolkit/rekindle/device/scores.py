@@ -1,4 +1,4 @@
-"""Log-probabilities inside the step: of the model's own distribution, before any sampling parameter."""
+"""Log-probabilities, computed in the step: of the model's own distribution, before any sampling parameter."""
 
 from collections.abc import Callable
 
@@ -9,42 +9,42 @@ from jax import lax
 from rekindle.device.sampling import in_blocks
 
 GROUP = 64
-"""Prompt tokens scored at a time: the logits of a whole chunk would not fit beside a model."""
+"""Prompt tokens that are scored at a time: the logits of a whole chunk would not fit beside a model."""
 
 
-def columns_of(most: int) -> int:
-    """The width of a packed score with room for `most` alternatives."""
+def score_columns(most: int) -> int:
+    """Return the width of a packed score with room for `most` alternatives."""
     return 2 + 2 * most
 
 
 def score(logits: jax.Array, tokens: jax.Array, most: int) -> jax.Array:
-    """How likely each row's token is, and which tokens are likeliest.
+    """Compute how likely each row's token is, and which tokens are likeliest.
 
     Args:
         logits: (rows, vocabulary) float32.
         tokens: (rows,) int32.
-        most: how many of the likeliest tokens to give.
+        most: how many of the likeliest tokens to return.
 
     Returns:
-        (rows, columns_of(most)) int32: the bits of the token's log-probability, its rank (1 is the likeliest), the
+        (rows, score_columns(most)) int32: the bits of the token's log-probability, its rank (1 is the likeliest), the
         likeliest ids, and the bits of their log-probabilities.
     """
     largest = logits.max(-1, keepdims=True)
     total = jnp.log(jnp.exp(logits - largest).sum(-1, keepdims=True))
     own = jnp.take_along_axis(logits, tokens[:, None], axis=1)
     rank = 1 + (logits > own).sum(-1, dtype=jnp.int32)
-    values, ids = _largest(logits, most)
-    own, values = own - largest, values - largest  # before the sum, which is small, so that nothing is rounded away
+    values, ids = _top_k(logits, most)
+    own, values = own - largest, values - largest  # first: the total is small, and rounding would lose it
     packed = [_bits(own - total), rank[:, None], ids, _bits(values - total)]
     return jnp.concatenate(packed, axis=1)
 
 
 def score_if(wanted: jax.Array, logits: jax.Array, tokens: jax.Array, most: int) -> jax.Array:
-    """`score` if any of `wanted` (rows,) bool is true, else zeros."""
+    """Return `score` if any of `wanted`, (rows,) bool, is true, else zeros."""
     scores: jax.Array = lax.cond(
         wanted.any(),
         lambda: score(logits, tokens, most),
-        lambda: jnp.zeros((len(logits), columns_of(most)), jnp.int32),
+        lambda: jnp.zeros((len(logits), score_columns(most)), jnp.int32),
     )
     return scores
 
@@ -52,19 +52,19 @@ def score_if(wanted: jax.Array, logits: jax.Array, tokens: jax.Array, most: int)
 def score_prompt(
     hidden: jax.Array, targets: jax.Array, logits_of: Callable[[jax.Array], jax.Array], most: int
 ) -> jax.Array:
-    """How likely the known next token is at each position of a prompt.
+    """Compute how likely the known next token is at each position of a prompt.
 
     Args:
         hidden: (tokens, hidden) float32.
-        targets: (tokens,) int32, the next token of each; -1 where it is not asked for.
-        logits_of: hidden states to logits.
-        most: as in `score`.
+        targets: (tokens,) int32, the next token of each, or -1 if it is not to be scored.
+        logits_of: maps hidden states to logits.
+        most: how many of the likeliest tokens to return.
 
     Returns:
-        (tokens, columns_of(most)) int32, as `score` gives them; zeros in groups where nothing is asked for.
+        (tokens, score_columns(most)) int32, packed as by `score`; zeros in groups where nothing is to be scored.
     """
     if not len(hidden):
-        return jnp.zeros((0, columns_of(most)), jnp.int32)
+        return jnp.zeros((0, score_columns(most)), jnp.int32)
     padding = -len(hidden) % GROUP
     groups = (
         jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, GROUP, hidden.shape[1]),
@@ -76,19 +76,19 @@ def score_prompt(
         group_scores: jax.Array = lax.cond(
             (group_targets >= 0).any(),
             lambda: score(logits_of(group_hidden), jnp.maximum(group_targets, 0), most),
-            lambda: jnp.zeros((GROUP, columns_of(most)), jnp.int32),
+            lambda: jnp.zeros((GROUP, score_columns(most)), jnp.int32),
         )
         return group_scores
 
     scores: jax.Array = lax.map(one, groups)
-    return scores.reshape(-1, columns_of(most))[: len(hidden)]
+    return scores.reshape(-1, score_columns(most))[: len(hidden)]
 
 
-def _largest(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """`lax.top_k` by way of blocks: the best `count` values lie in the `count` blocks with the best maxima."""
+def _top_k(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """Return what `lax.top_k` does, faster: the `count` largest values lie in the blocks with the largest maxima."""
     blocks = in_blocks(values, -jnp.inf)
     _, block = lax.top_k(blocks.max(-1), min(count, blocks.shape[1]))
-    block = jnp.sort(block, axis=-1)  # so that of equal values the first comes first
+    block = jnp.sort(block, axis=-1)  # so that equal values come in the order of their ids
     candidates = jnp.take_along_axis(blocks, block[:, :, None], axis=1)
     best, place = lax.top_k(candidates.reshape(len(values), -1), count)
     ids = jnp.take_along_axis(block, place // blocks.shape[2], axis=1) * blocks.shape[2] + place % blocks.shape[2]

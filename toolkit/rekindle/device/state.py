@@ -1,7 +1,7 @@
-"""What a device keeps between two ticks: the page pool and the slots, and whole pages copied out of the pool and in.
+"""The device's state between two ticks: the page pool and the slots; and copies of pages out of and into the pool.
 
-A page is copied over all layers at a time, and one page at a time. Measured on CPU (SmolLM2, 30 layers, pages of 64
-tokens): a program for eight pages copies no faster, takes up to twenty times as long to compile, and has to be padded.
+One page is copied at a time, in all layers. Measured on CPU (SmolLM2, 30 layers, pages of 64 tokens): a program for
+eight pages copies no faster, takes up to twenty times as long to compile, and has to be padded.
 """
 
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from rekindle.models.config import ModelConfig
 from rekindle_kernels import api as kernels
 
 Pages = tuple[jax.Array, ...]
-"""The page pool: for each layer (pages, 2, kv_heads, page_size, head_dim), keys and values of one page side by side."""
+"""The page pool: for each layer (pages, 2, kv_heads, page_size, head_dim), the keys and the values of each page."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """What the next tick needs of each running request, kept on the device. The last row is the null slot of padding.
+    """The running requests' state that the next tick needs. The last row is the null slot, which padding belongs to.
 
     Attributes:
         token: (slots,) int32, the newest token, not yet in the pages.
-        length: (slots,) int32, positions in the pages, which is also the newest token's position.
+        length: (slots,) int32, the number of positions in the pages, which is also the newest token's position.
         page_table: (slots, pages_per_request) int32.
         sampling: (slots, COLUMNS) int32, packed `SamplingRows`.
-        adjustments: what else changes the logits of each slot.
+        adjustments: bias, penalties and bans of each slot.
     """
 
     token: jax.Array
@@ -39,7 +39,7 @@ class Slots:
 
 
 def empty_slots(max_running: int, pages_per_request: int, vocab_size: int) -> Slots:
-    """Slots of an idle engine, and the null slot."""
+    """Create the slots of an idle engine, and the null slot."""
     rows = max_running + 1
     return Slots(
         token=jnp.zeros(rows, jnp.int32),
@@ -57,18 +57,18 @@ def empty_pages(
     dtype: jnp.dtype,
     implementation: kernels.Implementation | None = None,
 ) -> Pages:
-    """A page pool of zeros, one array a layer, for the kernels of `implementation`."""
+    """Create a page pool of zeros, one array a layer, for the kernels of `implementation`."""
     shape = (num_pages, 2, config.num_kv_heads, page_size, config.head_dim)
     return tuple(kernels.empty(shape, dtype, implementation=implementation) for _ in range(config.num_layers))
 
 
 def page_bytes(pages: Pages) -> int:
-    """What one page takes over all layers."""
+    """Return the bytes of one page in all layers."""
     return sum(layer.nbytes // len(layer) for layer in pages)
 
 
 def gather(pages: Pages, page_id: jax.Array, implementation: kernels.Implementation | None = None) -> jax.Array:
-    """A copy of one page.
+    """Copy one page out of the pool.
 
     Args:
         pages: the pool.
@@ -84,7 +84,7 @@ def gather(pages: Pages, page_id: jax.Array, implementation: kernels.Implementat
 def scatter(
     pages: Pages, page_id: jax.Array, content: jax.Array, implementation: kernels.Implementation | None = None
 ) -> Pages:
-    """The pool, donated by the caller, with a page in it that `gather` gave."""
+    """Copy a page from `gather` into the pool, which the caller donates."""
     return tuple(
         kernels.write_page(layer, page_id, content[place], implementation=implementation)
         for place, layer in enumerate(pages)

@@ -1,4 +1,4 @@
-"""One tick on the device: a pure function from pages, slots and a packed plan to the same and the next tokens."""
+"""One tick on the device: a pure function from pages, slots and a packed plan to pages, slots and the next tokens."""
 
 from dataclasses import dataclass, replace
 
@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from rekindle.buckets import QUERY_BLOCK, Bucket
-from rekindle.device.adjustments import record
-from rekindle.device.inputs import Layout, TickInputs
+from rekindle.device.adjustments import record_tokens
+from rekindle.device.inputs import InputLayout, TickInputs
 from rekindle.device.sampling import sample
 from rekindle.device.sampling_rows import SamplingRows
 from rekindle.device.scores import score_if, score_prompt
@@ -19,7 +19,7 @@ from rekindle_kernels import api as kernels
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class TickOutputs:
-    """What the host reads of a tick. Scores are as `scores.score` gives them, zeros where none are wanted.
+    """The outputs of a tick that the host reads. Scores are packed as by `scores.score`; unwanted ones are zeros.
 
     Attributes:
         tokens: (samples + decode_rows,) int32, first of the completed prompts, then of the decode rows.
@@ -46,16 +46,16 @@ def step(
     Args:
         decoder: the model.
         pages, slots: the device state, donated by the caller.
-        packed: one int32 array, `Layout` says what is where.
+        packed: (size,) int32, the `TickInputs` as `InputLayout` packs them.
         bucket: the padded shape, static.
-        max_logprobs: room for this many of the likeliest tokens in scores, static.
+        max_logprobs: how many of the likeliest tokens there is room for in scores, static.
         implementation: of the kernels, static; None is the best for this process's platform.
 
     Returns:
-        Pages and slots after the tick, and what the host reads.
+        Pages and slots after the tick, and the outputs for the host.
     """
     null_slot = len(slots.token) - 1
-    inputs = Layout.of(bucket, slots).split(packed)
+    inputs = InputLayout.of(bucket, slots).unpack(packed)
     page_size = pages[0].shape[3]
     row_length = slots.length[inputs.row_slot]
     page_table = slots.page_table.at[inputs.chunk_slot].set(inputs.chunk_table)
@@ -77,7 +77,7 @@ def step(
         slots,
         token=slots.token.at[owners].set(new_tokens),
         length=slots.length.at[owners].set(lengths).at[null_slot].set(0),
-        adjustments=record(slots.adjustments, owners, new_tokens),
+        adjustments=record_tokens(slots.adjustments, owners, new_tokens),
     )
     outputs = TickOutputs(
         tokens=new_tokens,
@@ -89,7 +89,7 @@ def step(
 
 @dataclass(frozen=True, slots=True)
 class TickAttention:
-    """How this tick's tokens meet the pages: prefill blocks and decode rows each by their own kernel call."""
+    """The `Attend` of one tick: prefill blocks and decode rows each have their own kernel calls."""
 
     inputs: TickInputs[jax.Array]
     slots: Slots

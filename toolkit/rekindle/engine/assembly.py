@@ -35,7 +35,6 @@ from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.checkpoint.weights import Weights, flat_weights, load_weights
 from rekindle.models.config import ModelConfig
 from rekindle.models.families import Family
-from rekindle.models.layout import expected_shapes
 from rekindle.models.load import load_decoder
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingParams
@@ -252,7 +251,7 @@ def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tup
 
 def _load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
     checkpoint, read = blueprint.checkpoint, 0
-    total = len(expected_shapes(checkpoint.config))
+    total = len(checkpoint.tensors)
 
     def loaded(tensors: int) -> None:
         nonlocal read

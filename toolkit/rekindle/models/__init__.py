@@ -1,1 +1,1 @@
-"""What a model is: its config, its layers, and how its tensors become a decoder."""
+"""Models: their configs, their layers, and how tensors become a decoder."""

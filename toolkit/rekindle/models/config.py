@@ -1,14 +1,14 @@
-"""The numbers and switches that define one decoder, independent of where they were read."""
+"""The numbers and switches that define one decoder, wherever they were read."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Llama 3's stretching of the low rope frequencies (its `rope_scaling` of type "llama3").
+    """Llama 3's scaling of the low rope frequencies (`rope_scaling` of type "llama3").
 
-    Wavelengths shorter than `original_context / high_freq_factor` tokens stay, those longer than
-    `original_context / low_freq_factor` are divided by `factor`, and those between are interpolated.
+    Frequencies of wavelengths shorter than `original_context / high_freq_factor` tokens stay, those of wavelengths
+    longer than `original_context / low_freq_factor` are divided by `factor`, and those between are interpolated.
     """
 
     factor: float
@@ -31,10 +31,10 @@ class ModelConfig:
 
     Attributes:
         family: the name of its entry in `families.FAMILIES`.
-        max_context: the most tokens, prompt and output together, that the model was made for.
-        qkv_bias: the query, key and value projections add a bias.
-        qk_norm: queries and keys are RMS-normalised per head before rope.
-        tied_embeddings: the output projection is the embedding matrix.
+        max_context: the most tokens, prompt and output together, that the model was trained for.
+        qkv_bias: whether the query, key and value projections add a bias.
+        qk_norm: whether queries and keys are RMS-normalised per head before rope.
+        tied_embeddings: whether the output projection is the embedding matrix.
     """
 
     family: str

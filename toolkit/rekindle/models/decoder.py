@@ -1,38 +1,39 @@
-"""The one decoder of all families, as an nnx module over ragged, flat tokens."""
+"""The one decoder of all families, as an nnx module over ragged, flat tokens.
+
+It is the one place that knows the names and shapes of a model's tensors: it asks for them when it is built.
+"""
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.models.config import ModelConfig
-from rekindle.models.layers import Linear, RMSNorm, matmul, rope_frequencies, rotate
+from rekindle.models.layers import Linear, RMSNorm, Shapes, WeightSource, matmul, rope_frequencies, rotate
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-"""`(q, k, v, pages) -> (output, pages)` of one layer: (token, heads, head_dim) each, and pages that now hold k, v."""
-
-Weights = Callable[..., jax.Array]
-"""`weights(name, ...)`: the named tensors of the checkpoint, joined along their first axis."""
+"""`(q, k, v, pages) -> (output, pages)` of one layer. Arrays are (token, heads, head_dim); the new pages hold k, v."""
 
 
 class Attention(nnx.Module):
     """Grouped-query self-attention (Ainslie et al., 2023, arXiv:2305.13245) with rotary positions."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, prefix: str):
-        projections = [f"{prefix}.{p}_proj" for p in "qkv"]
-        bias = weights(*(f"{p}.bias" for p in projections)) if config.qkv_bias else None
-        self.qkv = Linear(weights(*(f"{p}.weight" for p in projections)), bias)
-        self.out = Linear(weights(f"{prefix}.o_proj.weight"))
-        self.q_norm = RMSNorm(weights(f"{prefix}.q_norm.weight"), config.norm_eps) if config.qk_norm else None
-        self.k_norm = RMSNorm(weights(f"{prefix}.k_norm.weight"), config.norm_eps) if config.qk_norm else None
+    def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str):
         self.heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
-        self.head_dim = config.head_dim
+        self.head_dim = head_dim = config.head_dim
+        projections = {f"{prefix}.{p}_proj": heads * head_dim for p, heads in zip("qkv", self.heads, strict=True)}
+        self.qkv = Linear(weights, config.hidden_size, projections, bias=config.qkv_bias)
+        self.out = Linear(weights, config.num_heads * head_dim, {f"{prefix}.o_proj": config.hidden_size})
+        self.q_norm = RMSNorm(weights, f"{prefix}.q_norm", head_dim, config.norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(weights, f"{prefix}.k_norm", head_dim, config.norm_eps) if config.qk_norm else None
 
     def __call__(
         self, x: jax.Array, cos: jax.Array, sin: jax.Array, pages: jax.Array, attend: Attend
     ) -> tuple[jax.Array, jax.Array]:
-        """(token, hidden) and this layer's pages to the same, with this call's keys and values in the pages."""
+        """Map (token, hidden) and this layer's pages to the same; the pages then hold the keys and values of x."""
         qkv = self.qkv(x).reshape(len(x), sum(self.heads), self.head_dim)
         q, k, v = jnp.split(qkv, [self.heads[0], self.heads[0] + self.heads[1]], axis=1)
         if self.q_norm is not None and self.k_norm is not None:
@@ -44,12 +45,13 @@ class Attention(nnx.Module):
 class MLP(nnx.Module):
     """The gated feed-forward layer SwiGLU (Shazeer, 2020, arXiv:2002.05202)."""
 
-    def __init__(self, weights: Weights, prefix: str):
-        self.gate_up = Linear(weights(f"{prefix}.gate_proj.weight", f"{prefix}.up_proj.weight"))
-        self.down = Linear(weights(f"{prefix}.down_proj.weight"))
+    def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str):
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.gate_up = Linear(weights, hidden, {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner})
+        self.down = Linear(weights, inner, {f"{prefix}.down_proj": hidden})
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """(token, hidden) to (token, hidden)."""
+        """Map (token, hidden) to (token, hidden)."""
         gate, up = jnp.split(self.gate_up(x), 2, axis=-1)
         return self.down(jax.nn.silu(gate) * up)
 
@@ -57,16 +59,17 @@ class MLP(nnx.Module):
 class Layer(nnx.Module):
     """One pre-normalised transformer layer."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, prefix: str):
-        self.attention_norm = RMSNorm(weights(f"{prefix}.input_layernorm.weight"), config.norm_eps)
+    def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str):
+        hidden, eps = config.hidden_size, config.norm_eps
+        self.attention_norm = RMSNorm(weights, f"{prefix}.input_layernorm", hidden, eps)
         self.attention = Attention(config, weights, f"{prefix}.self_attn")
-        self.mlp_norm = RMSNorm(weights(f"{prefix}.post_attention_layernorm.weight"), config.norm_eps)
-        self.mlp = MLP(weights, f"{prefix}.mlp")
+        self.mlp_norm = RMSNorm(weights, f"{prefix}.post_attention_layernorm", hidden, eps)
+        self.mlp = MLP(config, weights, f"{prefix}.mlp")
 
     def __call__(
         self, x: jax.Array, cos: jax.Array, sin: jax.Array, pages: jax.Array, attend: Attend
     ) -> tuple[jax.Array, jax.Array]:
-        """(token, hidden) and this layer's pages to the same."""
+        """Map (token, hidden) and this layer's pages to the same."""
         mixed, pages = self.attention(self.attention_norm(x), cos, sin, pages, attend)
         x = x + mixed
         return x + self.mlp(self.mlp_norm(x)), pages
@@ -78,13 +81,14 @@ class Decoder(nnx.Module):
     Layers are attributes `layer_0`, `layer_1`, … rather than a list, which flax versions register differently.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights):
+    def __init__(self, config: ModelConfig, weights: WeightSource):
         self.config = config
-        self.embedding = nnx.Param(weights("model.embed_tokens.weight"))
+        hidden = config.hidden_size
+        self.embedding = nnx.Param(weights({"model.embed_tokens.weight": (config.vocab_size, hidden)}))
         for i in range(config.num_layers):
             setattr(self, f"layer_{i}", Layer(config, weights, f"model.layers.{i}"))
-        self.norm = RMSNorm(weights("model.norm.weight"), config.norm_eps)
-        self.head = None if config.tied_embeddings else Linear(weights("lm_head.weight"))
+        self.norm = RMSNorm(weights, "model.norm", hidden, config.norm_eps)
+        self.head = None if config.tied_embeddings else Linear(weights, hidden, {"lm_head": config.vocab_size})
 
     def __call__(
         self, tokens: jax.Array, positions: jax.Array, pages: tuple[jax.Array, ...], attend: Attend
@@ -94,8 +98,8 @@ class Decoder(nnx.Module):
         Args:
             tokens: (token,) int32 ids, of any number of requests.
             positions: (token,) int32, each token's index in its own request.
-            pages: one array a layer, handed to `attend` as it is.
-            attend: how queries of this call meet keys and values, and where those are kept.
+            pages: one array a layer, passed to `attend` unchanged.
+            attend: writes the keys and values of this call into the pages, and computes attention over them.
 
         Returns:
             (token, hidden) float32, normalised, and the pages.
@@ -111,5 +115,28 @@ class Decoder(nnx.Module):
         return self.norm(x), tuple(written)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """(rows, hidden) to (rows, vocabulary) float32."""
+        """Map (rows, hidden) to (rows, vocabulary) float32."""
         return matmul(hidden, self.embedding[...]) if self.head is None else self.head(hidden)
+
+
+@lru_cache(maxsize=4)  # building thirty layers takes flax 20 ms
+def abstract_decoder(config: ModelConfig) -> tuple[Decoder, tuple[Shapes, ...]]:
+    """Build a decoder that has shapes for weights: nothing is read, traced or allocated. It must not be changed.
+
+    Returns:
+        The decoder, and what it asked for, in order: each entry names the tensors that are joined into one weight.
+    """
+    requests: list[Shapes] = []
+
+    def weights(shapes: Shapes) -> Any:
+        requests.append(shapes)
+        first, *_ = shapes.values()
+        return jax.ShapeDtypeStruct((sum(shape[0] for shape in shapes.values()), *first[1:]), jnp.float32)
+
+    return Decoder(config, weights), tuple(requests)
+
+
+def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor that a model of this config has, by its Hugging Face name."""
+    _, requests = abstract_decoder(config)
+    return {name: shape for request in requests for name, shape in request.items()}

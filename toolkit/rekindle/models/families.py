@@ -1,4 +1,4 @@
-"""The families that are supported, each as data: how to read its config and where its switches stand."""
+"""The supported families, each as data, and how a Hugging Face config is read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from rekindle.models.config import Llama3Scaling, ModelConfig, Rope
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What sets one family apart from the others.
+    """The differences between one family and the others.
 
     Attributes:
-        architecture: the name in `config.json`'s "architectures".
-        qkv_bias: whether its projections always have a bias; None reads "attention_bias".
+        architecture: its name in "architectures" of `config.json`.
+        qkv_bias: whether the query, key and value projections add a bias; None reads "attention_bias".
         qk_norm: whether queries and keys are normalised per head.
     """
 
@@ -31,16 +31,16 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def parse_config(config: Mapping[str, Any], source: str, another: Family | None = None) -> ModelConfig:
-    """Read a Hugging Face `config.json`, in the older or the newer spelling of its rope parameters.
+    """Read a Hugging Face `config.json`, with the older or the newer names of its rope parameters.
 
     Args:
         config: the decoded JSON object.
-        source: where it came from, for messages.
-        another: the family to read it as; it goes before those that are known.
+        source: where it came from, for error messages.
+        another: the family to read it as, instead of the supported ones.
 
     Raises:
         UnsupportedModel: the architecture, activation, rope type or attention is not implemented, or the architecture
-            is not that of the family that was given.
+            differs from that of `another`.
         CheckpointError: a required number is missing or is not a positive number.
     """
     name, family = _family(config, source, another)
@@ -74,16 +74,16 @@ def _family(config: Mapping[str, Any], source: str, another: Family | None) -> t
         if another.architecture in architectures:
             return another.architecture, another
         raise UnsupportedModel(
-            f"{source}: the architecture is {came}, and the family that was given is of {another.architecture}; give "
-            "one of that architecture, or none if it is one that is supported"
+            f"{source}: the architecture is {came}, but the given family is for {another.architecture}; give a family "
+            "for this architecture, or none if it is supported"
         )
     for name, family in FAMILIES.items():
         if family.architecture in architectures or (not architectures and config.get("model_type") == name):
             return name, family
     supported = ", ".join(family.architecture for family in FAMILIES.values())
     raise UnsupportedModel(
-        f"{source}: the architecture ({came}) is not supported. Supported are: {supported}; others "
-        "that differ from them in no more than a Family says can be opened with open(..., family=Family(...))"
+        f"{source}: the architecture ({came}) is not supported. Supported are: {supported}. Another one that "
+        "differs from these only in what a Family can say can be opened with open(..., family=Family(...))"
     )
 
 
@@ -94,11 +94,11 @@ def _reject_unsupported(config: Mapping[str, Any], family: Family, source: str) 
     if config.get("mlp_bias"):
         raise UnsupportedModel(f"{source}: mlp_bias is not supported")
     if family.qkv_bias is None and config.get("attention_bias"):
-        # Llama and Qwen3 then add a bias to the output projection too, which the decoder does not have.
+        # Llama and Qwen3 then add a bias to the output projection too, which the decoder cannot do.
         raise UnsupportedModel(f"{source}: attention_bias is not supported")
     if config.get("quantization_config"):
         raise UnsupportedModel(
-            f"{source}: quantized safetensors are not supported; take the unquantized or a GGUF file"
+            f"{source}: quantized safetensors are not supported; open the unquantized model or a GGUF file"
         )
     layer_types = set(config.get("layer_types") or ())
     if config.get("use_sliding_window") or "sliding_attention" in layer_types:
@@ -106,7 +106,7 @@ def _reject_unsupported(config: Mapping[str, Any], family: Family, source: str) 
 
 
 def _rope(config: Mapping[str, Any], source: str) -> Rope:
-    """Newer configs keep all rope numbers in "rope_parameters"; older ones split theta from "rope_scaling"."""
+    """Read the rope numbers: newer configs have all of them in "rope_parameters", older ones have theta apart."""
     parameters = config.get("rope_parameters") or {**(config.get("rope_scaling") or {})}
     theta = float(parameters.get("rope_theta") or config.get("rope_theta") or 10_000.0)
     if parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) not in (1, None):

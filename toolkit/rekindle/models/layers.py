@@ -1,6 +1,7 @@
 """The pieces of a decoder: linear maps, normalisation and rotary positions. Activations are float32, (token, ...)."""
 
 import math
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -10,21 +11,33 @@ from jax import lax
 
 from rekindle.models.config import Rope
 
-# Up to here, few float32 rows against a large weight run a third faster on CPU with the weight as the left operand.
+Shapes = Mapping[str, tuple[int, ...]]
+"""Tensors of a checkpoint by their Hugging Face names, with the shape that each must have."""
+
+WeightSource = Callable[[Shapes], jax.Array]
+"""Returns the named tensors, joined along their first axis. What it returns may be only a shape and dtype."""
+
+# Up to this many float32 rows, a product runs a third faster on CPU with the weight as the left operand.
 FEW_TOKENS = 64
 
 
 class Linear(nnx.Module):
-    """`x @ weight.T + bias` with float32 sums.
+    """`x @ weight.T + bias` with float32 sums; projections of the same input are joined into one product.
+
+    Args:
+        weights: where the tensors come from.
+        inputs: features of the input.
+        outputs: features of each projection's output, by the projection's name in the checkpoint.
+        bias: whether each projection adds a bias.
 
     Attributes:
-        weight: (out, in), float32 or bfloat16, the layout of the checkpoints.
+        weight: (out, in), float32 or bfloat16, as checkpoints store it.
         bias: (out,) or None.
     """
 
-    def __init__(self, weight: jax.Array, bias: jax.Array | None = None):
-        self.weight = nnx.Param(weight)
-        self.bias = None if bias is None else nnx.Param(bias)
+    def __init__(self, weights: WeightSource, inputs: int, outputs: Mapping[str, int], bias: bool = False):
+        self.weight = nnx.Param(weights({f"{name}.weight": (size, inputs) for name, size in outputs.items()}))
+        self.bias = nnx.Param(weights({f"{name}.bias": (size,) for name, size in outputs.items()})) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map (tokens, in) float32 to (tokens, out) float32."""
@@ -33,10 +46,10 @@ class Linear(nnx.Module):
 
 
 def matmul(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """`x @ weight.T` for x (tokens, in) and weight (out, in), in the form that the CPU backend is fastest at.
+    """Compute `x @ weight.T` for x (tokens, in) and weight (out, in), in the form that is fastest on CPU.
 
-    Measured on 2 cores (tests/bench): a product is never asked for a bfloat16 result, nor for one bfloat16 row, since
-    XLA's CPU backend has only a naive loop for either.
+    No product has a bfloat16 result or a single bfloat16 row, because XLA's CPU backend has only a naive loop for
+    either (measured on 2 cores, tests/bench).
     """
     x = x.astype(weight.dtype)
     tokens = len(x)
@@ -51,8 +64,8 @@ def matmul(x: jax.Array, weight: jax.Array) -> jax.Array:
 class RMSNorm(nnx.Module):
     """Root-mean-square normalisation over the last axis (Zhang and Sennrich, 2019, arXiv:1910.07467)."""
 
-    def __init__(self, weight: jax.Array, eps: float):
-        self.weight = nnx.Param(weight)
+    def __init__(self, weights: WeightSource, name: str, features: int, eps: float):
+        self.weight = nnx.Param(weights({f"{name}.weight": (features,)}))
         self.eps = eps
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -63,7 +76,7 @@ class RMSNorm(nnx.Module):
 
 
 def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """The angle per position of each rotated pair: (head_dim / 2,) float32, in radians."""
+    """Return the angle per position of each rotated pair: (head_dim / 2,) float32, in radians."""
     frequencies = rope.theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     if (scaling := rope.scaling) is None:
         return frequencies.astype(np.float32)
@@ -76,7 +89,8 @@ def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
     """Rotate each pair (i, i + head_dim / 2) of x (token, head, head_dim) by its angle.
 
-    cos and sin are (token, head_dim / 2).
+    Args:
+        cos, sin: of the angles, (token, head_dim / 2).
     """
     first, second = jnp.split(x, 2, axis=-1)
     cos, sin = cos[:, None], sin[:, None]

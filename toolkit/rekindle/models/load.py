@@ -1,10 +1,11 @@
-"""From a checkpoint's tensors to a decoder on the device."""
+"""Building a decoder on the device from a checkpoint's tensors."""
 
 import mmap
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import jax
@@ -14,7 +15,8 @@ import numpy as np
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.errors import ModelError
 from rekindle.models.config import ModelConfig
-from rekindle.models.decoder import Decoder
+from rekindle.models.decoder import Decoder, abstract_decoder
+from rekindle.models.layers import Shapes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,45 +29,41 @@ def load_decoder(
     dtype: jnp.dtype,
     loaded: Callable[[int], None] = lambda _: None,
 ) -> Decoder:
-    """Build the decoder, reading each tensor once, in several threads. Nothing is traced or compiled.
+    """Build the decoder, and read each tensor once, in several threads. Nothing is traced or compiled.
 
     Args:
         config: the model.
         tensors: by Hugging Face name, looked up when needed.
-        dtype: that all weights are cast to.
-        loaded: told, on the calling thread, how many tensors were read since it was last called.
+        dtype: of all weights.
+        loaded: called on this thread with the number of tensors that were read since the last call.
 
     Raises:
         ModelError: the process is ending.
     """
-    reading: dict[tuple[str, ...], Future[jax.Array]] = {}
-    nothing: jax.Array = jax.device_put(np.zeros((), dtype))
+    _, requests = abstract_decoder(config)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
-
-        def ask(*names: str) -> jax.Array:
-            reading[names] = pool.submit(_joined, tensors, names, dtype)
-            return nothing
-
-        def take(*names: str) -> jax.Array:
-            array = reading.pop(names).result()
-            loaded(len(names))
-            return array
-
         try:
-            Decoder(config, ask)  # asks for all that there is to read, and is dropped
-            return Decoder(config, take)
+            # A decoder asks for its weights in the same order each time.
+            reading = deque(pool.submit(_joined, tensors, tuple(request), dtype) for request in requests)
+
+            def weights(request: Shapes) -> jax.Array:
+                array = reading.popleft().result()
+                loaded(len(request))
+                return array
+
+            return Decoder(config, weights)
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
-            if isinstance(error, RuntimeError) and ending():  # it takes nothing to do any more
+            if isinstance(error, RuntimeError) and ending():  # no thread can be started any more
                 raise ModelError(TOO_LATE) from error
             raise
 
 
 def _joined(tensors: Mapping[str, Array], names: tuple[str, ...], dtype: jnp.dtype) -> jax.Array:
-    """The tensors, joined along their first axis, on the device.
+    """Join tensors along their first axis, and put them on the device.
 
-    They are copied in every case: they may be views of a file, or the caller's. The copy is nobody else's, so that the
-    CPU backend may keep it and need not make its own.
+    They are always copied, because they may be views of a file or belong to the caller. Nothing else refers to the
+    copy, so the CPU backend can use its memory instead of copying it again.
     """
     parts = [tensors[name] for name in names]
     whole = _empty((sum(len(part) for part in parts), *parts[0].shape[1:]), dtype)
@@ -75,10 +73,10 @@ def _joined(tensors: Mapping[str, Array], names: tuple[str, ...], dtype: jnp.dty
 
 
 def _empty(shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
-    """Memory of whole pages: the CPU backend takes no array that begins anywhere, and free pages leave the process.
+    """Allocate whole pages of memory: they are aligned as the CPU backend needs it, and are returned when freed.
 
-    The pages are small ones. numpy asks for huge ones, which in a virtual machine were seen to take five times as long
-    at worst, where the host has to find them first.
+    The pages are small. numpy asks for huge pages, which took up to five times as long in a virtual machine, where the
+    host has to find them first.
     """
     size = int(np.prod(shape)) * dtype.itemsize
     if sys.platform == "win32":

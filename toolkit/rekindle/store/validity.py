@@ -20,11 +20,9 @@ SOURCES: Final = (
     "rekindle/device/scores.py",
     "rekindle/device/state.py",
     "rekindle/device/step.py",
-    "rekindle/errors.py",
     "rekindle/models/config.py",
     "rekindle/models/decoder.py",
     "rekindle/models/layers.py",
-    "rekindle/models/layout.py",
     "rekindle_kernels",
 )
 """The files and packages that `lowering` imports; code of any of them may end up in a program."""

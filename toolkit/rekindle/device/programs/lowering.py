@@ -12,13 +12,12 @@ from flax import nnx
 from jax.sharding import Sharding
 
 from rekindle.buckets import Bucket
-from rekindle.device.adjustments import blank_entry, enter
-from rekindle.device.inputs import Layout
+from rekindle.device.adjustments import enter_slot, no_adjustments
+from rekindle.device.inputs import InputLayout
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
 from rekindle.device.step import step
 from rekindle.models.config import ModelConfig
-from rekindle.models.decoder import Decoder
-from rekindle.models.layout import expected_shapes
+from rekindle.models.decoder import abstract_decoder
 from rekindle_kernels.api import choose
 
 Program = Callable[..., Any]
@@ -72,8 +71,10 @@ class Programs:
     def __init__(
         self, config: ModelConfig, sizes: Sizes, dtype: jnp.dtype, platform: str, place: Sharding | None = None
     ):
-        graph, state = nnx.split(_abstract_decoder(config, dtype))
-        self._weights, treedef = jax.tree.flatten(state)
+        decoder, _ = abstract_decoder(config)
+        graph, state = nnx.split(decoder)
+        leaves, treedef = jax.tree.flatten(state)
+        self._weights = [jax.ShapeDtypeStruct(leaf.shape, dtype) for leaf in leaves]
         self._place = place
         pool = (sizes.num_pages, 2, config.num_kv_heads, sizes.page_size, config.head_dim)
         kernels = choose(platform, pool, dtype)
@@ -91,7 +92,7 @@ class Programs:
         self._step = jax.jit(run, donate_argnames=("pages", "slots"), static_argnames="bucket")
         self._others: dict[str, jax.stages.Wrapped] = {
             EMPTY: jax.jit(empty, out_shardings=place),
-            ENTER: jax.jit(enter, donate_argnames="adjustments"),
+            ENTER: jax.jit(enter_slot, donate_argnames="adjustments"),
             GATHER: jax.jit(partial(gather, implementation=kernels)),
             SCATTER: jax.jit(partial(scatter, implementation=kernels), donate_argnames="pages"),
         }
@@ -109,14 +110,14 @@ class Programs:
                 return {}
             case "enter":
                 adjustments = self._slots.adjustments
-                packed = blank_entry(adjustments.bias.shape[1])
+                packed = no_adjustments(adjustments.bias.shape[1])
                 return {"adjustments": adjustments, "slot": np.int32(0), "packed": packed}
             case "gather":
                 return {"pages": self._pages, "page_id": np.int32(0)}
             case "scatter":
                 return {"pages": self._pages, "page_id": np.int32(0), "content": self.page}
             case Bucket():
-                packed = Layout.of(key, self._slots).blank()
+                packed = InputLayout.of(key, self._slots).padding()
                 return {"weights": self._weights, "pages": self._pages, "slots": self._slots, "packed": packed}
 
     def lowered(self, key: Key, arguments: Sequence[Any] | None = None) -> jax.stages.Lowered:
@@ -136,14 +137,3 @@ class Programs:
         if self._place is None:
             return argument
         return jax.ShapeDtypeStruct(argument.shape, argument.dtype, sharding=self._place)
-
-
-def _abstract_decoder(config: ModelConfig, dtype: jnp.dtype) -> Decoder:
-    """Return a decoder whose arrays are shapes."""
-    shapes = expected_shapes(config)
-
-    def weights(*names: str) -> Any:
-        parts = [shapes[name] for name in names]
-        return jax.ShapeDtypeStruct((sum(part[0] for part in parts), *parts[0][1:]), dtype)
-
-    return Decoder(config, weights)

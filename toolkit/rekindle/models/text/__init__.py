@@ -1,1 +1,1 @@
-"""How a model reads and writes: its tokenizer, its chat template, text that grows, stop strings."""
+"""The text of a model: its tokenizer, its chat template, incremental decoding, stop strings."""

@@ -1,4 +1,4 @@
-"""Messages to a prompt, by the model's own chat template."""
+"""Turning messages into a prompt, by the model's own chat template."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def render(
     Args:
         messages: mappings with a "role" and a "content", both str, oldest first; other keys reach the template too.
             A message of the role "assistant" that has "tool_calls" may have no content.
-        template: Jinja source; it runs in a sandbox, since it came with the model.
+        template: Jinja source; it runs in a sandbox, because it came with the model.
+        bos_token, eos_token: the texts of these tokens, which the template may read; None leaves them undefined.
         tools: JSON schemas of the functions that the model may call; the template reads them as `tools`.
-        variables: what else the template reads, by name. They overrule `add_generation_prompt` (True: end with the
-            start of the assistant's answer), `documents` (None), and the two tokens.
+        variables: other variables of the template, by name. They overrule `add_generation_prompt` (default True: end
+            with the start of the assistant's answer), `documents` (default None), and the two tokens.
 
     Raises:
         InvalidRequest: there is no template, an argument is malformed, or the template rejects them.
@@ -47,7 +48,7 @@ def render(
     _check_read(template, tools, variables or {})
     from jinja2 import TemplateError
 
-    # A token that the model lacks stays undefined, so that a template can test for it.
+    # A token that the model lacks stays undefined, because templates test for that.
     tokens = {name: text for name, text in (("bos_token", bos_token), ("eos_token", eos_token)) if text is not None}
     defaults = {"add_generation_prompt": True, "documents": None, **tokens}
     try:
@@ -65,7 +66,7 @@ def check_messages(messages: object) -> None:
     """Check that `messages` is a list of mappings with a role and a content.
 
     Raises:
-        InvalidRequest: it is not; the message says where.
+        InvalidRequest: it is something else; the error says where.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise InvalidRequest(f"messages must be a list of {{role, content}} mappings, got {type(messages).__name__}")
@@ -89,7 +90,7 @@ def check_tools(tools: object) -> None:
     """Check that `tools` is a list of JSON schemas.
 
     Raises:
-        InvalidRequest: it is not; the message says where.
+        InvalidRequest: it is something else; the error says where.
     """
     if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
         raise InvalidRequest(f"tools must be a list of JSON schemas, got {_described(tools)}")
@@ -108,7 +109,7 @@ def check_variables(variables: object) -> None:
     """Check that `variables` is a mapping of names to values for a chat template.
 
     Raises:
-        InvalidRequest: it is not, or a name is that of the messages or the tools.
+        InvalidRequest: it is something else, or it names the messages or the tools.
     """
     if not isinstance(variables, Mapping):
         raise InvalidRequest(
@@ -116,16 +117,16 @@ def check_variables(variables: object) -> None:
         )
     for name in variables:
         if not isinstance(name, str) or not name.isidentifier():
-            raise InvalidRequest(f"chat_template_kwargs must have names of variables as its keys, got {name!r:.80}")
+            raise InvalidRequest(f"chat_template_kwargs must map variables to values, got the key {name!r:.80}")
         if name in _ARGUMENTS:
             raise InvalidRequest(f"chat_template_kwargs cannot set {name!r}: {_ARGUMENTS[name]}")
 
 
-_ARGUMENTS = {"messages": "the messages are the prompt", "tools": "give them by the argument of their own, tools="}
+_ARGUMENTS = {"messages": "the messages are the prompt", "tools": "give them as the argument tools="}
 
 
 def _calls_tools(message: Mapping[str, Any]) -> bool:
-    """Such a message may have nothing to say."""
+    """Return whether a message calls tools, so that it needs no content."""
     return message.get("role") == "assistant" and bool(message.get("tool_calls"))
 
 
@@ -138,10 +139,10 @@ def _described(value: object) -> str:
 
 
 def _check_read(template: str, tools: object, variables: Mapping[str, Any]) -> None:
-    """See that the template reads what it is given; else a misspelt name would just do nothing.
+    """Check that the template reads the tools and variables: otherwise a misspelt name would have no effect.
 
     Raises:
-        InvalidRequest: it does not.
+        InvalidRequest: it does not read one of them.
     """
     read = _names_read(template)
     if tools is not None and "tools" not in read:
@@ -189,7 +190,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _generation_blocks() -> type[jinja2.ext.Extension]:
-    """`{% generation %}` marks what the assistant wrote, for training; here it just passes its body through."""
+    """Return the extension for `{% generation %}`, which marks text for training and passes its body through."""
     from jinja2 import nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
@@ -215,7 +216,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes HTML, which a model was never trained on."""
+    """Write JSON as transformers does: Jinja's own filter escapes HTML, which models were not trained on."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -1,7 +1,7 @@
-"""Tokens to text one at a time, never showing half a character.
+"""Turning tokens into text one at a time, without showing half a character.
 
-The pieces of one decoder, joined, equal `Tokenizer.decode` of all its tokens. Every push costs the same, however
-long the text has grown.
+The joined pieces of one decoder equal `Tokenizer.decode` of all its tokens. The cost of a push does not grow with the
+text.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ class IncrementalDecoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._special = tokenizer.special_ids
-        self._way: _Way = _ByteLevel(tokenizer) if _is_byte_level(tokenizer) else _Windows(tokenizer)
+        self._method: _Method = _ByteLevel(tokenizer) if _is_byte_level(tokenizer) else _Windows(tokenizer)
 
     def push(self, token_id: int) -> str:
         """Take the next token.
 
         Returns:
-            the text that it completes: often one word, and empty while a character is incomplete.
+            The text that it completes: often one word, and empty while a character is incomplete.
         """
-        return "" if token_id in self._special else self._way.push(token_id)
+        return "" if token_id in self._special else self._method.push(token_id)
 
     def finish(self) -> str:
-        """What was held back, with U+FFFD for an incomplete character. Call it once, after the last token."""
-        return self._way.finish()
+        """Return what was held back, with U+FFFD for an incomplete character. Call it once, after the last token."""
+        return self._method.finish()
 
 
-class _Way(Protocol):
+class _Method(Protocol):
     def push(self, token_id: int) -> str: ...
     def finish(self) -> str: ...
 
 
 class _ByteLevel:
-    """For byte-level BPE, where every token is a string of bytes, and the text is all the bytes read as UTF-8."""
+    """The method for byte-level BPE: every token is a string of bytes, which are decoded as UTF-8."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._id_to_token = tokenizer.backend.id_to_token
@@ -58,9 +58,10 @@ class _ByteLevel:
 
 
 class _Windows:
-    """For every other decoder: decode the new tokens behind the last ones that gave text, and take what they add.
+    """The method for all other tokenizers: decode the new tokens after those that gave the last text, and take what
+    they add.
 
-    The tokens in front keep the new ones from being treated as the start of a text, where decoders drop a space.
+    The earlier tokens are decoded again because many decoders drop a space at the start of a text.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -73,7 +74,7 @@ class _Windows:
         if token is None:
             return ""
         self._window.append(token_id)
-        # One byte more can make a whole run of byte tokens invalid, which decoders then show as U+FFFD throughout.
+        # Another byte can make a whole run of byte tokens invalid: decoders then show U+FFFD for each of them.
         if _BYTE_TOKEN.fullmatch(token):
             return ""
         return self._take(final=False)
@@ -97,14 +98,14 @@ def _is_byte_level(tokenizer: Tokenizer) -> bool:
 
 @cache
 def _alphabet() -> dict[str, int]:
-    """The printable character that stands for each byte: itself where printable, else one from U+0100 on."""
+    """Return the byte for each character of byte-level BPE: printable bytes are themselves, others from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
 def _token_bytes(token: str) -> bytes:
-    """A token that is not wholly of the alphabet, such as an added one, stands for its own text."""
+    """Return a token's bytes; a token with other characters than the alphabet's, such as an added one, is text."""
     alphabet = _alphabet()
     try:
         return bytes([alphabet[character] for character in token])

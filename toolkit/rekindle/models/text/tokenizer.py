@@ -1,4 +1,4 @@
-"""Text to token ids and back, by the model's own tokenizer."""
+"""Turning text into token ids and back, by the model's own tokenizer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens there are, special ones included. The model's embedding may have more rows."""
+        """The number of tokens, special ones included. The model's embedding may have more rows."""
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     @cached_property
@@ -45,23 +45,23 @@ class Tokenizer:
         return frozenset(token for token, entry in added.items() if entry.special)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a raw prompt, with the special tokens that the model's tokenizer puts around every text.
+        """Return the token ids of a raw prompt, with the special tokens that the tokenizer puts around every text.
 
         Raises:
-            InvalidRequest: the text has lone surrogates, which no encoding can carry.
+            InvalidRequest: the text has a lone surrogate, which no encoding can represent.
         """
         return self._encode(text, add_special_tokens=True)
 
     def encode_chat(self, rendered: str) -> list[int]:
-        """Token ids of a rendered chat, whose template has written every special token already.
+        """Return the token ids of a rendered chat, in which the template has written every special token.
 
         Raises:
-            InvalidRequest: the text has lone surrogates, which no encoding can carry.
+            InvalidRequest: the text has a lone surrogate, which no encoding can represent.
         """
         return self._encode(rendered, add_special_tokens=False)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """The text of some tokens. Bytes that are no UTF-8 become U+FFFD, and ids outside the vocabulary vanish."""
+        """Return the text of some tokens. Invalid UTF-8 becomes U+FFFD, and ids outside the vocabulary are ignored."""
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:

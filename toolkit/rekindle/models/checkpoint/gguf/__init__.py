@@ -1,1 +1,1 @@
-"""A GGUF file, as llama.cpp writes it."""
+"""Reading GGUF files, the format of llama.cpp."""

@@ -1,4 +1,4 @@
-"""A GGUF file as a checkpoint: llama.cpp's names and conventions turned back into Hugging Face's."""
+"""Opening a GGUF file: llama.cpp's names and conventions are turned back into Hugging Face's."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from rekindle.errors import CheckpointError, UnsupportedModel
-from rekindle.models.checkpoint.checkpoint import Array, Checkpoint, LazyTensors
+from rekindle.models.checkpoint.checkpoint import Array, Checkpoint, LazyTensors, check_shapes
 from rekindle.models.checkpoint.gguf.file import GGUFFile, open_gguf_file
 from rekindle.models.checkpoint.gguf.rope import find_scaling
 from rekindle.models.checkpoint.gguf.tokenizer import gguf_tokenizer
+from rekindle.models.decoder import expected_shapes
 from rekindle.models.families import FAMILIES, parse_config
-from rekindle.models.layout import check_layout, expected_shapes
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
@@ -28,7 +28,7 @@ _LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 _ROPE_FACTORS = "rope_freqs.weight"
-# Metadata under the architecture's name, by its key in config.json.
+# Keys of the metadata below the architecture's name, by the key in config.json.
 _NUMBERS = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
@@ -45,14 +45,14 @@ def open_gguf(path: Path) -> Checkpoint:
     """Open a GGUF file: read its header and tokenizer, and leave the weights on disk.
 
     Raises:
-        UnsupportedModel: its architecture, tokenizer, or an option of it is not implemented.
+        UnsupportedModel: the model's architecture, tokenizer, or an option is not implemented.
         CheckpointError: the file is truncated or corrupt, or a tensor is missing or has a wrong shape.
     """
     source = str(path)
     file = open_gguf_file(path)
     names = {hf: own for own in file.shapes if (hf := _huggingface_name(own)) is not None}
     config = parse_config(_settings(file, names, source), source)
-    check_layout({name: file.shapes[own] for name, own in names.items()}, config, source)
+    check_shapes({name: file.shapes[own] for name, own in names.items()}, config, source)
     loaders: dict[str, Callable[[], Array]] = {
         name: partial(file.read, names[name]) for name in expected_shapes(config)
     }
@@ -68,7 +68,8 @@ def open_gguf(path: Path) -> Checkpoint:
 def unpermute(rows: Array, heads: int) -> Array:
     """Undo llama.cpp's order of the rows of a Llama's query or key projection.
 
-    It stores a head's rows as (0, half, 1, half + 1, ...), for rope over neighbours; ours rotates i with i + half.
+    llama.cpp rotates neighbours and stores a head's rows as (0, half, 1, half + 1, ...); `layers.rotate` pairs i with
+    i + half.
 
     Args:
         rows: (heads * head_dim, ...).
@@ -88,7 +89,7 @@ def _rotated_heads(name: str, num_heads: int, num_kv_heads: int) -> int | None:
 
 
 def _huggingface_name(own: str) -> str | None:
-    """`blk.0.attn_q.weight` is `model.layers.0.self_attn.q_proj.weight`; None for what has no counterpart."""
+    """Turn `blk.0.attn_q.weight` into `model.layers.0.self_attn.q_proj.weight`; return None for unknown names."""
     stem, _, kind = own.rpartition(".")
     if stem in _TOP:
         return f"{_TOP[stem]}.{kind}"
@@ -98,11 +99,11 @@ def _huggingface_name(own: str) -> str | None:
 
 
 def _settings(file: GGUFFile, names: Mapping[str, str], source: str) -> dict[str, Any]:
-    """The metadata as config.json would have it."""
+    """Return the metadata in the form of config.json."""
     family = file.metadata.get("general.architecture")
     if not isinstance(family, str) or family not in FAMILIES:
         raise UnsupportedModel(
-            f"{source}: the architecture {family!r} is not supported. Supported: {', '.join(FAMILIES)}"
+            f"{source}: the architecture {family!r} is not supported. Supported are: {', '.join(FAMILIES)}"
         )
     settings = {key: file.metadata.get(f"{family}.{own}") for key, own in _NUMBERS.items()}
     settings = {key: value for key, value in settings.items() if value is not None}

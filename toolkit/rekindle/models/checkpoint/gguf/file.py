@@ -1,7 +1,7 @@
-"""Reading GGUF files: opening reads metadata and header, a tensor is read when it is asked for.
+"""Reading GGUF files: opening reads only metadata and header, and each tensor is read on request.
 
-The gguf library's own reader makes several numpy arrays of every string, which is a large part of a second where there
-are 49,000 tokens and as many merges.
+The gguf library's own reader is not used: it makes several numpy arrays of every string, which takes a large part of a
+second for 49,000 tokens and as many merges.
 """
 
 import math
@@ -21,7 +21,7 @@ from rekindle.models.checkpoint.gguf.kinds import Kind, kind_of
 _MAGIC = b"GGUF"
 _UINT32, _UINT64 = Struct("<I"), Struct("<Q")
 _STRING, _ARRAY = 8, 9
-# The kinds of numbers, by their code.
+# The types of numbers in metadata, by their code.
 _NUMBERS = {code: Struct(f"<{form}") for code, form in enumerate("BbHhIif?")} | {
     code: Struct(f"<{form}") for code, form in zip((10, 11, 12), "Qqd", strict=True)
 }
@@ -30,7 +30,7 @@ _MOST_DIMENSIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Where one tensor is in the file, in bytes, and as what."""
+    """The kind and place of one tensor in the file, in bytes."""
 
     shape: tuple[int, ...]
     kind: Kind
@@ -40,7 +40,11 @@ class _Stored:
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """One mapped file; `shapes` has every tensor in it, slowest axis first."""
+    """One memory-mapped file.
+
+    Attributes:
+        shapes: of every tensor in the file, slowest axis first.
+    """
 
     path: Path
     metadata: Mapping[str, Any]
@@ -49,10 +53,10 @@ class GGUFFile:
     _data: mmap.mmap
 
     def read(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
-        """The tensor, from any thread: a read-only view where it is stored as floats, else dequantized to float32.
+        """Read a tensor, from any thread. Floats are a read-only view of the file, other kinds new float32 arrays.
 
         Raises:
-            UnsupportedModel: its kind is not known, here or to the gguf library.
+            UnsupportedModel: neither Rekindle nor the gguf library can read the tensor's kind.
         """
         stored = self._tensors[name]
         data = np.frombuffer(self._data, np.uint8, stored.size, stored.begin)
@@ -65,11 +69,11 @@ class GGUFFile:
 
 
 def open_gguf_file(path: Path) -> GGUFFile:
-    """Map a file and read its header, and see that every tensor is inside the file.
+    """Map a file, read its header, and check that every tensor is inside the file.
 
     Raises:
-        CheckpointError: the file is truncated or corrupt, or newer than the installed library.
-        UnsupportedModel: it is in big-endian order, or of a version that is not known.
+        CheckpointError: the file is truncated or corrupt, or newer than the installed gguf library.
+        UnsupportedModel: the file is big-endian, or of an unknown version.
     """
     try:
         with path.open("rb") as file:
@@ -83,62 +87,64 @@ def open_gguf_file(path: Path) -> GGUFFile:
         metadata, tensors = header.contents()
     except (ValueError, LookupError, TypeError, ArithmeticError, struct_error) as error:
         raise CheckpointError(
-            f"{path}: it cannot be read ({error}); it is truncated or corrupt: fetch it again, or newer than the "
-            "installed gguf library: upgrade gguf"
+            f"{path}: the file cannot be read ({error}). It is truncated or corrupt: fetch it again; or it is newer "
+            "than the installed gguf library: upgrade gguf"
         ) from error
     return GGUFFile(path, metadata, {name: stored.shape for name, stored in tensors.items()}, tensors, data)
 
 
 class _Header:
-    """Walks from a file's begin to its tensors; past the file's end, struct's error or ValueError is raised."""
+    """A reader that goes through a header from its start; past the end of the file it raises a ValueError or
+    `struct.error`.
+    """
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
         self._place = 0
 
     def begin(self) -> int:
-        """The version."""
+        """Read the magic number, and return the version."""
         if self._data[: len(_MAGIC)] != _MAGIC:
-            raise ValueError(f"it is not a GGUF file, which would begin with {_MAGIC!r}")
+            raise ValueError(f"not a GGUF file, which begins with {_MAGIC!r}")
         self._place = len(_MAGIC)
         version: int = self._number(_UINT32)
         return version
 
     def contents(self) -> tuple[dict[str, Any], dict[str, _Stored]]:
-        """What follows the version: metadata, and the tensors."""
+        """Read what follows the version: the metadata, and the tensors by name."""
         num_tensors, num_keys = self._number(_UINT64), self._number(_UINT64)
         metadata: dict[str, Any] = {}
         for _ in range(num_keys):
             key = self._string()
             if key in metadata:
-                raise ValueError(f"the key {key!r} is there twice")
+                raise ValueError(f"the key {key!r} occurs twice")
             metadata[key] = self._value(self._number(_UINT32))
         places = {}
         for _ in range(num_tensors):
             name = self._string()
             if name in places:
-                raise ValueError(f"the tensor {name!r} is there twice")
+                raise ValueError(f"the tensor {name!r} occurs twice")
             places[name] = self._tensor()
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment <= 0:
-            raise ValueError(f"general.alignment is {alignment!r}")
+            raise ValueError(f"general.alignment must be a positive integer, got {alignment!r}")
         begin = -(-self._place // alignment) * alignment
         return metadata, {name: self._stored(name, begin, *place) for name, place in places.items()}
 
     def _stored(self, name: str, begin: int, shape: tuple[int, ...], code: int, offset: int) -> _Stored:
         kind = kind_of(code)
         if shape[-1] % kind.numbers:
-            raise ValueError(f"{name} has rows of {shape[-1]} numbers, which are no whole blocks of {kind.numbers}")
+            raise ValueError(f"{name} has rows of {shape[-1]} numbers, not a multiple of blocks of {kind.numbers}")
         stored = _Stored(shape, kind, begin + offset, math.prod(shape) // kind.numbers * kind.size)
         if stored.begin + stored.size > len(self._data):
-            raise ValueError(f"{name} should end at byte {stored.begin + stored.size} of {len(self._data)}")
+            raise ValueError(f"{name} ends at byte {stored.begin + stored.size}, the file at byte {len(self._data)}")
         return stored
 
     def _tensor(self) -> tuple[tuple[int, ...], int, int]:
-        """Shape, kind, and place among the tensors."""
+        """Read a tensor's shape, the code of its kind, and its offset among the tensors in bytes."""
         dimensions = self._number(_UINT32)
         if not 0 < dimensions <= _MOST_DIMENSIONS:
-            raise ValueError(f"a tensor should have {dimensions} dimensions")
+            raise ValueError(f"a tensor must have 1 to {_MOST_DIMENSIONS} dimensions, got {dimensions}")
         shape = tuple(reversed([self._number(_UINT64) for _ in range(dimensions)]))
         return shape, self._number(_UINT32), self._number(_UINT64)
 
@@ -150,7 +156,7 @@ class _Header:
     def _array(self) -> list[Any]:
         kind, count = self._number(_UINT32), self._number(_UINT64)
         if count > len(self._data) - self._place:
-            raise ValueError(f"an array should have {count} elements")
+            raise ValueError(f"an array has {count} elements, more than there are bytes")
         if kind == _STRING:
             return self._strings(count)
         form = _NUMBERS[kind]
@@ -168,7 +174,7 @@ class _Header:
         return text
 
     def _strings(self, count: int) -> list[str]:
-        """Read strings. A loop that calls nothing of ours: there are a hundred thousand."""
+        """Read strings. The loop calls no other method, because there are a hundred thousand strings."""
         data, place, unpack = self._data, self._place, _UINT64.unpack_from
         texts = []
         for _ in range(count):
@@ -176,6 +182,6 @@ class _Header:
             begin, place = place + 8, place + 8 + size
             texts.append(data[begin:place].decode())
         if place > len(data):
-            raise ValueError(f"a text should end at byte {place} of {len(data)}")
+            raise ValueError(f"a text ends at byte {place}, the file at byte {len(data)}")
         self._place = place
         return texts

@@ -1,7 +1,7 @@
-"""The kinds of numbers that GGUF tensors are stored as: floats, and blocks of quantized ones.
+"""The kinds of numbers in GGUF tensors: floats, and blocks of quantized numbers.
 
-The common kinds are dequantized here, in few passes over a whole tensor: bit for bit what the gguf library gives, in a
-quarter of its time, with the interpreter free for other threads in every pass. The other kinds are left to the library.
+The common kinds are dequantized here, in few passes over a whole tensor: the result equals the gguf library's bit for
+bit, in a quarter of its time, and other threads can run during each pass. The library dequantizes the other kinds.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,12 +19,12 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind.
+    """One kind of numbers.
 
     Attributes:
         numbers: in a block.
         size: of a block, in bytes.
-        read: from the (bytes,) of whole blocks to (numbers,): a view where they are floats, else new float32.
+        read: maps the (bytes,) of whole blocks to (numbers,): a view for floats, a new float32 array for other kinds.
     """
 
     name: str
@@ -34,10 +34,10 @@ class Kind:
 
 
 def kind_of(code: int) -> Kind:
-    """The kind that a file means by this code. `read` raises NotImplementedError where the library cannot.
+    """Return the kind of a code in a file. Its `read` raises NotImplementedError where the library cannot read it.
 
     Raises:
-        ValueError: the installed gguf library does not know it either.
+        ValueError: the installed gguf library does not know the code.
     """
     if code in _OURS:
         return _OURS[code]
@@ -69,7 +69,7 @@ def _q8_0(data: Bytes) -> Floats:
 
 
 def _nibbles(packed: Bytes) -> Floats:
-    """(block, 16) bytes to (block, 32): all low halves of a block come before all high ones."""
+    """Unpack (block, 16) bytes to (block, 32) numbers: the low halves of a block come before the high ones."""
     numbers = np.empty((len(packed), 32), np.float32)
     numbers[:, :16] = packed & np.uint8(15)
     numbers[:, 16:] = packed >> np.uint8(4)
@@ -77,7 +77,7 @@ def _nibbles(packed: Bytes) -> Floats:
 
 
 def _float16(blocks: Bytes, place: int) -> Floats:
-    """(block, 1): the number that each block has there."""
+    """Return the float16 number at a byte of each block, as (block, 1) float32."""
     return blocks[:, place : place + 2].view(np.float16).astype(np.float32)
 
 

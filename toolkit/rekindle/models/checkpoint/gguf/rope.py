@@ -1,7 +1,7 @@
-"""Llama 3's rope scaling, found again from the factors that a GGUF file keeps of it.
+"""Llama 3's rope scaling, recovered from the factors in a GGUF file.
 
-The converter stores, for every frequency, what its wavelength is stretched by, and drops the four numbers it computed
-that from. Numbers that give the same factors give the same model, so any such four will do.
+The file has the factor by which each wavelength is stretched, and not the four numbers of the scaling. Any four numbers
+that give the same factors give the same model.
 """
 
 import math
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from rekindle.errors import UnsupportedModel
-from rekindle.models.config import Llama3Scaling
+from rekindle.models.config import Llama3Scaling, Rope
+from rekindle.models.layers import rope_frequencies
 
 _Doubles = np.ndarray[Any, np.dtype[np.float64]]
 _TOLERANCE = 1e-4
@@ -20,11 +21,12 @@ def find_scaling(factors: np.ndarray[Any, np.dtype[Any]], theta: float, source: 
     """Find a scaling that gives these factors.
 
     Args:
-        factors: (head_dim / 2,), 1 where a frequency stays.
+        factors: (head_dim / 2,), 1 for an unchanged frequency.
         theta: the base of the frequencies.
+        source: where the factors came from, for error messages.
 
     Returns:
-        None when no frequency is changed.
+        The scaling, or None if no frequency is changed.
 
     Raises:
         UnsupportedModel: the factors are not of Llama 3's form.
@@ -33,30 +35,24 @@ def find_scaling(factors: np.ndarray[Any, np.dtype[Any]], theta: float, source: 
     turns = theta ** (-np.arange(len(stretch)) / len(stretch)) / (2 * math.pi)  # per token: one over the wavelength
     if np.allclose(stretch, 1.0, atol=1e-6):
         return None
-    factor = float(stretch.max())
-    scaling = _solve(stretch, turns, factor)
-    if scaling is None or not np.allclose(llama3_factors(scaling, turns), stretch, rtol=_TOLERANCE):
-        raise UnsupportedModel(f"{source}: rope_freqs.weight is not of Llama 3's form. Open the Hugging Face directory")
-    return scaling
-
-
-def llama3_factors(scaling: Llama3Scaling, turns: _Doubles) -> _Doubles:
-    """What each frequency, in turns per token, is divided by."""
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    smooth = np.clip((scaling.original_context * turns - low) / (high - low), 0.0, 1.0)
-    result: _Doubles = 1.0 / ((1.0 - smooth) / scaling.factor + smooth)
-    return result
+    scaling = _solve(stretch, turns, float(stretch.max()))
+    if scaling is not None:
+        plain, scaled = (rope_frequencies(rope, 2 * len(stretch)) for rope in (Rope(theta), Rope(theta, scaling)))
+        if np.allclose(plain / scaled, stretch, rtol=_TOLERANCE):
+            return scaling
+    raise UnsupportedModel(f"{source}: rope_freqs.weight is not of Llama 3's form. Open the Hugging Face directory")
 
 
 def _solve(stretch: _Doubles, turns: _Doubles, factor: float) -> Llama3Scaling | None:
-    """Between the ends, "smooth" is a straight line over the turns, from 0 at `low` to 1 at `high`, per context."""
+    """Fit the line that "smooth" is over the turns, from 0 at `low / context` to 1 at `high / context`."""
     smooth = (1.0 / stretch - 1.0 / factor) / (1.0 - 1.0 / factor)
     between = (smooth > 1e-5) & (smooth < 1.0 - 1e-5)
     if between.sum() >= 2:
         slope, start = np.polyfit(turns[between], smooth[between], 1)
         zero, one = -start / slope, (1.0 - start) / slope
     elif between.sum() == 1:
-        zero = float((turns[between] / (1.0 + 3.0 * smooth[between]))[0])  # one point fits any line: take high = 4 low
+        # One point does not fix a line: take high = 4 low.
+        zero = float((turns[between] / (1.0 + 3.0 * smooth[between]))[0])
         one = 4.0 * zero
     else:
         zero, one = float(turns[smooth < 0.5].max(initial=0.0)), float(turns[smooth > 0.5].min(initial=math.inf))

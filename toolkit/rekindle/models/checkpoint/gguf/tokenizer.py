@@ -1,4 +1,4 @@
-"""The tokenizer that a GGUF file carries in its metadata, rebuilt."""
+"""Rebuilding the tokenizer in a GGUF file's metadata."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rekindle.models.text.tokenizer import Tokenizer, wrap
 if TYPE_CHECKING:
     from tokenizers.pre_tokenizers import PreTokenizer
 
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # kinds of tokens that are not plain words
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # types of tokens that are not plain text
 
-# The ways text is cut before merging, as regular expressions whose matches are the pieces.
+# Regular expressions that cut text into pieces before merging; the pieces are the matches.
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -25,13 +25,13 @@ _QWEN2 = _CONTRACTIONS + _WORDS + r"\p{N}" + _REST
 
 @dataclass(frozen=True, slots=True)
 class _Cutting:
-    """What one value of "tokenizer.ggml.pre" stands for.
+    """The pre-tokenizer of one value of "tokenizer.ggml.pre".
 
     Attributes:
-        patterns: applied one after the other, each to the pieces of the one before.
-        ignore_merges: a piece that is a token is taken whole, without merging.
-        nfc: the text is normalised to Unicode's form C first.
-        adds_bos: a prompt starts with the bos token where the metadata does not say.
+        patterns: applied one after the other, each to the pieces of the previous one.
+        ignore_merges: whether a piece that is a token is taken whole, without merging.
+        nfc: whether the text is normalised to Unicode's form C first.
+        adds_bos: whether a prompt starts with the bos token if the metadata does not say.
     """
 
     patterns: tuple[str, ...]
@@ -56,20 +56,21 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer | None
 
     Args:
         metadata: the file's key-value pairs.
+        source: the file, for error messages.
 
     Returns:
-        None when the file carries no tokenizer: the model is then served by token ids alone.
+        The tokenizer, or None if the file has none: the model is then served by token ids alone.
 
     Raises:
-        UnsupportedModel: it is not byte-level BPE, or cuts text in a way that is not known.
-        CheckpointError: its tokens, types and merges do not fit together.
+        UnsupportedModel: the tokenizer is not byte-level BPE, or its pre-tokenizer is unknown.
+        CheckpointError: tokens, types and merges do not fit together.
     """
     kind = metadata.get("tokenizer.ggml.model")
     if kind in (None, "none", "no_vocab"):
         return None
     if kind != "gpt2":
         raise UnsupportedModel(
-            f'{source}: its tokenizer is of the kind {kind!r}, supported is "gpt2" (byte-level BPE). '
+            f'{source}: its tokenizer is of the kind {kind!r}, but only "gpt2" (byte-level BPE) is supported. '
             "Open the model's Hugging Face directory instead"
         )
     cutting = _cutting(metadata, source)
@@ -108,7 +109,7 @@ def _pre_tokenizer(cutting: _Cutting) -> PreTokenizer:
 
 
 def _add_special(backend: Any, tokens: Sequence[str], types: Any, source: str) -> None:
-    """Tokens that are found in text before anything is cut: special ones, and those the model's makers added."""
+    """Add the tokens that are found in text before it is cut: special ones, and those of the model's authors."""
     if types is None:
         return
     if len(types) != len(tokens):
@@ -129,7 +130,7 @@ def _cutting(metadata: Mapping[str, Any], source: str) -> _Cutting:
     cutting = _CUTTINGS.get(name)
     if cutting is None:
         raise UnsupportedModel(
-            f"{source}: its tokenizer cuts text in the way {name!r}, supported are {', '.join(_CUTTINGS)}. "
+            f"{source}: its pre-tokenizer is {name!r}, but only {', '.join(_CUTTINGS)} are supported. "
             "Open the model's Hugging Face directory instead"
         )
     return cutting
@@ -140,14 +141,14 @@ def _token(metadata: Mapping[str, Any], key: str, tokens: Sequence[str], source:
     if place is None:
         return None
     if not isinstance(place, int) or not 0 <= place < len(tokens):
-        raise CheckpointError(f"{source}: {key} is {place}, but there are {len(tokens)} tokens")
+        raise CheckpointError(f"{source}: {key} must be one of {len(tokens)} tokens, got {place}")
     return tokens[place]
 
 
 def _list(metadata: Mapping[str, Any], key: str, source: str) -> Sequence[str]:
     value = metadata.get(key)
     if not isinstance(value, list):
-        raise CheckpointError(f"{source}: {key} is missing, which its tokenizer needs")
+        raise CheckpointError(f"{source}: missing {key}, which its tokenizer needs. Fetch the file again")
     return value
 
 

@@ -1,1 +1,1 @@
-"""A model directory as Hugging Face lays it out."""
+"""Reading a model directory of the Hugging Face format."""

@@ -1,16 +1,16 @@
-"""A directory as Hugging Face lays it out: config.json, safetensors, and perhaps a tokenizer."""
+"""Opening a Hugging Face model directory: config.json, safetensors, and perhaps a tokenizer."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rekindle.errors import CheckpointError, ModelNotFound
-from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors
+from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors, check_shapes
+from rekindle.models.checkpoint.huggingface.json_file import read_json
 from rekindle.models.checkpoint.huggingface.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.models.checkpoint.huggingface.tokenizer import load_tokenizer
+from rekindle.models.decoder import expected_shapes
 from rekindle.models.families import Family, parse_config
-from rekindle.models.layout import check_layout, expected_shapes
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -20,11 +20,12 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     """Open a model directory: read its headers and tokenizer, and leave the weights on disk.
 
     Args:
-        family: beside those that are known.
+        directory: that holds config.json.
+        family: how to read it, instead of as one of the supported families.
 
     Raises:
         ModelNotFound: the directory has no config.json.
-        UnsupportedModel: its architecture or an option of it is not implemented.
+        UnsupportedModel: the model's architecture or an option of it is not implemented.
         CheckpointError: a file is missing, truncated or corrupt, or a tensor is missing or has a wrong shape.
     """
     source = str(directory)
@@ -32,14 +33,14 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
         held = sorted(directory.glob("*.gguf"))
         hint = f"; to open the GGUF in it, give its path: {held[0]}" if held else ""
         raise ModelNotFound(f"{source} is no model directory: it has no config.json{hint}")
-    settings = _read_json(directory / "config.json")
+    settings = read_json(directory / "config.json")
     config = parse_config(settings, f"{source}/config.json", family)
     files = _weight_files(directory)
     owners = {name: file for file in files for name in file.shapes}
     remedy = "Fetch the model again" if family is None else f"Is the given family right, {family}?"
-    check_layout({name: file.shapes[name] for name, file in owners.items()}, config, source, remedy)
+    check_shapes({name: file.shapes[name] for name, file in owners.items()}, config, source, remedy)
     tensors = LazyTensors({name: owners[name].loader(name) for name in expected_shapes(config)})
-    generation = _generation_config(directory)
+    generation = read_json(directory / "generation_config.json")
     eos_ids = _eos_ids(generation, settings, source)
     paths = tuple(file.path for file in files)
     return Checkpoint(source, config, tensors, eos_ids, load_tokenizer(directory), generation, paths)
@@ -57,9 +58,9 @@ def _weight_files(directory: Path) -> list[SafetensorsFile]:
 
 
 def _shards(directory: Path) -> list[SafetensorsFile]:
-    """Open every file that the index names, and check that each holds what the index says of it."""
+    """Open every file that the index names, and check that each holds the tensors that the index places there."""
     index = directory / _INDEX
-    places = _read_json(index).get("weight_map")
+    places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
         raise CheckpointError(f'{index}: expected an object "weight_map" of tensor names to file names')
     files = {}
@@ -73,14 +74,8 @@ def _shards(directory: Path) -> list[SafetensorsFile]:
     return list(files.values())
 
 
-def _generation_config(directory: Path) -> dict[str, Any]:
-    """Older models keep some of its keys in config.json, where they are not looked for."""
-    path = directory / "generation_config.json"
-    return _read_json(path) if path.is_file() else {}
-
-
 def _eos_ids(generation: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> frozenset[int]:
-    """generation_config.json knows all the ids that end an answer; config.json often names only one of them."""
+    """Return the ids that end an answer; generation_config.json has all of them, config.json often only one."""
     eos = generation.get("eos_token_id")
     if eos is None:
         eos = settings.get("eos_token_id")
@@ -88,13 +83,3 @@ def _eos_ids(generation: Mapping[str, Any], settings: Mapping[str, Any], source:
     if not all(isinstance(token, int) for token in ids):
         raise CheckpointError(f"{source}: eos_token_id must be a token id or a list of them, got {eos!r}")
     return frozenset(ids)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got {type(content).__name__}")
-    return content

@@ -1,4 +1,4 @@
-"""Reading safetensors: opening reads the header alone, a tensor is read when it is asked for."""
+"""Reading safetensors: opening reads only the header, and each tensor is read on request."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,17 +16,21 @@ _DTYPES = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True)
 class SafetensorsFile:
-    """One mapped file; `shapes` has every tensor in it."""
+    """One memory-mapped file.
+
+    Attributes:
+        shapes: of every tensor in the file.
+    """
 
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
     _handle: Any
 
     def loader(self, name: str) -> Callable[[], np.ndarray[Any, np.dtype[Any]]]:
-        """What reads the tensor, from any thread.
+        """Return a function that reads the tensor, from any thread.
 
         Raises:
-            UnsupportedModel: its dtype is not one of F32, F16, BF16.
+            UnsupportedModel: the dtype is not F32, F16 or BF16.
         """
         dtype = self._handle.get_slice(name).get_dtype()
         if dtype not in _DTYPES:
@@ -35,7 +39,7 @@ class SafetensorsFile:
 
 
 def open_safetensors(path: Path) -> SafetensorsFile:
-    """Map a file; the library checks that its header is sound and that the tensors fill the file.
+    """Map a file. The library checks the header, and that the tensors fill the file.
 
     Raises:
         CheckpointError: the file is truncated or corrupt.

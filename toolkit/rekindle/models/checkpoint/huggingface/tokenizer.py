@@ -1,11 +1,11 @@
 """The tokenizer of a Hugging Face model directory."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rekindle.errors import CheckpointError
+from rekindle.models.checkpoint.huggingface.json_file import read_json
 from rekindle.models.text.tokenizer import Tokenizer, wrap
 
 
@@ -13,7 +13,7 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
     """Read tokenizer.json, tokenizer_config.json and chat_template.jinja.
 
     Returns:
-        None when there is no tokenizer.json: the model is then served by token ids alone.
+        The tokenizer, or None if there is no tokenizer.json: the model is then served by token ids alone.
 
     Raises:
         CheckpointError: a file cannot be parsed.
@@ -29,35 +29,23 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
         raise CheckpointError(f"{path}: not a readable tokenizer ({error}). Fetch it again") from error
     backend.no_truncation()
     backend.no_padding()
-    settings = _settings(directory / "tokenizer_config.json")
+    settings = read_json(directory / "tokenizer_config.json")
     bos, eos = _token_text(settings.get("bos_token")), _token_text(settings.get("eos_token"))
     if "add_bos_token" in settings or "add_eos_token" in settings:
-        # As transformers does: where the config speaks of them, it overrules what tokenizer.json would add.
+        # As in transformers, these entries overrule the tokens that tokenizer.json would add.
         wrap(backend, bos if settings.get("add_bos_token") else None, eos if settings.get("add_eos_token") else None)
     return Tokenizer(backend, _chat_template(directory, settings), bos, eos)
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again") from error
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got {type(settings).__name__}")
-    return settings
-
-
 def _token_text(token: Any) -> str | None:
-    """Special tokens are written as their text, or as an object that has it under "content"."""
+    """Return a special token's text, which is written as it is or as "content" of an object."""
     if isinstance(token, Mapping):
         token = token.get("content")
     return token if isinstance(token, str) else None
 
 
 def _chat_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    """A file of its own overrules the config, which has one template, or a list of named ones."""
+    """Return the template of chat_template.jinja, else that of the config, else the one it names "default"."""
     path = directory / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")
