@@ -14,7 +14,7 @@ from rekindle.engine.conductor import Command, Pause, Resume, Step
 from rekindle.engine.engine import TO_CALLER, Engine
 from rekindle.engine.handled import Handled
 from rekindle.errors import RequestCancelled, SessionClosed
-from rekindle.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text
+from rekindle.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text, Texts
 from rekindle.request import SamplingParams
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
@@ -59,8 +59,8 @@ class Running:
         await anyio.wait_all_tasks_blocked()
 
     def tokens(self, request_id: int) -> tuple[int, ...]:
-        texts = [each for each in self.said if isinstance(each, Text) and each.request_id == request_id]
-        return tuple(token for text in texts for token in text.token_ids)
+        texts = [text for each in self.said if isinstance(each, Texts) for text in each.texts]
+        return tuple(token for text in texts if text.request_id == request_id for token in text.token_ids)
 
     def waiting(self) -> list[Message]:
         return [message for messages in self.engine.pending.values() for message in messages]
@@ -92,7 +92,7 @@ async def test_while_it_is_paused_nothing_is_taken_and_afterwards_all_of_it() ->
         assert (await one.told(Resume())).answer.closed
         assert not one.engine.conductor.paused
         assert one.tokens(0) == expected_tokens(PROMPT, 2)
-        assert Text(1, "", (), "cancelled") in one.said
+        assert Texts((Text(1, "", (), "cancelled"),)) in one.said
         assert one.waiting() == []
 
 
@@ -141,7 +141,7 @@ async def test_a_step_pauses_first_and_takes_nothing_where_nothing_waits() -> No
         assert [*map(type, handled.said)] == [Admit]
         assert one.waiting() == [*handled.said]
         assert [*map(type, ((await one.stepped()) or handled).said)] == [Plan, Started]
-        assert not isinstance(one.said[-1], Text)
+        assert not isinstance(one.said[-1], Texts)
 
 
 async def test_a_step_of_a_busy_engine_waits_until_it_is_idle_and_then_takes_one_message() -> None:

@@ -17,6 +17,7 @@ from rekindle.messages import (
     Dispatched,
     Message,
     Output,
+    Outputs,
     Plan,
     Rejected,
     Sampled,
@@ -24,6 +25,7 @@ from rekindle.messages import (
     Started,
     Submit,
     Text,
+    Texts,
     Withdraw,
 )
 from rekindle.models.text.tokenizer import Tokenizer
@@ -59,12 +61,12 @@ async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> N
     (settled,) = await settler.handle(dispatched)
     assert settled == Settled(1, ((7, first),))
     plan, output = said_by(actors.scheduler, settled)
-    assert output == Output(admit.request, (first,), None)
-    (text,) = said_by(actors.detokenizer, output)
-    assert text == Text(7, byte_tokenizer.decode([first]), (first,), None)
+    assert output == Outputs((Output(admit.request, (first,), None),))
+    (texts,) = said_by(actors.detokenizer, output)
+    assert texts == Texts((Text(7, byte_tokenizer.decode([first]), (first,), None),))
     (dispatched,) = said_by(actors.stepper, plan)
     (settled,) = await settler.handle(dispatched)
-    assert said_by(actors.scheduler, settled) == [Output(admit.request, (second,), "length")]
+    assert said_by(actors.scheduler, settled) == [Outputs((Output(admit.request, (second,), "length"),))]
 
 
 def test_the_intake_turns_away_what_cannot_be_served_and_says_why(byte_tokenizer: Tokenizer) -> None:
@@ -174,8 +176,11 @@ def test_held_back_bytes_come_with_the_end(byte_tokenizer: Tokenizer) -> None:
     detokenizer = fake_assembly(fake_limits(), tokenizer=byte_tokenizer).actors.detokenizer
     begin, *_ = byte_tokenizer.encode("é")
     request = Request(0, (1,), TWO_TOKENS, frozenset(), 9)
-    assert said_by(detokenizer, Output(request, (begin,), None)) == [Text(0, "", (begin,), None)]
-    assert said_by(detokenizer, Output(request, (), "cancelled")) == [Text(0, "\ufffd", (), "cancelled")]
+    for output, text in (
+        (Output(request, (begin,), None), Text(0, "", (begin,), None)),
+        (Output(request, (), "cancelled"), Text(0, "\ufffd", (), "cancelled")),
+    ):
+        assert said_by(detokenizer, Outputs((output,))) == [Texts((text,))]
     assert not vars(detokenizer)["_followers"], "nothing is kept of a request that ended"
 
 
@@ -194,10 +199,11 @@ async def test_requests_are_answered_in_full_and_nothing_is_left() -> None:
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     for request_id, prompt in prompts.items():
-        mine = [answer for answer in answers if isinstance(answer, Text) and answer.request_id == request_id]
+        told = [answer for answer in answers if isinstance(answer, Texts) and request_id in answer.requests]
+        mine = [text for texts in told for text in texts.texts if text.request_id == request_id]
         assert tuple(token for text in mine for token in text.token_ids) == expected_tokens(prompt, 40)
         assert [text.end for text in mine if text.end] == ["length"]
-        assert answers.index(Started(request_id, 15, CachedTokens())) < answers.index(mine[0])
+        assert answers.index(Started(request_id, 15, CachedTokens())) < answers.index(told[0])
     stats = assembly.stats().scheduler
     assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, 4)
     assert stats.preemptions > 0
@@ -218,7 +224,8 @@ async def test_a_cancel_ends_a_request_while_its_tick_is_in_flight() -> None:
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     (token,) = expected_tokens((1, 2), 1)
-    assert answers == [Started(0, 2, CachedTokens()), Text(0, "", (token,), None), Text(0, "", (), "cancelled")]
+    texts = Text(0, "", (token,), None), Text(0, "", (), "cancelled")
+    assert answers == [Started(0, 2, CachedTokens()), *(Texts((text,)) for text in texts)]
 
 
 async def test_one_that_is_turned_away_does_not_disturb_the_others() -> None:
@@ -230,7 +237,7 @@ async def test_one_that_is_turned_away_does_not_disturb_the_others() -> None:
         engine.post(Submit(1, (1,), TWO_TOKENS))
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    assert [type(answer) for answer in answers] == [Rejected, Started, Text, Text]
+    assert [type(answer) for answer in answers] == [Rejected, Started, Texts, Texts]
 
 
 class Broken:
@@ -276,9 +283,9 @@ async def test_actors_of_ones_own_may_be_unhashable_and_equal() -> None:
         engine.post(Submit(0, (1,), TWO_TOKENS))
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    assert [type(message) for message in said] == [Started, Text, Text]
+    assert [type(message) for message in said] == [Started, Texts, Texts]
     assert isinstance(tapped.settler, Tap)
     assert isinstance(tapped.detokenizer, Tap)
     assert {*tapped.settler.kinds} == {Dispatched}
-    assert {*tapped.detokenizer.kinds} == {Output}
+    assert {*tapped.detokenizer.kinds} == {Outputs}
     assert set(engine.pending) == {field.name for field in fields(tapped)}

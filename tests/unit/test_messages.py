@@ -33,6 +33,7 @@ from rekindle.messages import (
     Offloaded,
     Onload,
     Output,
+    Outputs,
     Plan,
     Rejected,
     Row,
@@ -45,6 +46,7 @@ from rekindle.messages import (
     Stopped,
     Submit,
     Text,
+    Texts,
     UseWeights,
     WeightsUsed,
     Withdraw,
@@ -100,14 +102,15 @@ HUGE: list[Message] = [
     Dispatched(3, (Sampled(7, 0, 20),) * 40, (Scored(7, 0, Scoring(0, MANY, 3)),) * 40, ARRAYS),
     Settled(3, tuple((at, at) for at in range(40)), dict.fromkeys(range(40), LOGPROBS[0]), {7: LOGPROBS}),
     Started(7, 100, CachedTokens(64, 16, 16)),
-    Output(REQUEST, MANY, "length", LOGPROBS, LOGPROBS),
+    Outputs((Output(REQUEST, MANY, "length", LOGPROBS, LOGPROBS),)),
     Stopped(7, 5),
     NewWeights(1, list(ARRAYS), fail=False),
     KeepWeights(1),
     UseWeights(1, list(ARRAYS)),
     WeightsUsed(1),
-    Text(7, HOSTILE, MANY, "stop", HOSTILE, LOGPROBS, LOGPROBS),
+    Texts((Text(7, HOSTILE, MANY, "stop", HOSTILE, LOGPROBS, LOGPROBS),)),
 ]
+OUTPUT = Output(REQUEST, (5,), None)
 
 
 def test_every_kind_of_message_is_among_these_and_somebody_takes_it() -> None:
@@ -154,6 +157,8 @@ def test_a_message_is_about_the_requests_whose_ids_it_carries(message: Message) 
             assert message.requests == (7,) * 40
         case Settled():
             assert message.requests == tuple(range(40))
+        case Outputs() | Texts():
+            assert message.requests == (7,)
         case _ if any(hasattr(message, name) for name in ("request", "request_id")):
             assert message.requests == (7,)
         case _:
@@ -204,8 +209,8 @@ def test_nothing_is_put_into_words_while_nobody_watches(monkeypatch: pytest.Monk
         (Fetched(3, None), "Fetched: request 3, not all of them"),
         (Stopped(3, 1), "Stopped: request 3, after 1 token"),
         (NewWeights(1, list(ARRAYS[:1]), fail=False), "NewWeights: 1 array"),
-        (Output(REQUEST, (5,), None), "Output: request 7, tokens [5]"),
-        (Text(3, " hi", (5,), "length"), "Text: request 3, ' hi', ended: length"),
+        (Outputs((OUTPUT, OUTPUT)), "Outputs: request 7, tokens [5]; request 7, tokens [5]"),
+        (Texts((Text(3, " hi", (5,), "length"),)), "Texts: request 3, ' hi', ended: length"),
         (SaveCache(1), "SaveCache"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",

@@ -15,7 +15,7 @@ from anyio import to_thread
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.thread import EngineThread
 from rekindle.errors import EngineFailed, InvalidRequest, QueueFull, SessionClosed
-from rekindle.messages import Message, Rejected, Text
+from rekindle.messages import Message, Rejected, Text, Texts
 from rekindle.request import SamplingParams
 from rekindle.session.callers import Callers
 from rekindle.session.session import Session
@@ -227,7 +227,7 @@ async def test_one_that_comes_while_the_session_ends_is_answered_too() -> None:
     with pytest.raises(QueueFull):
         callers.submit((1,), SamplingParams(), posted.append, wait=False)
     assert not callers._handles
-    callers.deliver(Text(0, "late", (1,), "length"))
+    callers.deliver(Texts((Text(0, "late", (1,), "length"),)))
     callers.deliver(Rejected(1, closed))
 
 

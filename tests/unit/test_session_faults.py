@@ -186,7 +186,7 @@ def test_an_actor_that_says_something_else_than_messages_is_named(said: object, 
         with pytest.raises(EngineFailed, match=told) as failed:
             session.generate_sync(token_ids=PROMPT, max_tokens=2)
         cause = failed.value.__cause__
-    note = "The actor 'detokenizer' " + ("said it." if "nobody takes" in told else "raised it at Output.")
+    note = "The actor 'detokenizer' " + ("said it." if "nobody takes" in told else "raised it at Outputs.")
     assert getattr(cause, "__notes__", []) == [note]
 
 

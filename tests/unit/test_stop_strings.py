@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rekindle.engine.actor import Actor
-from rekindle.messages import Message, Output, Stopped, Text
+from rekindle.messages import Message, Output, Outputs, Stopped, Text, Texts
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.results import EndReason, TokenLogprob
 from rekindle.session.handle import Handle
@@ -107,10 +107,10 @@ def detokenizer(byte_tokenizer: Tokenizer) -> Actor:
     return fake_assembly(fake_limits(), tokenizer=byte_tokenizer).actors.detokenizer
 
 
-def output_of(ids: tuple[int, ...], end: EndReason | None, stop: str, tokenizer: Tokenizer) -> Output:
+def output_of(ids: tuple[int, ...], end: EndReason | None, stop: str, tokenizer: Tokenizer) -> Outputs:
     """Several tokens at once, each with its log-probability."""
     scores = tuple(TokenLogprob(token, tokenizer.decode([token]), -1.0, 1) for token in ids)
-    return Output(request_of(PROMPT, {"stop": stop}, capacity=100), ids, end, scores)
+    return Outputs((Output(request_of(PROMPT, {"stop": stop}, capacity=100), ids, end, scores),))
 
 
 @pytest.mark.parametrize("end", [None, "length", "stop"])
@@ -120,11 +120,12 @@ def test_an_output_of_several_tokens_is_cut_at_the_one_that_completes_a_stop(
 ) -> None:
     ids, taken = tuple(byte_tokenizer.encode("abcd")), 1 + len(stop)
     output = output_of(ids, end, stop, byte_tokenizer)
-    text = Text(0, "a", ids[:taken], "stop", stop, output.logprobs[:taken])
-    assert said_by(detokenizer, output) == [text, Stopped(0, taken)]
+    (first,) = output.outputs
+    text = Text(0, "a", ids[:taken], "stop", stop, first.logprobs[:taken])
+    assert said_by(detokenizer, output) == [Texts((text,)), Stopped(0, taken)]
     if end is None:
-        assert said_by(detokenizer, replace(output, token_ids=(1,), logprobs=())) == []
-        assert said_by(detokenizer, Output(output.request, (), "stop")) == []
+        later = replace(first, token_ids=(1,), logprobs=()), Output(first.request, (), "stop")
+        assert said_by(detokenizer, Outputs(later)) == []
     assert not vars(detokenizer)["_followers"]
 
 
@@ -135,7 +136,8 @@ def test_an_output_of_several_tokens_without_a_stop_is_whole(
     ids = tuple(byte_tokenizer.encode("abcd"))
     output = output_of(ids, end, "de", byte_tokenizer)
     assert ids[-1] == 67
-    assert said_by(detokenizer, output) == [Text(0, "abcd", ids, end, by, output.logprobs)]
+    text = Text(0, "abcd", ids, end, by, output.outputs[0].logprobs)
+    assert said_by(detokenizer, output) == [Texts((text,))]
     assert not vars(detokenizer)["_followers"]
 
 

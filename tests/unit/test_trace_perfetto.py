@@ -15,7 +15,7 @@ import pytest
 
 from rekindle.engine.handled import Handled
 from rekindle.errors import StorageError
-from rekindle.messages import Text
+from rekindle.messages import Text, Texts
 from rekindle.session.session import Session
 from rekindle.testing import fake_session
 from rekindle.views.records import Given, Joined, Over, Part, Planned, Seen, seen
@@ -194,7 +194,7 @@ async def test_counters_say_how_many_run_and_wait_and_end_with_none(tmp_path: Pa
 
 
 def test_hostile_text_is_text_of_whole_characters() -> None:
-    record = seen(Handled(HOSTILE, Text(1, HOSTILE, (), None), (), 0.0, 1.0), 0.0)
+    record = seen(Handled(HOSTILE, Texts((Text(1, HOSTILE, (), None),)), (), 0.0, 1.0), 0.0)
     data = perfetto.as_json([record], 1.0, 0)
     events = json.loads(data)["traceEvents"]
     json.dumps(events, ensure_ascii=False).encode()  # half a character would fail here

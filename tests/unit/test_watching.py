@@ -14,7 +14,7 @@ from rekindle.concurrency.feed import Feed
 from rekindle.engine.actor import Actor
 from rekindle.engine.handled import Handled
 from rekindle.errors import ConfigError, EngineFailed, SessionClosed
-from rekindle.messages import Message, Output, Submit, Text
+from rekindle.messages import Message, Outputs, Submit, Texts
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 
@@ -25,7 +25,8 @@ PROMPT = [3, 1, 4]
 
 def tokens_of(handled: list[Handled]) -> list[int]:
     """The tokens of the texts that were said."""
-    return [token for each in handled for said in each.said if isinstance(said, Text) for token in said.token_ids]
+    texts = [text for each in handled for said in each.said if isinstance(said, Texts) for text in said.texts]
+    return [token for text in texts for token in text.token_ids]
 
 
 def nothing(handled: Handled) -> None:
@@ -133,14 +134,14 @@ async def test_one_that_raises_is_told_no_more_and_its_error_comes_out_of_the_bl
 
     def see(handled: Handled) -> None:
         told.append(handled)
-        if isinstance(handled.message, Output):
+        if isinstance(handled.message, Outputs):
             raise ZeroDivisionError("seen enough")
 
     with pytest.raises(ZeroDivisionError, match="seen enough"), session.watch(others.append), session.watch(see):
         generation = await session.generate(token_ids=PROMPT, max_tokens=5)
     assert generation.token_ids == expected_tokens(PROMPT, 5), "who asked is not disturbed"
-    assert [isinstance(each.message, Output) for each in told].count(True) == 1
-    assert isinstance(told[-1].message, Output)
+    assert [isinstance(each.message, Outputs) for each in told].count(True) == 1
+    assert isinstance(told[-1].message, Outputs)
     assert tokens_of(others) == list(generation.token_ids), "nor is who else watches"
     assert (await session.generate(token_ids=PROMPT, max_tokens=5)).token_ids == generation.token_ids
 

@@ -2,7 +2,7 @@
 
 Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan ─▶ Stepper ─▶ Dispatched ─▶ Settler
                     │                            ▲  ▲  │                                        │
-                    └─ Rejected ─▶ caller        │  │  └─▶ Output ─▶ Detokenizer ─▶ Text ─▶ caller
+                    └─ Rejected ─▶ caller        │  │  └─▶ Outputs ─▶ Detokenizer ─▶ Texts ─▶ caller
                                                  │  └─── Stopped ◀──────┘                       │
                                                  └───────────────────── Settled ◀───────────────┘
 """
@@ -320,7 +320,7 @@ class Started(_OfRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Output(Message):
+class Output:
     """New tokens of one request, surplus already dropped. The last `Output` of a request has an end reason.
 
     Attributes:
@@ -334,12 +334,22 @@ class Output(Message):
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
+    def __str__(self) -> str:
+        return f"request {self.request.id}, tokens [{_listed(self.token_ids)}]{_ending(self.end)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs(Message):
+    """The outputs of all requests that got something from one tick, or that ended, in order."""
+
+    outputs: tuple[Output, ...]
+
     @property
     def requests(self) -> tuple[int, ...]:
-        return (self.request.id,)
+        return tuple(output.request.id for output in self.outputs)
 
     def __str__(self) -> str:
-        return f"Output: request {self.request.id}, tokens [{_listed(self.token_ids)}]{_ending(self.end)}"
+        return f"Outputs: {'; '.join(_first(self.outputs))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,9 +363,10 @@ class Stopped(_OfRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Text(_OfRequest):
-    """An `Output` with the text that it completes, and with its last one, the string or token that ended it."""
+class Text:
+    """An `Output` with the text that it completes. The last one has the string or token that ended the request."""
 
+    request_id: int
     text: str
     token_ids: tuple[int, ...]
     end: EndReason | None
@@ -364,7 +375,21 @@ class Text(_OfRequest):
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
     def __str__(self) -> str:
-        return f"Text: request {self.request_id}, {_quoted(self.text)}{_ending(self.end)}"
+        return f"request {self.request_id}, {_quoted(self.text)}{_ending(self.end)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Texts(Message):
+    """The texts of an `Outputs`, in its order."""
+
+    texts: tuple[Text, ...]
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return tuple(text.request_id for text in self.texts)
+
+    def __str__(self) -> str:
+        return f"Texts: {'; '.join(_first(self.texts))}"
 
 
 # Pages move between the device, the host tier and the disk

@@ -25,7 +25,7 @@ from rekindle.messages import (
     NewWeights,
     Offload,
     Offloaded,
-    Output,
+    Outputs,
     Plan,
     Rejected,
     SaveCache,
@@ -33,7 +33,7 @@ from rekindle.messages import (
     Started,
     Stopped,
     Submit,
-    Text,
+    Texts,
     UseWeights,
     WeightsUsed,
     Withdraw,
@@ -68,14 +68,14 @@ class Actors:
             (self.scheduler, (Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights)),
             (self.stepper, (Plan, Offload, UseWeights)),
             (self.settler, (Dispatched,)),
-            (self.detokenizer, (Output,)),
+            (self.detokenizer, (Outputs,)),
             (self.host_tier, (Gathered, Fetch, Drop, Archive)),
             (self.disk_tier, (Write,)),
         )
         return {kind: actor for actor, kinds in takers for kind in kinds}
 
 
-TO_CALLER = (Rejected, Started, Text, WeightsUsed, CacheSaving, CacheSaved)
+TO_CALLER = (Rejected, Started, Texts, WeightsUsed, CacheSaving, CacheSaved)
 """Messages that leave the engine."""
 
 Compose = Callable[[Actors], Actors]

@@ -20,6 +20,7 @@ from rekindle.messages import (
     NewWeights,
     Offloaded,
     Output,
+    Outputs,
     Rejected,
     Row,
     SaveCache,
@@ -97,9 +98,9 @@ class Scheduler:
     def _handle(self, message: Message) -> list[Message]:
         self._take_in(message)
         said = [*self._change_weights(), *self._plans(), *self._unblock()]
-        # After the plans, so that the device does not wait for what callers are told.
-        said += self._outputs
-        self._outputs = []
+        if self._outputs:  # after the plans, so that the device does not wait for what callers are told
+            said.append(Outputs(tuple(self._outputs)))
+            self._outputs = []
         self.cache.offload_ahead()
         said += self._archiving.go_on(self._counts.ticks, idle=not self._tracked and not self._in_flight)
         said += self.cache.said()

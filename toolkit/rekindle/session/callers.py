@@ -8,7 +8,18 @@ from typing import Any
 
 from rekindle.concurrency.feed import Feed
 from rekindle.errors import QueueFull
-from rekindle.messages import CacheSaved, CacheSaving, Message, Prompt, Rejected, Started, Submit, Text, WeightsUsed
+from rekindle.messages import (
+    CacheSaved,
+    CacheSaving,
+    Message,
+    Prompt,
+    Rejected,
+    Started,
+    Submit,
+    Text,
+    Texts,
+    WeightsUsed,
+)
 from rekindle.request import SamplingParams
 from rekindle.results import Timings
 from rekindle.session.handle import Handle, Post
@@ -84,7 +95,10 @@ class Callers:
     def deliver(self, message: Message) -> None:
         """Take what the engine says to callers; runs on the engine's thread."""
         match message:
-            case Started() | Rejected() | Text():
+            case Texts(texts):
+                for text in texts:
+                    self._deliver(text)
+            case Started() | Rejected():
                 self._deliver(message)
             case CacheSaving(ticket):
                 self._answers[ticket].put(message)

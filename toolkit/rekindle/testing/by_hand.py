@@ -20,6 +20,7 @@ from rekindle.messages import (
     Offload,
     Offloaded,
     Output,
+    Outputs,
     Plan,
     Rejected,
     Started,
@@ -116,14 +117,19 @@ class ByHand:
                     self.writing.append(write)
                 case Drop():
                     self.host_tier.handle(answer)
-                case Output(request, token_ids, end):
-                    assert request.id not in self.ends, "something is said of a request that ended"
-                    self.tokens[request.id] += token_ids
-                    if end is not None:
-                        self.ends[request.id] = end
+                case Outputs(outputs):
+                    self._take(outputs)
                 case _:
                     self.told.append(answer)
         return [answer for answer in said if isinstance(answer, Plan)]
+
+    def _take(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            request_id = output.request.id
+            assert request_id not in self.ends, "something is said of a request that ended"
+            self.tokens[request_id] += output.token_ids
+            if output.end is not None:
+                self.ends[request_id] = output.end
 
     def _dispatch(self, message: Plan | Offload | UseWeights) -> None:
         for answer in self._stepper.handle(message):

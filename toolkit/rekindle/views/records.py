@@ -3,7 +3,19 @@
 from typing import NamedTuple
 
 from rekindle.engine.handled import Handled
-from rekindle.messages import Admit, Chunk, Dispatched, Message, Output, Plan, Rejected, Settled, Started, Stopped, Text
+from rekindle.messages import (
+    Admit,
+    Chunk,
+    Dispatched,
+    Message,
+    Outputs,
+    Plan,
+    Rejected,
+    Settled,
+    Started,
+    Stopped,
+    Texts,
+)
 
 
 class Joined(NamedTuple):
@@ -147,9 +159,10 @@ def _facts_taken(message: Message) -> tuple[Fact, ...]:
 
 def _facts_said(message: Message) -> tuple[Fact, ...]:
     match message:
-        case Output() | Text():
-            end = message.end
-            return () if end is None else tuple(Over(request_id, end, "") for request_id in message.requests)
+        case Outputs(outputs):
+            return tuple(Over(output.request.id, output.end, "") for output in outputs if output.end is not None)
+        case Texts(texts):
+            return tuple(Over(text.request_id, text.end, "") for text in texts if text.end is not None)
         case Plan():
             return (_planned(message),)
         case Settled(tick):

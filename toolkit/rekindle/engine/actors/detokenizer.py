@@ -1,10 +1,9 @@
 """The detokenizer actor: token ids become text, piece by piece, with no character split and no stop string passed."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from rekindle.messages import Message, Output, Stopped, Text
+from rekindle.messages import Message, Output, Outputs, Stopped, Text, Texts
 from rekindle.models.text.incremental import IncrementalDecoder
 from rekindle.models.text.stops import StopMatcher
 from rekindle.models.text.tokenizer import Tokenizer
@@ -41,25 +40,29 @@ class Detokenizer:
         self._followers: dict[int, _Follower] = {}
         self._text_of = lru_cache(maxsize=65536)(lambda token: _text_of(token, tokenizer))
 
-    def handle(self, message: Message) -> Iterator[Message]:
-        """Turn Output into Text. A complete stop string is answered with Stopped, and what follows it is dropped."""
-        if not isinstance(message, Output):
-            raise TypeError(f"the detokenizer takes Output, got {message!r}")
+    def handle(self, message: Message) -> list[Message]:
+        """Turn Outputs into Texts. A complete stop string is answered with Stopped, and what follows it is dropped."""
+        if not isinstance(message, Outputs):
+            raise TypeError(f"the detokenizer takes Outputs, got {message!r}")
+        stopped: list[Message] = []
+        texts = tuple(text for output in message.outputs if (text := self._text(output, stopped)) is not None)
+        return [Texts(texts), *stopped] if texts else stopped
+
+    def _text(self, output: Output, stopped: list[Message]) -> Text | None:
+        """Return the text of an output; None if a stop string ended the text before it."""
         if self._tokenizer is None:
-            yield self._said(message, "", len(message.token_ids), None)
-            return
-        request_id, params = message.request.id, message.request.params
+            return self._said(output, "", len(output.token_ids), None)
+        request_id, params = output.request.id, output.request.params
         follower = self._followers.get(request_id)
         if follower is None:
             matcher = StopMatcher(params.stop, params.keep_stop)
             follower = self._followers[request_id] = _Follower(IncrementalDecoder(self._tokenizer), matcher)
-        if not follower.stopped:
-            said = self._follow(message, follower)
-            yield said
-            if follower.stopped:
-                yield Stopped(request_id, follower.tokens)
-        if message.end is not None:
+        text = None if follower.stopped else self._follow(output, follower)
+        if text is not None and follower.stopped:
+            stopped.append(Stopped(request_id, follower.tokens))
+        if output.end is not None:
             del self._followers[request_id]
+        return text
 
     def _follow(self, output: Output, follower: _Follower) -> Text:
         text, stop, taken, earliest = "", None, 0, output.request.params.min_tokens
