@@ -1,4 +1,4 @@
-"""What JAX compiles, as JAX itself tells it."""
+"""A record of what JAX compiles, as JAX itself reports it."""
 
 import jax
 
@@ -6,7 +6,7 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 def listen() -> list[str]:
-    """Every tracing, lowering and compilation from now on, in the whole process."""
+    """Return a list that takes every tracing, lowering and compilation of this process from now on."""
     events: list[str] = []
 
     def hear(event: str, duration_secs: float, **kwargs: str | int) -> None:

@@ -18,7 +18,7 @@ from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.store.directory import cache_dir
 from tests.compilations import listen
 
-# The same examples in every run: a failure is the change's, never the day's. Deep tests draw fresh ones.
+# All runs draw the same examples, so that only a change can make a test fail. Deep tests draw fresh ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
@@ -30,7 +30,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 @pytest.fixture(scope="session")
 def shared_caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What caches of tests have in common: what was downloaded, for good, and compiled programs, for this run."""
+    """Return the directories that all caches of tests share: downloads, kept for good, and this run's programs."""
     programs = tmp_path_factory.mktemp("programs")
     programs.chmod(0o700)
     return {"models": cache_dir("models"), "tests": cache_dir("tests"), "programs": programs}
@@ -38,7 +38,7 @@ def shared_caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module", autouse=True)
 def module_cache(shared_caches: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Sessions that are opened for a whole module find no prefixes of other modules."""
+    """Give each module a cache of its own, so that its sessions find no prefixes of other modules."""
     with pytest.MonkeyPatch.context() as patch:
         _use_cache(patch, tmp_path_factory.mktemp("cache"), shared_caches)
         yield
@@ -48,7 +48,7 @@ def module_cache(shared_caches: dict[str, Path], tmp_path_factory: pytest.TempPa
 def own_cache(
     shared_caches: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A test finds no prefixes of other tests; it does find programs that they compiled."""
+    """Give each test a cache of its own, in which it finds other tests' programs but not their prefixes."""
     _use_cache(monkeypatch, tmp_path_factory.mktemp("cache"), shared_caches)
 
 
@@ -66,15 +66,15 @@ def _compilations() -> list[str]:
 
 @pytest.fixture
 def compilations(_compilations: list[str]) -> list[str]:
-    """Every tracing, lowering and compilation from now on, in the whole process."""
-    jax.clear_caches()  # or a small program that an earlier test compiled would not be compiled again
+    """Return a list that takes every tracing, lowering and compilation of this process from now on."""
+    jax.clear_caches()  # otherwise a small program that an earlier test compiled would not be compiled again
     _compilations.clear()
     return _compilations
 
 
 @pytest.fixture(scope="session")
 def byte_tokenizer() -> Tokenizer:
-    """A tokenizer whose tokens are the 256 bytes, for sessions on the fake device."""
+    """Make a tokenizer whose tokens are the 256 bytes, for sessions on the fake device."""
     tokens = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.BPE(vocab={token: place for place, token in enumerate(tokens)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -84,7 +84,7 @@ def byte_tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
-    """The embedded default model's GGUF file, downloaded into the cache directory once per machine."""
+    """Return the embedded default model's GGUF file. It is downloaded once per machine, into the cache directory."""
     return embedded_path()
 
 
@@ -101,12 +101,12 @@ def smollm2_tokenizer(smollm2: Checkpoint) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def smollm2_goldens() -> list[dict[str, Any]]:
-    """The entries of goldens/smollm2.json; goldens/README.md says what is in them."""
+    """Return the entries of goldens/smollm2.json, which goldens/README.md describes."""
     goldens: list[dict[str, Any]] = json.loads((GOLDENS / "smollm2.json").read_text(encoding="utf-8"))
     return goldens
 
 
 @pytest.fixture(scope="session")
 def families() -> Path:
-    """The directory of the tiny models, each with its golden.npz."""
+    """Return the directory of the tiny models, each of which has a golden.npz."""
     return GOLDENS / "families"

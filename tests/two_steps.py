@@ -1,4 +1,4 @@
-"""Settings of an engine of two steps, and the four programs beside them."""
+"""Settings of an engine with two steps, which has four more programs."""
 
 from rekindle.config import SettingsOptions
 
@@ -13,4 +13,4 @@ SETTINGS: SettingsOptions = {
     "max_logprobs": 2,
 }
 OPTIONS = "--max-running 2 --decode-buckets 2 --max-prefill-tokens 16 --page-size 16 --max-context 64 --max-logprobs 2"
-"""The same on the command line."""
+"""The same settings on the command line."""

@@ -1,21 +1,21 @@
 # %% [markdown]
 # # 01 · First words
 #
-# This notebook opens a small language model and uses it in every way that Rekindle offers for getting text out of it.
-# Run the cells from top to bottom. Nothing here needs a GPU: the model is SmolLM2-135M-Instruct, 90 MB, downloaded
+# This notebook opens a small language model and shows every way that Rekindle offers for getting text out of it. Run
+# the cells from top to bottom. Nothing here needs a GPU. The model is SmolLM2-135M-Instruct; its 90 MB are downloaded
 # once.
 #
-# Each section ends with a cell of `assert`s, which check what the text says.
+# Each section ends with a cell of `assert`s. They check what the text says.
 
 # %% [markdown]
 # ## Open a model
 #
-# `open` reads the weights and prepares the programs that the model runs as. Both take seconds, so it is awaited: the
-# work happens on a thread of the engine's own, and the notebook stays responsive. A cell may `await` directly.
+# `open` reads the weights and prepares the compiled programs that run the model. Both take seconds, so `open` is
+# awaited. The work happens on a thread of the engine, and the notebook stays responsive. A cell may `await` directly.
 #
-# The name is enough: `await rekindle.open("smollm2-135m-instruct")`. Here are two of its many settings
-# (`rekindle.config.Settings`), so that this notebook is quick: at most 4 requests run at once, and at most 256 tokens
-# of their prompts are computed at once. Without `progress=False` there are bars to watch.
+# The name of a model is enough: `await rekindle.open("smollm2-135m-instruct")`. The cell below also gives two of the
+# many settings (`rekindle.config.Settings`), to keep this notebook quick: at most 4 requests run at once, and at most
+# 256 tokens of their prompts are computed at once. Without `progress=False` you would see progress bars.
 
 # %%
 import rekindle
@@ -23,16 +23,16 @@ import rekindle
 session = await rekindle.open("smollm2-135m-instruct", max_running=4, max_prefill_tokens=256, progress=False)
 
 # %% [markdown]
-# A session that is the last value of a cell shows what it is doing.
+# If a session is the last value of a cell, it shows what it is doing.
 
 # %%
 session
 
 # %% [markdown]
 # A *program* is a compiled step of the model, for one padded size of its input (a *bucket*). `open` returned as soon as
-# the first request could be served. The engine compiles the other programs in the background, which makes the next
-# cells slower than they will be, and stores them on disk. The next session loads them from there, also after a restart
-# of the kernel: tutorial 06 is about that.
+# the first request could be served. The engine compiles the other programs in the background and stores them on disk.
+# Until it is done, cells run slower than they will later. The next session loads the programs from disk, even after a
+# restart of the kernel. Tutorial 06 is about that.
 
 # %%
 assert session.stats.programs >= 1
@@ -41,15 +41,15 @@ assert session.stats.scheduler.running == 0
 # %% [markdown]
 # ## Generate
 #
-# A string is a prompt as it stands, and the model continues it, token by token. A *token* is a piece of text from the
-# model's vocabulary: a word, a part of one, a digit. `max_tokens` says when to stop.
+# If the prompt is a string, the model continues it, token by token. A *token* is a piece of text from the model's
+# vocabulary, such as a word, a part of a word, or a digit. `max_tokens` says after how many tokens to stop.
 
 # %%
 answer = await session.generate("The opposite of hot is", max_tokens=8)
 answer
 
 # %% [markdown]
-# What came back is a `Generation`. It is plain data; what is shown above is made of its attributes.
+# The result is a `Generation`. It is plain data, and the output above is made of its attributes.
 
 # %%
 print("text          ", repr(answer.text))
@@ -58,7 +58,8 @@ print("finish_reason ", answer.finish_reason)
 print("usage         ", answer.usage)
 
 # %% [markdown]
-# Token ids are what the model computes with. `session.encode` and `session.decode` translate.
+# The model computes with token ids. `session.encode` turns text into token ids, and `session.decode` turns them back
+# into text.
 
 # %%
 prompt_ids = session.encode("The opposite of hot is")
@@ -73,8 +74,8 @@ assert session.decode(answer.token_ids) == answer.text
 # %% [markdown]
 # ## Chat
 #
-# A model that was trained to answer expects its prompt in a certain form, its *chat template*. A list of messages is
-# put into that form. The model then ends its answer itself, with an *end token*.
+# A model that was trained to answer expects its prompt in a certain form, which its *chat template* describes. If the
+# prompt is a list of messages, it is put into that form. The model then ends its answer itself, with an *end token*.
 
 # %%
 chat = [{"role": "user", "content": "What is the capital of France?"}]
@@ -82,8 +83,9 @@ reply = await session.generate(chat)
 reply
 
 # %% [markdown]
-# The prompt has 37 tokens, though the question has 7: the template adds a system message of its own, and marks that say
-# who speaks. Sessions keep no conversation. To go on, append the reply and the next question, and send all of it.
+# The question has 7 tokens, but the prompt has 37, because the template adds a system message and marks that say who
+# speaks. A session does not remember conversations. To continue one, append the reply and the next question, and send
+# all of it.
 
 # %%
 chat += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": "And of Italy?"}]
@@ -100,8 +102,8 @@ assert (len(session.encode("What is the capital of France?")), reply.usage.promp
 # %% [markdown]
 # ## Stream
 #
-# A model makes one token at a time, and there is no need to wait for the last one. `stream` gives the pieces as they
-# come. A piece has the text that its token completes; it never ends in half a character.
+# A model makes one token at a time, and you need not wait for the last one. `stream` yields pieces of text as they are
+# made. Each piece is the text that its token completes, and it never ends in half a character.
 
 # %%
 haiku = [{"role": "user", "content": "Write a haiku about the sea."}]
@@ -111,8 +113,9 @@ async for piece in session.stream(haiku, max_tokens=48):
     print(piece.text, end="")
 
 # %% [markdown]
-# To only look at it, `show` does the loop: it draws the text into the output of the cell as it grows, and leaves what
-# `generate` would have shown. With ipykernel 7 it has a button that cancels the request.
+# If you only want to watch, use `show`. It runs this loop for you and draws the growing text into the output of the
+# cell. At the end it leaves what `generate` would have shown. With ipykernel 7 it also has a button that cancels the
+# request.
 
 # %%
 await session.show(haiku, max_tokens=48)
@@ -139,8 +142,8 @@ for prompt, each in zip(prompts, answers, strict=True):
 print(f"{sum(each.usage.completion_tokens for each in answers)} tokens in {ticks} ticks")
 
 # %% [markdown]
-# Prompts of different lengths, and requests that are submitted while others run, share ticks in the same way. It
-# changes no answer: the first prompt says the same here as alone.
+# Prompts of different lengths share ticks too, and so do requests that are submitted while others run. This changes no
+# answer: the first prompt gets the same text here as it got alone.
 
 # %%
 assert answers[0].text.startswith(answer.text)
@@ -149,10 +152,10 @@ assert ticks < 2 * 12, "one after the other they would have taken at least 4 * 1
 # %% [markdown]
 # ## Sampling
 #
-# For each next token the model gives a probability to all 49,152 tokens of its vocabulary. Unless the model's authors
-# recommend otherwise (`session.sampling_defaults`), the likeliest one is taken: this is called *greedy*, and it always
-# gives the same text. With `temperature` above 0 the token is drawn at random, and a higher temperature gives unlikely
-# tokens more of a chance. A `seed` makes a draw repeatable.
+# For each next token, the model gives a probability to each of the 49,152 tokens of its vocabulary. By default the
+# likeliest token is taken, unless the model's authors recommend something else (`session.sampling_defaults`). This is
+# called *greedy*, and it always gives the same text. If `temperature` is above 0, the token is drawn at random. A
+# higher temperature gives unlikely tokens a better chance. A `seed` makes a draw repeatable.
 
 # %%
 boat = [{"role": "user", "content": "Give me a name for a boat."}]
@@ -161,7 +164,7 @@ for seed in (1, 2, 3):
     print(seed, repr(drawn.text))
 
 # %% [markdown]
-# `n` gives several draws of one prompt, side by side. The first is the draw of the seed.
+# `n=3` draws three texts from one prompt, side by side. The first is the one that the seed gives without `n`.
 
 # %%
 three = await session.generate(boat, temperature=0.8, seed=3, n=3, max_tokens=16)
@@ -169,9 +172,9 @@ for each in three:
     print(repr(each.text))
 
 # %% [markdown]
-# `rekindle.request.SamplingParams` says what else there is: `top_p`, `top_k`, `min_p`, penalties, banned and forced
-# tokens. A seeded request draws the same tokens alone and in any batch, since its random numbers depend on its seed and
-# the position of the token, and on nothing else.
+# `rekindle.request.SamplingParams` describes all parameters, among them `top_p`, `top_k`, `min_p`, penalties, and
+# banned and forced tokens. A seeded request draws the same tokens alone and in any batch, because its random numbers
+# depend only on its seed and on the position of the token.
 
 # %%
 assert three[0].token_ids == drawn.token_ids
@@ -182,16 +185,17 @@ assert again.token_ids == drawn.token_ids, "the same in another batch"
 # %% [markdown]
 # ## How sure was it?
 #
-# `logprobs=3` asks for the probability of each token, and for the three likeliest ones at its place. In a notebook the
-# result is drawn as a heat map: the deeper the shade, the less likely the token. Point at a token for the numbers.
+# `logprobs=3` asks for the probability of each token, and for the three likeliest tokens at its place. A notebook draws
+# the result as a heat map: the deeper the shade, the less likely the token. Point at a token to see the numbers.
 
 # %%
 drawn = await session.generate(boat, temperature=1.0, seed=5, max_tokens=24, logprobs=3)
 drawn
 
 # %% [markdown]
-# `logprob` is the natural logarithm of a token's probability, by the model itself, before the temperature and all else.
-# `rank` is the token's place among all tokens: 1 is the one that greedy would have taken.
+# `logprob` is the natural logarithm of the probability that the model itself gives to a token, before temperature and
+# all other parameters are applied. `rank` is the token's place among all tokens; greedy would have taken the token of
+# rank 1.
 
 # %%
 import math
@@ -213,8 +217,8 @@ assert {token.rank for token in greedy.logprobs} == {1}
 # %% [markdown]
 # ## When it ends
 #
-# A request ends at an end token, at `max_tokens`, or at a text of yours. A stop string is found in the text, however
-# the model cuts it into tokens, and it is left out of `text`.
+# A request ends at an end token, after `max_tokens` tokens, or at a *stop string* that you choose. A stop string is
+# found in the text, however the model cuts it into tokens, and it is left out of `text`.
 
 # %%
 counted = await session.generate("One, two, three, four,", stop=["seven", "\n"], max_tokens=40)
@@ -228,12 +232,13 @@ assert "six" in counted.text
 # %% [markdown]
 # ## What it cost
 #
-# `timings` are seconds since the request was submitted. The time to the first token is the wait in the queue and the
-# *prefill*, in which all tokens of the prompt go through the model together. Then comes one token after the other, the
-# *decode*.
+# `timings` are in seconds since the request was submitted. The time to the first token has two parts: the wait in the
+# queue, and the *prefill*, in which all tokens of the prompt go through the model together. After that, the *decode*
+# makes one token after the other.
 #
-# What the model computed for the prompt's tokens, their *keys and values* (tutorial 02), stays in the *prefix cache*,
-# in pages of 64 tokens. A prompt that begins the same finds them there and computes only the rest.
+# For each token of the prompt, the model computes *keys and values* (tutorial 02). They stay in the *prefix cache*, in
+# pages of 64 tokens. If another prompt begins the same, its keys and values are found there, and only those of the rest
+# are computed.
 
 # %%
 document = """The harbour of Lindvik has a lighthouse that was built in 1871. Its keeper, Ada Holm, wrote a log every
@@ -258,7 +263,7 @@ for each in (first, second):
     )
 
 # %% [markdown]
-# `cached` says in which tier they were found: on the device, in host memory, or on disk.
+# `cached` says in which tier the cached tokens were found: on the device, in host memory, or on disk.
 
 # %%
 second.cached
@@ -272,8 +277,8 @@ assert "1871" in second.text
 assert second.timings.queued <= second.timings.first_token <= second.timings.total
 
 # %% [markdown]
-# Cached pages make room when it is needed. A prefix that must stay is *held*: compute it once, and continue it as often
-# as you like. Leaving the `async with` lets go of it.
+# A cached page is dropped when its room is needed. A prefix that must stay can be *held*: it is computed once, and you
+# can continue it as often as you like. It is released at the end of the `async with`.
 
 # %%
 async with session.prefix(document) as doc:
@@ -292,7 +297,7 @@ assert "Marigold" in facts[0].text
 assert "1958" in facts[1].text
 
 # %% [markdown]
-# The cache is a tree: prompts that begin the same share the pages of their beginning. The bar in a box says how many
+# The cache is a tree: prompts that begin the same share the pages of their beginning. The bar in a box shows how many
 # requests found its pages.
 
 # %%
@@ -308,8 +313,8 @@ assert not any(path.held_pages for path in paths), "the prefix has been let go"
 # %% [markdown]
 # ## Submit, and change your mind
 #
-# `generate` waits. `submit` puts a request on its way and returns a handle at once; other cells can run meanwhile.
-# Await the handle later, stream it, or cancel it, from any cell.
+# `generate` waits for the result. `submit` returns a handle at once, and other cells can run meanwhile. Later, any cell
+# can await the handle, stream it, or cancel it.
 
 # %%
 request = session.submit("The history of the lighthouse", max_tokens=8000, ignore_eos=True)
@@ -326,9 +331,9 @@ except rekindle.RequestCancelled as error:
 request
 
 # %% [markdown]
-# The same happens to a request whose cell you stop with *interrupt kernel*, to a stream that is left by `break`, and
-# when a timeout ends the wait: nobody waits for the request any more, so it is cancelled, and only it. The session goes
-# on.
+# A request is also cancelled if you stop its cell with *interrupt kernel*, if you leave its stream by `break`, or if a
+# timeout ends the wait. In each case nobody waits for the request any more. Only this one request is cancelled, and the
+# session goes on.
 
 # %%
 async for piece in session.stream("Numbers from 1 to 1000: 1, 2, 3,", max_tokens=1000):
@@ -344,8 +349,8 @@ assert after == answer, "two generations are equal if they say the same"
 # %% [markdown]
 # ## Close
 #
-# What a session has done is counted in `session.stats`. Each prompt token is counted once, as found in one of the three
-# tiers or as computed.
+# `session.stats` counts what a session has done. Each prompt token is counted once: as found in one of the three tiers,
+# or as computed.
 
 # %%
 counts = session.stats.scheduler
@@ -354,9 +359,10 @@ hits = f"found on the device {counts.device_hit_tokens}"
 print(f"prompt tokens: {counts.prompt_tokens}, computed {counts.computed_tokens}, {hits}")
 
 # %% [markdown]
-# `close` writes what is cached to disk, stops the engine, and frees the memory. `async with rekindle.open(...) as
-# session:` does so by itself. If a timeout ends it, the engine stops too, but perhaps before all is written. In a
-# script, `rekindle.open_sync`, `session.generate_sync` and `session.stream_sync` do the same and block.
+# `close` writes the cached pages to disk, stops the engine, and frees the memory. At the end of `async with
+# rekindle.open(...) as session:` this happens by itself. If a timeout ends `close`, the engine stops too, but perhaps
+# before all pages are written. In a script, use `rekindle.open_sync`, `session.generate_sync` and
+# `session.stream_sync`. They do the same and block.
 
 # %%
 await session.close()

@@ -1,12 +1,11 @@
 # %% [markdown]
 # # 02 · One token at a time
 #
-# `session.generate` turns a prompt into text. This notebook does it by hand: from text to token ids, through the model
-# to probabilities, from probabilities to the next token, and again. Then it asks which of these computations are
-# repeated, and keeps their results in pages: the *KV cache*. At the end the session has to say the same, token for
-# token.
+# `session.generate` turns a prompt into text. This notebook does the same by hand: from text to token ids, through the
+# model to probabilities, from probabilities to the next token, and again. Then it asks which of these computations are
+# repeated, and keeps their results in pages: the *KV cache*. At the end, a session has to give the same tokens.
 #
-# The model, the operations on pages, and the choice of tokens are not copies made for teaching: they are the functions
+# The model, the operations on pages, and the choice of tokens are not copies made for teaching. They are the functions
 # that every session runs.
 
 # %%
@@ -27,8 +26,8 @@ from rekindle.models.load import load_decoder
 # %% [markdown]
 # ## From text to token ids
 #
-# A checkpoint is what a model is kept in: its numbers, its tokenizer, and its shape. The weights stay on disk until
-# they are looked up.
+# A model is kept in a *checkpoint*: its numbers, its tokenizer, and its shape. The weights stay on disk until they are
+# needed.
 
 # %%
 checkpoint = open_checkpoint("smollm2-135m-instruct")
@@ -37,7 +36,7 @@ shape = ["num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "
 HTML(markup.table([(name, f"{getattr(config, name):,}") for name in shape]))
 
 # %% [markdown]
-# The tokenizer cuts a text into pieces that the vocabulary has, and gives the place of each in it.
+# The tokenizer cuts a text into pieces that are in the vocabulary. The id of a token is its place there.
 
 # %%
 prompt = tokenizer.encode("The opposite of hot is cold. The opposite of up is down. The opposite of left is")
@@ -51,8 +50,8 @@ assert max(prompt) < config.vocab_size
 # %% [markdown]
 # ## One forward pass
 #
-# `load_decoder` reads the weights into a `Decoder`, a flax `nnx` module. All model families that Rekindle serves are
-# this one module, with other numbers.
+# `load_decoder` reads the weights into a `Decoder`, which is a flax `nnx` module. All model families that Rekindle
+# serves use this one module, with other numbers.
 
 # %%
 decoder = load_decoder(config, checkpoint.tensors, jnp.dtype("float32"))
@@ -60,23 +59,22 @@ parameters = sum(weight.size for weight in jax.tree.leaves(nnx.state(decoder)))
 print(f"{parameters:,} parameters, {4 * parameters / 1e6:.0f} MB in float32")
 
 # %% [markdown]
-# A token enters as its row of the embedding matrix: 576 numbers. Thirty layers change that row. In each of them a small
-# network, the *MLP*, works on one token by itself. Only *attention* lets a token see others: each token makes a
-# *query*, a *key* and a *value*, and takes the mean of the values before it and its own, weighted by how well their
-# keys fit its query.
+# A token enters as its row of the embedding matrix: 576 numbers. Thirty layers change that row. In each layer a small
+# network, the *MLP*, works on one token by itself. Only *attention* lets a token see others. Each token makes a
+# *query*, a *key* and a *value*. It then takes the mean of its own value and those before it, weighted by how well
+# their keys fit its query.
 #
-# The decoder leaves attention to its caller, as a function `attend(q, k, v, pages)`, because how keys and values are
-# kept is nobody's business but the caller's. Here is the plainest one. It keeps nothing: `pages` go through as they
-# came.
+# The decoder leaves attention to its caller, as a function `attend(q, k, v, pages)`, because the caller decides how
+# keys and values are kept. Here is the simplest such function. It keeps nothing, and returns `pages` as they came.
 
 
 # %%
 def attend_all(q, k, v, pages):
-    """Causal attention among this call's tokens: q is (token, heads, head_dim), k and v (token, kv_heads, head_dim)."""
+    """Attend causally among these tokens: q is (token, heads, head_dim), k and v are (token, kv_heads, head_dim)."""
     k, v = (jnp.repeat(x, config.num_heads // config.num_kv_heads, axis=1) for x in (k, v))  # three heads share one
     scores = jnp.einsum("qhd,khd->hqk", q, k) * config.head_dim**-0.5
     places = jnp.arange(len(q))
-    seen = places[None, :] <= places[:, None]  # (query, key): not what comes later
+    seen = places[None, :] <= places[:, None]  # (query, key): a query does not see what comes later
     weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
     return jnp.einsum("hqk,khd->qhd", weights, v), pages
 
@@ -86,14 +84,14 @@ hidden, _ = decoder(jnp.array(prompt), jnp.arange(len(prompt)), nothing, attend_
 print("tokens", (len(prompt),), "→ hidden", hidden.shape)
 
 # %% [markdown]
-# Every token of the prompt went through in one call, and each came out as 576 numbers that say what may follow it.
+# Every token of the prompt went through in one call. Each came out as 576 numbers that say what may follow it.
 
 # %%
 assert hidden.shape == (19, config.hidden_size)
 assert parameters == 134_515_008
 
 # %% [markdown]
-# That a token does not see what comes later can be measured. Another last token changes nothing before it:
+# A token does not see what comes later, and this can be measured. Another last token changes nothing before it:
 
 # %%
 changed, _ = decoder(jnp.array([*prompt[:-1], 42]), jnp.arange(len(prompt)), nothing, attend_all)
@@ -104,8 +102,9 @@ assert difference[:-1].max() < 1e-4 < difference[-1]
 # %% [markdown]
 # ## From logits to a token
 #
-# `decoder.logits` compares a hidden row with the embedding of every token: one number each, its *logit*. Softmax makes
-# probabilities of them. Only the last row is needed: it says what follows the prompt.
+# `decoder.logits` compares a hidden row with the embedding of every token, and gives each token one number, its
+# *logit*. Softmax turns logits into probabilities. Only the last row is needed, because it says what follows the
+# prompt.
 
 # %%
 logits = decoder.logits(hidden[-1:])[0]
@@ -124,12 +123,12 @@ HTML(
 )
 
 # %% [markdown]
-# Taking the likeliest one is called *greedy*. That is a whole step: tokens in, one token out. To go on, append it and
-# do the same again.
+# To take the likeliest token is called *greedy*. This is a whole step: tokens go in, and one token comes out. To go on,
+# append that token and do the same again.
 #
-# JAX compiles a function for each shape that it meets, so a sequence that grows by one would mean a compilation a
-# token. Instead the tokens are padded to 32 places. A token cannot see what comes after it, so the padding changes
-# nothing. The inputs of every compiled step of a session are padded in this way, to one of a few *buckets*.
+# JAX compiles a function for each shape that it meets. A sequence that grows by one token would need a compilation for
+# each of them. Instead the tokens are padded to 32 places. A token cannot see what comes after it, so the padding
+# changes nothing. A session pads the inputs of all its compiled steps in this way, to one of a few *buckets*.
 
 # %%
 graph, weights = nnx.split(decoder)
@@ -138,7 +137,7 @@ PADDED = 32
 
 @jax.jit
 def recompute(weights, tokens, last):
-    """The logits (vocab_size,) behind place `last` of tokens (PADDED,), with nothing kept from earlier calls."""
+    """Return the logits (vocab_size,) after place `last` of tokens (PADDED,); nothing is kept between calls."""
     decoder = nnx.merge(graph, weights)
     hidden, _ = decoder(tokens, jnp.arange(len(tokens)), nothing, attend_all)
     return decoder.logits(hidden[last][None])[0]
@@ -162,8 +161,8 @@ assert tokenizer.decode(by_hand).startswith(" right.")
 # %% [markdown]
 # ## Draws
 #
-# Greedy takes no risk, and repeats itself. To draw instead, divide the logits by a *temperature* and let chance decide.
-# The text so far is "… The opposite of", and many words may follow.
+# Greedy takes no risk and often repeats itself. To draw a token at random instead, divide the logits by a *temperature*
+# and draw by the probabilities that result. The text so far ends in "The opposite of", and many words may follow.
 
 # %%
 opposite = prompt + by_hand[:5]
@@ -179,12 +178,12 @@ rows = [
 HTML(markup.table(rows, head=("next token", *(f"temperature {t}" for t in TEMPERATURES))))
 
 # %% [markdown]
-# `rekindle.device.sampling.sample` makes the draw, for all rows of a batch in one call, greedy and drawn ones side by
-# side. It takes parameters as packed rows, since on the device a request is a row of an array. The `Adjustments` hold
-# penalties and bans; here there are none.
+# `rekindle.device.sampling.sample` chooses the next token for all rows of a batch in one call, whether they are greedy
+# or drawn. It takes the sampling parameters as packed rows, because on the device a request is a row of an array. The
+# `Adjustments` hold penalties and bans; there are none here.
 #
-# Its random numbers are a function of the request's seed and of the position that the new token will take. So a seeded
-# request draws the same in any batch. Below, 400 requests differ in their seed alone.
+# Its random numbers are a function of the request's seed and of the position that the new token will have. So a seeded
+# request draws the same token in any batch. The 400 requests below differ only in their seeds.
 
 # %%
 from rekindle.device.adjustments import Adjustments
@@ -197,7 +196,7 @@ sample = jax.jit(sample)
 
 
 def drawn(logits, tokens, seeds, temperature):
-    """The next token (seeds,) of `tokens`, drawn once for each seed from logits (vocab_size,)."""
+    """Draw the token after `tokens` from logits (vocab_size,), once for each seed: (seeds,)."""
     params = [SamplingParams(temperature=temperature, seed=seed) for seed in seeds]
     requests = [Request(0, tuple(tokens), each, end_ids=frozenset(), capacity=64) for each in params]
     rows = SamplingRows.unpack(jnp.stack([jnp.asarray(packed_row(request)) for request in requests]))
@@ -217,7 +216,7 @@ from rekindle.views.drawing import Drawing, picture, words
 
 
 def bars(rows):
-    """A drawing of rows of (name, the model's probability, how often it was drawn)."""
+    """Draw rows of (name, the model's probability, how often it was drawn)."""
     title = "line: the model's probability; bar: how often it was drawn"
     parts, lines = [words(4, 14, title)], [title]
     scale = 420 / max(share for _, *both in rows for share in both)
@@ -246,14 +245,14 @@ assert (drawn(logits, opposite, range(4), 0.0) == int(logits.argmax())).all(), "
 # %% [markdown]
 # ## What is computed twice
 #
-# The loop above ran the whole sequence through the model for each new token. Most of that had been computed before: as
-# a token does not see what comes later, its keys and values stay what they are when the sequence grows. Here they are,
-# of the first and of the last layer, for 19 tokens and for 20.
+# The loop above ran the whole sequence through the model for each new token. Most of that had been computed before. A
+# token does not see what comes later, so its keys and values do not change when the sequence grows. The next cell
+# compares those of the first and of the last layer, for 19 tokens and for 20.
 
 
 # %%
 def keys_and_values(tokens):
-    """Of every layer, (token, 2, kv_heads, head_dim)."""
+    """Return the keys and values of every layer, each (token, 2, kv_heads, head_dim)."""
     kept = []
 
     def attend(q, k, v, pages):
@@ -271,8 +270,8 @@ for layer in (0, config.num_layers - 1):
     print(f"layer {layer:2}: numbers up to {size:.1f}, changed by at most {change:.1e} (rounding)")
 
 # %% [markdown]
-# And nothing but keys and values is ever needed of an earlier token: attention is the only place where tokens meet. So
-# keep them, and run one token at a time.
+# And nothing else of an earlier token is ever needed, because attention is the only place where tokens meet. So we can
+# keep the keys and values, and run one token at a time.
 
 # %%
 for layer in range(config.num_layers):
@@ -284,14 +283,14 @@ assert kv_bytes == 30 * 2 * 3 * 64 * 4, "layers, key and value, kv_heads, head_d
 # %% [markdown]
 # ## Pages
 #
-# Where to keep them? Nobody knows how long an answer will be. Memory for the longest possible one would mostly stay
-# empty. So it is given out in *pages*, of 16 tokens here. A *pool* has many of them, and a request has a *page table*:
-# which pages are its own, in the order of its tokens. They may lie anywhere, as the pages of a process do in an
-# operating system.
+# Where should they be kept? Nobody knows how long an answer will be, and memory for the longest possible answer would
+# mostly stay empty. So memory is given out in *pages*, of 16 tokens here. A *pool* has many pages. A request has a
+# *page table*, which lists its pages in the order of its tokens. The pages may lie anywhere in the pool, as the pages
+# of a process may lie anywhere in memory.
 #
-# `empty_pages` makes the pool, one array a layer: (pages, 2, kv_heads, page_size, head_dim), a page's keys and values
-# side by side. Our request gets the pages 5, 2 and 6. Page 0 is the *null page*: padding has to be written somewhere
-# too.
+# `empty_pages` makes the pool, one array for each layer, of shape (pages, 2, kv_heads, page_size, head_dim). The keys
+# and the values of a page lie side by side. Our request gets the pages 5, 2 and 6. Page 0 is the *null page*, because
+# padding has to be written somewhere too.
 
 # %%
 from rekindle.device.state import empty_pages
@@ -303,18 +302,18 @@ pool = empty_pages(config, num_pages=8, page_size=PAGE, dtype=jnp.dtype("float32
 print(len(pool), "layers, each", pool[0].shape)
 
 # %% [markdown]
-# Two operations of `rekindle_kernels` know about pages. `write` puts keys and values into their places. `attend_blocks`
-# is attention of whole blocks of prompt tokens over the pages of their sequence: each token sees what is in the pages
-# up to itself. `implementation="reference"` asks for the definition in plain JAX, a few lines in `reference.py`. Others
-# are faster and must agree with it: tutorial 07.
+# Two operations of `rekindle_kernels` work on pages. `write` puts keys and values into their places. `attend_blocks` is
+# attention for whole blocks of prompt tokens over the pages of their sequence: each token sees what is in the pages up
+# to itself. `implementation="reference"` asks for the definition in plain JAX, a few lines in `reference.py`. Other
+# implementations are faster and must agree with it; tutorial 07 is about them.
 #
-# The prompt of 19 tokens takes two blocks of 16. The places behind its end get something too, which no token sees, and
-# which the next tokens will overwrite.
+# The prompt of 19 tokens takes two blocks of 16. Something is written to the places behind its end too. No token sees
+# it, and the next tokens will overwrite it.
 
 
 # %%
 def attend_prompt(page_table, blocks, implementation):
-    """`attend` of a prompt that begins with position 0, as so many blocks."""
+    """Make the `attend` for a prompt of so many blocks, which begins with position 0."""
     starts = jnp.arange(blocks) * PAGE
 
     def attend(q, k, v, pages):
@@ -324,8 +323,8 @@ def attend_prompt(page_table, blocks, implementation):
         out = kernels.attend_blocks(
             q.reshape(blocks, PAGE, *q.shape[1:]),
             pages,
-            page_table[None],  # of one sequence,
-            jnp.zeros(blocks, jnp.int32),  # to which all blocks belong
+            page_table[None],  # there is one sequence,
+            jnp.zeros(blocks, jnp.int32),  # and all blocks belong to it
             starts,
             scale=config.head_dim**-0.5,
             implementation=implementation,
@@ -337,7 +336,7 @@ def attend_prompt(page_table, blocks, implementation):
 
 @partial(jax.jit, static_argnames="implementation")
 def prefill(weights, tokens, last, pool, page_table, implementation="reference"):
-    """The logits behind place `last` of whole blocks of tokens, and the pool with their keys and values in it."""
+    """Return the logits after place `last` of whole blocks of tokens, and the pool with their keys and values."""
     decoder = nnx.merge(graph, weights)
     attend = attend_prompt(page_table, len(tokens) // PAGE, implementation)
     hidden, pool = decoder(tokens, jnp.arange(len(tokens)), pool, attend)
@@ -354,7 +353,7 @@ KINDS = {"t": "rgb(40,130,220)", "p": "rgb(130,130,130)", ".": "none"}  # a toke
 
 
 def draw_pool(pool, tokens):
-    """A row for each page of the first layer, a box for each place: blue for a token, grey for padding, or empty."""
+    """Draw a row for each page of the first layer, a box for each place: blue for a token, grey for padding."""
     owned = {int(page): place * PAGE for place, page in enumerate(page_table)}
     filled = np.asarray(jnp.abs(pool[0]).sum((1, 2, 4)) > 0)  # (pages, page_size)
     parts, lines = [], ["t token, p padding, . empty"]
@@ -374,7 +373,7 @@ def draw_pool(pool, tokens):
 draw_pool(pool, len(prompt))
 
 # %% [markdown]
-# Tokens of the request are blue, padding is grey. Page 5 is full. Page 2 has the last three tokens, and behind them
+# Tokens of the request are blue, and padding is grey. Page 5 is full. Page 2 has the last three tokens, followed by
 # what the padding left.
 
 # %%
@@ -387,10 +386,10 @@ assert not jnp.any(pool[0][jnp.array([0, 1, 3, 4, 6, 7])]), "no other page was t
 # ## One token
 #
 # Now a new token goes through the model alone. Its keys and values are written to the place of its position: page
-# `page_table[position // 16]`, place `position % 16`. `attend_rows` lets its one query see everything that the request
-# has in its pages, itself included.
+# `page_table[position // 16]`, place `position % 16`. `attend_rows` lets its one query see everything in the request's
+# pages, itself included.
 #
-# A real step has many such rows, one for each running request, and is padded as well: rows that nobody uses write to
+# A real step has many such rows, one for each running request. It is padded as well: rows without a request write to
 # the null page and see nothing. Here are four rows, and three of them are padding.
 
 # %%
@@ -399,7 +398,7 @@ ROWS = 4
 
 @partial(jax.jit, static_argnames="implementation")
 def decode(weights, token, position, pool, page_table, implementation="reference"):
-    """The logits behind one token at this position, and the pool with its key and value in it."""
+    """Return the logits after one token at this position, and the pool with its key and value."""
     decoder = nnx.merge(graph, weights)
     ours = jnp.arange(ROWS) == 0
     positions = jnp.where(ours, position, 0)
@@ -429,8 +428,8 @@ print(f"logits up to {jnp.abs(logits).max():.0f}, apart by at most {largest:.1e}
 draw_pool(pool, len(prompt) + 12)
 
 # %% [markdown]
-# The second page filled up: the tokens took the places of the padding. The null page has what the three padding rows
-# wrote, and nobody reads it.
+# The second page filled up, and the tokens took the places of the padding. The null page has what the three padding
+# rows wrote, and nobody reads it.
 
 # %%
 assert paged == by_hand
@@ -442,7 +441,7 @@ assert not jnp.any(pool[0][jnp.array([1, 3, 4, 7])])
 # ## How much less work?
 #
 # Let the sequence have 256 tokens. The compiler counts the operations of a compiled program, and the clock says how
-# long they take. Attention over pages goes through `"xla"` here, the portable implementation that sessions use on CPU.
+# long they take. Attention over pages uses `"xla"` here, the portable implementation that sessions run on CPU.
 
 # %%
 LENGTH = 256
@@ -455,7 +454,7 @@ one = decode.lower(weights, long[-1], last, room, long_table, "xla").compile()
 
 
 def seconds(run):
-    """The best of three, after one to warm up."""
+    """Return the best time of three runs, after one run to warm up."""
     times = []
     for _ in range(4):
         start = time.perf_counter()
@@ -479,8 +478,9 @@ table = [
 HTML(markup.table(table, head=("", "billion operations", "milliseconds")))
 
 # %% [markdown]
-# The operations fall by far more than the time. A step for one token has to read all 538 MB of weights from memory, and
-# does little with each number. That is why a session runs many requests side by side: they share that reading.
+# The number of operations falls far more than the time. A step for one token has to read all 538 MB of weights from
+# memory, and computes little with each number. That is why a session runs many requests side by side: they share that
+# reading.
 
 # %%
 again, _ = one(weights, long[-1], last, room, long_table)
@@ -491,9 +491,10 @@ assert slow / fast > 2
 # %% [markdown]
 # ## The session says the same
 #
-# A session does all of this in one compiled program for each bucket, `rekindle.device.step.step`: prompt blocks and
-# decode rows through the decoder, `write` and attention in each layer, logits, `sample`. It adds what this notebook did
-# by hand in Python: which request gets which pages, whose turn it is, and when it ends. That is tutorial 03.
+# A session does all of this in one compiled program for each bucket, `rekindle.device.step.step`. It runs prompt blocks
+# and decode rows through the decoder, with `write` and attention in each layer, and then computes the logits and calls
+# `sample`. The session also decides what this notebook decided by hand: which request gets which pages, whose turn it
+# is, and when it ends. That is tutorial 03.
 
 # %%
 session = await rekindle.open("smollm2-135m-instruct", precompile="lazy", restore="off", progress=False)
@@ -504,7 +505,7 @@ print(repr(answer.text))
 assert list(answer.token_ids) == by_hand == paged
 
 # %% [markdown]
-# And a draw is the same draw: the sixth token after the prompt, by seed 7.
+# A draw is the same too: here is the sixth token after the prompt, drawn with seed 7.
 
 # %%
 draw = await session.generate(token_ids=opposite, max_tokens=1, temperature=1.0, seed=7)
@@ -513,4 +514,4 @@ assert draw.token_ids == (int(alone[0]),)
 await session.close()
 
 # %% [markdown]
-# Next: `03_four_actors` looks at who does what in a running engine.
+# Next: `03_four_actors` shows who does what in a running engine.

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 03 · Four actors
 #
-# Tutorial 02 made text in one loop: compute, choose a token, append it, repeat. A session has more to do. Requests
-# come at any moment and end at different ones, a user cancels, and the device should never wait for Python. One loop
-# for all of that would be hard to read and harder to test.
+# Tutorial 02 made text in one loop: compute, choose a token, append it, repeat. A session has more to do. Requests come
+# at any moment and end at different ones, users cancel, and the device should never wait for Python. One loop for all
+# of that would be hard to read and harder to test.
 #
 # So the work is divided among **actors**. An actor has a mailbox and a state of its own. It takes one message, changes
-# its state, and answers with other messages; the code calls them what it *said*. It never calls another actor and never
-# reads another's state.
+# its state, and answers with other messages; we say that it *said* them. It never calls another actor, and it never
+# reads another actor's state.
 #
 # ```
 # your cell ─Submit─▶ Intake ─Admit─▶ Scheduler ─Plan─▶ Stepper ─Dispatched─▶ Settler
@@ -17,18 +17,17 @@
 #                       text          └───────────────── Settled ◀───────────────┘
 # ```
 #
-# Four of them carry a request: intake, scheduler, stepper and detokenizer. The settler is the stepper's other half:
-# it waits for the device, so that the stepper need not. Two more, the host tier and the disk tier, keep cached pages,
-# and are silent here; tutorial 04 is theirs.
+# Four of them carry a request: intake, scheduler, stepper and detokenizer. The settler helps the stepper: it waits for
+# the device, so that the stepper need not wait. Two more, the host tier and the disk tier, keep cached pages. They have
+# nothing to do here; tutorial 04 shows the host tier at work.
 #
-# In this notebook the engine is paused, and takes one message each time that you run a cell. It is the engine that
-# serves every request, not a model of it.
+# In this notebook the engine is paused, and takes one message each time that you run a cell. It is not a model of the
+# engine. It is the engine that serves every request.
 
 # %%
 from dataclasses import replace
 
 import rekindle
-from rekindle.engine.message_words import in_words
 
 SMALL = {
     "num_pages": 33,  # 32 pages of 64 tokens
@@ -44,7 +43,7 @@ opened = {}
 
 
 def keep(actors):
-    """`compose` gets the actors before they run, and may replace them. Here they are only kept, to look at."""
+    """Keep the actors, to look at. `compose` gets them before they run, and may replace them."""
     opened["actors"] = actors
     return actors
 
@@ -53,7 +52,8 @@ session = await rekindle.open("smollm2-135m-instruct", overlap=False, compose=ke
 session
 
 # %% [markdown]
-# Who takes which message is one table, in `engine.py`. Actors do not know it: they know message types.
+# One table, in `rekindle/engine/engine.py`, says which actor takes which message. The actors do not know this table.
+# They only know the types of messages.
 
 # %%
 actors = opened["actors"]
@@ -66,8 +66,8 @@ for name, actor in vars(actors).items():
 # %% [markdown]
 # ## One message at a time
 #
-# `session.pause()` returns when no actor is busy. From then on, messages wait in the mailboxes. `session.submit`
-# still works: a submitted request is a `Submit` in the intake's mailbox.
+# `session.pause()` returns when no actor is busy. From then on, messages wait in the mailboxes. `session.submit` still
+# works: a submitted request is a `Submit` in the intake's mailbox.
 
 # %%
 await session.pause()
@@ -77,7 +77,7 @@ handle = session.submit("The capital of France is", max_tokens=3, temperature=0)
 def waiting():
     for name, messages in session.pending.items():
         for message in messages:
-            print(f"in the mailbox of {name}: {in_words(message)}")
+            print(f"in the mailbox of {name}: {message}")
 
 
 waiting()
@@ -89,9 +89,9 @@ assert session.stats.scheduler.waiting == 0  # the scheduler has not heard of it
 assert list(session.requests.values()) == [handle]
 
 # %% [markdown]
-# `session.step()` lets the oldest message that waits be taken, and returns a `Handled`: the actor, what it took, and
-# what it said. The first step is the **intake**'s. It turns text into token ids, and turns away what can never be
-# served, such as a prompt longer than the context, before it costs anything.
+# `session.step()` lets an actor take the oldest message that waits. It returns a `Handled`: the actor, what it took,
+# and what it said. The first step is the **intake**'s. The intake turns text into token ids. It also rejects a request
+# that can never be served, such as a prompt that is longer than the context, before the request costs anything.
 
 # %%
 taken = await session.step()
@@ -102,9 +102,9 @@ request = taken.said[0].request
 print([(token, session.decode([token])) for token in request.prompt])
 
 # %% [markdown]
-# The **scheduler** owns the waiting queue, the running set, the free pages and the prefix cache, all of it plain
-# Python data. It answers with a `Plan` of one **tick**, which is one call of the device, and with `Started`, which
-# goes to the caller.
+# The **scheduler** owns the waiting queue, the set of running requests, the free pages and the prefix cache. All of
+# them are plain Python data. It answers with a `Plan` for one **tick**, which is one call of the device, and with
+# `Started`, which goes to the caller.
 
 # %%
 planned = await session.step()
@@ -112,8 +112,8 @@ planned
 
 # %% [markdown]
 # The plan names everything that the device needs, by number. A **chunk** is the slice of a prompt that one tick
-# computes, in blocks of 16 tokens, of which a page of 64 holds four. This one has five tokens, from position 0 on.
-# Their keys and values go to page 1 (page 0 is the null page, for padding). The request's row in the batch is a
+# computes, in blocks of 16 tokens. A page of 64 tokens holds four blocks. This chunk has five tokens, from position 0
+# on. Their keys and values go to page 1; page 0 is the null page, for padding. The request's row in the batch is its
 # **slot**. `completes` says that this chunk is the last of the prompt, so that a token is sampled.
 
 # %%
@@ -136,9 +136,10 @@ assert 0 not in chunk.table
 assert session.stats.scheduler.running == 1
 
 # %% [markdown]
-# The **stepper** owns what is on the device: weights, pages, slots. It packs the plan into one array of integers, and
-# calls one compiled program, from embedding to sampled token. The call returns at once: `outputs` are arrays that the
-# device may still be working on. `sampled` says whose token will be in which row.
+# The **stepper** owns what is on the device: weights, pages, slots. It packs the plan into one array of integers and
+# calls one compiled program, which does everything from the embedding to the sampled token. The call returns at once:
+# `outputs` are arrays that the device may still be working on. `sampled` says in which row each request's token will
+# be.
 
 # %%
 dispatched = await session.step()
@@ -147,8 +148,8 @@ tick = dispatched.said[0]
 print(type(tick.outputs.tokens).__name__, tick.outputs.tokens.shape, tick.sampled)
 
 # %% [markdown]
-# The **settler** waits for these arrays, on a thread of its own, and reads them. From here on the token is a number
-# in Python.
+# The **settler** waits for these arrays, in a thread of its own, and reads them. From here on the token is a number in
+# Python.
 
 # %%
 settled = await session.step()
@@ -156,17 +157,17 @@ print(settled)
 print([(request_id, session.decode([token])) for request_id, token in settled.said[0].tokens])
 
 # %% [markdown]
-# `Settled` goes back to the scheduler. It writes the token down, sees whether the request has ended, and plans the
-# next tick. The request has no chunk any more, but a **decode row**: one token, which the device remembers itself.
-# What is new for the caller goes on as an `Output`.
+# `Settled` goes back to the scheduler. The scheduler notes the token, checks whether the request has ended, and plans
+# the next tick. In this plan the request has no chunk, but a **decode row**, which computes one token after the last
+# one. The device itself remembers that last token. What is new for the caller goes on as an `Output`.
 
 # %%
 decoding = await session.step()
 decoding
 
 # %% [markdown]
-# Two messages wait now. The next tick comes first, because it was said first: the device is not kept waiting for
-# text.
+# Two messages wait now. The next tick comes first, because it was said first. So the device does not wait until text is
+# made.
 
 # %%
 waiting()
@@ -177,9 +178,9 @@ assert not decoding.said[0].chunks
 assert decoding.said[0].rows[0].request_id == request.id
 
 # %% [markdown]
-# The **detokenizer** owns half-finished characters and stop strings: a token may be a part of a character, and a stop
-# string may be spread over tokens. Its `Text` goes to the handle in your cell. The rest of the request goes round the
-# same circle twice more.
+# The **detokenizer** owns unfinished characters and the search for stop strings: a token may be a part of a character,
+# and a stop string may be spread over several tokens. Its `Text` goes to the handle in your cell. Then the request goes
+# round the same circle twice more.
 
 # %%
 circle = []
@@ -197,18 +198,17 @@ assert not session.requests
 assert not any(session.pending.values())
 
 # %% [markdown]
-# The last plan is missing at the end: the scheduler knew that the third token is the last, and planned nothing after
-# it.
+# At the end there is no plan. The scheduler knew that the third token is the last, and planned nothing after it.
 #
 # | actor | its state | it alone |
 # |---|---|---|
-# | intake | none to speak of | turns prompts into tokens, and turns requests away |
+# | intake | none to speak of | turns prompts into tokens, and rejects requests |
 # | scheduler | waiting queue, running set, free pages, prefix tree | decides; it has no clock, no device and no files |
 # | stepper | weights, pages and slots on the device | runs the steps |
-# | settler | none | waits for their results |
+# | settler | none | waits for the results of the steps |
 # | detokenizer | unfinished characters, what may be the start of a stop string | makes text |
 #
-# Since no actor touches the state of another, each can be understood and tested alone: make a message, call `handle`,
+# No actor touches the state of another. So each can be understood and tested alone: make a message, call `handle`, and
 # look at the answers.
 
 # %%
@@ -230,12 +230,12 @@ assert all(piece in ("", "🚀") for piece in pieces)  # never half of it
 # %% [markdown]
 # ## Continuous batching
 #
-# One tick for several requests costs far less than one for each, because much of a tick is reading the weights, which
-# all of them share. If all of a batch had to begin and end together, its short requests would wait for its longest.
-# Therefore the scheduler makes up the batch anew at every tick: whoever has ended leaves, whoever waits takes the
-# free slot.
+# One tick for several requests costs far less than one tick for each, because much of a tick is spent on reading the
+# weights, which all of them share. If all requests of a batch had to begin and end together, short requests would wait
+# for the longest. Therefore the scheduler makes up the batch anew at every tick: a request that has ended leaves, and a
+# request that waits takes the free slot.
 #
-# To see it exactly, the session stays paused, and requests are submitted and cancelled at chosen ticks. The session
+# To show this exactly, the session stays paused, and requests are submitted and cancelled at chosen ticks. The session
 # has three slots. `session.trace()` records what happens meanwhile.
 
 # %%
@@ -268,12 +268,12 @@ with session.trace() as trace:
 trace.timeline()
 
 # %% [markdown]
-# Read it from left to right. The first request decodes alone. When two more come, one tick computes both their
-# prompts, and the first has to pause for it: by default prompts go first (`ticks="combined"` lets them share a tick,
-# at the price of more programs). Then three requests share each tick. The fourth waits until the second has ended,
-# and takes its slot. The third is cancelled in the middle. A cancel is a message like all others: `Cancel` to the
-# intake, `Withdraw` to the scheduler, and slot and pages are free for the next plan. Nobody else's tokens change. The
-# hollow box before the cross is a token that was computed and dropped.
+# Read it from left to right. The first request decodes alone. When two more come, one tick computes both their prompts,
+# and the first request pauses for that tick: by default, prompts go first. (`ticks="combined"` lets them share a tick,
+# at the price of more programs.) Then three requests share each tick. The fourth waits until the second has ended, and
+# takes its slot. The third is cancelled in the middle. A cancel is a message like all others: the intake takes
+# `Cancel`, the scheduler takes `Withdraw`, and the slot and the pages are free for the next plan. The tokens of the
+# other requests do not change. The hollow box before the cross is a token that was computed and dropped.
 
 # %%
 assert short.result().usage.completion_tokens == 5
@@ -289,10 +289,10 @@ assert undisturbed.token_ids == long.result().token_ids
 assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
 
 # %% [markdown]
-# What is it worth? Twelve requests, some of 4 new tokens, some of 24, on three slots. First in batches of three that
-# begin and end together, as a loop around `generate` would do it. Then all at once, and the scheduler fills each slot
-# as it becomes free. (The first prompt of each batch is computed alone, since the scheduler plans as soon as it hears
-# of it.)
+# How much does this save? The next cell runs twelve requests, of 4 or 24 new tokens, on three slots. It runs them first
+# in batches of three that begin and end together, as a loop around `generate` would. Then it submits all of them at
+# once, and the scheduler fills each slot as soon as it is free. (The first prompt of each batch is computed alone,
+# because the scheduler plans as soon as it hears of it.)
 
 # %%
 LENGTHS = [4, 4, 24] * 4
@@ -303,7 +303,7 @@ def prompts():
 
 
 async def together(requests):
-    """The results, and how many ticks they took. All are submitted before the first tick."""
+    """Return the results, and how many ticks they took. All are submitted before the first tick."""
     await session.pause()
     handles = [ask(prompt, max_tokens) for prompt, max_tokens in requests]
     before = session.stats.scheduler.ticks
@@ -334,16 +334,17 @@ assert ticks < 0.8 * static_ticks
 # %% [markdown]
 # ## Overlap: the scheduler is one tick ahead
 #
-# So far each tick was planned after the last one had been read (`overlap=False`). While Python plans, the device has
-# nothing to do. By default the scheduler plans tick n+1 before it has seen the token of tick n. It can, because it
-# need not know the token: the device keeps it, and a decode row says only *whose* next token to compute.
+# So far each tick was planned after the last one had been read (`overlap=False`), and while Python plans, the device
+# has nothing to do. By default the scheduler plans tick n+1 before it has seen the token of tick n. It can do so
+# because it need not know the token. The device keeps the token, and a decode row only says *whose* next token to
+# compute.
 
 # %%
 from statistics import median
 
 
 async def idle_milliseconds(session):
-    """For each tick of one request: from the last one's outputs being read until it was given to the device."""
+    """Return for each tick how long after the last tick's outputs were read it was given to the device."""
     handled = []
     with session.watch(handled.append):
         await session.generate("Once upon a time", max_tokens=24, temperature=0, ignore_eos=True)
@@ -356,13 +357,13 @@ without = await idle_milliseconds(session)
 await session.close()
 
 # %% [markdown]
-# The next session overlaps. It also gets two actors of our own: `compose=` may put anything with a `handle` in place
-# of an actor. The first is a **tap**: it passes everything on, and keeps a record of it.
+# The next session overlaps. It also gets two actors of our own: `compose=` may put any object with a `handle` in place
+# of an actor. The first is a **tap**. It passes everything on, and keeps a record of it.
 
 
 # %%
 class Tap:
-    """Stands in for an actor, and records what it took and said."""
+    """A stand-in for an actor that records what the actor took and said."""
 
     def __init__(self, actor):
         self.actor, self.record = actor, []
@@ -374,9 +375,9 @@ class Tap:
 
 
 # %% [markdown]
-# The second is useful as it is. A speech synthesiser wants sentences, and tokens come in pieces of words. This
-# detokenizer holds text back until a sentence is whole. It leaves the hard part, characters and stop strings, to the
-# one that it wraps. (To a serious one, "Mrs. " would not be the end of a sentence.)
+# The second is of practical use. A speech synthesiser needs whole sentences, but tokens come as pieces of words. This
+# detokenizer holds text back until a sentence is complete. It leaves the hard part, characters and stop strings, to the
+# detokenizer that it wraps. (A serious one would know that "Mrs. " does not end a sentence.)
 
 # %%
 import re
@@ -419,7 +420,8 @@ assert min(without) > 0
 assert median(overlapped) < 0
 
 # %% [markdown]
-# Stepped by hand, the answer to `Admit` has two plans now. One is dispatched while the other is computed.
+# When the engine is stepped by hand, the answer to `Admit` now has two plans. The second can be dispatched while the
+# device computes the first.
 
 # %%
 await session.pause()
@@ -431,8 +433,9 @@ for handled in steps[:5]:
     print(handled)
 
 # %% [markdown]
-# The price: an end that only the token tells, such as an end token, is seen one tick late. By then another tick is
-# under way, and its token is **surplus**. The scheduler drops it by the request's id.
+# This has a price. Some ends are known only from the token itself, as with an end token. The scheduler sees such an end
+# one tick late. By then another tick is under way, and its token for this request is **surplus**. The scheduler drops
+# it by the request's id.
 
 # %%
 for handled in steps[-6:]:
@@ -450,8 +453,8 @@ session.resume()
 # %% [markdown]
 # ## What the tap saw
 #
-# The tap has seen every message of the scheduler since the session was opened, each `Settled` among them. From these
-# alone one can tell, for instance, how full the batches are while three requests run:
+# The tap has seen every message that the scheduler took since the session was opened, and so every `Settled`. These
+# alone tell, for instance, how full the batches are while three requests run:
 
 # %%
 tap, seen = opened["tap"], len(opened["tap"].record)
@@ -464,9 +467,9 @@ assert sum(sizes) == sum(len(answer.token_ids) for answer in answers) == 36
 assert max(sizes) == 3
 
 # %% [markdown]
-# The record is worth more than a statistic. The scheduler has no clock, no device and no files: what it says follows
-# from the messages alone. So a new scheduler, fed the recorded messages in this notebook's own thread, makes the same
-# plans, to the last page number. A bug that was seen once can be replayed for ever.
+# The record is good for more than statistics. The scheduler has no clock, no device and no files, so what it says
+# follows from the messages alone. A new scheduler, which takes the recorded messages in this notebook's own thread,
+# makes the same plans, down to the last page number. So a bug that was seen once can be replayed as often as you like.
 
 # %%
 from rekindle.config import Settings
@@ -486,8 +489,7 @@ assert again.stats == session.stats.scheduler
 # %% [markdown]
 # ## What the other detokenizer says
 #
-# The session streams sentences now. Nothing else had to change: pieces, stop strings, cancels and usage are as
-# before.
+# The session streams sentences now. Nothing else had to change: pieces, stop strings, cancels and usage work as before.
 
 # %%
 sentences = []
@@ -504,6 +506,6 @@ assert not opened["sentences"].held  # what was left was said at the end
 await session.close()
 
 # %% [markdown]
-# What you have now: `pause`, `step`, `pending` and `watch` to look, `trace` to draw, `compose` to change. They are
-# the same calls whether you want to learn, to debug, or to add a part of your own. The next tutorial looks at what
-# the scheduler guards: the pages.
+# You now know how to look (`pause`, `step`, `pending` and `watch`), how to draw (`trace`), and how to change something
+# (`compose`). These calls are the same whether you want to learn, to debug, or to add a part of your own. The next
+# tutorial looks at what the scheduler guards: the pages.

@@ -1,13 +1,14 @@
 # %% [markdown]
 # # 04 · Pages and prefixes
 #
-# To compute a token, the model reads the keys and values of all tokens before it. They are kept, or each token would
-# cost as much as the whole text so far (tutorial 02). They take room: for each token, two vectors in each layer.
+# To compute a token, the model reads the keys and values of all tokens before it. They are kept, because otherwise each
+# token would cost as much as the whole text so far (tutorial 02). They take room: two vectors for each token in each
+# layer.
 #
-# How much room a request will need is not known when it starts, since nobody knows when it will end. So keys and
-# values live in **pages** of a few tokens each, and a request gets another page when its last one is full. And since
-# a page of keys and values depends only on its tokens and those before them, two requests that begin the same can
-# read the same pages. This notebook follows pages through a pool that is small enough to draw.
+# How much room a request will need is not known when it starts, because nobody knows when it will end. So keys and
+# values live in **pages** of a few tokens each. When a request's last page is full, it gets another one. The keys and
+# values in a page depend only on its tokens and on those before them. So two requests that begin the same can read the
+# same pages. This notebook follows pages through a pool that is small enough to draw.
 
 # %%
 import rekindle
@@ -25,9 +26,9 @@ def keep(actors):
 session = await rekindle.open(
     "smollm2-135m-instruct",
     page_size=PAGE,
-    num_pages=17,  # 16, and the null page, which padding writes to
+    num_pages=17,  # 16 pages, and the null page, which padding writes to
     host_cache_bytes=8 * 737_280,  # room for 8 pages in host memory
-    disk_cache_bytes=0,  # none on disk, so nothing of earlier sessions is found
+    disk_cache_bytes=0,  # no pages on disk, so nothing of earlier sessions is found
     max_running=4,
     max_prefill_tokens=64,
     prefill_buckets=[64],
@@ -38,7 +39,7 @@ session = await rekindle.open(
 session
 
 # %% [markdown]
-# SmolLM2 has 30 layers, with keys and values of 3 heads of 64 numbers in each. In float32 that makes the bytes of a
+# SmolLM2 has 30 layers. Each has keys and values of 3 heads, of 64 numbers each. In float32, this gives the size of a
 # page:
 
 # %%
@@ -53,10 +54,10 @@ assert session.cache.nodes == 0
 # %% [markdown]
 # ## The pages of one request
 #
-# The picture below is of the pool: a box for each page. Its content comes from two places. What the prefix tree
-# holds, the scheduler tells (`scheduler.look`). What requests hold for themselves is in the plans: a chunk carries
-# its request's **page table**, that is, its pages in the order of positions, and a decode row the page that its token
-# goes to.
+# The picture below shows the pool, with a box for each page. What it shows comes from two places. The scheduler tells
+# what the prefix tree holds (`scheduler.look`). The plans tell which pages a request has for itself: a chunk carries
+# its request's **page table**, which lists the pages in the order of positions, and a decode row carries the page that
+# its token goes to.
 
 # %%
 from rekindle.markup import TIERS, visible
@@ -67,7 +68,7 @@ tables = {}  # request id -> its pages in the order of positions
 
 
 def note(handled):
-    """Told of every message: keep the page tables of the plans up to date."""
+    """Keep the page tables up to date. This function is told of every message."""
     if handled.actor == "stepper" and isinstance(handled.message, Plan):
         for chunk in handled.message.chunks:
             tables[chunk.request_id] = list(chunk.table)
@@ -77,7 +78,7 @@ def note(handled):
 
 
 def cached_pages():
-    """What the tree has on the device: by page, how often it is locked, and its text."""
+    """Return how often each page of the tree is locked, and its text, for those that are on the device."""
     return opened["scheduler"].look(
         lambda tree: {
             node.page: (node.locks, session.decode(tree.tokens_of(node)))
@@ -97,7 +98,7 @@ LOOKS = {  # colour, its opacity, width of the edge
 
 
 def box(column, row, page, state, text):
-    """SVG of one page."""
+    """Draw one page as SVG."""
     (colour, fill, edge), left, top = LOOKS[state], 2 + column * 106, 2 + row * 46
     look = f'fill="{colour}" fill-opacity="{fill}" stroke="{colour}" stroke-width="{edge}"'
     return (
@@ -107,7 +108,7 @@ def box(column, row, page, state, text):
 
 
 def pool_states():
-    """All pages of the pool, now: what each is, and its text or its owner."""
+    """Return for each page of the pool what it is now, and its text or its owner."""
     cached = cached_pages()
     own = {page: request_id for request_id in session.requests for page in tables.get(request_id, ())}
     states = dict.fromkeys(range(1, session.stats.scheduler.pages + 1), ("free", ""))
@@ -116,7 +117,7 @@ def pool_states():
 
 
 def draw_pool():
-    """Cached pages are orange, those that are locked have a thick edge, and requests' own pages are grey."""
+    """Draw the pool: cached pages are orange, locked ones have a thick edge, and requests' own pages are grey."""
     states = pool_states()
     boxes = [box((page - 1) % 8, (page - 1) // 8, page, *states[page]) for page in states]
     text = "\n".join(f"{page:2} {state:6} {text!r}" for page, (state, text) in states.items())
@@ -124,7 +125,8 @@ def draw_pool():
 
 
 # %% [markdown]
-# A prompt of a bit more than two pages, stopped after a few ticks (`pause` and `step` are explained in tutorial 03):
+# Now a prompt of a bit more than two pages, stopped after a few ticks (`pause` and `step` are explained in tutorial
+# 03):
 
 # %%
 KEEPER = (
@@ -149,10 +151,10 @@ print("page table:", tables[0])
 draw_pool()
 
 # %% [markdown]
-# The prompt's two whole pages are **published** already: they are in the prefix tree, where another request could
-# find them, and locked, since a running request reads them. The third has room left, and belongs to the request
-# alone. Some ticks later the text has outgrown it, and a fourth has been taken. Nothing was moved. (What a request
-# generates is published when it ends.)
+# The prompt's two whole pages are **published** already: they are in the prefix tree, where another request could find
+# them. They are also locked, because a running request reads them. The third page has room left, and belongs to the
+# request alone. Some ticks later, in the next picture, the text has outgrown the third page, and a fourth has been
+# taken. Nothing was moved. (The pages that a request generates are published when it ends.)
 
 # %%
 before = list(tables[0])
@@ -173,8 +175,9 @@ first = await keeper
 # %% [markdown]
 # ## What stays
 #
-# When the request has ended, its whole pages stay in the tree, of the prompt and of the answer. They are no longer
-# locked, so they count as free: whoever needs room may have them. The last, unfinished page is given back.
+# When the request has ended, its whole pages stay in the tree, those of the prompt and those of the answer. They are no
+# longer locked, so they count as free: a request that needs room may take them. The last, unfinished page is given
+# back.
 
 # %%
 print(session.stats.scheduler.free_pages, "pages can be had")
@@ -184,10 +187,10 @@ draw_pool()
 session.cache.draw()
 
 # %% [markdown]
-# Now the same prompt again, and one that begins the same. A **prefix** is found page by page: each node of the tree
-# is one page of tokens below those before it. Only whole pages are found, and the last block of 16 tokens of a prompt
-# is computed in any case, because it gives the logits of the next token. That is all that is computed for `whole`, of
-# which both pages are cached.
+# Now the same prompt again, and one that begins the same. A **prefix** is found page by page: each node of the tree is
+# one page of tokens that follows the page above it. Only whole pages are found. Besides, the last block of 16 tokens of
+# a prompt is always computed, because it gives the logits of the next token. For `whole`, that is all that is computed,
+# since both of its pages are cached.
 
 # %%
 with session.watch(note):
@@ -199,7 +202,7 @@ for name, answer in (("first", first), ("same", same), ("other", other), ("whole
 
 
 def draw_tables(names):
-    """The page table of each request, a row for each; pages that several of them use are orange."""
+    """Draw the page table of each request as a row; pages that several of them use are orange."""
     shared = {page for table in tables.values() for page in table if sum(page in t for t in tables.values()) > 1}
     parts, lines = [], []
     for row, (name, table) in enumerate(zip(names, tables.values(), strict=True)):
@@ -214,8 +217,8 @@ def draw_tables(names):
 draw_tables(["first", "same", "other", "whole"])
 
 # %% [markdown]
-# Below each page number are the positions that the page has in its request. The first two pages are in all four
-# tables: they are the same pages, and not copies. Each request has the rest for itself.
+# Below each page number are the positions that the page has in its request. The first two pages are in all four tables.
+# They are the same pages, not copies. Each request has the other pages for itself.
 
 # %%
 assert first.cached_tokens == 0
@@ -226,8 +229,8 @@ assert all(table[:2] == tables[0][:2] for table in tables.values())
 assert session.stats.scheduler.device_hit_tokens == 5 * PAGE
 
 # %% [markdown]
-# Several requests at once with a beginning that is *not* cached: it would be a waste if each computed it. The
-# scheduler lets one of them do it. The others wait for the tick that publishes it, and find it.
+# Next, several requests come at once and share a beginning that is *not* cached. It would be a waste if each of them
+# computed it. The scheduler lets one of them do so. The others wait for the tick that publishes it, and find it.
 
 # %%
 TOWN = (
@@ -253,9 +256,9 @@ assert [answer.cached_tokens for answer in answers] == [0, 2 * PAGE, 2 * PAGE, 2
 # %% [markdown]
 # ## Held prefixes
 #
-# What is cached may be evicted at any time. A document that many questions will follow can be held: `session.prefix`
-# computes it, and a lock keeps its pages on the device until it is released. `fork` gives more handles of the same
-# pages, each with a lock of its own; it computes nothing.
+# A cached page may be evicted at any time. If many questions about a document will follow, the document can be held:
+# `session.prefix` computes it, and a lock keeps its pages on the device until it is released. `fork` gives more handles
+# of the same pages, each with a lock of its own, and computes nothing.
 
 # %%
 RULES = (
@@ -286,10 +289,10 @@ yours.release()
 # %% [markdown]
 # ## Eviction, and back
 #
-# Most of the pool holds what was cached. Strangers come, and need more than what is left. For each of them, room is
-# made by **evicting** the page that was not used for longest, and along a path of the tree the last page goes first,
-# since a page is of no use without those before it. Before a page is reused, its content is **offloaded**: copied to
-# host memory, the *host tier*.
+# Most of the pool holds cached pages. Now strangers come, and need more pages than are left. To make room, the
+# scheduler **evicts** the page that was not used for longest. Along a path of the tree the last page goes first,
+# because a page is of no use without those before it. Before a page is reused, its content is **offloaded**: it is
+# copied to host memory, the *host tier*.
 
 # %%
 MARKET = " went to the market on a rainy day in June to see what there was to buy, and came back with an umbrella"
@@ -309,9 +312,10 @@ draw_pool()
 session.cache.draw()
 
 # %% [markdown]
-# The rules are held, and are still on the device. Others are in host memory (H), or in both (DH): when few pages are
-# free, those that will be evicted next are copied ahead of need, so that nobody has to wait for it. These are the
-# messages of one copy. The stepper gathers a page between two ticks, the host tier keeps it.
+# The rules are held, so they are still on the device. Other pages are in host memory (H), or in both (DH). When few
+# pages are free, the pages that will be evicted next are offloaded ahead of time, so that no request has to wait for
+# it. The next cell prints the messages of one such copy: the scheduler asks for it with `Offload`, the stepper copies
+# the pages between two ticks and says `Gathered`, and the host tier keeps them and says `Offloaded`.
 
 # %%
 kinds = ("Offload", "Gathered", "Offloaded")
@@ -325,8 +329,8 @@ assert session.cache.host_pages > 0
 assert session.stats.scheduler.host_hit_tokens == 0
 
 # %% [markdown]
-# Now the keeper again. His pages are in host memory. They are staged on the device first, while other requests go on,
-# and then his request is admitted as if they had never left (**onload**).
+# Now the keeper comes back. His pages are in host memory. They are **onloaded**: copied to the device again, while
+# other requests go on. Then his request is admitted as if the pages had never left.
 
 # %%
 handled = []
@@ -343,8 +347,9 @@ assert back.cached.host > 0
 assert back.cached.host == session.stats.scheduler.host_hit_tokens
 
 # %% [markdown]
-# Host memory is bounded too: here to eight pages. What was not used for longest there is **pruned**, and then it is
-# gone, or on disk, if `disk_cache_bytes` allows it (tutorial 06). After enough strangers nothing of the town is left.
+# Host memory is bounded too, here to eight pages. The page there that was not used for longest is **pruned**. Then it
+# is gone, or only on disk if `disk_cache_bytes` allows that (tutorial 06). After enough strangers, nothing of the town
+# is left.
 
 # %%
 for who in ("An old clock", "My neighbour", "The president", "A small dog", "Nobody"):
@@ -362,12 +367,12 @@ assert held <= set(cached_pages())
 # %% [markdown]
 # ## Preemption
 #
-# Running requests grow, and locked pages cannot be evicted. What if all pages are locked, and a request needs one
-# more? Then the request that came last gives its pages back and returns to the head of the waiting queue: it is
-# **preempted**. Later it is computed again from its tokens, those that it has generated included, as far as they are
+# Running requests grow, and locked pages cannot be evicted. What happens if all pages are locked and a request needs
+# one more? Then the request that came last gives its pages back and returns to the head of the waiting queue: it is
+# **preempted**. Later it is computed again from its tokens, including those that it has generated, as far as they are
 # not found in the cache.
 #
-# The rules hold a part of the pool, and three requests together want more than the rest. One of them draws at random,
+# The rules take a part of the pool, and three requests together need more than the rest. One of them draws at random,
 # with a seed.
 
 # %%
@@ -390,12 +395,12 @@ print(now.preemptions - counts.preemptions, "preemptions,", again, "tokens compu
 trace.timeline()
 
 # %% [markdown]
-# The red bars are requests that wait for pages: the one that came last gave up its own first. The plan that follows
-# says who it was, in `preempted`. Full pages go to the tree before they are given up, so that hardly anything had to be
+# The red bars are requests that wait for pages. The one that came last was the first to give up its own. The plan that
+# follows names it, in `preempted`. Full pages go to the tree before they are given up, so hardly anything had to be
 # computed again.
 #
-# What does it do to the output? Nothing. Random numbers depend on the seed and the position alone, and a token's keys
-# and values on its prefix alone, wherever and whenever they are computed.
+# This does not change the output. Random numbers depend only on the seed and the position, and the keys and values of a
+# token depend only on the tokens up to it, wherever and whenever they are computed.
 
 # %%
 assert now.preemptions > counts.preemptions
@@ -405,8 +410,8 @@ assert now.generated_tokens - counts.generated_tokens == 3 * 90
 # %% [markdown]
 # ## Statistics that add up
 #
-# Each prompt token of each request that has started is counted once: found on the device, in host memory, on disk, or
-# computed. Tokens that a preempted request computes again are counted apart.
+# Each prompt token of each request that has started is counted once: as found on the device, in host memory or on disk,
+# or as computed. Tokens that a preempted request computes again are counted separately.
 
 # %%
 rules.release()
@@ -424,6 +429,6 @@ assert now.free_pages == now.pages  # nobody runs and nothing is held: every pag
 await session.close()
 
 # %% [markdown]
-# A page is free, or one request's own, or in the tree; never two of these. `Scheduler.check` asserts it, and the test
-# suite calls it after every message. The next tutorial is about what computes on these pages: compiled programs, and
-# why there must be so few of them.
+# A page is free, or it belongs to one request, or it is in the tree, and never two of these at once. `Scheduler.check`
+# asserts it, and the test suite calls that method after every message. The next tutorial is about what computes on
+# these pages: compiled programs, and why there must be so few of them.

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 05 · Compiled steps
 #
-# JAX does not run a model line by line. It traces the whole step once, from token ids to sampled tokens, and XLA
-# compiles the trace into one **program**: operations fused, memory planned, ready to be run thousands of times. That
-# is where the speed comes from, and it has a price. A program is compiled for the exact *shapes* of its arguments,
-# and compiling takes seconds, where a tick takes milliseconds.
+# JAX does not run a model line by line. It traces the whole step once, from token ids to sampled tokens. XLA then
+# compiles the trace into one **program**: its operations are fused, its memory is planned, and it can be run thousands
+# of times. That makes the model fast, but it has a price. A program is compiled for the exact *shapes* of its
+# arguments, and compiling takes seconds, while a tick takes milliseconds.
 #
-# But the shapes of ticks differ all the time: 7 prompt tokens, then 300, then 3 running requests, then 4. This
-# notebook shows how few programs are enough, what that costs, how they are all made before they are needed, and what
-# happens when one is missing.
+# The shapes of ticks differ all the time: 7 prompt tokens, then 300, then 3 running requests, then 4. This notebook
+# shows how few programs are enough, what that costs, how all of them are made before they are needed, and what happens
+# if one is missing.
 
 # %%
 import os
@@ -18,7 +18,7 @@ from pathlib import Path
 import rekindle
 from rekindle.store.directory import cache_dir
 
-# A cache directory of this notebook's own, so that it is cold in every run. It shares the downloaded model alone.
+# This notebook has a cache directory of its own, so that every run is cold. It shares only the downloaded model.
 made = tempfile.TemporaryDirectory(prefix="rekindle-")
 cache = Path(made.name).resolve()
 (cache / "models").symlink_to(cache_dir("models"))
@@ -40,8 +40,8 @@ SETTINGS = {
 # %% [markdown]
 # ## What compiling costs
 #
-# With `precompile="lazy"`, each program is made when it is first needed. (`restore="off"`: nothing is loaded from
-# disk or stored there; tutorial 06 is about that.) To time ticks, watch the messages of tutorial 03: a tick lasts
+# With `precompile="lazy"`, each program is made when it is first needed. With `restore="off"`, nothing is loaded from
+# disk or stored there; tutorial 06 is about that. To time the ticks, we watch the messages of tutorial 03. A tick lasts
 # from the moment when the stepper takes its plan until the settler has read its tokens.
 
 # %%
@@ -49,7 +49,7 @@ from rekindle.messages import Plan
 
 
 async def timed_ticks(session, **request):
-    """Each tick of one call of generate: (prompt tokens, decode rows, seconds)."""
+    """Return (prompt tokens, decode rows, seconds) for each tick of one call of `generate`."""
     handled = []
     with session.watch(handled.append):
         await session.generate(**request, temperature=0, ignore_eos=True)
@@ -71,9 +71,9 @@ for name, ticks in lazy.items():
 print(session.stats.compilations - after_open, "programs compiled by requests")
 
 # %% [markdown]
-# The first request waited for the compiler twice: once for a program that computes prompts, once for one that
-# continues. Its third tick, and the whole second request, found them there. A user would wait seconds instead of
-# milliseconds for the first token, and again at every new shape.
+# The first request waited for the compiler twice: once for a program that computes prompts, and once for a program that
+# continues them. Both programs were there for its third tick, and for the whole second request. Without them, a user
+# waits seconds instead of milliseconds for the first token, and again for every new shape.
 
 # %%
 slow, fast = (sum(seconds for _, _, seconds in lazy[name]) for name in ("first", "second"))
@@ -85,9 +85,9 @@ await session.close()
 # %% [markdown]
 # ## Buckets
 #
-# So shapes are rounded up. A tick is padded to a **bucket**: a number of prompt tokens and a number of decode rows
-# out of two short lists. What is added is computed and thrown away: padding writes to the null page, and its tokens
-# are never read.
+# So shapes are rounded up. A tick is padded to a **bucket**: a number of prompt tokens and a number of decode rows,
+# from two short lists. What is added is computed and thrown away. Padding writes to the null page, and its tokens are
+# never read.
 
 # %%
 from rekindle import buckets
@@ -98,11 +98,11 @@ for needed in (7, 16, 17, 300):
     print(f"{needed} prompt tokens run as {buckets.smallest(buckets.default_prefill_buckets(512), needed)}")
 
 # %% [markdown]
-# A short list wastes time in padding, a long one in compiling. For prompts, the sizes double from 64 on, so that less
-# than half of a tick of more than 32 tokens is padding. For decode rows they grow fourfold, up to the largest, since a
-# decode step mostly reads the weights, which few rows share as well as many. By default a tick computes prompts *or*
-# continues requests. So there are as many programs as sizes in both lists together. With `ticks="combined"`, where a
-# tick may do both, every pair of sizes is a program more.
+# A short list of sizes wastes time on padding, and a long one wastes time on compiling. For prompts, the sizes double
+# from 64 on, so that in a tick of more than 32 tokens less than half is padding. For decode rows, they grow fourfold up
+# to the largest, because a decode step mostly reads the weights, and that takes as long for a few rows as for many. By
+# default a tick computes prompts *or* continues requests. So there is one program for each size in the two lists. With
+# `ticks="combined"` a tick may do both, and each pair of sizes is one more program.
 
 # %%
 alone = buckets.all_buckets([16, 128], [1, 8], combined=False)
@@ -120,9 +120,9 @@ assert all(buckets.smallest(default, needed) < 2 * needed for needed in range(33
 # %% [markdown]
 # ## Ahead of time
 #
-# By default (`precompile="background"`) `open` returns as soon as *any* request can be served: with the largest
-# prompt bucket and the smallest decode bucket. The others are made in the background, preferably when no request
-# runs. Until a bucket's own program is there, a larger one that is ready serves its ticks.
+# By default (`precompile="background"`), `open` returns as soon as *any* request can be served: with the largest prompt
+# bucket and the smallest decode bucket. The others are made in the background, preferably when no request runs. While a
+# bucket's own program is not there, a larger one that is ready serves its ticks.
 
 # %%
 from time import perf_counter
@@ -138,9 +138,9 @@ print(f"open after {opened:.1f} s with {programs_then} programs, first answer {f
 print(f"all {programs_now} programs after {ready:.1f} s")
 
 # %% [markdown]
-# `await session.precompiled()` waits for the rest, and `precompile="all"` has `open` wait. Four of the programs are the
-# steps of the four buckets. The others are small: `empty` makes the pool and slots, `enter` enters a request's
-# penalties, `gather` and `scatter` copy pages out and in.
+# `await session.precompiled()` waits for the other programs, and with `precompile="all"`, `open` itself waits for them.
+# Four of the programs are the steps of the four buckets. The other four are small: `empty` makes the pool and the
+# slots, `enter` enters a request's penalties, `gather` copies pages out, and `scatter` copies pages in.
 #
 # From here on nothing is compiled any more, whatever is asked. The counters say so.
 
@@ -160,17 +160,17 @@ assert stats.unexpected_compilations == 0
 # %% [markdown]
 # ## What padding costs
 #
-# With all programs there, the cost of padding can be measured: prompts of growing length, the quickest of six ticks
-# each.
+# Now that all programs are there, we can measure what padding costs: we time prompts of growing length, and take the
+# quickest of six ticks for each.
 
 # %%
 from rekindle.views.drawing import Drawing, picture, words
 
 
 async def quickest(requests, rounds):
-    """For each request, the seconds of its quickest tick that has all of its prompt tokens, or all of its rows."""
+    """Return for each request the seconds of its quickest tick with all of its prompt tokens, or all of its rows."""
     seconds = dict.fromkeys(requests, float("inf"))
-    for _ in range(rounds):  # in turns, so that all of them see the same noise
+    for _ in range(rounds):  # the requests take turns, so that all of them see the same noise
         for (tokens, rows), request in requests.items():
             for tick in await timed_ticks(session, **request):
                 if tick[:2] == (tokens, rows):
@@ -184,7 +184,7 @@ prefill = await quickest(prompts, rounds=6)
 
 
 def bars(labels, seconds, title):
-    """A drawing with a bar for each time."""
+    """Draw a bar for each time."""
     parts, lines = [words(4, 14, title)], [title]
     for row, (label, each) in enumerate(zip(labels, seconds, strict=True), 1):
         width, took = 460 * each / max(seconds), f"{1000 * each:.0f} ms"
@@ -198,11 +198,11 @@ def bars(labels, seconds, title):
 bars([f"{length} of {buckets.smallest([16, 128], length)}" for length in lengths], prefill, "prompt tokens of a bucket")
 
 # %% [markdown]
-# Stairs: the seventeenth token is the expensive one, because with it 111 more are computed for nothing. Within a
-# bucket the cost hardly depends on how much of it is used: attention alone looks at real contexts, which are short
-# here.
+# The bars are stairs. The seventeenth token is expensive, because with it 111 more are computed for nothing. Within a
+# bucket, the cost hardly depends on how much of the bucket is used. Only attention depends on the real contexts, and
+# they are short here.
 #
-# And for rows that decode:
+# Now the same for decode rows:
 
 # %%
 counts = [1, 2, 4, 8]
@@ -211,10 +211,10 @@ decode = await quickest(running, rounds=2)
 bars([f"{count} of {buckets.smallest([1, 8], count)}" for count in counts], decode, "decode rows of a bucket")
 
 # %% [markdown]
-# One request alone has a program of its own, without padding. Two requests already pay for eight rows, and from there
-# on more requests are almost free: each row brings a token, and the tick costs the same. That is why batches pay
-# (tutorial 03), and why a session that serves mostly three requests at once may want a `decode_buckets` with a 3 in
-# it.
+# One request alone has a program of its own, without padding. Two requests already pay for eight rows. From there on,
+# more requests are almost free: each row gives one more token, and the tick costs the same. That is why batches pay
+# (tutorial 03). It is also why a session that mostly serves three requests at once may want a 3 in its
+# `decode_buckets`.
 
 # %%
 by_length = dict(zip(lengths, prefill, strict=True))
@@ -227,8 +227,8 @@ await session.close()
 # %% [markdown]
 # ## A program that is missing
 #
-# The session stored its programs. The next one with the same settings loads them: nothing is traced, lowered or
-# compiled. With `restore="require"` it would refuse to open if a single one were missing.
+# The session stored its programs. The next session with the same settings loads them, and nothing is traced, lowered or
+# compiled. With `restore="require"` it would refuse to open if even one program were missing.
 
 # %%
 start = perf_counter()
@@ -239,9 +239,9 @@ loaded = session.stats
 await session.close()
 
 # %% [markdown]
-# Why is a program *not* found? Each lies under a digest of all that makes it valid, and the parts of that key are
-# stored beside it. Ask for another number of pages, and the pool has another shape. `session.restored` says what
-# differs from the stored program that is most alike.
+# Why may a program *not* be found? Each program is stored under a digest of everything that makes it valid, and the
+# parts of that key are stored beside it. If you ask for another number of pages, the pool has another shape.
+# `session.restored` says what differs from the stored program that is most similar.
 
 # %%
 other = SETTINGS | {"num_pages": 40}
@@ -276,10 +276,10 @@ assert '"num_pages": 33' in session.restored.differences["statics"][1]
 # %% [markdown]
 # ## A compilation that nobody expected
 #
-# After `open`, every program that a tick can need is there, and it fits, because all arguments are made by the engine
-# with the shapes that it compiled for. Only a part of your own can break that. Here is one way. An actor of ours
-# (tutorial 03) stands in front of the stepper, and rounds new weights to bfloat16, to see what that does to the
-# answers. It should cast them back to float32 then. For one array, it forgets to.
+# After `open`, every program that a tick can need is there. It also fits, because the engine makes all arguments in the
+# shapes that it compiled for. Only a part of your own can break that. Here is one way. An actor of ours (tutorial 03)
+# stands in front of the stepper. It rounds new weights to bfloat16, to see how that changes the answers. It should then
+# cast them back to float32, but it forgets one array.
 
 # %%
 from dataclasses import replace
@@ -312,9 +312,8 @@ for _ in range(2):  # the first run of a program in a process is slower than oth
 await session.update_weights(MODEL)  # the same weights again, through the actor
 
 # %% [markdown]
-# A compiled program refuses arguments of another type. The engine does not fail because of it: it compiles the program
-# for what it got, once, and counts it as unexpected. The first time it also warns, and says which argument differs and
-# how.
+# A compiled program refuses arguments of another type. The engine does not fail. It compiles the program once more for
+# what it got, and counts this as unexpected. The first time it also warns, and says which argument differs and how.
 
 # %%
 import textwrap
@@ -333,9 +332,9 @@ print(f"first token once its program is there: {1000 * again.timings.first_token
 print(repr(exact.text), repr(rounded.text))
 
 # %% [markdown]
-# It is two programs here, one for the prompt and one for the tokens after it; others would follow when their buckets
-# are needed. In production one looks at the counter rather than at the clock: `session.stats.unexpected_compilations`
-# is 0, or something is wrong.
+# Here two programs were compiled, one for the prompt and one for the tokens after it. Others would follow when their
+# buckets are needed. In production, look at the counter rather than at the clock: if
+# `session.stats.unexpected_compilations` is not 0, something is wrong.
 
 # %%
 (warned,) = {str(each.message) for each in caught}
@@ -348,5 +347,6 @@ await session.close()
 made.cleanup()
 
 # %% [markdown]
-# Few shapes, padded up; all of their programs made before they are needed; a counter that must stay at zero; and an
-# explanation when it does not. The next tutorial kills the process, and shows what of all this is found afterwards.
+# There are few shapes, and ticks are padded up to them. All their programs are made before they are needed. A counter
+# must stay at zero, and if it does not, a warning explains why. The next tutorial kills the process, and shows what is
+# found afterwards.

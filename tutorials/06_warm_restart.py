@@ -2,12 +2,12 @@
 # # 06 · A warm restart
 #
 # A kernel restart ends a Python process. Everything that took time to make in it is gone: the compiled programs
-# ([05](05_compiled_steps.ipynb)), and the pages with the keys and values of every prompt that was read
+# ([05](05_compiled_steps.ipynb)), and the pages with the keys and values of every prompt
 # ([04](04_pages_and_prefixes.ipynb)). Rekindle writes both to disk while it runs, so that the next process finds them.
 #
-# This notebook shows it with kernels that it starts itself: one opens a model **cold**, with nothing on disk, and is
-# killed. The next runs the same cells and is **warm**. Then we look at what lies on disk, by which key it is found,
-# and what happens where a key differs or a byte is damaged.
+# This notebook shows it with kernels that it starts itself. The first one opens a model **cold**, with nothing on disk,
+# and is killed. The next one runs the same cells and is **warm**. Then we look at what is on disk, by which key it is
+# found, and what happens if a key differs or a byte is damaged.
 
 # %%
 import contextlib
@@ -29,9 +29,9 @@ from rekindle.store.directory import cache_dir
 # %% [markdown]
 # ## A kernel to kill
 #
-# Everything that outlives a process is in one directory: `REKINDLE_CACHE`, or your platform's cache directory where
-# that is not set. The kernels of this notebook get one of their own, so that the first one is cold in every run. It
-# shares nothing with yours but the downloaded models.
+# Everything that outlives a process is in one directory: `REKINDLE_CACHE`, or your platform's cache directory if that
+# is not set. The kernels of this notebook get a directory of their own, so that the first one is cold in every run. It
+# shares only the downloaded models with yours.
 
 # %%
 here = tempfile.TemporaryDirectory(prefix="rekindle-")  # made with mode 0700, which the stores insist on
@@ -39,9 +39,9 @@ cache = Path(here.name).resolve()
 (cache / "models").symlink_to(cache_dir("models"))
 
 # %% [markdown]
-# A kernel is a process that runs cells. `Kernel.run` sends it one, waits for its end, and returns what it printed.
-# `Kernel.kill` is `kill -9`: the process gets no chance to say goodbye, as when memory runs out, or when a front end
-# loses patience during a restart.
+# A kernel is a process that runs cells. `Kernel.run` sends it a cell, waits until the cell has ended, and returns what
+# it printed. `Kernel.kill` is `kill -9`. The process gets no chance to tidy up, as when memory runs out, or when a
+# front end loses patience during a restart.
 
 
 # %%
@@ -76,11 +76,11 @@ class Kernel:
 # %% [markdown]
 # ## The cells of a notebook
 #
-# These are the cells that each kernel will run, from the first to the last, as after *Restart and run all*. They open
+# These are the cells that each kernel will run from the first to the last, as after *Restart and run all*. They open
 # the embedded model, ask two questions about a document, and say what happened.
 #
-# The settings are small: one bucket for prompts and one for decoding, so that there are few programs to compile.
-# [05_compiled_steps](05_compiled_steps.ipynb) is about those.
+# The settings are small: there is one bucket for prompts and one for decoding, so that few programs have to be
+# compiled. [05_compiled_steps](05_compiled_steps.ipynb) explains them.
 
 # %%
 SETTINGS = {
@@ -159,11 +159,11 @@ for text in cold["texts"]:
 # %% [markdown]
 # Every program was compiled, and every token of the prompt was computed.
 #
-# `open` did not wait for all of the compiling. `precompile="background"`, the default, has it return as soon as one
-# request can be served; the other programs are made meanwhile. `await session.precompiled()` waits until all of them
-# are ready *and stored*. `await session.save()` writes the cached pages that are not on disk yet, and returns how many
-# that were. Neither is needed, since both happen by themselves in idle moments. They are here because this kernel is
-# going to be killed, and what it has stored by then should not be left to chance.
+# `open` did not wait until everything was compiled. With `precompile="background"`, the default, it returns as soon as
+# one request can be served, and the other programs are made meanwhile. `await session.precompiled()` waits until all of
+# them are ready *and stored*. `await session.save()` writes the cached pages that are not yet on disk, and returns how
+# many these were. Neither call is needed, because both things happen by themselves when the engine is idle. They are
+# here because this kernel is going to be killed, and what it has stored by then should not depend on chance.
 
 # %%
 print(f"programs: {cold['loaded']} loaded, {cold['compiled']} compiled")
@@ -178,7 +178,7 @@ assert cold["pages on disk"] >= cold["prompt"] // 64
 # %% [markdown]
 # ## Killed
 #
-# The session is not closed, and the kernel is not asked. Where an exit status is negative, it is the number of the
+# The session is not closed, and the kernel is not asked to stop. If an exit status is negative, it is the number of the
 # signal that ended the process: 9 is SIGKILL.
 
 # %%
@@ -188,13 +188,13 @@ assert status != 0
 
 
 # %% [markdown]
-# What is left is the directory. `rekindle cache` is the command line's view of it; a cell can call it too. The cached
-# pages of a model on disk are called its *snapshot*.
+# The directory is left. `rekindle cache` shows it on the command line, and a cell can call it too. The cached pages of
+# a model on disk are called its *snapshot*.
 
 
 # %%
 def rekindle_cache(*arguments, status=0):
-    """`rekindle cache ARGUMENTS`, with the directory's name cut short, and the exit status that it should have."""
+    """Run `rekindle cache ARGUMENTS`, check its exit status, and print what it says with shorter names."""
     said = io.StringIO()
     with mock.patch.dict(os.environ, REKINDLE_CACHE=str(cache)), contextlib.redirect_stdout(said):
         assert main(["cache", *arguments]) == status
@@ -206,9 +206,9 @@ rekindle_cache("size")
 # %% [markdown]
 # ## Warm
 #
-# Another process, the same cells. Before it is asked anything, look at its prefix cache: the pages are known, and they
-# are on disk alone (`S`). Opening has read what the pages *are*, not what is in them. A page is read when a request
-# finds it.
+# Another process runs the same cells. Before we ask it anything, we look at its prefix cache. It knows the pages, and
+# they are only on disk (`S`). To open a session, Rekindle reads which pages there are, but not their contents. A page
+# is read when a request finds it.
 
 # %%
 kernel = await Kernel.start()
@@ -221,11 +221,11 @@ print(await kernel.run(LOOK))
 print(await kernel.run("print(session.restored)"))
 
 # %% [markdown]
-# Nothing was compiled. The whole pages of the prompt, 64 tokens each, came from disk. What is left of the prompt is
-# less than a page, and was computed in one tick.
+# Nothing was compiled. The whole pages of the prompt, 64 tokens each, came from disk. The rest of the prompt is less
+# than a page, and was computed in one tick.
 #
-# The tokens are the same: the greedy answer, and the drawn one too, since its seed was given. A random number depends
-# on the seed and on the position, not on the process.
+# The tokens are the same: those of the greedy answer, and those of the drawn one too, because its seed was given. A
+# random number depends on the seed and on the position, not on the process.
 
 # %%
 print(f"programs: {warm['loaded']} loaded, {warm['compiled']} compiled")
@@ -237,15 +237,15 @@ assert warm["tokens"] == cold["tokens"]
 assert warm["pages saved"] == 0
 
 # %% [markdown]
-# And it is quicker. The bars begin where a cell says `import rekindle` and end at the first token of the first answer.
-# Both kernels did the same work on the same machine; only the directory was empty for the first.
+# It is also quicker. The bars begin where a cell says `import rekindle`, and end at the first token of the first
+# answer. Both kernels did the same work on the same machine, but for the first one the directory was empty.
 
 # %%
 SHADES = {"import rekindle": "130,130,130", "open": "230,140,20", "first token": "40,130,220"}
 
 
 def bars(runs):
-    """A bar for each run: its stages one after the other, to one scale."""
+    """Draw a bar for each run, with its stages one after the other."""
     longest = max(sum(seconds.values()) for seconds in runs.values())
     rows = ""
     for name, seconds in runs.items():
@@ -274,9 +274,10 @@ assert total["warm"] < total["cold"]
 # %% [markdown]
 # ## The key of a program
 #
-# A compiled program is machine code for one shape, one model, one CPU, one compiler. Running one that was made for
-# another would crash at best, and at worst give other numbers. So each is stored under a digest of all that makes it
-# valid. These are the parts; `seal.json`, beside the program, holds them in full.
+# A compiled program is machine code for one shape, one model, one CPU and one compiler. A program that was made for
+# another would crash at best, and at worst give other numbers. So each program is stored under a digest of everything
+# that makes it valid. The next cell prints the parts of such a key. `seal.json`, beside the program, holds them in
+# full.
 
 # %%
 entries = KeptPrograms(cache / "programs").entries()
@@ -289,12 +290,12 @@ assert len(entries) == 6
 assert len({entry.digest for entry in entries}) == 6
 
 # %% [markdown]
-# All of this is known from the settings and the environment. Nothing is traced or lowered to find a program, and that
-# is most of what loading saves beside the compiler. `code` is a digest of Rekindle's own sources, those that can end up
-# in a program: whoever edits one gets new programs, never old ones.
+# All of this is known from the settings and the environment. Nothing is traced or lowered to find a program, and
+# besides the compiling itself this is most of what loading saves. `code` is a digest of those of Rekindle's own sources
+# that can end up in a program. If you edit one of them, you get new programs, never old ones.
 #
-# `rekindle cache explain` makes the keys that `open` would make with given settings, looks for them, and says what
-# differs in those that are not there. It reads no weights and compiles nothing.
+# `rekindle cache explain` makes the keys that `open` would make with the given settings, looks for them, and says what
+# differs if one is not there. It reads no weights and compiles nothing.
 
 # %%
 explain = [
@@ -303,23 +304,23 @@ explain = [
 ]
 rekindle_cache(*explain)
 # %% [markdown]
-# Change one setting. Another bucket is one more program; the others are still there:
+# Now we change one setting. Another bucket is one more program. The others are still there:
 
 # %%
 rekindle_cache(*explain, "--decode-buckets=1,4")
 # %% [markdown]
-# Another page size is another shape of the pool, which every program takes: none of them fits, and neither do the
-# cached pages, which have a key of their own.
+# With another page size, the pool has another shape, and every program takes the pool. So none of the stored programs
+# fits. Neither do the cached pages, which have a key of their own.
 
 # %%
 rekindle_cache(*explain, "--page-size=32")
 # %% [markdown]
-# A session says the same of itself: `session.restored.differences` has, for each part of a key that differs, its value
-# here and there. And if compiling is worse than failing, as on a machine that is paid by the minute,
-# `restore="require"` refuses to open where something would have to be compiled.
+# A session says the same about itself: for each part of a key that differs, `session.restored.differences` has its
+# value here and there. Compiling may be worse than failing, as on a machine that is paid by the minute. Then
+# `restore="require"` refuses to open if something would have to be compiled.
 #
-# The kernel that is still running tries both. `precompile="lazy"` makes each program at its first use, so that here
-# nothing is compiled but the one that makes the empty pool.
+# The kernel that is still running tries both. `precompile="lazy"` makes each program at its first use, so nothing is
+# compiled here but the one program that makes the empty pool.
 
 # %%
 DIFFER = """
@@ -359,10 +360,10 @@ assert differ["tokens"] == 0
 # ## A damaged byte
 #
 # A process may be killed while it writes, and disks fail. Everything is written under a temporary name first, and
-# renamed once it is whole. Every byte is checked against a digest before it is used. What does not match is dropped
+# renamed when it is complete. Every byte is checked against a digest before it is used. What does not match is dropped
 # with a warning, and made anew.
 #
-# Change one byte in a program, and one in the cached pages:
+# Now we change one byte in a program, and one in the cached pages:
 
 # %%
 await kernel.kill()
@@ -382,8 +383,8 @@ rekindle_cache("verify", status=1)
 
 # %% [markdown]
 # `verify` only looks. The next kernel needs what is damaged. It compiles that one program. Pages are stored several to
-# an entry, and an entry is dropped whole when a bad one is read from it, so all of its pages that were not read before
-# are computed again. The kernel warns of both, and says the same as before.
+# an entry, and an entry is dropped as a whole when a damaged page is read from it. All its pages that were not read
+# before are then computed again. The kernel warns of both, and gives the same answers as before.
 
 # %%
 kernel = await Kernel.start()
@@ -403,9 +404,9 @@ assert healed["tokens"] == cold["tokens"]
 # %% [markdown]
 # ## This kernel
 #
-# So far this kernel has only watched. Now it opens the model itself, with your own cache directory. The first time
-# that you run this notebook, it compiles. Restart the kernel and run all cells again: then it does not, and the prompt
-# is found on disk.
+# So far this kernel has only watched. Now it opens the model itself, with your own cache directory. The first time that
+# you run this notebook, it compiles. If you restart the kernel and run all cells again, it does not, and the prompt is
+# found on disk.
 
 # %%
 here.cleanup()

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 07 · A kernel
 #
-# When a model decodes, each running request asks one question a layer: *which of the values that I have kept matter for
-# this token?* Its keys and values lie in pages, all over the pool (tutorial 02). Answering is *decode attention*, and
-# on a TPU or GPU it is worth a program of its own, a *kernel*.
+# When a model decodes, each running request asks one question in each layer: *which of the values that I have kept
+# matter for this token?* Its keys and values lie in pages, all over the pool (tutorial 02). The computation of the
+# answer is called *decode attention*. On a TPU or GPU it is worth a program of its own, a *kernel*.
 #
-# This notebook starts from the definition of decode attention in plain JAX, writes a small kernel for it in Pallas,
+# This notebook starts from the definition of decode attention in plain JAX. It writes a small kernel for it in Pallas,
 # JAX's kernel language, and breaks it once. Then it runs the kernels that Rekindle ships on the same numbers, and
-# lowers them for a TPU that is not here. All of it runs on CPU: Pallas has interpreters.
+# lowers them for a TPU that is not here. All of it runs on CPU, because Pallas has interpreters.
 
 # %%
 import importlib.util
@@ -31,12 +31,12 @@ from rekindle_kernels import api, reference
 # %% [markdown]
 # ## A case with everything that hurts
 #
-# Four rows, that is requests with one query each. They have 40, 1, 0 and 64 tokens of context; the one with 0 is
-# padding. Six query heads share two key-value heads. A page has 16 tokens, and the page tables have room for four pages
-# a row.
+# The case has four rows, that is, four requests with one query each. They have 40, 1, 0 and 64 tokens of context; the
+# one with 0 is padding. Six query heads share two key-value heads. A page has 16 tokens, and the page tables have room
+# for four pages a row.
 #
-# Whatever no row may see is poisoned with NaN: pages of nobody, and the places behind the end of a context. In a
-# running engine such places hold what an earlier owner left there. Page tables end in garbage.
+# Everything that no row may see is poisoned with NaN: the pages that belong to nobody, and the places behind the end of
+# a context. In a running engine, such places hold what an earlier owner left there. Page tables end in garbage.
 
 # %%
 ROWS, HEADS, KV_HEADS, HEAD_DIM, PAGE, ROOM = 4, 6, 2, 64, 16, 4
@@ -44,7 +44,7 @@ GROUP, SCALE = HEADS // KV_HEADS, HEAD_DIM**-0.5
 
 
 def case(visible, seed=0):
-    """q, pages, page_table and visible of `api.attend_rows`, for rows that see so many positions."""
+    """Make q, pages, page_table and visible of `api.attend_rows`, for rows that see so many positions."""
     random = np.random.default_rng(seed)
     pages = np.full((1 + ROWS * ROOM, 2, KV_HEADS, PAGE, HEAD_DIM), np.nan, np.float32)
     free = iter(random.permutation(np.arange(1, len(pages))))
@@ -68,7 +68,7 @@ from rekindle.views.drawing import Drawing, picture, words
 
 
 def draw_pages(pages, table, visible):
-    """A row for each page, a box for each place, in the colour of the row that owns it; a crossed box holds NaN."""
+    """Draw a row for each page, a box for each place, in the colour of its owner; a crossed box holds NaN."""
     owner = {
         int(table[row, place]): (row, place) for row in range(ROWS) for place in range(-(-int(visible[row]) // PAGE))
     }
@@ -99,15 +99,16 @@ assert int((table == 12345).sum()) == ROWS * ROOM - sum(-(-tokens // PAGE) for t
 # ## The reference
 #
 # `rekindle_kernels/reference.py` says what each operation means. It is short and slow, and every implementation is
-# compared with it. `attend_rows` is this function, for one query a sequence:
+# compared with it. `attend_rows` calls this function, with one query for each sequence:
 
 # %%
 print(inspect.getsource(reference._attend))
 
 # %% [markdown]
-# So: gather a row's pages, one key-value head for each group of query heads; scores are the products of query and keys;
-# softmax over what is seen; the mean of the values with those weights. A row that sees nothing gets zeros. By hand, for
-# head 5 of row 0, whose keys and values are in key-value head 5 // 3 = 1:
+# So it gathers a row's pages, with one key-value head for each group of query heads. Scores are the products of the
+# query and the keys. Softmax turns the scores that are seen into weights, and the result is the mean of the values with
+# these weights. A row that sees nothing gets zeros. The next cell does this by hand for head 5 of row 0, whose keys and
+# values are in key-value head 5 // 3 = 1:
 
 # %%
 expected = api.attend_rows(q, pages, table, visible, scale=SCALE, implementation="reference")
@@ -126,10 +127,10 @@ assert not expected[2].any(), "row 2 sees nothing"
 # %% [markdown]
 # ## What there is to gain
 #
-# Attention of one query does little with much data. A key-value head's page is read once and meets only the few query
-# heads of its group. So the time that decode attention takes is the time to read the pages, and a good kernel reads
-# each page that is needed once, and no other. The reference reads four pages for every row, whatever it sees, and
-# writes a copy of them too.
+# Attention of one query computes little with much data. A page of a key-value head is read once, and meets only the few
+# query heads of its group. So decode attention takes as long as it takes to read the pages. A good kernel reads each
+# page that is needed once, and no other page. The reference reads four pages for every row, whatever the row sees, and
+# also writes a copy of them.
 
 # %%
 operations = 4 * HEADS * HEAD_DIM  # a position: scores and mean, a product and a sum each
@@ -138,8 +139,8 @@ needed = sum(-(-tokens // PAGE) for tokens in VISIBLE)
 print(f"{operations / read:.1f} operations for a byte; {needed} pages are needed, the reference reads {ROWS * ROOM}")
 
 # %% [markdown]
-# A TPU v5e reads 819 GB and computes 197 trillion bfloat16 operations a second, by its data sheet: 240 operations for a
-# byte. It waits for memory here, nearly all of the time.
+# By its data sheet, a TPU v5e reads 819 GB and computes 197 trillion bfloat16 operations a second. That is 240
+# operations for a byte. So here it would wait for memory nearly all of the time.
 
 # %%
 assert operations / read < 10
@@ -150,11 +151,11 @@ assert needed == 8
 #
 # A kernel cannot hold a whole context in its fast memory, so it takes one page after the other. But softmax needs the
 # sum over all positions. The *online softmax* keeps three things: the largest score so far (`peak`), the sum of
-# `exp(score - peak)` so far (`total`), and the same sum with each term times its value (`weighted`). When a page has a
-# larger score, what was summed before shrinks by `exp(old peak - new peak)`.
+# `exp(score - peak)` so far (`total`), and the same sum with each term multiplied by its value (`weighted`). If a page
+# has a larger score, the sums so far shrink by `exp(old peak - new peak)`.
 #
-# The shipped TPU kernels have this as `fold`. Here it walks the three pages of row 0, for head 5, whose largest score
-# is in the second page:
+# In the shipped TPU kernels, `fold` does this. The next cell calls it for the three pages of row 0, for head 5, whose
+# largest score is in the second page:
 
 # %%
 from rekindle_kernels.tpu.softmax import MASKED, finished, fold, product
@@ -176,31 +177,32 @@ assert error < 1e-5 < 1e-2 < float(lines[0][-1]), "right at the end, and not bef
 # %% [markdown]
 # ## A kernel
 #
-# `pl.pallas_call` runs a Python function once for each point of a *grid*. The function works on *refs*, pieces of
-# arrays in fast memory. A `BlockSpec` says which piece: its shape, and an index map from the point of the grid to the
-# place of the piece. Pallas copies the pieces in and out, the next ones while the current ones are worked on.
+# `pl.pallas_call` runs a Python function once for each point of a *grid*. The function works on *refs*, which are
+# pieces of arrays in fast memory. A `BlockSpec` says which piece: it gives the shape of the piece, and an index map
+# from the point of the grid to the place of the piece. Pallas copies the pieces in and out, and while the function
+# works on the current pieces, the next ones are copied.
 #
-# Our grid is (row, place in the page table). The trick of paged attention is in one index map: the piece of the pool at
-# (row, place) is the page that the *page table* names there. Index maps may look into arrays of integers that are known
-# before the kernel starts, the *prefetched scalars*: here the table and `visible`.
+# Our grid is (row, place in the page table). The trick of paged attention is in one index map: at (row, place), the
+# piece of the pool is the page that the *page table* names there. Index maps may look into arrays of integers that are
+# known before the kernel starts, the *prefetched scalars*. Here these are the table and `visible`.
 #
-# A piece whose index is that of the step before is not copied again. So behind the end of a context the index map stays
-# at the last page that is needed, and what no row needs costs no reading.
+# A piece is not copied again if its index is the same as in the step before. So behind the end of a context, the index
+# map stays at the last page that is needed, and nothing is read in vain.
 
 
 # %%
 def last_place(visible, row):
-    """Place in the page table of the last page that a row needs."""
+    """Return the place in the page table of the last page that a row needs."""
     return jnp.maximum(pl.cdiv(visible[row], PAGE) - 1, 0)
 
 
 def page_at(row, place, table, visible):
-    """The piece of the pool at a point of the grid: one whole page."""
+    """Return the piece of the pool at a point of the grid: one whole page."""
     return table[row, jnp.minimum(place, last_place(visible, row))], 0, 0, 0, 0
 
 
 def small_attend_rows(kernel, q, pages, table, visible, interpret=True):
-    """As `api.attend_rows`, by a kernel of ours; in the interpreter, or for a TPU."""
+    """Compute `api.attend_rows` by a kernel of ours, in the interpreter or for a TPU."""
     of_row = pl.BlockSpec((1, KV_HEADS, GROUP, HEAD_DIM), lambda row, place, table, visible: (row, 0, 0, 0))
     out = pl.pallas_call(
         kernel,
@@ -223,7 +225,7 @@ def small_attend_rows(kernel, q, pages, table, visible, interpret=True):
 
 
 # %% [markdown]
-# The kernel itself sees one page at a time. Its scratch holds the three sums of the row that it is at.
+# The kernel itself sees one page at a time. Its scratch memory holds the three sums of the current row.
 
 
 # %%
@@ -258,13 +260,13 @@ for row in range(ROWS):
 
 # %% [markdown]
 # Rows 2 and 3 are right. Rows 0 and 1 are NaN, though no poisoned position is *seen*: their scores are masked, and
-# their weights are 0. But the mean of the values is a product, and 0 * NaN is NaN. In a real pool this would strike
-# rarely and at random, when an earlier owner of a page had left an infinity there. The values have to be hidden too:
+# their weights are 0. But the mean of the values is a product, and 0 * NaN is NaN. In a real pool this would happen
+# rarely and at random, when an earlier owner of a page had left an infinity there. So the values have to be hidden too:
 
 
 # %%
 def hide(left, values):
-    """Values (PAGE, HEAD_DIM), with zeros for all but the first `left` positions."""
+    """Set all but the first `left` positions of values (PAGE, HEAD_DIM) to zero."""
     return jnp.where(lax.broadcasted_iota(jnp.int32, values.shape, 0) < left, values, 0.0)
 
 
@@ -283,8 +285,8 @@ for lengths, seed in (
     assert error < 1e-5
 
 # %% [markdown]
-# And how much does it read? The index map is a plain function, so we can walk the grid with it and count how often the
-# index changes.
+# How much does the kernel read? The index map is a plain function, so we can walk the grid with it and count how often
+# the index changes.
 
 # %%
 clipped = np.clip(np.asarray(table), 0, len(pages) - 1)
@@ -301,14 +303,16 @@ assert copies == needed + 1, "row 2 sees nothing, and its place is filled by one
 # %% [markdown]
 # ## The shipped kernels
 #
-# `rekindle_kernels/tpu/rows.py` computes the same with the same `fold`. What it adds is all about reading well:
+# `rekindle_kernels/tpu/rows.py` computes the same with the same `fold`. Everything that it adds makes the reading
+# faster:
 #
-# - A page is a small piece. It reads *tiles* of several pages, by copies that it starts itself, several in flight at
-#   once, over the border from one row to the next (`stream.py`).
+# - A page is a small piece. The shipped kernel reads *tiles* of several pages. It starts the copies itself, keeps
+#   several in flight at once, and goes on across the border from one row to the next (`stream.py`).
 # - One step of its grid is a group of rows, and only pages with positions that are seen are copied at all.
-# - Where there are fewer rows than cores, a long context is cut into parts, whose results are joined by their sums.
+# - If there are fewer rows than cores, a long context is cut into parts. Their results are joined by their sums.
 # - TPU memory is made of rows of 128 lanes. A head of 64 numbers would leave half of them empty, so its key and its
-#   value share one row (`form.py`). How a pool is stored is an implementation's own business: `api.empty` asks it.
+#   value share one row (`form.py`). Each implementation decides for itself how a pool is stored, and `api.empty` asks
+#   it.
 
 # %%
 from rekindle_kernels.tpu import form
@@ -321,9 +325,10 @@ for head_dim in (64, 80, 128):
 HTML(markup.table(rows, head=("", "asked for", "stored for TPU", "times the memory")))
 
 # %% [markdown]
-# To run it here, Pallas has an interpreter that imitates a TPU: its memories, its copies in flight, its semaphores. It
-# fills memory that nobody has written with NaN, and in our tests it looks for races as well. The GPU kernels, in
-# Pallas's Triton dialect, have an interpreter too. All get the same numbers, each in its own form.
+# To run it here, Pallas has an interpreter that imitates a TPU: its memories, its copies in flight, its semaphores. The
+# interpreter fills memory that nobody has written with NaN, and in our tests it looks for races as well. The GPU
+# kernels are written in Pallas's Triton dialect, which has an interpreter too. All of them get the same numbers, each
+# in its own form.
 
 # %%
 from rekindle_kernels.gpu.target import Target, tracing_for
@@ -353,8 +358,8 @@ assert tpu_pages.size == pages.size, "nothing is wasted for 64"
 # %% [markdown]
 # ## Which one runs
 #
-# `api.py` checks arguments and chooses. By itself it takes the best implementation of the platform that serves the
-# pool, and the portable one where there is none. `unserved` gives the reason.
+# `api.py` checks the arguments and chooses an implementation. By default it takes the one for the platform if that
+# serves the pool, and otherwise the portable one. `unserved` says why an implementation does not serve a pool.
 
 # %%
 pools = {
@@ -371,7 +376,7 @@ HTML(
 )
 
 # %% [markdown]
-# An implementation that is asked for by name is never exchanged for another in silence.
+# If you ask for an implementation by name, it is never replaced by another in silence.
 
 # %%
 try:
@@ -380,9 +385,9 @@ except ValueError as error:
     print(f"ValueError: {error}")
 
 # %% [markdown]
-# The portable one, which CPU runs, is `"xla"`: the same online softmax in a loop over tiles of pages, which goes on to
-# the end of the longest context of the batch. So its time follows the context. That of the reference follows the room
-# in the page table:
+# The portable implementation, which CPU runs, is `"xla"`. It is the same online softmax in a loop over tiles of pages,
+# which ends with the longest context of the batch. So its time grows with the context. The time of the reference grows
+# with the room in the page table:
 
 # %%
 LONG = 2048
@@ -394,7 +399,7 @@ wide = (
 
 
 def seconds(implementation, context):
-    """The best of three of eight rows with so much context, in page tables with room for LONG tokens."""
+    """Return the best time of three runs for eight rows with so much context, in page tables for LONG tokens."""
     run = jax.jit(partial(attend, implementation=implementation))
     arguments, times = (*wide, jnp.full(8, context)), []
     for _ in range(4):
@@ -419,21 +424,21 @@ assert timed["xla"][0] < timed["reference"][0] / 2
 # ## For a TPU that is not here
 #
 # A kernel that is right in an interpreter may still be refused by the compiler. The first half of compiling,
-# *lowering*, turns the function into the compilers' own language. JAX lowers for any platform on any machine, and
-# Pallas checks a TPU's rules on the way. A rule, for example: the last two dimensions of a block are multiples of 8 and
-# of 128, or whole.
+# *lowering*, turns the function into the compiler's own language. JAX lowers for any platform on any machine, and
+# Pallas checks the rules of a TPU on the way. One rule, for example, says that the last two dimensions of a block are
+# multiples of 8 and of 128, or whole.
 
 # %%
 Shape = jax.ShapeDtypeStruct
 
 
 def lowered(function, *shapes):
-    """The function for TPU, as the text of a program in StableHLO."""
+    """Lower a function for TPU, and return its program as StableHLO text."""
     return jax.jit(function).trace(*shapes).lower(lowering_platforms=("tpu",)).as_text()
 
 
 def columns(width):
-    """A kernel that doubles an array (8, 300), in blocks of so many columns."""
+    """Make a kernel that doubles an array (8, 300), in blocks of so many columns."""
     block = pl.BlockSpec((8, width), lambda step: (0, step))
 
     def double(x, out):
@@ -451,8 +456,8 @@ for width in (128, 100):
         print(f"blocks of {width} columns: {refused.split('. ')[0]}")
 
 # %% [markdown]
-# Our own small kernel passes, and so does the shipped one, here for 32 rows of SmolLM2's heads with up to 2,048
-# positions each.
+# Our own small kernel passes. So does the shipped one, here for 32 rows of SmolLM2's heads with up to 2,048 positions
+# each.
 
 # %%
 own = lowered(partial(small_attend_rows, partial(kernel, hide=hide), interpret=False), *case(VISIBLE))
@@ -463,9 +468,9 @@ for text in (own, shipped):
     print(f"{len(text):,} characters of StableHLO, with {text.count('@tpu_custom_call')} kernel in it")
 
 # %% [markdown]
-# The kernel is one operation in the program, a custom call that carries the kernel's own code. It also carries what we
-# know of its cost, since the compiler cannot look inside: `rows.cost` counts it, and a test holds it against the
-# compiler's own analysis.
+# The kernel is one operation in the program, a custom call that carries the kernel's own code. It also carries an
+# estimate of its cost, because the compiler cannot look inside. `rows.cost` computes that estimate, and a test compares
+# it with the compiler's own analysis.
 
 # %%
 from rekindle_kernels.tpu import rows as tpu_rows
@@ -483,17 +488,17 @@ HTML(
 )
 
 # %% [markdown]
-# The second half takes the TPU's own compiler, libtpu, which runs without a TPU. `make test-tpu` installs it beside the
-# tests, in an environment of its own, and compiles every kernel and whole steps of models for v5e, v6e and v5p. It is
-# worth the time: when this notebook was written, `hide` first turned `seen` on its side with a `reshape`. That was
-# right in the interpreter, was lowered without a word, and crashed the compiler.
+# The second half of compiling needs the TPU's own compiler, libtpu, which runs without a TPU. `make test-tpu` installs
+# it together with the tests in an environment of its own, and compiles every kernel and whole steps of models for v5e,
+# v6e and v5p. That is worth the time. When this notebook was written, `hide` first turned `seen` on its side with a
+# `reshape`. That was right in the interpreter, was lowered without a word, and crashed the compiler.
 #
-# The next cell compiles both kernels for a v5e, where libtpu is installed.
+# The next cell compiles both kernels for a v5e, if libtpu is installed.
 
 
 # %%
 def compiled_for_v5e(function, *shapes):
-    """What the compiler says of a program's memory."""
+    """Compile a function for a v5e, and return what the compiler says about its memory."""
     from jax.experimental import topologies
 
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # or libtpu asks Google's cloud what machine this is
@@ -519,5 +524,6 @@ assert "rekindle_attend_rows" in shipped
 assert cost.flops / cost.bytes_accessed < 10
 
 # %% [markdown]
-# What no compiler and no interpreter can say is how fast a kernel is. Sizes of tiles and the number of copies in flight
-# are data, by device, in `tpu/tuning.json` and `gpu/tuning.json`; they are reasoned until a device has measured them.
+# No compiler and no interpreter can say how fast a kernel is. The sizes of tiles and the number of copies in flight are
+# data, by device, in `tpu/tuning.json` and `gpu/tuning.json`. They are estimates until they have been measured on a
+# device.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 08 · Extend it
 #
-# Three things that you may want to change: who goes first, what an actor does, and which models can be opened.
-# Each is an argument of `rekindle.open`, and takes a few lines of Python: a **policy**, an **actor**, a **family**.
+# You may want to change who goes first, what an actor does, or which models can be opened. For each of these,
+# `rekindle.open` takes an argument, and a few lines of Python are enough: a **policy**, an **actor**, a **family**.
 
 # %%
 import json
@@ -23,7 +23,7 @@ from rekindle.views.records import Begun
 
 SETTINGS = {
     "max_running": 2,  # two requests run at once, the others wait
-    "max_prefill_tokens": 128,  # a tick computes so many prompt tokens
+    "max_prefill_tokens": 128,  # a tick computes at most so many prompt tokens
     "prefill_chunk": 128,
     "prefill_buckets": [128],
     "decode_buckets": [2],
@@ -35,16 +35,17 @@ SETTINGS = {
 # %% [markdown]
 # ## A policy: who goes first
 #
-# When more requests come than can run, they wait in a queue. When a place is free, the scheduler asks the policy who
-# gets it. The default is `fcfs`, first come, first served. `longest-prefix` takes the request that has most in the
-# prefix cache.
+# If more requests come than can run, they wait in a queue. When a slot is free, the scheduler asks the policy who gets
+# it. The default is `fcfs`, first come, first served. `longest-prefix` takes the request that has most of its prompt in
+# the prefix cache.
 #
-# A policy of your own is a **sort key**: a function of a `rekindle.policy.Candidate`. The lowest key goes first, and of
-# equal keys the one that came first. A candidate has the `request` (with its `prompt` as token ids), `cached_tokens`
-# (those that need not be computed), and `started` (it ran before, and lost its pages to others).
+# A policy of your own is a **sort key**: a function of a `rekindle.policy.Candidate`. The lowest key goes first, and
+# among equal keys the request that came first. A candidate has the `request` (with its `prompt` as token ids),
+# `cached_tokens` (the tokens that need not be computed), and `started` (whether the request ran before and lost its
+# pages to others).
 #
-# Under `fcfs`, a short request that comes after a long document waits until the document is read. Let us take the one
-# with the least left to compute first:
+# Under `fcfs`, a short request that comes after a long document waits until the document is read. Let us take the
+# request with the least left to compute first:
 
 
 # %%
@@ -54,11 +55,11 @@ def shortest_first(candidate):
 
 
 # %% [markdown]
-# `not candidate.started` puts those first that lost their pages. These are still in the prefix cache, but the longer a
-# request waits for its turn, the more of them make room for others and have to be computed again.
+# `not candidate.started` puts the requests first that lost their pages. These pages are still in the prefix cache. But
+# the longer such a request waits, the more of its pages are evicted and have to be computed again.
 #
-# Now let one request run, and eight more come: three with a document, five without. All are submitted while the session
-# is paused, so that nothing depends on how fast this cell is.
+# Now one request runs, and eight more come: three with a document, five without. All are submitted while the session is
+# paused, so that nothing depends on how fast this cell is.
 
 
 # %%
@@ -80,7 +81,7 @@ COMING = [
 
 
 async def run(policy):
-    """Run all of them under a policy; the answers of those that came, and the trace."""
+    """Run all requests under a policy; return the answers of those that came, the trace, and the compilations."""
     async with rekindle.open("smollm2-135m-instruct", policy=policy, **SETTINGS) as session:
         await session.precompiled(progress=False)
         await session.pause()
@@ -95,19 +96,21 @@ answers, trace, _ = await run("fcfs")
 trace.timeline()
 
 # %% [markdown]
-# Each row is a request, each column a tick. Request 0 is the one that runs first. Now the same with our policy:
+# Each row is a request, and each column is a tick. Request 0 is the one that runs first. Now we run the same with our
+# policy:
 
 # %%
 own_answers, own_trace, compiled = await run(shortest_first)
 own_trace.timeline()
 
 # %% [markdown]
-# The short ones no longer wait for the documents. How long each waited for its first token, in ticks and in seconds:
+# The short requests no longer wait for the documents. The next cell prints how long each waited for its first token, in
+# ticks and in seconds:
 
 
 # %%
 def first_tokens(trace):
-    """The tick that gave each request its first token."""
+    """Return the tick that gave each request its first token."""
     ticks = {}
     for seen in trace.handled:
         if seen.kind == "Settled":
@@ -125,11 +128,13 @@ for answer, tick, own_answer, own_tick in zip(answers, first, own_answers, own_f
 print(f"{'mean':>12} {mean(first):>8.1f} {'':9} {mean(own_first):>8.1f}")
 
 # %% [markdown]
-# The mean is lower, and somebody pays: the longest prompt is served last. If short ones kept coming, it would wait for
-# ever. A policy may have a state of its own, such as how often it was asked for a request, and let that count.
+# The mean is lower, but one request pays for it: the longest prompt is served last. If short ones kept coming, it would
+# wait for ever. A policy may have a state of its own, such as how often it was asked about a request, and take that
+# into account.
 #
-# The requests started in the order of their keys. What was generated is the same: no policy changes that. Nor is a
-# policy compiled into any program: the second session found all of its programs where the first had stored them.
+# The requests started in the order of their keys. The generated tokens are the same, because no policy changes them. A
+# policy is not compiled into any program either: the second session found all its programs where the first had stored
+# them.
 
 # %%
 lengths = [answer.usage.prompt_tokens for answer in answers]
@@ -146,25 +151,25 @@ assert compiled == 0
 # ## An actor: an answer that ends where the model is no longer sure
 #
 # The engine is made of actors that send each other messages ([03_four_actors](03_four_actors.ipynb)). `compose=` gets
-# them before they run and returns those that are to run. An actor is anything with a `handle` that takes a message and
-# gives messages. It knows no other actor, so another can stand in its place as long as it takes and sends the same
-# messages.
+# the actors before they run, and returns those that are to run. An actor is any object with a `handle` that takes a
+# message and returns messages. It knows no other actor. So another actor can take its place if it takes and sends the
+# same messages.
 #
-# The detokenizer takes `Output`, the new tokens of a request, and says `Text`. With `logprobs=` in a request, an
-# `Output` also has how likely each token was. So an actor that stands before the detokenizer can end an answer at the
+# The detokenizer takes `Output`, the new tokens of a request, and says `Text`. If a request has `logprobs=`, an
+# `Output` also says how likely each token was. So an actor that stands before the detokenizer can end an answer at the
 # first token that the model itself considers unlikely. Two messages do it:
 #
-# - to the caller, through the real detokenizer: this `Output` is the last one, its `end` is `"stop"`;
-# - to the scheduler, `Stopped`: the same message by which the detokenizer reports a stop string. The request's slot and
-#   pages are free with it.
+# - The caller gets this `Output` through the real detokenizer, as the last one: its `end` is `"stop"`.
+# - The scheduler gets `Stopped`, the same message by which the detokenizer reports a stop string. It frees the
+#   request's slot and pages.
 #
-# The scheduler works ahead. When it hears of `Stopped`, tokens of later ticks may be on their way. So whatever comes of
-# this request after its end is dropped here.
+# The scheduler works ahead. When it hears of `Stopped`, tokens of later ticks may already be on their way. So this
+# actor drops whatever comes of the request after its end.
 
 
 # %%
 class Careful:
-    """Stands before the detokenizer, and ends an answer with the first token less likely than `least`."""
+    """An actor before the detokenizer that ends an answer at the first token less likely than `least`."""
 
     def __init__(self, detokenizer, least):
         self.detokenizer, self.least = detokenizer, math.log(least)
@@ -192,8 +197,8 @@ def careful(actors):
 
 
 # %% [markdown]
-# First the model as it is. The heat map has a darker shade where a token was less likely; point at one to see how
-# likely.
+# First we run the model as it is. The heat map has a darker shade where a token was less likely; point at a token to
+# see how likely it was.
 
 # %%
 ASKED = {"prompt": "The capital of France is", "max_tokens": 40, "temperature": 0, "logprobs": 0}
@@ -204,7 +209,7 @@ await session.close()
 full
 
 # %% [markdown]
-# And with our actor in the detokenizer's place:
+# Now we put our actor in the detokenizer's place:
 
 # %%
 session = await rekindle.open("smollm2-135m-instruct", compose=careful, **SETTINGS)
@@ -215,9 +220,9 @@ await session.close()
 short
 
 # %% [markdown]
-# The answer is the beginning of the full one, up to and with its first unlikely token, which `stopped_by` names.
-# Nothing is left behind in the engine. A request that does not ask for `logprobs` has none in its outputs, and is not
-# ended.
+# The answer is the beginning of the full one, up to its first unlikely token, which is included and which `stopped_by`
+# names. Nothing is left behind in the engine. A request that does not ask for `logprobs` has none in its outputs, and
+# is not ended.
 
 # %%
 unlikely = [scored.logprob < math.log(0.2) for scored in full.logprobs]
@@ -228,19 +233,19 @@ assert unscored.token_ids == full.token_ids
 assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
 
 # %% [markdown]
-# ## A family: a model that is not known
+# ## A family: a model that Rekindle does not know
 #
-# A Hugging Face directory says in `config.json` which architecture it is of. Many architectures are the same decoder
-# under different names, or with one part more. Rekindle has one decoder, and a **family** is data: which of its parts a
-# model has.
+# A Hugging Face directory says in `config.json` which architecture its model has. Many architectures are the same
+# decoder under different names, or with one more part. Rekindle has one decoder. A **family** is data: it says which
+# parts of the decoder a model has.
 
 # %%
 for name, family in FAMILIES.items():
     print(f"{name:6} {family}")
 
 # %% [markdown]
-# Suppose there is an `EmberForCausalLM`, which has both: a bias at queries, keys and values, as Qwen2 has, and a norm
-# on queries and keys, as Qwen3 has. We make a tiny one with random weights.
+# Suppose there is an `EmberForCausalLM` that has both extra parts: a bias for queries, keys and values, as Qwen2 has,
+# and a norm for queries and keys, as Qwen3 has. We make a tiny one with random weights.
 
 # %%
 VOCABULARY, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD = 256, 64, 128, 2, 4, 2, 16
@@ -293,7 +298,7 @@ with open(ember / "config.json", "w") as file:
 save_file(weights, ember / "model.safetensors")
 
 # %% [markdown]
-# `open` does not know it, and does not guess:
+# `open` does not know this architecture, and does not guess:
 
 # %%
 try:
@@ -304,8 +309,8 @@ except rekindle.UnsupportedModel as error:
 assert refused
 
 # %% [markdown]
-# So tell it. The model has no tokenizer, so it is asked by token ids. `prompt_logprobs=0` asks for the log-probability
-# of each token of the prompt, which is a check of every position.
+# So we tell it. The model has no tokenizer, so its prompts are token ids. `prompt_logprobs=0` asks for the
+# log-probability of each token of the prompt, which checks every position.
 
 # %%
 TINY = {
@@ -327,8 +332,8 @@ await session.close()
 answer
 
 # %% [markdown]
-# Is it right? Random weights give no text that we could judge. So here is the same model once more, in numpy, as its
-# authors might have published it: no cache, no batch, every position computed each time.
+# Is the result right? Random weights give no text that we could judge. So here is the same model once more, in numpy,
+# as its authors might have published it: without a cache, without batches, and with every position computed each time.
 
 
 # %%
@@ -337,7 +342,7 @@ def rms_norm(x, weight):
 
 
 def rotated(x):
-    """Rotary positions: x is (token, head, HEAD), and each pair (i, i + HEAD / 2) turns with the position."""
+    """Apply rotary positions to x (token, head, HEAD): each pair (i, i + HEAD / 2) turns with the position."""
     angles = np.arange(len(x))[:, None] * 10_000.0 ** (-np.arange(0, HEAD, 2) / HEAD)
     cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
     first, second = np.split(x, 2, axis=-1)
@@ -360,7 +365,7 @@ def attention(x, at):
 
 
 def log_probabilities(tokens):
-    """Of each next token: (token, VOCABULARY)."""
+    """Return the log-probabilities of each next token: (token, VOCABULARY)."""
     x = weights["model.embed_tokens.weight"][tokens].astype(np.float64)
     for layer in range(LAYERS):
         at = f"model.layers.{layer}"
@@ -388,10 +393,10 @@ assert tuple(tokens[len(PROMPT) :]) == answer.token_ids
 np.testing.assert_allclose(scored, expected, atol=1e-3)
 
 # %% [markdown]
-# What if the family is wrong? If it is of another architecture than the model, `open` refuses. (It also refuses any
-# family for a GGUF file, which says itself how to read it.) If it claims a part whose weights are not in the file,
-# `open` says so. If it leaves a part out, the file only has tensors that nobody asks for, and the model runs: with
-# other numbers. That is why the check above is worth its lines.
+# What if the family is wrong? If it names another architecture than the model's, `open` refuses. (It also refuses any
+# family for a GGUF file, which says itself how to read it.) If the family claims a part whose weights are not in the
+# file, `open` says so. But if it leaves a part out, the file only has tensors that nobody asks for. Then the model runs
+# and gives wrong numbers. That is why the check above is worth its lines.
 
 # %%
 wrong = await rekindle.open(ember, family=Family("EmberForCausalLM", qkv_bias=True, qk_norm=False), **TINY)
@@ -415,6 +420,6 @@ assert refused_again
 folder.cleanup()
 
 # %% [markdown]
-# A family can say no more than this. A model whose layers are wired in another way needs another decoder:
-# `rekindle/models/decoder.py` is the place, and [02_one_token_at_a_time](02_one_token_at_a_time.ipynb) walks through
-# the shipped one.
+# A family can say no more than this. A model whose layers are wired in another way needs another decoder. The place for
+# it is `rekindle/models/decoder.py`, and [02_one_token_at_a_time](02_one_token_at_a_time.ipynb) walks through the
+# decoder that is there.

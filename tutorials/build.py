@@ -1,6 +1,6 @@
-"""Runs the tutorials: `python tutorials/build.py [NAMES] [--write]`.
+"""Run the tutorials: `python tutorials/build.py [NAMES] [--write]`.
 
-A tutorial is a pair: `NN_name.py` is its source, in jupytext's percent format, and `NN_name.ipynb` is the same cells
+A tutorial is a pair: `NN_name.py` is its source, in jupytext's percent format, and `NN_name.ipynb` has the same cells
 with their outputs, for readers. Each runs in a kernel and with a cache directory of its own, so its outputs do not
 depend on what this machine has seen before.
 """
@@ -29,19 +29,19 @@ from rekindle.store.directory import cache_dir
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 LIMIT = 300
-"""Seconds for one tutorial; one takes under 60 on two quiet cores, and CI's may be busy."""
+"""The most seconds that one tutorial may take. It takes under 60 on two quiet cores, but CI's cores may be busy."""
 KERNEL = (sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}")
 
 
 class Unfit(Exception):
-    """A tutorial that does not run, or whose committed notebook is not what it makes; the message says how."""
+    """A tutorial does not run, or makes another notebook than the committed one; the message says how."""
 
 
 def main() -> None:
-    """Run the tutorials that the command line names, all without names; exit with 1 if one is unfit."""
+    """Run the tutorials that the command line names, or all of them; exit with 1 if one is unfit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="such as 01 or 01_first_words; all, if none is given")
-    parser.add_argument("--write", action="store_true", help="write the notebooks; else compare the committed ones")
+    parser.add_argument("names", nargs="*", help="such as 01 or 01_first_words (default: all)")
+    parser.add_argument("--write", action="store_true", help="write the notebooks, do not compare them")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one tutorial (default: %(default)s)")
     options = parser.parse_args()
     unfit = 0
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def chosen(names: Sequence[str]) -> list[Path]:
-    """The tutorials whose names begin so; all of them if none is named."""
+    """Return the tutorials whose names begin so, or all of them if none is named."""
     sources = sorted(HERE.glob("[0-9]*_*.py"))
     known = {name: [source for source in sources if source.stem.startswith(Path(name).stem)] for name in names}
     for name, found in known.items():
@@ -71,10 +71,10 @@ def finish(source: Path, write: bool, limit: float) -> str:
     """Execute one tutorial; write its notebook, or compare it with the one that is there.
 
     Returns:
-        what was done, in a word.
+        What was done, in a word.
 
     Raises:
-        Unfit: it does not run, or its notebook is another.
+        Unfit: it does not run, or the committed notebook differs.
     """
     notebook = executed(cells(source), limit)
     target = source.with_suffix(".ipynb")
@@ -91,7 +91,7 @@ def finish(source: Path, write: bool, limit: float) -> str:
 
 
 def cells(source: Path) -> NotebookNode:
-    """A tutorial's source as a notebook without outputs, the same for the same source."""
+    """Make a notebook without outputs of a tutorial's source; it depends on the source alone."""
     read = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
     for place, cell in enumerate(read.cells):
         cell.id = f"cell-{place:02d}"
@@ -102,7 +102,7 @@ def cells(source: Path) -> NotebookNode:
 
 
 def executed(notebook: NotebookNode, limit: float) -> NotebookNode:
-    """The notebook with what its cells say and show.
+    """Execute a notebook, and return it with what its cells print and show.
 
     Raises:
         Unfit: a cell fails, writes to stderr, or takes the notebook over `limit` seconds.
@@ -116,7 +116,7 @@ def executed(notebook: NotebookNode, limit: float) -> NotebookNode:
             for output in cell.outputs:
                 if output.get("name") == "stderr":
                     raise Unfit(f"a cell wrote to stderr:\n{cell.source}\n----\n{output.text}")
-    # Not what nbclient leaves there, which names the version of Python.
+    # What nbclient leaves there names the version of Python.
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook.metadata = nbformat.from_dict({"kernelspec": kernel, "language_info": {"name": "python"}})
     return notebook
@@ -146,12 +146,12 @@ def _execute(notebook: NotebookNode, directory: Path, limit: float) -> None:
 
 
 def environment(directory: Path) -> Mapping[str, str]:
-    """The environment variables of a kernel, with a cache directory of its own that has the machine's models alone.
+    """Return the environment variables of a kernel. Its cache directory is its own and has only this machine's models.
 
     Args:
-        directory: an empty one; it takes IPython's profile too, so that the user's startup files do not run.
+        directory: an empty directory. It holds IPython's profile too, so that the user's startup files do not run.
     """
-    embedded_path()  # so that the kernel downloads nothing
+    embedded_path()  # downloads the model, so that the kernel need not
     cache = directory / "cache"
     cache.mkdir(mode=0o700)
     (cache / "models").symlink_to(cache_dir("models"))
@@ -162,12 +162,12 @@ def environment(directory: Path) -> Mapping[str, str]:
         "IPYTHONDIR": str(directory / "ipython"),
         "PYTHONPATH": os.pathsep.join(paths),
         "HF_HUB_OFFLINE": "1",
-        "JAX_PLATFORMS": "cpu",  # the outputs that are shown are a CPU's
+        "JAX_PLATFORMS": "cpu",  # readers see the outputs of a CPU
     }
 
 
 def shown(outputs: Iterable[NotebookNode]) -> list[NotebookNode]:
-    """Outputs as they can be shown without their kernel: no widgets, and what was printed in a row in one piece."""
+    """Return outputs that can be shown without their kernel: no widgets, and printed text joined to one piece."""
     kept: list[NotebookNode] = []
     for output in outputs:
         if output.output_type == "stream" and kept and kept[-1].get("name") == output.name:
@@ -178,7 +178,7 @@ def shown(outputs: Iterable[NotebookNode]) -> list[NotebookNode]:
 
 
 def _is_gone(output: NotebookNode) -> bool:
-    """Nothing is left of it without its kernel: a widget, or what was cleared."""
+    """Return whether nothing is left of an output without its kernel: it is a widget, or it was cleared."""
     data = output.get("data", {"text": "printed"})
     return not any(data.values()) or "application/vnd.jupyter.widget-view+json" in data
 
@@ -187,7 +187,7 @@ ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 
 
 def _without_places(value: Any, directory: Path) -> Any:
-    """The same with nothing in its texts of where and for whom it ran."""
+    """Replace in all texts what tells where and for whom the tutorial ran."""
     if isinstance(value, str):
         for place, instead in ((directory, "~"), (ROOT, "rekindle"), (Path.home(), "~")):
             value = re.sub(re.escape(str(place)) + r"(?=[^\w.-]|$)", instead, value)
@@ -200,7 +200,7 @@ def _without_places(value: Any, directory: Path) -> Any:
 
 
 def first_difference(made: NotebookNode, committed: NotebookNode) -> str:
-    """What first sets the committed notebook apart from the one that was made, outputs by their kinds alone; or ""."""
+    """Return the first difference between two notebooks, or "". Outputs are compared only by their kinds."""
     if len(made.cells) != len(committed.cells):
         return f"it has {len(committed.cells)} cells, its source {len(made.cells)}"
     for place, (ours, theirs) in enumerate(zip(made.cells, committed.cells, strict=True)):
@@ -212,17 +212,17 @@ def first_difference(made: NotebookNode, committed: NotebookNode) -> str:
 
 
 def _kinds(cell: NotebookNode) -> list[str]:
-    """What a cell shows: the media types of all its outputs, "text" for what is printed."""
+    """Return the media types of all outputs of a cell, with "text" for what it prints."""
     return sorted({kind for output in cell.outputs for kind in output.get("data", {"text": ""})})
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
-    """The cells that are run."""
+    """Return the cells that are run."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def children_seconds() -> float:
-    """Processor time of all processes that this one has started and seen end."""
+    """Return the processor time of all processes that this one has started and that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

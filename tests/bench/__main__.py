@@ -1,7 +1,7 @@
-"""Compares Rekindle's speed with its peers' and with the machine's limits: `make bench`.
+"""Compare Rekindle's speed with its peers' and with the machine's limits: `make bench`.
 
-Every contender is started and warmed up once; then they take turns, in another order each round, so that a machine
-that is slower for a while is so for all of them.
+Every contender is started and warmed up once. Then they take turns, in another order each round, so that a machine
+that is slower for a while is slower for all of them.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def _with_dtype(peer: str) -> str:
 
 
 def _start(stack: ExitStack, name: str, what: Sequence[str]) -> Contender:
-    """Start a contender and warm it up with the very shapes that will be measured."""
+    """Start a contender and warm it up with the shapes that will be measured."""
     contender = stack.enter_context(Contender(name))
     with waiting(f"{name}: loading"):
         contender.wait_loaded()

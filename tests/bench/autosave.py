@@ -1,4 +1,4 @@
-"""What writing pages to disk costs a busy session: the same requests with and without it, in turns in one process."""
+"""The cost of writing pages to disk for a busy session: the same requests with and without it, in turns."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ NEW = 64
 
 
 def measure(rounds: int) -> None:
-    """Print the ratio of the throughputs, a round a line, and their median."""
+    """Print the ratio of the throughputs of each round on a line, and their median."""
     rng = np.random.default_rng()
     models = cache_dir("models")
     with tempfile.TemporaryDirectory() as directory:
@@ -36,7 +36,7 @@ def measure(rounds: int) -> None:
                 started = perf_counter()
                 session.generate_sync(token_ids=prompts, max_tokens=NEW, ignore_eos=True)
                 seconds[session] = perf_counter() - started
-            saving.save_sync()  # what is left is written while nobody waits
+            saving.save_sync()  # the remaining pages are written while nobody waits
             if round_:
                 ratios.append(seconds[plain] / seconds[saving])
                 say(f"round {round_}: {ratios[-1]:.3f}, {saving.stats.scheduler.disk_pages} pages on disk")

@@ -21,7 +21,7 @@ class Contender:
         kind, _, dtype = name.partition(":")
         self.ours, self.dtype = kind == "ours", dtype
         command = _our_command(dtype) if self.ours else prepare(kind, dtype)
-        # Its standard error goes to a file: a pipe that nobody reads would block it when full.
+        # Its standard error goes to a file, because a pipe that nobody reads would block it when full.
         self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 closed in close()
         self._process = subprocess.Popen(
             command.argv,
@@ -45,11 +45,11 @@ class Contender:
         return self._process.pid
 
     def wait_loaded(self) -> None:
-        """Wait for the first line, which tells about the engine once its model is loaded."""
+        """Wait for the first line, which describes the engine once its model is loaded."""
         self.about = self._answer()
 
     def ask(self, do: str, **values: object) -> dict[str, Any]:
-        """One measurement; see worker.py for what can be asked."""
+        """Ask for one measurement, and return it; worker.py says what can be asked."""
         assert self._process.stdin
         try:
             self._process.stdin.write(json.dumps({"do": do} | values) + "\n")
@@ -59,7 +59,7 @@ class Contender:
         return self._answer()
 
     def close(self) -> None:
-        """End the process: at once when it is idle, by force when it does not follow."""
+        """End the process: at once if it is idle, and by force if it does not end."""
         if self._process.stdin:
             self._process.stdin.close()
         try:
@@ -85,7 +85,7 @@ class Contender:
 
 
 def measure_limits() -> dict[str, float]:
-    """This machine's limits, in a process of their own, so that their memory is given back."""
+    """Measure this machine's limits in a process of their own, so that their memory is given back."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.limits"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""What SmolLM2-135M must read and compute at least: the arithmetic behind the ratios to the machine's limits."""
+"""The least that SmolLM2-135M must read and compute, for the ratios to the machine's limits."""
 
 from collections.abc import Sequence
 
@@ -13,27 +13,27 @@ BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def weight_bytes(dtype: str) -> int:
-    """Bytes of weights that every step reads."""
+    """Return the bytes of weights that every step reads."""
     return BYTES[dtype] * (LAYER_WEIGHTS + HEAD_WEIGHTS)
 
 
 def kv_bytes(dtype: str, context: int) -> int:
-    """Bytes of keys and values that a decoded token reads at this context."""
+    """Return the bytes of keys and values that a decoded token reads at this context."""
     return BYTES[dtype] * 2 * LAYERS * KV_HEADS * HEAD_DIM * context
 
 
 def prefill_flops(length: int) -> int:
-    """Operations of a prompt of `length` tokens, up to its first new token."""
+    """Return the operations of a prompt of `length` tokens, up to its first new token."""
     attention = 4 * LAYERS * HEADS * HEAD_DIM * length * (length + 1) // 2
     return 2 * LAYER_WEIGHTS * length + attention + 2 * HEAD_WEIGHTS
 
 
 def decode_flops(context: int) -> int:
-    """Operations of one decoded token whose attention sees `context` tokens."""
+    """Return the operations of one decoded token whose attention sees `context` tokens."""
     return 2 * (LAYER_WEIGHTS + HEAD_WEIGHTS) + 4 * LAYERS * HEADS * HEAD_DIM * context
 
 
 def batch_flops(lengths: Sequence[int], new_tokens: int) -> int:
-    """Operations of prompts of these lengths with `new_tokens` each, nothing computed twice."""
+    """Return the operations of prompts of these lengths with `new_tokens` each, if nothing is computed twice."""
     decoded = sum(decode_flops(length + step) for length in lengths for step in range(1, new_tokens))
     return sum(map(prefill_flops, lengths)) + decoded

@@ -1,6 +1,6 @@
-"""What a dashboard costs a busy session: the same requests with and without one, in turns, in one Jupyter kernel.
+"""The cost of a dashboard for a busy session: the same requests with and without one, in turns, in one Jupyter kernel.
 
-What a browser does with what the kernel sends is not in it.
+The work of a browser is not part of it.
 """
 
 import argparse
@@ -24,7 +24,7 @@ async def opened():
 opening = asyncio.create_task(opened())
 """
 OPENED = "await asyncio.wait([opening], timeout=20); print(opening.done())"
-"""In cells that are short, however long it takes to compile: the driver takes a long silence for a failure."""
+"""A short cell that waits for `open`. However long compiling takes, the driver hears something every 20 s."""
 TURN = f"""
 prompts = [rng.integers(1000, 40000, length).tolist() for length in {list(BATCH_LENGTHS)}]
 dashboard = session.dashboard()
@@ -39,13 +39,13 @@ print(seconds, computed)
 
 
 def turn(notebook: Notebook, new: int, shown: bool) -> tuple[float, float]:
-    """Seconds, and seconds of the process's CPU time, that the batch took."""
+    """Run the batch; return its seconds, and the seconds of the process's CPU time."""
     seconds, computed = notebook.run(TURN.format(new=new, shown=shown)).split()
     return float(seconds), float(computed)
 
 
 def measure(rounds: int, new: int) -> None:
-    """Print the ratio of the throughputs and of the CPU times, a round a line, and their medians."""
+    """Print the ratios of the throughputs and of the CPU times of each round on a line, and their medians."""
     with tempfile.TemporaryDirectory() as directory:
         home, ratios, costs = Path(directory), [], []
         with open_notebook(home / "kernel.log", COMMAND, environment(CURRENT, home / "ipython")) as notebook:

@@ -50,7 +50,7 @@ WARM_STEPS = 3
 
 
 def random_decoder(config: ModelConfig, dtype: jnp.dtype) -> Decoder:
-    """A decoder whose weights are noise, made on the device; it decodes as fast as one that knows something."""
+    """Make a decoder of random weights on the device; it is as fast as one with trained weights."""
     shapes = expected_shapes(config)
 
     def weights(*names: str) -> jax.Array:
@@ -67,8 +67,8 @@ class DecodeBench:
     """Decode steps of one row count, each row with its own context.
 
     Args:
-        context: positions of each row that are in the pages when the first step begins.
-        steps: that there is room for.
+        context: how many positions of each row are in the pages when the first step begins.
+        steps: how many steps there is room for.
     """
 
     def __init__(self, decoder: Decoder, rows: int, context: int, steps: int, page_size: int, dtype: jnp.dtype):
@@ -106,7 +106,7 @@ class DecodeBench:
         return jnp.asarray(packed)
 
     def seconds(self, steps: int) -> list[float]:
-        """Each step's time, one step kept in flight while the next is dispatched, as the engine does."""
+        """Measure the seconds of each step. As in the engine, one step is in flight while the next is dispatched."""
         packed = [self._inputs(done) for done in range(steps)]
         jax.block_until_ready(packed)
         taken, earlier, started = [], None, perf_counter()
@@ -121,7 +121,7 @@ class DecodeBench:
 
 
 def bytes_read(config: ModelConfig, rows: int, context: int, dtype: jnp.dtype) -> int:
-    """What a decode step has to read: all weights but the embedding, and every row's keys and values."""
+    """Return the bytes that a decode step reads: all weights but the embedding, and the keys and values of each row."""
     shapes = expected_shapes(config)
     weights = sum(int(np.prod(shape)) for name, shape in shapes.items() if name != EMBEDDING)
     context_numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim * context
@@ -129,7 +129,7 @@ def bytes_read(config: ModelConfig, rows: int, context: int, dtype: jnp.dtype) -
 
 
 def measure(config: ModelConfig, row_counts: list[int], context: int, steps: int, copied: int) -> dict[str, Any]:
-    """Tokens a second of each row count, and which fraction of the bound that is."""
+    """Measure the tokens a second of each row count, and their fraction of the bound."""
     dtype = jnp.dtype(jnp.bfloat16)
     bandwidth = copy_rate(copied, 10)
     say(f"copy {bandwidth / 1e9:.0f} GB/s")
@@ -152,7 +152,7 @@ def measure(config: ModelConfig, row_counts: list[int], context: int, steps: int
 
 
 def main() -> None:
-    """Parse the arguments, measure, and write what was measured."""
+    """Parse the arguments, measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 128])
     parser.add_argument("--context", type=int, default=1024)

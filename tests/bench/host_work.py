@@ -1,6 +1,6 @@
-"""What the engine's thread costs a tick, at 32 running requests: all host work, dispatching included, no device work.
+"""The cost of the engine's thread for a tick with 32 running requests: all host work with dispatching, no device work.
 
-Read from the thread's own CPU clock, so that the device's threads and other programs do not count.
+It is read from the thread's own CPU clock, so that the device's threads and other programs do not count.
 """
 
 import argparse
@@ -14,12 +14,12 @@ RUNNING, NEW_TOKENS = 32, 200
 
 
 def cpu_seconds(thread: threading.Thread) -> float:
-    """CPU time of a thread so far (Linux: nanoseconds on CPU are the first number of schedstat)."""
+    """Return a thread's CPU time so far. On Linux, the first number of schedstat is nanoseconds on CPU."""
     return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
 
 
 def milliseconds_per_tick() -> float:
-    """Mean over the ticks of one batch that decodes."""
+    """Return the mean over the ticks of one batch that decodes."""
     with rekindle.open_sync(
         MODEL, decode_buckets=(RUNNING,), prefill_buckets=(512,), precompile="all", restore="off"
     ) as session:

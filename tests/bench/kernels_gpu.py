@@ -31,7 +31,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: decode rows over a context, and one chunk over what is cached of its prompt."""
+    """The sizes that are measured: decode rows over a context, and one chunk over the cached part of its prompt."""
 
     rows: int = 32
     context: int = 4096
@@ -63,7 +63,7 @@ class Result:
 
 
 def seconds(function: Callable[..., jax.Array], *arguments: Any, calls: int) -> float:
-    """Median over rounds of a call's time, many of them in flight so that the host's part is hidden."""
+    """Return the median time of a call, with many calls in flight so that the host's part is hidden."""
     function(*arguments).block_until_ready()
     taken = []
     for _ in range(ROUNDS):
@@ -75,25 +75,25 @@ def seconds(function: Callable[..., jax.Array], *arguments: Any, calls: int) -> 
 
 
 def copy_rate(size: int, calls: int) -> float:
-    """Bytes a second, read and written, of negating `size` bytes."""
+    """Return how many bytes a second are read and written when `size` bytes are negated."""
     numbers = jnp.ones(size // 4, jnp.float32)
     return 2 * numbers.nbytes / seconds(jax.jit(jnp.negative), numbers, calls=calls)
 
 
 def matrix_rate(size: int, dtype: str, calls: int) -> float:
-    """Operations a second of a square matrix product of random numbers."""
+    """Return the operations a second of a square matrix product of random numbers."""
     a, b = (random(key, (size, size), dtype) for key in (0, 1))
     return 2 * size**3 / seconds(jax.jit(jnp.matmul), a, b, calls=calls)
 
 
 def random(key: int, shape: tuple[int, ...], dtype: str) -> jax.Array:
-    """Normal numbers, made on the device."""
+    """Draw normal numbers on the device."""
     numbers: jax.Array = jax.jit(lambda: jax.random.normal(jax.random.key(key), shape, jnp.dtype(dtype)))()
     return numbers
 
 
 def pool(sizes: Sizes, sequences: int, positions: int) -> tuple[jax.Array, jax.Array]:
-    """Pages in a random order, and the page table of each sequence."""
+    """Make pages in a random order, and the page table of each sequence."""
     per_sequence = -(-positions // sizes.page_size)
     shape = (1 + sequences * per_sequence, 2, sizes.kv_heads, sizes.page_size, sizes.head_dim)
     order = np.random.default_rng(0).permutation(np.arange(1, shape[0], dtype=np.int32))
@@ -101,7 +101,7 @@ def pool(sizes: Sizes, sequences: int, positions: int) -> tuple[jax.Array, jax.A
 
 
 def decode_calls(sizes: Sizes) -> Iterator[tuple[str, Callable[[], float]]]:
-    """Each contender for the decode rows, and how to time it."""
+    """Yield each contender for the decode rows, and how to time it."""
     q = random(3, (sizes.rows, sizes.heads, sizes.head_dim), sizes.dtype)
     pages, table = pool(sizes, sizes.rows, sizes.context)
     scale = sizes.head_dim**-0.5
@@ -127,7 +127,7 @@ def decode_calls(sizes: Sizes) -> Iterator[tuple[str, Callable[[], float]]]:
 
 
 def prefill_calls(sizes: Sizes) -> Iterator[tuple[str, Callable[[], float]]]:
-    """Each contender for the chunk, and how to time it."""
+    """Yield each contender for the chunk, and how to time it."""
     blocks = sizes.chunk // BLOCK_TOKENS
     q = random(3, (blocks, BLOCK_TOKENS, sizes.heads, sizes.head_dim), sizes.dtype)
     pages, table = pool(sizes, 1, sizes.cached + sizes.chunk)
@@ -135,7 +135,7 @@ def prefill_calls(sizes: Sizes) -> Iterator[tuple[str, Callable[[], float]]]:
     starts = sizes.cached + BLOCK_TOKENS * jnp.arange(blocks, dtype=jnp.int32)
     attend = jax.jit(partial(api.attend_blocks, scale=sizes.head_dim**-0.5, implementation="gpu"))
     yield "ours, gpu", partial(seconds, attend, q, pages, table, owners, starts, calls=sizes.calls)
-    # cuDNN masks from the first key on: as many operations without a mask are what it can be given.
+    # cuDNN can only mask from the first key on, so it gets as many operations without a mask.
     keys = sizes.cached + sizes.chunk // 2
     yield "cuDNN, as many operations, no mask", partial(_cudnn, sizes, 1, sizes.chunk, keys)
 
@@ -154,7 +154,7 @@ def _stored_by_xla(sizes: Sizes) -> jnp.dtype:
 
 
 def measure(sizes: Sizes) -> dict[str, Any]:
-    """All of the table."""
+    """Measure the whole table."""
     copy, matrix = copy_rate(sizes.copied, sizes.calls), matrix_rate(sizes.matrix, sizes.dtype, sizes.calls)
     say(f"copy {copy / 1e9:.0f} GB/s, matrix product {matrix / 1e12:.1f} TFLOP/s")
     positions = sizes.rows * sizes.context
@@ -174,7 +174,7 @@ def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def _try(name: str, call: Callable[[], float], work: float, limit: float, unit: str, scale: float) -> Iterator[Result]:
-    """A peer that cannot run here is named with its reason, and is no row."""
+    """Yield the result of a contender. If it cannot run here, print why and yield nothing."""
     try:
         result = Result(name, taken := call(), work / taken, work / taken / limit)
     except Exception as error:
@@ -185,7 +185,7 @@ def _try(name: str, call: Callable[[], float], work: float, limit: float, unit: 
 
 
 def sweep(sizes: Sizes) -> None:
-    """Time each kernel with each tile; one that does not fit the GPU says so."""
+    """Measure each kernel with each tile; print which tiles do not fit the GPU."""
     grids: dict[Operation, list[tuple[int, int, int, int]]] = {
         "rows": list(itertools.product((16,), (32, 64, 128), (2, 4, 8), (2, 3, 4))),
         "blocks": list(itertools.product((64, 128, 256), (32, 64, 128), (4, 8), (2, 3, 4))),
@@ -206,7 +206,7 @@ def sweep(sizes: Sizes) -> None:
 
 
 def main() -> None:
-    """Parse the arguments, measure, and write what was measured."""
+    """Parse the arguments, measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in asdict(Sizes()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=None, help=f"default {default}")

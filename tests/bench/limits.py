@@ -1,4 +1,4 @@
-"""This machine's limits as XLA reaches them: memory bandwidth and matrix rate. Prints one line of JSON."""
+"""Print this machine's limits as XLA reaches them, memory bandwidth and matrix rate, as one line of JSON."""
 
 import json
 import statistics
@@ -15,7 +15,7 @@ REPEATS = 5
 
 
 def measure() -> dict[str, float]:
-    """Bytes a second read, and operations a second of a square product in each dtype."""
+    """Measure the bytes a second that are read, and the operations a second of a square product in each dtype."""
     return {
         "bandwidth": _bandwidth(),
         "float32": _matrix_rate(jnp.float32),
@@ -24,7 +24,7 @@ def measure() -> dict[str, float]:
 
 
 def _bandwidth() -> float:
-    """The fastest of a few reductions: which of them XLA reads memory best with differs between machines."""
+    """Measure the fastest of a few reductions, because machines differ in which of them reads memory best."""
     values = jnp.ones((READ_BYTES // 4096, 1024), jnp.float32)
     programs = [
         jax.jit(lambda x: x.sum()),

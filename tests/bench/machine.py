@@ -13,12 +13,12 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe() -> dict[str, object]:
-    """The machine in words, for the report."""
+    """Return the facts about the machine for the report."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -36,7 +36,7 @@ def describe() -> dict[str, object]:
 
 
 class Others:
-    """CPU use of everybody but the given processes, in cores, since this was made."""
+    """The CPU use of everybody but the given processes, in cores, since this was made."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = [os.getpid(), *pids]
@@ -44,7 +44,7 @@ class Others:
         self._total, self._own = _total_s(), self._own_s()
 
     def cores(self) -> float:
-        """The mean so far; 0 where the system does not tell."""
+        """Return the mean so far; 0 if the system does not tell."""
         elapsed = time.perf_counter() - self._start
         others = (_total_s() - self._total) - (self._own_s() - self._own)
         return max(0.0, others) / elapsed
@@ -54,7 +54,7 @@ class Others:
 
 
 def wait_quiet(pids: Iterable[int], limit_s: float) -> bool:
-    """Wait until the others leave the machine alone for two seconds; False when that did not come in time."""
+    """Wait until the others leave the machine alone for two seconds; return False if that does not happen in time."""
     pids = list(pids)
     start = time.monotonic()
     told = False
@@ -85,5 +85,5 @@ def _process_s(pid: int) -> float:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return 0.0
-    fields = text.rsplit(")", 1)[1].split()  # the command's name, in parentheses, may hold spaces
+    fields = text.rsplit(")", 1)[1].split()  # the command's name, in parentheses, may have spaces
     return (int(fields[11]) + int(fields[12])) * _TICK_S

@@ -12,7 +12,7 @@ from tests.bench.workload import MODEL
 
 
 class Ours:
-    """A worker.Contender."""
+    """Rekindle as a `worker.Contender`."""
 
     def __init__(self, dtype: Literal["float32", "bfloat16"]) -> None:
         self._dtype = dtype

@@ -15,7 +15,7 @@ PAD = 2
 
 
 class _Streamer:
-    """transformers calls it with the prompt first, then with each token."""
+    """An object that transformers calls with the prompt first, and then with each token."""
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
@@ -31,11 +31,11 @@ class _Streamer:
 
 
 class Transformers:
-    """A worker.Contender."""
+    """transformers as a `worker.Contender`."""
 
     def __init__(self, gguf: Path, dtype: str, threads: int) -> None:
         torch.set_num_threads(threads)
-        # It dequantizes while it loads: what runs are plain dense layers.
+        # It dequantizes while it loads, so plain dense layers run.
         self._model = AutoModelForCausalLM.from_pretrained(
             gguf.parent, gguf_file=gguf.name, dtype=getattr(torch, dtype), attn_implementation="sdpa"
         ).eval()

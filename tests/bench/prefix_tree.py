@@ -1,6 +1,6 @@
-"""What the prefix tree costs: a prompt of 8,000 tokens among 100,000 nodes, and one page that changes its tier.
+"""The costs of the prefix tree: a prompt of 8,000 tokens among 100,000 nodes, and one page that changes its tier.
 
-Host work alone, in one thread: medians over many calls, in microseconds.
+This is host work in one thread. The numbers are medians over many calls, in microseconds.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def microseconds(action: Callable[[], object]) -> float:
 
 
 class Grown:
-    """A tree of many unlocked prompts, half of them going on from half of another, all in the device tier."""
+    """A tree of many unlocked prompts in the device tier. Half of them go on from the first half of another."""
 
     def __init__(self, page_size: int, nodes: int, prompt: int = PROMPT):
         self.tree = PrefixTree(page_size)
@@ -39,13 +39,13 @@ class Grown:
             self.tree.unlock(self.publish(self.prompts[-1]))
 
     def fresh(self, *, shared: bool = False) -> "array[int]":
-        """A prompt that is not in the tree, or whose first half is."""
+        """Make a prompt that is not in the tree, or only with its first half."""
         tokens = array("i", (self.random.randrange(VOCAB_SIZE) for _ in range(self.prompt)))
         half = self.prompt // 2
         return self.random.choice(self.prompts)[:half] + tokens[half:] if shared else tokens
 
     def publish(self, tokens: "array[int]") -> Node:
-        """The locked tip of a prompt, all of it published."""
+        """Publish a whole prompt, and return its locked tip."""
         root = self.tree.root("")
         self.tree.lock(root)
         taken = [next(self.pages) for _ in range(len(tokens) // self.tree.page_size)]
@@ -53,7 +53,7 @@ class Grown:
 
 
 def prompts(page_size: int) -> None:
-    """Print what one prompt costs."""
+    """Print the costs of one prompt."""
     grown = Grown(page_size, NODES)
     tree, spent = grown.tree, defaultdict[str, list[float]](list)
     for _ in range(ROUNDS):
@@ -74,15 +74,20 @@ def prompts(page_size: int) -> None:
 
 
 def page(nodes: int) -> None:
-    """Print what one page costs to save, to evict, and to prune, over half of the tree."""
+    """Print the costs of offloading, evicting and pruning one page, over half of the tree."""
     tree = Grown(16, nodes, prompt=800).tree
     half = tree.nodes // 2
-    saving = microseconds(lambda: [tree.saved(tree.next_to_offload(1)[0], entry) for entry in range(half)])
-    evicting = microseconds(lambda: [tree.evict(1) for _ in range(half)])
-    pruning = microseconds(lambda: deque((tree.prune(1) for _ in range(half)), maxlen=0))
-    each = ", ".join(
-        f"{name} {spent / half:.1f} µs" for name, spent in (("save", saving), ("evict", evicting), ("prune", pruning))
-    )
+
+    def offload() -> None:
+        for entry, node in enumerate(tree.next_to_offload(half)):
+            tree.offloaded(node, entry)
+
+    spent = {
+        "offload": microseconds(offload),
+        "evict": microseconds(lambda: [tree.evict(1) for _ in range(half)]),
+        "prune": microseconds(lambda: deque((tree.prune(1) for _ in range(half)), maxlen=0)),
+    }
+    each = ", ".join(f"{name} {time / half:.1f} µs" for name, time in spent.items())
     print(f"one page of {tree.nodes + half:,} nodes: {each}")
 
 

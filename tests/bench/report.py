@@ -31,7 +31,7 @@ METRICS = (
 
 
 def tables(records: Sequence[Record], limits: Sequence[Limits], contenders: Sequence[str]) -> str:
-    """Everything to be printed at the end."""
+    """Return everything that is printed at the end."""
     parts = [
         _speeds(records, contenders),
         _ratios(records, contenders),
@@ -44,7 +44,7 @@ def tables(records: Sequence[Record], limits: Sequence[Limits], contenders: Sequ
 
 
 def median_limits(limits: Sequence[Limits]) -> Limits:
-    """The median of each limit over the rounds."""
+    """Return the median of each limit over the rounds."""
     return {name: statistics.median(round_[name] for round_ in limits) for name in limits[0]}
 
 
@@ -58,11 +58,11 @@ def _speeds(records: Sequence[Record], contenders: Sequence[str]) -> str:
 
 
 def _ratios(records: Sequence[Record], contenders: Sequence[str]) -> str:
-    """How many times as fast each of ours is as each one after it: of all medians, and in single rounds."""
+    """Return how many times as fast each of ours is as each contender after it, by medians and in single rounds."""
     rows = [["times as fast (lowest to highest round)", *(metric.title.split(",")[0] for metric in METRICS)]]
     for place, ours in enumerate(contenders):
         for other in contenders[place + 1 :] if ours.startswith("ours:") else ():
-            # Between two of ours the question is what the smaller dtype gains, so it stands above the line.
+            # Between two of ours the question is what the smaller dtype gains, so that one is the numerator.
             above, below = (other, ours) if other.startswith("ours:") else (ours, other)
             rows.append([f"{above} / {below}", *(_ratio(records, above, below, metric) for metric in METRICS)])
     return _layout(rows)
@@ -85,7 +85,7 @@ def _ratio(records: Sequence[Record], above: str, below: str, metric: Metric) ->
 
 
 def _against_limits(records: Sequence[Record], limits: Limits, contenders: Sequence[str]) -> str:
-    """How many times the least that the machine needs each of ours takes: 1 would be the limit itself."""
+    """Return how much longer each of ours takes than the machine needs at least; 1 would be the limit itself."""
     rates = ", ".join(f"{dtype} {limits[dtype] / 1e9:.0f} GFLOP/s" for dtype in costs.BYTES)
     rows = [["times what the machine needs at least", "takes, ms", "least, ms", "ratio"]]
     for name in contenders:
@@ -101,7 +101,7 @@ def _against_limits(records: Sequence[Record], limits: Limits, contenders: Seque
 def _comparisons(
     records: Sequence[Record], name: str, dtype: str, limits: Limits
 ) -> Iterator[tuple[str, float, float]]:
-    """What was measured, the seconds it took, and the least seconds that it could take."""
+    """Yield what was measured, the seconds that it took, and the least seconds that it could take."""
     if values := _values(records, name, "ttft_ms"):
         least_s = costs.prefill_flops(SINGLE_LENGTH) / limits[dtype]
         yield f"first token / operations of {SINGLE_LENGTH}", statistics.median(values) / 1e3, least_s
@@ -117,7 +117,7 @@ def _comparisons(
 
 
 def _agreement(records: Sequence[Record], name: str, reference: str) -> str:
-    """How many rows of the batches have the very tokens of the reference's: near ties may part them."""
+    """Return how many rows of the batches have the same tokens as the reference; near ties may differ."""
     batches = [
         {
             record["round"]: record["tokens"]

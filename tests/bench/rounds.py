@@ -1,4 +1,4 @@
-"""One round: every contender, in turn, does each measurement."""
+"""One round, in which every contender does each measurement in turn."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from tests.bench.contenders import Contender
 from tests.bench.say import say, waiting
 from tests.bench.steps import CASES, StepCase
 
-SINGLES = 3  # single streams are short, and so measured more than once
+SINGLES = 3  # single streams are short, so they are measured more than once
 
 Record = dict[str, Any]
 
@@ -21,7 +21,7 @@ class Round:
         self._records: list[Record] = []
 
     def run(self, what: Sequence[str]) -> list[Record]:
-        """Measure what is asked for: "single", "batch", "step"."""
+        """Measure what is asked for: "single", "batch" or "step"."""
         for turn in range(SINGLES) if "single" in what else ():
             for contender in self._order:
                 self._single(contender, self._number * SINGLES + turn)

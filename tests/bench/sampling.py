@@ -1,4 +1,4 @@
-"""What sampling parameters add to a decode step of 32 rows at context 200: ratios to greedy rows in the same call."""
+"""The cost of sampling parameters in a decode step of 32 rows at context 200, as ratios to greedy rows."""
 
 import argparse
 from dataclasses import replace
@@ -23,7 +23,7 @@ KINDS: dict[str, SamplingParams] = {
 
 
 def _rows(params: SamplingParams, turn: int) -> Table:
-    """32 rows, each with a seed of its own."""
+    """Make 32 rows, each with a seed of its own."""
     requests = [
         Request(row, (1,) * CONTEXT, replace(params, seed=1000 * turn + row), frozenset(), 4096) for row in range(ROWS)
     ]
@@ -31,7 +31,7 @@ def _rows(params: SamplingParams, turn: int) -> Table:
 
 
 def measure(dtype: str, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each kind in each round; the kinds take turns, so that a slow moment of the machine is shared."""
+    """Return the milliseconds of each kind in each round. The kinds take turns, so that they share slow moments."""
     step = BareStep(dtype, 0, ROWS, CONTEXT)
     taken: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for turn in range(rounds + 1):

@@ -1,4 +1,4 @@
-"""Progress lines: what is being done, and that it still is."""
+"""Progress lines, which say what is being done and that it goes on."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Say what is waited for, and say so again every few seconds until it is there."""
+    """Print what is waited for, and again every few seconds until it is there."""
     say(what)
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Bare steps of our own, without the engine around them: what the limits of the machine are compared with."""
+"""Our bare steps, without the engine around them, to compare with the limits of the machine."""
 
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -34,7 +34,7 @@ class StepCase:
     context: int
 
     def least_s(self, dtype: str, limits: dict[str, float]) -> float:
-        """What the machine needs at least: one row is bound by reading, more rows by computing."""
+        """Return the seconds that the machine needs at least. One row is bound by reading, more rows by computing."""
         if not self.prefill_tokens and self.decode_rows == 1:
             return costs.weight_bytes(dtype) / limits["bandwidth"]
         flops = self.decode_rows * costs.decode_flops(self.context)
@@ -51,7 +51,7 @@ CASES = (
 
 
 class BareStep:
-    """The compiled step of one bucket on the bench's model, every row busy."""
+    """The compiled step of one bucket on the bench's model, with every row busy."""
 
     def __init__(self, dtype: str, prefill_tokens: int, decode_rows: int, context: int):
         checkpoint = open_checkpoint(MODEL)
@@ -71,10 +71,10 @@ class BareStep:
         self._packed = _inputs(bucket, rows, tables, context)
 
     def seconds(self, sampling: Table | None = None) -> float:
-        """Run once, from the dispatch until the outputs are there.
+        """Run once; return the seconds from the dispatch until the outputs are there.
 
         Args:
-            sampling: (rows, COLUMNS) packed sampling parameters of the decode rows; None is greedy.
+            sampling: the packed sampling parameters of the decode rows, (rows, COLUMNS); None is greedy.
         """
         packed = np.zeros((len(self._length), COLUMNS), np.int32)
         if sampling is not None:
@@ -88,13 +88,13 @@ class BareStep:
 
 
 def step_seconds(dtype: str, prefill_tokens: int, decode_rows: int, context: int, repeats: int = 20) -> list[float]:
-    """Seconds of each of `repeats` steps; the first ones (first touch of the pages) are not among them."""
+    """Return the seconds of each of `repeats` steps, without the first steps, which touch the pages first."""
     step = BareStep(dtype, prefill_tokens, decode_rows, context)
     return [step.seconds() for _ in range(3 + repeats)][3:]
 
 
 def _inputs(bucket: Bucket, rows: int, tables: Table, context: int) -> Table:
-    """All rows of the bucket busy: one prompt that fills the prefill part, and every decode row."""
+    """Make the inputs of a busy bucket: one prompt fills the prefill part, and every decode row is used."""
     layout = Layout(bucket, rows, tables.shape[1])
     packed = layout.blank()
     inputs = layout.split(packed)

@@ -1,6 +1,6 @@
-"""What it costs to offload a prefix to the host tier and to onload it, next to computing it.
+"""The costs of offloading a prefix to the host tier and of onloading it, next to computing it.
 
-Real actors of the bench's model, told by hand what a scheduler would say: medians in milliseconds.
+Real actors of the bench's model get the messages that a scheduler would send. The numbers are medians in milliseconds.
 """
 
 import argparse
@@ -33,7 +33,7 @@ SETTINGS = Settings(
 
 @dataclass
 class Costs:
-    """Seconds of one round."""
+    """The seconds of one round."""
 
     compute: float
     offload: float
@@ -42,7 +42,7 @@ class Costs:
 
 
 class Tiers:
-    """A machine whose first pages hold a prefix."""
+    """An assembly whose first pages hold a prefix."""
 
     def __init__(self, machine: Assembly):
         self._actors = machine.actors

@@ -1,6 +1,6 @@
-"""What `session.trace` costs the engine's thread, for each message and for each tick, and what it keeps in memory.
+"""The cost of `session.trace` for the engine's thread, for each message and for each tick, and in memory.
 
-Messages are of a batch that decodes on the fake device; the time is that of recording them alone, as CPU time.
+The messages are those of a batch that decodes on the fake device. The time is the CPU time of recording them.
 """
 
 import argparse
@@ -16,7 +16,7 @@ RUNNING, NEW_TOKENS, ROUNDS = 32, 60, 15
 
 
 def batch() -> tuple[list[Handled], int]:
-    """(the messages of a batch, its ticks)."""
+    """Return the messages of a batch and the number of its ticks."""
     handled: list[Handled] = []
     with fake_session(max_running=RUNNING) as session:
         with session.watch(handled.append):
@@ -25,7 +25,7 @@ def batch() -> tuple[list[Handled], int]:
 
 
 def microseconds(work: Callable[[], object]) -> float:
-    """CPU time of the fastest of several rounds: others on the machine only ever add to it."""
+    """Return the CPU time of the fastest of several rounds, because other processes only ever add to it."""
     best = float("inf")
     for _ in range(ROUNDS):
         began = time.thread_time()

@@ -1,7 +1,7 @@
-"""From the start of a process to its first token: with empty stores, with full ones, and of transformers, in turns.
+"""The time from the start of a process to its first token: with empty stores, with full ones, and of transformers.
 
-Each start is a process of its own, told to answer a prompt of 512 tokens; the model file is always there. Also the
-first token after `open` with the pages on disk, next to computing them.
+They take turns. Each start is a process of its own that answers a prompt of 512 tokens; the model file is always there.
+The time of the first token after `open` is also measured with the pages on disk, next to computing them.
 """
 
 import argparse
@@ -73,7 +73,7 @@ plain.save_pretrained(sys.argv[2])
 
 
 def prompt(number: int) -> list[int]:
-    """Token ids that no other number shares a page with."""
+    """Make a prompt of token ids that shares no page with that of another number."""
     return [1000 + (7919 * number + 31 * place) % 40000 for place in range(PROMPT_TOKENS)]
 
 
@@ -87,7 +87,7 @@ class Starts:
         self._code = Path(__file__).parents[2]
 
     def empty(self) -> None:
-        """As after the download of the model."""
+        """Empty the stores, so that all is as after the download of the model."""
         for name in ("programs", "snapshots"):
             shutil.rmtree(self._home / name, ignore_errors=True)
 

@@ -16,10 +16,10 @@ Deliver = Callable[[Sequence[int]], None]
 
 
 class Contender(Protocol):
-    """What an engine must be able to do to take part."""
+    """The methods that an engine must have to take part."""
 
     def about(self) -> dict[str, str]:
-        """Versions and settings."""
+        """Return versions and settings."""
         ...
 
     def stream(self, prompt: list[int], new_tokens: int, deliver: Deliver) -> None:
@@ -27,17 +27,17 @@ class Contender(Protocol):
         ...
 
     def batch(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-        """The greedy new tokens of many prompts."""
+        """Return the greedy new tokens of many prompts."""
         ...
 
     def step(self, prefill_tokens: int, decode_rows: int, context: int) -> list[float]:
-        """Seconds of a bare step, over and over; empty where there is no such thing."""
+        """Return the seconds of a bare step, over and over; nothing if the engine has no such step."""
         ...
 
 
 def serve(contender: Contender) -> None:
-    """Answer until stdin ends. The first line out is `about`, once the model is loaded."""
-    # A library that prints must not get between the answers.
+    """Answer until stdin ends. The first line is `about`, once the model is loaded."""
+    # A library that prints must not mix its lines with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
@@ -69,6 +69,6 @@ def _single(contender: Contender, prompt: list[int], new_tokens: int) -> object:
     arrivals = [(at, tokens) for at, tokens in arrivals if tokens]
     (first_at, first), (last_at, _) = arrivals[0], arrivals[-1]
     tokens = [token for _, delivery in arrivals for token in delivery]
-    # One lump has no decode rate; the huge one that comes out is seen at a glance.
+    # If all tokens come at once there is no decode rate; the huge number that results is obvious.
     decode_tps = (len(tokens) - len(first)) / max(last_at - first_at, 1e-9)
     return {"ttft_s": first_at - start, "decode_tps": decode_tps, "tokens": [tokens]}

@@ -1,4 +1,4 @@
-"""What is measured: token-id prompts, greedy decoding, the end token ignored, the same for every contender.
+"""The workload, the same for every contender: prompts of token ids, decoded greedily, with the end token ignored.
 
 - single: one prompt of 128 tokens, 64 new. Time to first token is from the call to the first token's arrival; the
   decode rate is the tokens after the first delivery over the time after it.
@@ -13,7 +13,7 @@ from random import Random
 
 MODEL = "smollm2-135m-instruct"
 VOCABULARY = 49_152
-FIRST_ORDINARY = 17  # below it are the special tokens
+FIRST_ORDINARY = 17  # the ids below are special tokens
 
 NEW_TOKENS = 64
 SINGLE_LENGTH = 128
@@ -26,12 +26,12 @@ BATCH_LENGTHS = (
 
 
 def single_prompt(round_: int) -> list[int]:
-    """The prompt of one single-stream measurement."""
+    """Return the prompt of one single-stream measurement."""
     return _draw(f"single/{round_}", SINGLE_LENGTH)
 
 
 def batch_prompts(round_: int) -> list[list[int]]:
-    """The prompts of one batch measurement."""
+    """Return the prompts of one batch measurement."""
     return [_draw(f"batch/{round_}/{row}", length) for row, length in enumerate(BATCH_LENGTHS)]
 
 

@@ -1,4 +1,4 @@
-"""The browser that the tests drive: Debian's Chromium, in no window."""
+"""The browser that the tests drive: Debian's Chromium, without a window."""
 
 import os
 import shutil
@@ -24,15 +24,15 @@ FLAGS = (
 
 
 def installed() -> str | None:
-    """The path of a Chromium, if this machine has one."""
+    """Return the path of a Chromium, if this machine has one."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 def install() -> None:
-    """Have Chromium on this machine: installed with apt by root, else asked for.
+    """Install Chromium with apt if there is none and this is root.
 
     Raises:
-        SystemExit: there is none, and it cannot be installed from here; the message says what to do.
+        SystemExit: there is none and this is not root; the message says what to do.
     """
     if installed():
         return
@@ -50,10 +50,10 @@ def install() -> None:
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """Chromium, without a window.
+    """Start Chromium without a window.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: there is no Chromium.
     """
     path = installed()
     if path is None:

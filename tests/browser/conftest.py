@@ -20,19 +20,19 @@ SCREENSHOTS = Path(__file__).parent / "screenshots"
 
 
 class Opens(Protocol):
-    """Opens a notebook of these cells. The first one, which opens `session`, stands before them and has been run."""
+    """A function that opens a notebook of these cells, after a first cell that has opened `session`."""
 
     def __call__(self, *cells: str) -> AbstractContextManager[Notebook]: ...
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say where to look at what the tests saw."""
+    """Print where the pictures of the tests are."""
     terminalreporter.write_line(f"screenshots: {SCREENSHOTS}")
 
 
 @pytest.fixture(scope="session")
 def lab(shared_caches: dict[str, Path], prelude: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """The server; its kernels have the names of the prelude, and a cache that holds nothing but what tests share."""
+    """Start the server. Its kernels have the names of the prelude, and a cache with only what all tests share."""
     home, cache = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("cache")
     cache.chmod(0o700)
     for name, path in shared_caches.items():
@@ -44,7 +44,7 @@ def lab(shared_caches: dict[str, Path], prelude: str, tmp_path_factory: pytest.T
 
 @pytest.fixture(scope="session")
 def context() -> Iterator[BrowserContext]:
-    """What the pages share: the browser, and what it has fetched already."""
+    """Make what the pages share: the browser, and what it has fetched already."""
     SCREENSHOTS.mkdir(exist_ok=True)
     expect.set_options(timeout=LIMIT)
     with open_browser() as browser, browser.new_context(viewport=SIZE) as context:
@@ -54,7 +54,7 @@ def context() -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def opens(context: BrowserContext, lab: Lab, request: pytest.FixtureRequest) -> Opens:
-    """Opens notebooks of the test's own. As each is left, it is photographed, and nothing may have complained."""
+    """Open notebooks of the test's own. At the end, photograph each and check that nothing complained in it."""
 
     @contextmanager
     def opens(*cells: str) -> Iterator[Notebook]:

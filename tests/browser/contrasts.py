@@ -1,9 +1,9 @@
-"""Whether texts can be read on what is behind them."""
+"""A check that texts can be read on their background."""
 
 from playwright.sync_api import Locator
 
 READABLE = 4.5
-"""The least contrast of text to what is behind it, as the web's guidelines for accessibility have it."""
+"""The least contrast of text to its background that the Web Content Accessibility Guidelines allow."""
 
 CONTRASTS = """element => {
     const rgba = color => (color.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number).concat(1).slice(0, 4)
@@ -29,11 +29,11 @@ CONTRASTS = """element => {
     }
     return contrasts
 }"""
-"""Of each text that is to be seen in a cell's outputs: its contrast, and what it says."""
+"""Returns the contrast and the words of each text that can be seen in a cell's outputs."""
 
 
 def assert_contrasts(shown: Locator) -> None:
-    """There are texts in the outputs there, and none is too near in colour to what is behind it."""
+    """Check that there are texts in these outputs, and that each has enough contrast to its background."""
     contrasts = shown.evaluate(CONTRASTS)
     assert contrasts
     assert [(contrast, text) for contrast, text in contrasts if contrast < READABLE] == []

@@ -1,4 +1,4 @@
-"""A notebook in JupyterLab, as one who sits before it: clicks, keys, and what there is to see."""
+"""A notebook in JupyterLab, driven as a user drives it: by clicks and keys, and by what can be seen."""
 
 import re
 from collections.abc import Iterator
@@ -10,31 +10,31 @@ from playwright.sync_api import BrowserContext, Locator, Page, ViewportSize, exp
 from tests.browser.lab import Lab
 
 LIMIT = 60_000
-"""Milliseconds after which what does not come is a failure: far above what anything here takes."""
+"""How many milliseconds to wait for anything before the test fails: far more than anything here takes."""
 SIZE: ViewportSize = {"width": 1100, "height": 1400}
 ENDED = re.compile(r"^\[\d+\]:$")
 RUNNING = "[*]:"
 BROKEN = re.compile("Error displaying widget|Loading widget|Error rendering")
-"""What stands where an output could not be drawn."""
+"""The texts that JupyterLab shows if it cannot draw an output."""
 NUMBER = """([element, pattern, above]) => {
     const found = element.innerText.match(pattern)
     const number = found ? Number(found[1].replaceAll(",", "")) : -1
     return number > above ? number : false
 }"""
-"""The number that `Notebook.number` waits for, or false."""
+"""Returns the number that `Notebook.number` waits for, or false."""
 AT_REST = """
 .jp-cell-toolbar, .jp-Collapser, .jp-SideBar { visibility: hidden }
 .jp-Cell, .jp-Cell::before { border: none !important; box-shadow: none !important; outline: none !important }
 """
-"""Styles of pictures: without what JupyterLab draws around the cell that is selected."""
+"""The style of pictures. It hides what JupyterLab draws around the cell that is selected."""
 EDGE = 4
-"""Pixels at the right of the cells that are no part of them."""
+"""How many pixels at the right of the cells are no part of them."""
 AROUND = 200
-"""Pixels above and below the cells, more than JupyterLab has there."""
+"""Pixels above and below the cells: more than JupyterLab needs there."""
 
 
 def complaints_of(page: Page) -> list[str]:
-    """What the page's console tells of errors from now on."""
+    """Return a list that takes what the page's console says of errors from now on."""
     complaints: list[str] = []
     page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -46,8 +46,8 @@ class Notebook:
 
     Attributes:
         page: the page.
-        name: of its file.
-        complaints: what the page's console told of errors.
+        name: the name of its file.
+        complaints: what the page's console said of errors.
     """
 
     def __init__(self, page: Page, name: str):
@@ -56,45 +56,45 @@ class Notebook:
         self.complaints = complaints_of(page)
 
     def cell(self, place: int) -> Locator:
-        """The cell at this place, from 0."""
+        """Return the cell at this place, counted from 0."""
         return self.page.locator(".jp-Notebook .jp-CodeCell").nth(place)
 
     def output(self, place: int) -> Locator:
-        """All that a cell shows below its code."""
+        """Return everything that a cell shows below its code."""
         return self.cell(place).locator(".jp-OutputArea").first
 
     def prompt(self, place: int) -> Locator:
-        """The brackets before a cell's code."""
+        """Return the brackets before a cell's code."""
         return self.cell(place).locator(".jp-InputArea-prompt").first
 
     def ready(self) -> None:
         """Wait until the kernel is idle."""
-        # The toolbar's own mark says idle before there is a kernel, and what is run then is lost.
+        # The toolbar's own mark says idle before there is a kernel, and cells that are run then are lost.
         self.page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
 
     def start(self, place: int) -> Locator:
-        """Run a cell, without waiting for its end; its output."""
+        """Start a cell, and return its output without waiting for the cell's end."""
         before = self.prompt(place).inner_text()
         self.cell(place).locator(".cm-content").press("Control+Enter")
         expect(self.prompt(place)).not_to_have_text(before)
         return self.output(place)
 
     def end(self, place: int) -> Locator:
-        """Wait for the end of a cell that was started; its output."""
+        """Wait for the end of a cell that was started, and return its output."""
         expect(self.prompt(place)).to_have_text(ENDED)
         return self.output(place)
 
     def run(self, place: int) -> Locator:
-        """Run a cell to its end; its output."""
+        """Run a cell to its end, and return its output."""
         self.start(place)
         return self.end(place)
 
     def running(self, place: int) -> bool:
-        """Whether a cell has been started and has not ended."""
+        """Return whether a cell has been started and has not ended."""
         return bool(self.prompt(place).inner_text().strip() == RUNNING)
 
     def number(self, place: int, pattern: str, above: int = -1) -> int:
-        """Wait until a cell's output has a number in this place, and it is above another one.
+        """Wait until a cell's output has a number that matches the pattern and is larger than `above`.
 
         Args:
             pattern: a regular expression whose first group is the number, perhaps with commas.
@@ -104,7 +104,7 @@ class Notebook:
         return int(found.json_value())
 
     def warnings(self) -> list[str]:
-        """What was written to standard error, in all cells."""
+        """Return what all cells have written to standard error."""
         written = self.page.locator("[data-mime-type='application/vnd.jupyter.stderr']")
         # JupyterLab draws the errors that end cells in the same way.
         said: list[str] = written.filter(has_not_text="Traceback (most recent call last)").all_inner_texts()
@@ -121,36 +121,36 @@ class Notebook:
         self.page.get_by_role("menuitem", name="Clear Cell Output", exact=True).click()
 
     def use_theme(self, *, dark: bool) -> None:
-        """Have JupyterLab take its light or its dark theme, by what the browser says that the user likes."""
+        """Switch JupyterLab to its light or its dark theme, by the preference that the browser reports."""
         self.page.emulate_media(color_scheme="dark" if dark else "light")
         expect(self.page.locator("body")).to_have_attribute("data-jp-theme-light", "false" if dark else "true")
-        # Its splash takes itself away twice, and complains, if it is shown again while it fades.
+        # If its splash screen is shown again while it fades, it is removed twice, and the second time is an error.
         expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
 
     def save(self) -> None:
-        """Save it, and wait until the server has it."""
+        """Save the notebook, and wait until the server has it."""
         with self.page.expect_response(lambda reply: reply.request.method == "PUT" and "/api/contents/" in reply.url):
             self.page.locator(".jp-NotebookPanel-toolbar [data-command='docmanager:save']").click()
 
     def picture(self, path: Path) -> None:
-        """A screenshot of all cells, as PNG."""
+        """Write a screenshot of all cells as PNG."""
         cells = self.page.locator(".jp-WindowedPanel-viewport")
         height = self.page.locator(".jp-WindowedPanel-outer").evaluate("element => element.scrollHeight")
         size = self.page.viewport_size or SIZE
         self.page.set_viewport_size({"width": size["width"], "height": AROUND + height})
         box = cells.bounding_box()
         assert box is not None
-        # Right of the cells is the edge of what has room for a scroll bar.
+        # Right of the cells is the edge of the area for a scroll bar.
         self.page.screenshot(path=path, style=AT_REST, clip={**box, "width": box["width"] - EDGE})
         self.page.set_viewport_size(size)
 
 
 @contextmanager
 def open_notebook(context: BrowserContext, lab: Lab, name: str) -> Iterator[Notebook]:
-    """A notebook of the server's, in a page of its own, once its kernel is ready.
+    """Open a notebook of the server in a page of its own, and wait until its kernel is ready.
 
     Args:
-        name: of a file in the server's folder.
+        name: the name of a file in the server's folder.
     """
     lab.start_kernel(name)
     page = context.new_page()

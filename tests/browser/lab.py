@@ -1,4 +1,4 @@
-"""A JupyterLab server of the tests' own: no setting, extension or notebook of the user's is read or written."""
+"""A JupyterLab server of the tests' own. It neither reads nor writes the user's settings, extensions or notebooks."""
 
 import json
 import re
@@ -19,7 +19,7 @@ SETTINGS = {
     # The browser says whether pages are light or dark, and JupyterLab follows it.
     "apputils-extension/themes": {"adaptive-theme": True},
     "docmanager-extension/plugin": {"autosave": False},
-    # All cells are in the page, wherever it is scrolled to.
+    # All cells are part of the page, wherever it is scrolled to.
     "notebook-extension/tracker": {"windowingMode": "none"},
 }
 OPTIONS = (
@@ -33,16 +33,16 @@ OPTIONS = (
 )
 READY = re.compile(r"http://127\.0\.0\.1:(\d+)/lab\?token=")
 LOOKED_SECONDS = 0.05
-"""How often to look whether the server has started."""
+"""How long to wait between two looks whether the server has started."""
 LAST_SECONDS = 20
-"""Seconds after which a server that was told to stop is killed."""
+"""How many seconds a server has to stop before it is killed."""
 
 
 class Lab:
     """A running server.
 
     Args:
-        port, token: where it listens, and what it lets in.
+        port, token: the port where it listens, and the token that it asks for.
         root: the folder of its notebooks.
     """
 
@@ -52,7 +52,7 @@ class Lab:
         self._root = root
 
     def write(self, name: str, cells: Sequence[str]) -> None:
-        """Put a notebook with these cells of code, which have not been run, into its folder."""
+        """Write a notebook with these cells of code into the folder. None of them has been run."""
         blank: dict[str, object] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
         made = {
             "cells": [blank | {"id": f"cell-{place}", "source": cell} for place, cell in enumerate(cells)],
@@ -63,28 +63,28 @@ class Lab:
         self.put(name, json.dumps(made))
 
     def put(self, name: str, notebook: str) -> None:
-        """Put the file of a notebook into its folder. Outputs that JupyterLab has not seen made, it does not trust."""
+        """Write a notebook's file into the folder. JupyterLab does not trust outputs that it has not seen made."""
         (self._root / name).write_text(notebook, encoding="utf-8")
 
     def start_kernel(self, name: str) -> None:
-        """Start the kernel of a notebook, which it has when it is opened."""
+        """Start the kernel that a notebook will have when it is opened."""
         self._ask("POST", "sessions", {"path": name, "name": name, "type": "notebook", "kernel": KERNEL})
 
     def read(self, name: str) -> str:
-        """The file of a notebook, as it was last saved."""
+        """Return the file of a notebook, as it was last saved."""
         return (self._root / name).read_text(encoding="utf-8")
 
     def address(self, name: str) -> str:
-        """The page of a notebook alone. Each name is a workspace of its own, so no other notebook opens with it."""
+        """Return the address of a notebook's page. Each name has its own workspace, so no other one opens there."""
         return f"http://127.0.0.1:{self._port}/doc/workspaces/{quote(Path(name).stem)}/tree/{quote(name)}?token={self._token}"
 
     def end_kernels(self) -> None:
-        """End all kernels, as one who is done with their notebooks."""
+        """End all kernels, as a user does who is done with their notebooks."""
         for session in self._ask("GET", "sessions"):
             self._ask("DELETE", f"sessions/{session['id']}")
 
     def _ask(self, method: str, path: str, told: object = None) -> Any:
-        """Have the server's REST API do something; what it answers."""
+        """Ask the server's REST API for something, and return its answer."""
         asked = Request(
             f"http://127.0.0.1:{self._port}/api/{path}",
             data=None if told is None else json.dumps(told).encode(),
@@ -97,15 +97,15 @@ class Lab:
 
 @contextmanager
 def open_lab(home: Path, environment: Mapping[str, str], startup: str = "") -> Iterator[Lab]:
-    """A fresh server, whose kernels run on this Python; all that it writes is in `home`.
+    """Start a server whose kernels run on this Python. It writes only into `home`.
 
     Args:
         home: an empty folder.
-        environment: variables of the server and its kernels.
+        environment: the environment variables of the server and its kernels.
         startup: code that each kernel runs before the first cell.
 
     Raises:
-        RuntimeError: it did not start; the message is what it said.
+        RuntimeError: the server did not start; the message has its log.
     """
     root, settings = home / "notebooks", home / "settings"
     root.mkdir()
@@ -140,7 +140,7 @@ def open_lab(home: Path, environment: Mapping[str, str], startup: str = "") -> I
         try:
             yield Lab(_port(server, log), token, root)
         finally:
-            server.terminate()  # ends its kernels too
+            server.terminate()  # this ends its kernels too
             try:
                 server.wait(LAST_SECONDS)
             except subprocess.TimeoutExpired:
@@ -148,7 +148,7 @@ def open_lab(home: Path, environment: Mapping[str, str], startup: str = "") -> I
 
 
 def _port(server: subprocess.Popen[bytes], log: Path) -> int:
-    """Where it listens, as soon as it does, which is a moment after it says so."""
+    """Wait until the server listens, which is a moment after it says so, and return its port."""
     while server.poll() is None:
         if found := READY.search(log.read_text(errors="replace")):
             port = int(found[1])

@@ -1,4 +1,4 @@
-"""Makes the picture of the README: a notebook in JupyterLab, in the middle of an answer."""
+"""Take the picture of the README: a notebook in JupyterLab, in the middle of an answer."""
 
 import sys
 import tempfile
@@ -14,12 +14,12 @@ from tests.notebook.kernels import CURRENT, environment
 
 PICTURE = Path(__file__).parents[2] / "tutorials" / "rekindle.png"
 LARGEST = 300_000
-"""Bytes: everybody who clones the repository gets them."""
+"""The most bytes of the picture, because everybody who clones the repository downloads it."""
 SIZE: ViewportSize = {"width": 920, "height": 1200}
 DENSITY = 1.5
-"""Pixels of the picture for one of the page, so that text is sharp on most screens."""
+"""How many pixels of the picture stand for one of the page, so that text is sharp on most screens."""
 TOKENS = 45
-"""What has come of the answer that is under way."""
+"""How many tokens of the running answer are there when the picture is taken."""
 CELLS = (
     'import rekindle\n\nsession = await rekindle.open("smollm2-135m-instruct", progress=False)\nsession.dashboard()',
     'await session.generate("The three primary colours are", max_tokens=24, logprobs=3)',
@@ -33,7 +33,7 @@ CELLS = (
 
 
 def take(path: Path) -> None:
-    """Take it; the last cell is still running."""
+    """Take the picture while the last cell is still running."""
     expect.set_options(timeout=10 * LIMIT)  # its programs may have to be compiled
     with tempfile.TemporaryDirectory() as directory:
         home, cache = Path(directory) / "home", Path(directory) / "cache"

@@ -21,13 +21,13 @@ from tests.engine.restart_child import SETTINGS, asked
 
 LATE_SECONDS = 5.0
 STEPS = 200
-"""Of the computation that is under way while the process ends: about a second on two cores."""
+"""The steps of the computation that runs while the process ends: about a second on two cores."""
 
 LAZY = SettingsOptions(precompile="lazy", restore="off")
 
 
 class Late:
-    """Deleted when the interpreter has ended: gives threads that live on the time to come back into it."""
+    """An object that is deleted when the interpreter has ended, and then gives threads time to come back into it."""
 
     def __init__(self) -> None:
         ours = ("rekindle-", "AnyIO")
@@ -39,7 +39,7 @@ class Late:
 
 
 class Slow:
-    """A settler that first has XLA compute for about a second, in a worker thread."""
+    """A settler that first lets XLA compute for about a second, in a worker thread."""
 
     def __init__(self, settler: Actor):
         self._settler = settler
@@ -48,7 +48,7 @@ class Slow:
         self._program = program.lower(jnp.ones((512, 512))).compile()
 
     async def handle(self, message: Message) -> Iterable[Message]:
-        """As the settler that it has."""
+        """See `Settler.handle`."""
         await to_thread.run_sync(self._compute, abandon_on_cancel=True)
         return await answers(self._settler, message)
 
@@ -58,7 +58,7 @@ class Slow:
 
 
 def busy(model: Path) -> rekindle.Session:
-    """A session whose engine waits for XLA just now."""
+    """Open a session whose engine is waiting for XLA."""
     slow: list[Slow] = []
 
     def compose(actors: Actors) -> Actors:
@@ -72,7 +72,7 @@ def busy(model: Path) -> rekindle.Session:
 
 
 def too_late(session: rekindle.Session, model: Path) -> None:
-    """What takes the whole interpreter, once that has begun to end: says how each fails, and why."""
+    """Try what needs the whole interpreter once that has begun to end; print how and why each attempt fails."""
     threading.main_thread().join()
     calls: dict[str, Callable[[], object]] = {
         "open": lambda: rekindle.open_sync(model, progress=False, **SETTINGS),

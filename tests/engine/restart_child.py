@@ -1,4 +1,4 @@
-"""Sessions that are restarted, and what other processes do with them; as a script, one that ends while it reads."""
+"""Sessions that are restarted, and what other processes do with them. The script ends while it reads a store."""
 
 import json
 import os
@@ -27,9 +27,9 @@ from tests.compilations import COMPILED, listen
 PAGE = 16
 PAGES = 4
 CACHED = PAGES * PAGE
-"""Tokens of a prompt that lie in whole pages."""
+"""How many tokens of a prompt lie in whole pages."""
 NEW = 8
-"""Tokens of an answer; too few for another whole page."""
+"""How many tokens an answer has: too few for another whole page."""
 PROGRAMS = 6
 SETTINGS: SettingsOptions = {
     "page_size": PAGE,
@@ -40,23 +40,23 @@ SETTINGS: SettingsOptions = {
     "prefill_buckets": (64,),
     "decode_buckets": (2,),
 }
-"""One prefill and one decode bucket: with the four programs beside them, `PROGRAMS` in all."""
+"""Settings with one prefill and one decode bucket. With four other programs, these are `PROGRAMS`."""
 
 
 def asked(number: int, **options: Any) -> dict[str, Any]:
-    """A request of a prompt that no other number begins like: greedy for even ones, by a seed for odd ones."""
+    """Make a request whose prompt begins like no other number's. Even numbers are greedy, odd ones have a seed."""
     prompt = np.random.default_rng(number).integers(3, 512, CACHED + 5).tolist()
     drawn = {"temperature": 0.9, "top_p": 0.95, "seed": number} if number % 2 else {}
     return {"token_ids": prompt, "max_tokens": NEW, "ignore_eos": True, **drawn, **options}
 
 
 def open_session(model: Path, **settings: Unpack[SettingsOptions]) -> rekindle.Session:
-    """With `SETTINGS` where none are given."""
+    """Open a session with `SETTINGS`, but for the settings that are given."""
     return rekindle.open_sync(model, progress=False, **(SETTINGS | settings))
 
 
 def start(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, Connection]:
-    """Run a function of this file in a fresh process, which tells us what it does until it ends."""
+    """Run a function of this file in a fresh process, which reports what it does until it ends."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["rekindle.session.session", "orbax.checkpoint"])
     ours, theirs = Pipe(duplex=False)
@@ -67,7 +67,7 @@ def start(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, C
 
 
 def told(connection: Connection) -> Iterator[Any]:
-    """What a process says until it ends."""
+    """Yield what a process reports until it ends."""
     while True:
         try:
             yield connection.recv()
@@ -76,7 +76,7 @@ def told(connection: Connection) -> Iterator[Any]:
 
 
 def serve(cache: Path, model: Path, numbers: list[int], tell: Connection) -> None:
-    """Open, answer, and wait until all is stored; tell once how it was."""
+    """Open, answer, and wait until everything is stored; report once."""
     _use(cache)
     compilations = listen()
     with warnings.catch_warnings(record=True, action="always") as warned, open_session(model) as session:
@@ -98,7 +98,7 @@ def serve(cache: Path, model: Path, numbers: list[int], tell: Connection) -> Non
 
 
 def serve_until_killed(cache: Path, model: Path, first: int, tell: Connection) -> None:
-    """Open, answer, save, and so on with the next number; tell of every step when it is done."""
+    """Open, answer and save, then go on with the next number; report every step when it is done."""
     _use(cache)
     warnings.simplefilter("error")
     tell.send("began")
@@ -113,13 +113,13 @@ def serve_until_killed(cache: Path, model: Path, first: int, tell: Connection) -
 
 def _use(cache: Path) -> None:
     os.environ["REKINDLE_CACHE"] = str(cache)
-    jax.config.update("jax_numpy_dtype_promotion", "strict")  # as conftest.py does, and the programs' key knows it
+    jax.config.update("jax_numpy_dtype_promotion", "strict")  # as in conftest.py; it is part of the key
 
 
 def end_while_reading(model: Path) -> None:
-    """End without closing, when the stores are just going to be read: programs in the background, pages for a request.
+    """End without closing while programs and pages are about to be read, in the background and for a request.
 
-    The interpreter ends executors first, and waits for threads then.
+    The interpreter first ends executors, and then waits for threads.
     """
     ending, reading = threading.Event(), threading.Event()
     load, read = ProgramStore.load, SnapshotStore.read
@@ -138,7 +138,7 @@ def end_while_reading(model: Path) -> None:
     session = open_session(model)
     session.submit(**asked(0))
     assert reading.wait(60)
-    sys.setswitchinterval(2)  # no other thread runs before this one waits for it
+    sys.setswitchinterval(2)  # so no other thread runs before this one waits for it
     ending.set()
 
 

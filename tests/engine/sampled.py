@@ -1,4 +1,4 @@
-"""Sampling parameters of requests whose tokens are compared, wherever they come from."""
+"""Sampling parameters of the requests whose tokens are compared."""
 
 from typing import Any
 

@@ -99,11 +99,11 @@ def test_11_importing_changes_nothing_and_loads_nothing_heavy() -> None:
 
 def test_19_keys_of_prefixes_are_the_same_in_every_process() -> None:
     """Tokens as bytes, where Python's `hash` would be salted."""
-    code = "from rekindle.scheduler.cache.tree import PrefixTree; print(PrefixTree(4).key_of([1, 2, 3, 400]).hex())"
+    code = "from rekindle.scheduler.cache.tree import PrefixTree; print(PrefixTree(4).next_page('', [1, 2, 3, 400]))"
     keys = {
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
         ).stdout
         for seed in ("1", "2")
     }
-    assert keys == {"01000000020000000300000090010000\n"}
+    assert keys == {f"{('', bytes.fromhex('01000000020000000300000090010000'))}\n"}

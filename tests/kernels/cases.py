@@ -1,4 +1,4 @@
-"""Ragged inputs of the operations, in numbers that the reference and every implementation are given alike."""
+"""Ragged inputs of the operations. The reference and every implementation get the same numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ HEAD_DIMS = (64, 80, 96, 128, 256)
 HEADS = (
     (64, "float32"), (64, "bfloat16"), (80, "bfloat16"), (96, "float32"), (128, "bfloat16"), (256, "bfloat16"),
 )  # fmt: skip
-"""Each head_dim, and each dtype of a narrow and of a wide one; the property tests draw the others."""
+"""Each head_dim, and each dtype for a narrow and for a wide one. The property tests draw the others."""
 PAGE_SIZES = (16, 32, 64, 128)
 BLOCK_TOKENS = 16
 Floats = NDArray[np.float64]
@@ -27,7 +27,7 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Shape:
-    """What an attention call is like, but for who sees how much."""
+    """The sizes and options of an attention call, without how much each query sees."""
 
     kv_heads: int = 2
     group: int = 2
@@ -45,18 +45,18 @@ class Shape:
 
     @property
     def longest(self) -> int:
-        """Tokens that a page table's row has room for."""
+        """How many tokens a row of the page table has room for."""
         return self.page_size * self.pages_per_sequence
 
     def pool(self, sequences: int) -> tuple[int, ...]:
-        """The shape of a pool with a page for each place of each page table, the null page, and one that is unused."""
+        """Return the shape of a pool: a page for each place of each page table, the null page, and one unused page."""
         pages = 2 + sequences * self.pages_per_sequence
         return (pages, 2, self.kv_heads, self.page_size, self.head_dim)
 
 
 @st.composite
 def shapes(draw: st.DrawFn) -> Shape:
-    """Any shape that a model may have, and small."""
+    """Draw any shape that a model may have, but small."""
     return Shape(
         kv_heads=draw(st.sampled_from([1, 2, 3])),
         group=draw(st.sampled_from([1, 2, 3, 4, 7])),
@@ -71,26 +71,26 @@ def shapes(draw: st.DrawFn) -> Shape:
 
 
 def rounded(numbers: Floats, dtype: str) -> Floats:
-    """What is left of numbers in a dtype, so that the reference is given the same."""
+    """Round numbers to a dtype, so that the reference gets the same ones."""
     return np.asarray(jnp.asarray(numbers, jnp.float32).astype(dtype), np.float64)
 
 
 def stored(numbers: Floats, dtype: str, implementation: Implementation) -> jax.Array:
-    """A pool of these numbers, where an implementation stores them in their own shape."""
+    """Make a pool of these numbers, for implementations that store them in their own shape."""
     pool = jax.eval_shape(lambda: api.empty(numbers.shape, jnp.dtype(dtype), implementation=implementation))
     return jax.lax.bitcast_convert_type(jnp.asarray(numbers, jnp.float32).astype(dtype), pool.dtype)
 
 
 def loaded(pages: jax.Array, dtype: str) -> NDArray[np.float32]:
-    """The numbers in what `stored` gave."""
+    """Return the numbers of a pool that `stored` made."""
     return np.asarray(jax.lax.bitcast_convert_type(pages, jnp.dtype(dtype)), np.float32)
 
 
 class Contexts:
-    """Page tables over a pool in which all that no query sees is NaN.
+    """Page tables over a pool in which everything that no query sees is NaN.
 
     Args:
-        shape: of the call.
+        shape: the shape of the call.
         seen: (sequences, 2) the positions `[first, last)` of each sequence that some query sees.
 
     Attributes:
@@ -113,23 +113,23 @@ class Contexts:
 
 
 def queries(shape: Shape, *leading: int) -> Floats:
-    """(leading, heads, head_dim) random numbers."""
+    """Draw random queries (leading, heads, head_dim)."""
     rng = np.random.default_rng(shape.seed + 1)
     return rounded(rng.standard_normal((*leading, shape.heads, shape.head_dim)), shape.dtype)
 
 
 def scale_of(shape: Shape) -> float:
-    """A power of two: multiplying queries by it loses nothing in any dtype."""
+    """Return a power of two, so that multiplying queries by it loses nothing in any dtype."""
     return float(2.0 ** -round(np.log2(shape.head_dim) / 2))
 
 
 def expected_rows(shape: Shape, q: Floats, contexts: Contexts, visible: Ints) -> Floats:
-    """`attend_rows` by its definition in float64."""
+    """Compute `attend_rows` by its definition in float64."""
     return _in_float64(reference.attend_rows, shape, q, contexts.numbers, contexts.table, visible)
 
 
 def expected_blocks(shape: Shape, q: Floats, contexts: Contexts, owners: Ints, starts: Ints) -> Floats:
-    """`attend_blocks` by its definition in float64."""
+    """Compute `attend_blocks` by its definition in float64."""
     return _in_float64(reference.attend_blocks, shape, q, contexts.numbers, contexts.table, owners, starts)
 
 
@@ -140,7 +140,7 @@ def _in_float64(attend: Callable[..., jax.Array], shape: Shape, *arrays: Floats 
 
 
 def assert_close(actual: jax.Array, expected: Floats, dtype: str) -> None:
-    """Equal within the dtype's tolerance of the largest number, and float32."""
+    """Check that the result is float32 and equal within the dtype's tolerance of the largest number."""
     assert actual.dtype == jnp.float32
     assert expected.dtype == np.float64
     largest = np.abs(expected).max(initial=1e-30)

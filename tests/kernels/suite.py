@@ -1,4 +1,4 @@
-"""What holds for every implementation: a file subclasses `Suite` once for each, and names it."""
+"""The tests that every implementation must pass. A test file subclasses `Suite` once for each of them."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -41,24 +41,24 @@ lengths = st.one_of(st.sampled_from([0, 1, 16, 128]), st.integers(0, 640))
 
 
 class Suite:
-    """The cases. What an implementation says it does not serve is skipped, and must be refused.
+    """The tests of one implementation. What it says that it does not serve is skipped, and must be refused.
 
     Attributes:
-        implementation: its name.
+        implementation: the name of the implementation.
     """
 
     implementation: Implementation
 
     def running(self) -> AbstractContextManager[object]:
-        """Wraps every call of an operation; the place to turn an interpreter on."""
+        """Return a context for every call of an operation; a subclass turns its interpreter on here."""
         return nullcontext()
 
     def stored(self, numbers: Floats, dtype: str) -> jax.Array:
-        """A pool of these numbers, as the implementation stores it: here in their own shape."""
+        """Make a pool of these numbers as the implementation stores it: here in their own shape."""
         return stored(numbers, dtype, self.implementation)
 
     def loaded(self, pages: jax.Array, dtype: str, head_dim: int) -> NDArray[np.float32]:
-        """The numbers in a stored pool."""
+        """Return the numbers of a stored pool."""
         return loaded(pages, dtype)
 
     # Helpers
@@ -68,7 +68,7 @@ class Suite:
             pytest.skip(reason)
 
     def check_rows(self, shape: Shape, visible: list[int]) -> None:
-        """Decode rows that see as many positions as `visible` says."""
+        """Check decode rows that see as many positions as `visible` says."""
         window = shape.longest if shape.window is None else shape.window
         contexts = Contexts(shape, [(max(0, last - window), last) for last in visible])
         q, last = queries(shape, len(visible)), np.asarray(visible, np.int32)
@@ -84,7 +84,7 @@ class Suite:
         assert not np.asarray(actual)[last == 0].any(), "a row that sees nothing gives zeros"
 
     def check_blocks(self, shape: Shape, chunks: list[tuple[int, int]], padding: int) -> None:
-        """Chunks of one sequence each, as (first block, blocks), then blocks that see nothing."""
+        """Check chunks of one sequence each, as (first block, blocks), followed by blocks that see nothing."""
         window = shape.longest if shape.window is None else shape.window
         seen = [(max(0, first * BLOCK_TOKENS + 1 - window), (first + count) * BLOCK_TOKENS) for first, count in chunks]
         contexts = Contexts(shape, seen)
@@ -105,7 +105,7 @@ class Suite:
         assert not np.asarray(actual)[block_start < 0].any(), "a block that sees nothing gives zeros"
 
     def check_write(self, shape: Shape, tokens: int, places: list[tuple[int, int]]) -> None:
-        """Blocks of `tokens` into (page, place in the page) each; what was there before is NaN."""
+        """Check writing blocks of `tokens` to (page, place in the page) each; before, there was NaN."""
         before = np.full(shape.pool(2), np.nan)
         kv = np.random.default_rng(shape.seed).standard_normal((len(places), 2, shape.kv_heads, tokens, shape.head_dim))
         ids, offsets = np.asarray(places, np.int32).T * np.asarray([[1], [tokens]], np.int32)
@@ -232,7 +232,7 @@ class Suite:
         self.check_write(shape, tokens, [(2, 0), (7, page_size // tokens - 1)])
 
     def test_of_several_blocks_for_one_place_one_is_kept(self) -> None:
-        """Padding writes to the null page, wherever it likes."""
+        """Test this because padding may write anywhere in the null page."""
         shape = Shape(dtype="bfloat16")
         self.skip_unserved(shape)
         kv = np.random.default_rng(0).standard_normal((4, 2, shape.kv_heads, 1, shape.head_dim))
@@ -281,6 +281,6 @@ class Suite:
 
 
 def _fitting(shape: Shape, chunks: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Chunks cut to what a page table has room for."""
+    """Cut chunks to what a page table has room for."""
     room = shape.longest // BLOCK_TOKENS
     return [(first % room, min(count, room - first % room)) for first, count in chunks]

@@ -1,4 +1,4 @@
-"""TPUs that are not there: the real compiler, asked for a topology by name."""
+"""TPUs that are not there: the real compiler compiles for a topology that is given by name."""
 
 import os
 from typing import Final
@@ -9,9 +9,9 @@ from jax.experimental import topologies
 
 V5E, V6E, V5P = "v5e:2x2", "v6e:2x2", "v5p:2x2x1"
 KINDS: Final = {V5E: "TPU v5 lite", V6E: "TPU v6 lite", V5P: "TPU v5"}
-"""What a device of each calls its kind."""
+"""The kind that a device of each topology reports."""
 
-# libtpu would look for a TPU, ask the network for its name, and let one process at a time in. None is needed here.
+# libtpu would look for a TPU, ask the network for its name, and admit one process at a time. All this is not needed.
 ENVIRONMENT: Final = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -21,7 +21,7 @@ ENVIRONMENT: Final = {
 
 
 def chip(topology: str) -> jax.sharding.Sharding:
-    """One chip of a topology; skips the test where there is no compiler for it."""
+    """Return one chip of a topology; skip the test if there is no compiler for it."""
     pytest.importorskip("libtpu", reason="libtpu, the TPU compiler, is not installed: pip install libtpu")
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

@@ -20,7 +20,7 @@ SETTINGS = {
     "prefill_buckets": [32],
     "decode_buckets": [2],
 }
-"""Few programs, for they cost seconds each, and a context so long that a request can take a minute."""
+"""Settings with few programs, because each costs seconds, and a context so long that a request can take a minute."""
 
 PRELUDE = """
 import asyncio, json, threading, time
@@ -51,7 +51,7 @@ def generating():
 
 @pytest.fixture(scope="session")
 def tiny_model(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The weights of llama-tied with words `w3` to `w511` as its vocabulary, and room for long requests."""
+    """Make a model of llama-tied's weights whose vocabulary has the words `w3` to `w511`, with a long context."""
     directory = tmp_path_factory.mktemp("models") / "tiny"
     shutil.copytree(families / "llama-tied", directory, copy_function=shutil.copyfile)
     config = directory / "config.json"
@@ -66,7 +66,7 @@ def tiny_model(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="session")
 def prelude(tiny_model: Path, families: Path) -> str:
-    """The first cell of every notebook: names for what the later ones need."""
+    """Return the first cell of every notebook, which names what later cells need."""
     golden = np.load(families / "llama-tied" / "golden.npz")
     prompt, new = golden["greedy_prompt"].tolist(), golden["greedy_new"].tolist()
     return PRELUDE.format(settings=SETTINGS, prompt=prompt, golden=new, model=repr(str(tiny_model)))
@@ -80,7 +80,7 @@ def kernel(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def fresh(kernel: str, prelude: str, tmp_path: Path) -> Iterator[Notebook]:
-    """A kernel of the test's own."""
+    """Start a kernel of the test's own."""
     with open_notebook(tmp_path / "kernel.log", COMMAND, environment(kernel, tmp_path / "ipython")) as notebook:
         notebook.run(prelude)
         yield notebook
@@ -88,7 +88,7 @@ def fresh(kernel: str, prelude: str, tmp_path: Path) -> Iterator[Notebook]:
 
 @pytest.fixture(scope="session")
 def notebook(kernel: str, prelude: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    """A kernel whose first cells opened `session`; every test leaves it idle."""
+    """Start a kernel whose first cells open `session`; every test leaves it idle."""
     home = tmp_path_factory.mktemp("notebook")
     with open_notebook(home / "kernel.log", COMMAND, environment(kernel, home / "ipython")) as notebook:
         notebook.run(prelude)

@@ -1,4 +1,4 @@
-"""A real Jupyter kernel and what its cells say, driven the way a notebook's front end drives it."""
+"""A real Jupyter kernel and what its cells say, driven as a front end drives it."""
 
 import queue
 import time
@@ -12,9 +12,9 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 SILENCE = 60
-"""Seconds after which a kernel that says nothing is a failure: far above what any cell here takes."""
+"""How many seconds a kernel may be silent before the test fails: far more than any cell here takes."""
 DEAF = 10
-"""Seconds after which a kernel that does not answer an interrupt is a failure."""
+"""How many seconds a kernel has to answer an interrupt before the test fails."""
 
 
 @dataclass
@@ -22,10 +22,10 @@ class Cell:
     """One executed cell.
 
     Attributes:
-        stdout, stderr: all that it printed.
+        stdout, stderr: everything that it printed.
         displays: how many things it displayed, its value and widgets included.
         error: the name of the exception that ended it, or "".
-        traceback: of that exception.
+        traceback: the traceback of that exception.
     """
 
     stdout: str = ""
@@ -42,7 +42,7 @@ class Running:
         self._notebook = notebook
         self._cell = Cell()
         self._idle = False
-        # A cell that follows an interrupted one at once would otherwise be dropped with it.
+        # Otherwise a cell that follows an interrupted one at once would be dropped with it.
         self._id = notebook.client.execute(code, stop_on_error=False)
 
     def wait_for(self, text: str) -> None:
@@ -55,7 +55,7 @@ class Running:
         """Interrupt the kernel as the stop button does, and wait for the end of the cell.
 
         Returns:
-            the cell; and when the interrupt was sent and answered, on the clock of `time.monotonic`, which all
+            The cell, and when the interrupt was sent and answered, on the clock of `time.monotonic`, which all
             processes share.
         """
         sent = time.monotonic()
@@ -105,8 +105,8 @@ class Notebook:
     """A running kernel and its front end.
 
     Attributes:
-        heard: all that was said, in order, whichever cell it belongs to.
-        stray: what was said outside of the cell that was being read, such as a late print of an earlier one.
+        heard: all messages, in order, whichever cell they belong to.
+        stray: the messages that do not belong to the cell that was being read, such as a late print of an earlier one.
     """
 
     def __init__(self, manager: KernelManager, client: BlockingKernelClient, log: Path):
@@ -124,10 +124,10 @@ class Notebook:
         return provisioner.process
 
     def restart(self) -> tuple[float, int]:
-        """Restart the kernel as a front end does: politely, and after 2.5 s by force.
+        """Restart the kernel as a front end does: by a request, and after 2.5 s by force.
 
         Returns:
-            the seconds until the old process was gone and the new one started; and the old one's exit status.
+            The seconds until the old process was gone and the new one had started, and the old one's exit status.
         """
         process, start = self.process, time.monotonic()
         self.manager.restart_kernel()
@@ -136,20 +136,20 @@ class Notebook:
         return seconds, process.wait()
 
     def kill(self) -> None:
-        """Kill the kernel where it is, as a system without memory does, and start another one in its place."""
+        """Kill the kernel at once, as a system without memory does, and start another one."""
         self.process.kill()
         self.process.wait()
         self.manager.restart_kernel(now=True)
         self.client.wait_for_ready(timeout=SILENCE)
 
     def shutdown(self) -> tuple[float, int]:
-        """Shut the kernel down in the same way; the seconds until it was gone, and its exit status."""
+        """Shut the kernel down in the same way; return the seconds until it was gone, and its exit status."""
         process, start = self.process, time.monotonic()
         self.manager.shutdown_kernel()
         return time.monotonic() - start, process.wait()
 
     def hear(self, timeout: float) -> dict[str, Any]:
-        """The next thing that is said; raises `queue.Empty` after so many seconds of silence."""
+        """Return the kernel's next message; raise `queue.Empty` after so many seconds of silence."""
         message: dict[str, Any] = self.client.get_iopub_msg(timeout=timeout)
         self.heard.append(message)
         return message
@@ -159,10 +159,10 @@ class Notebook:
         return Running(self, code)
 
     def run(self, code: str) -> str:
-        """Execute a cell that must end without an error and without a word on stderr.
+        """Execute a cell that must end without an error and write nothing to stderr.
 
         Returns:
-            what it printed.
+            What it printed.
         """
         cell = self.start(code).end()
         assert not cell.error, cell.traceback
@@ -170,8 +170,8 @@ class Notebook:
         return cell.stdout
 
     def said_elsewhere(self) -> str:
-        """What was said outside of cells: in the kernel's log, and late words of earlier cells."""
-        self.run("import gc; gc.collect()")  # what was never awaited or retrieved is complained of when it is dropped
+        """Return what was said outside of cells: in the kernel's log, and late by earlier cells."""
+        self.run("import gc; gc.collect()")  # Python warns of what was never awaited when it is dropped
         while True:
             try:
                 self.stray.append(self.hear(0.5))
@@ -181,19 +181,19 @@ class Notebook:
         return self.log() + "".join(late)
 
     def log(self) -> str:
-        """What the process wrote, without what it writes at every start."""
+        """Return what the process wrote, without what it writes at every start."""
         text = self._log.read_text(errors="replace")
         return text.replace(self._greeting, "") if self._greeting else text
 
 
 @contextmanager
 def open_notebook(log: Path, command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Notebook]:
-    """A fresh kernel, killed at the end if it still lives.
+    """Start a fresh kernel, and kill it at the end if it is still there.
 
     Args:
-        log: takes what the process writes past the notebook.
-        command: starts the kernel; `{connection_file}` stands for the file that tells it its ports.
-        environment: of the process.
+        log: the file for what the process does not write to the notebook.
+        command: starts the kernel; `{connection_file}` stands for the file that names its ports.
+        environment: the environment variables of the process.
     """
     manager = KernelManager()
     assert manager.kernel_spec is not None

@@ -20,7 +20,7 @@ COLAB_PINS = (
     "ipython==7.34.0",
     "ipywidgets==7.7.1",
     "jupyter_client==7.4.9",
-    # What those need and newer ones do not; everything else is shared with the installed kernel.
+    # What the older kernel needs and the newer one does not. All other packages are those of the installed kernel.
     "backcall==0.2.0",
     "decorator==4.4.2",
     "entrypoints==0.4",
@@ -33,22 +33,22 @@ COMMAND = (sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "
 
 
 def environment(kernel: str, home: Path) -> Mapping[str, str]:
-    """The environment variables of a kernel's process.
+    """Return the environment variables of a kernel's process.
 
     Args:
         kernel: CURRENT or COLAB.
-        home: takes IPython's profile and history, so that the user's own startup files do not run.
+        home: the place of IPython's profile and history, so that the user's own startup files do not run.
     """
     roots = [Path(package.__file__ or "").parents[1] for package in (rekindle, rekindle_kernels)]
     overlay = [_colab_packages()] if kernel == COLAB else []
     paths = [*map(str, overlay + roots), *filter(None, [os.environ.get("PYTHONPATH")])]
     ours = {"PYTHONPATH": os.pathsep.join(paths), "IPYTHONDIR": str(home)}
-    # Under pytest's own variables, ipykernel does not capture what is written past Python.
+    # If pytest's variables are set, ipykernel does not capture what is not written by Python.
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | ours
 
 
 def _colab_packages() -> Path:
-    """The pinned packages alone, to be put in front of the installed ones; fetched once per machine."""
+    """Fetch the pinned packages, once per machine, into a directory that goes before the installed packages."""
     version = ".".join(map(str, sys.version_info[:2]))
     key = hashlib.sha256("\n".join((*COLAB_PINS, version)).encode()).hexdigest()[:16]
     parent = cache_dir("tests")
@@ -60,7 +60,7 @@ def _colab_packages() -> Path:
             subprocess.run([*pip, "--no-deps", "--target", str(partial), *COLAB_PINS], check=True)
             partial.rename(target)
         except OSError:
-            if not target.is_dir():  # or another run was faster
+            if not target.is_dir():  # otherwise another run was faster
                 raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a front end makes of what a kernel says: outputs by cell, widgets, and clicks on them."""
+"""A front end's view of a kernel: outputs by cell, widgets, and clicks on them."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ class Page:
 
     Attributes:
         outputs: what each output shows, by display id, in the order in which they were displayed.
-        versions: all that each has shown.
-        sent: when each of these came, by the kernel's clock.
-        cells: and the id of the cell that each belongs to.
+        versions: everything that each output has shown.
+        sent: when each version came, by the kernel's clock.
+        cells: the id of the cell that each output belongs to.
         widgets: the state of each widget that is open, by the id of its comm.
     """
 
@@ -29,13 +29,13 @@ class Page:
         self.widgets: dict[str, Bundle] = {}
 
     def catch_up(self) -> None:
-        """Take in what the notebook has heard."""
+        """Read what the notebook has heard."""
         for message in self._notebook.heard[self._read :]:
             self._take(message)
         self._read = len(self._notebook.heard)
 
     def listen(self) -> None:
-        """Take in one thing more, waiting for it."""
+        """Wait for one more message, and read it."""
         self._notebook.stray.append(self._notebook.hear(SILENCE))
         self.catch_up()
 
@@ -46,7 +46,7 @@ class Page:
             if kind == "display_data":
                 assert output not in self.outputs, "displayed twice"
             elif output not in self.outputs:
-                return  # of an earlier page
+                return  # it belongs to an earlier page
             self.outputs[output] = content["data"]
             self.versions.setdefault(output, []).append(content["data"])
             self.sent.setdefault(output, []).append(message["header"]["date"])
@@ -58,12 +58,12 @@ class Page:
 
     @property
     def cards(self) -> list[str]:
-        """The ids of the outputs that show a generation, or one that comes."""
+        """The ids of the outputs that show a generation, complete or growing."""
         return [output for output, shown in self.outputs.items() if "<b>Generation</b>" in shown.get("text/html", "")]
 
     @property
     def buttons(self) -> list[str]:
-        """The ids of the comms of buttons that are shown, and whose widgets are open."""
+        """The comm ids of the buttons that are shown and whose widgets are open."""
         shown = [shown[VIEW]["model_id"] for shown in self.outputs.values() if VIEW in shown]
         return [comm for comm in shown if comm in self.widgets]
 
@@ -72,7 +72,7 @@ def click(notebook: Notebook, button: str, subshell: str | None = None) -> None:
     """Press a button as a front end does.
 
     Args:
-        button: the id of its comm.
+        button: the id of the button's comm.
         subshell: where to send it; None for the shell that runs cells.
     """
     content = {"comm_id": button, "data": {"method": "custom", "content": {"event": "click"}}}
@@ -83,7 +83,7 @@ def click(notebook: Notebook, button: str, subshell: str | None = None) -> None:
 
 
 def subshell(notebook: Notebook) -> str:
-    """The id of a new subshell, of a kernel that has them."""
+    """Make a subshell, in a kernel that has them, and return its id."""
     client = notebook.client
     client.control_channel.send(client.session.msg("create_subshell_request", {}))
     while True:

@@ -7,13 +7,13 @@ from tests.notebook.driver import Notebook
 
 HALF_A_SECOND = 0.5
 RENDERED = 2.0
-"""IPython answers when it has rendered the traceback, a third of a second on an idle machine."""
+"""How many seconds IPython may take to render the traceback before it answers: 0.3 on an idle machine."""
 
 Record = Callable[[str, object], None]
 
 
 def stop(notebook: Notebook, condition: str, wait: str, record: Record) -> None:
-    """Run a cell that waits, and interrupt it when the condition holds: it must be left within half a second."""
+    """Run a cell that waits, and interrupt it when the condition holds; it must leave the wait within half a second."""
     body = textwrap.indent(wait, "    ")
     cell = notebook.start(f"when({condition}, 'now')\ntry:\n{body}\nfinally: print(time.monotonic(), flush=True)")
     cell.wait_for("now\n")
@@ -28,7 +28,7 @@ def stop(notebook: Notebook, condition: str, wait: str, record: Record) -> None:
 
 
 def assert_usable(notebook: Notebook) -> None:
-    """The session answers rightly, and holds nothing for what was interrupted."""
+    """Check that the session gives right answers, and holds nothing for the interrupted request."""
     answer = notebook.run(
         "answer = await session.generate(**EXPECTED)\n"
         "counts = session.stats.scheduler\n"

@@ -1,4 +1,4 @@
-"""What a front end knows of a kernel's widgets and outputs, and what it says to them."""
+"""A front end's view of a kernel's widgets and outputs, and the messages that it sends to them."""
 
 import time
 from collections.abc import Callable
@@ -12,12 +12,12 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 @dataclass
 class Widgets:
-    """The widgets of one kernel that were made while this read.
+    """The widgets of one kernel that were made since this began to read.
 
     Attributes:
-        states: of those that are open, by id.
-        changes: all that was changed since they were made: (when it was sent, the id, what).
-        closed: ids of those that were closed.
+        states: the states of the widgets that are open, by id.
+        changes: all changes since the widgets were made: (when it was sent, the id, what changed).
+        closed: the ids of the widgets that were closed.
         outputs: what is shown now, by display id.
         updates: how often outputs were changed.
     """
@@ -30,14 +30,14 @@ class Widgets:
     updates: int = 0
 
     def read_until(self, condition: Callable[[], bool]) -> None:
-        """Take in what the kernel says, until this holds."""
+        """Read what the kernel says until the condition holds."""
         ends = time.monotonic() + SILENCE
         while not condition():
             assert time.monotonic() < ends, f"it did not come to it: {self.states}"
             self._take(self.notebook.client.get_iopub_msg(timeout=SILENCE))
 
     def found(self, **state: object) -> str:
-        """The id of the only widget that is open and has this state; "" if there is none."""
+        """Return the id of the only open widget with this state; "" if there is none."""
         ids = [one for one, has in self.states.items() if state.items() <= has.items()]
         assert len(ids) < 2, f"{len(ids)} widgets have {state}"
         return ids[0] if ids else ""

@@ -14,12 +14,12 @@ EVERY_PROBLEM = pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, e
 EVERY_CALL = pytest.mark.parametrize(
     "call", ["shutil.disk_usage", "tempfile.mkdtemp", "os.fsync", "pathlib.Path.rename"]
 )
-"""All that a store calls when it writes an entry."""
+"""All system calls that a store makes when it writes an entry."""
 
 
 @contextmanager
 def failing(call: str, problem: int) -> Iterator[None]:
-    """Every call of this function fails with this error number."""
+    """Let every call of this function fail with this error number."""
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(problem, os.strerror(problem))
@@ -31,7 +31,7 @@ def failing(call: str, problem: int) -> Iterator[None]:
 
 @contextmanager
 def filling_up() -> Iterator[None]:
-    """There is no room for the second half of what Orbax writes."""
+    """Let the second half of what Orbax writes fail because the disk is full."""
 
     def write_half(path: Path, _: object, compressed: bool) -> None:
         path.mkdir()

@@ -1,4 +1,4 @@
-"""Facts of engines for the tests of the dashboard."""
+"""Facts about engines, for the tests of the dashboard."""
 
 from dataclasses import replace
 

@@ -1,6 +1,7 @@
-"""Sessions on the fake device, and a disk that is soon full."""
+"""Sessions on the fake device, a disk that is full soon, and interrupts that are heard."""
 
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_sessi
 
 @pytest.fixture(scope="session", autouse=True)
 def _slow_pulse() -> Iterator[None]:
-    """`wait_all_tasks_blocked` looks every 100 ms under asyncio; a pulse in step with it would look busy for ever."""
+    """Slow the pulse, because `wait_all_tasks_blocked` looks every 100 ms and would always find that pulse at work."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mailbox, "PULSE_SECONDS", 3600.0)
         yield
@@ -34,7 +35,7 @@ def session() -> Iterator[Session]:
 
 @pytest.fixture
 def held(settler: FakeSettler) -> Iterator[Session]:
-    """One slot and two places in the queue; nothing settles before the settler is told."""
+    """Open a session with one slot and two places in the queue; no tick settles before the settler is told to."""
     limits = fake_limits(max_running=1)
     with fake_session(fake_assembly(limits, settler=settler), max_waiting=2) as session:
         yield session
@@ -48,7 +49,7 @@ def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
+    """Mount a file system of 2 MiB."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = shutil.which("mount")
@@ -57,3 +58,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root can mount a small disk")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let an interrupt be heard here and in child processes, also where the shell that began the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

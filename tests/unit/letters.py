@@ -1,7 +1,7 @@
-"""A prefix tree over texts, for tests to read well. Pages of two letters."""
+"""A prefix tree over texts with pages of two letters, so that tests are easy to read."""
 
 from rekindle.page import StoredPage
-from rekindle.scheduler.cache.nodes import Node
+from rekindle.scheduler.cache.nodes import Evicted, Node
 from rekindle.scheduler.cache.tree import PrefixTree
 
 
@@ -10,7 +10,7 @@ def ids(text: str) -> list[int]:
 
 
 class Letters(PrefixTree):
-    """A tree over the letters of texts; device pages count from 0, entries from 100, records from 200."""
+    """A tree over the letters of texts. Device pages count from 0, entries from 100, records from 200."""
 
     def __init__(self) -> None:
         super().__init__(page_size=2)
@@ -23,7 +23,7 @@ class Letters(PrefixTree):
         return self.found(text)[-1]
 
     def hold(self, text: str, namespace: str = "") -> Node:
-        """Lock what is cached of a text and publish the rest, as a request does; the locked tip."""
+        """Lock what is cached of a text and publish the rest, as a request does; return the locked tip."""
         nodes = self.found(text, namespace)
         tip = nodes[-1] if nodes else self.root(namespace)
         self.lock(tip)
@@ -37,29 +37,32 @@ class Letters(PrefixTree):
         self.unlock(tip)
         return tip
 
-    def save_all(self) -> None:
-        """Copy all that is not locked to the host tier, page 7 to entry 107."""
-        for node in self.next_to_offload(1000):
+    def offload(self, count: int) -> list[int]:
+        """Offload up to `count` pages, page 7 to entry 107; return the pages in order."""
+        pages = []
+        for node in self.next_to_offload(count):
             assert node.page is not None
-            self.saved(node, 100 + node.page)
+            pages.append(node.page)
+            self.offloaded(node, 100 + node.page)
+        return pages
 
     def archive_all(self) -> list[int]:
-        """Copy all to disk, page 7 or entry 107 to record 207; the records in the order in which they were chosen."""
-        nodes = self.next_to_archive(1000)
+        """Archive everything, page 7 or entry 107 as record 207; return the records in the order of choice."""
+        nodes = self.records.next_to_archive(1000)
         records = [200 + node.page if node.page is not None else 100 + (node.host or 0) for node in nodes]
         for node, record in zip(nodes, records, strict=True):
-            self.archived(node, record)
+            self.records.archived(node, record)
         return records
 
     def cool(self, text: str, namespace: str = "") -> Node:
-        """Publish a text into an empty tree, and leave its pages in the host tier alone; its tip."""
+        """Publish a text into an empty tree and leave its pages only in the host tier; return its tip."""
         tip = self.use(text, namespace)
-        self.save_all()
+        self.offload(1000)
         self.evict(1000)
         return tip
 
     def freeze(self, text: str, namespace: str = "") -> Node:
-        """The same with pages on disk alone."""
+        """Publish a text into an empty tree and leave its pages only on disk; return its tip."""
         tip = self.use(text, namespace)
         self.archive_all()
         self.evict(1000)
@@ -69,7 +72,7 @@ class Letters(PrefixTree):
         return [(node.page, node.host, node.disk) for node in self.found(text)]
 
     def stored(self) -> list[StoredPage]:
-        """All that is on disk, as a store would tell of it."""
+        """Return all pages on disk, as a store would report them."""
         pages = []
         for node in self.walk():
             if node.disk is not None and node.parent is not None:
@@ -78,9 +81,17 @@ class Letters(PrefixTree):
                 pages.append(StoredPage(node.disk, *digests, namespace, node.key))
         return pages
 
+    def on_disk(self) -> list[int]:
+        return sorted(node.disk for node in self.walk() if node.disk is not None)
+
+    def lose(self, record: int) -> Evicted:
+        """Drop the copy on disk that has this record."""
+        return self.drop_disk(next(node for node in self.walk() if node.disk == record))
+
     def lose_all(self) -> list[StoredPage]:
-        """Forget all that is on disk; what it was."""
+        """Forget all pages on disk, and return them."""
         pages = self.stored()
         for page in pages:
-            self.drop_disk(page.record)
+            if page.record in self.on_disk():
+                self.lose(page.record)
         return pages

@@ -1,4 +1,4 @@
-"""What the limits of random stories have in common."""
+"""The limits that all random stories share."""
 
 from typing import Any
 
@@ -10,4 +10,4 @@ WAYS: dict[str, st.SearchStrategy[Any]] = {
     "overlap": st.booleans(),
     "page_size": st.just(PAGE),
 }
-"""Every way to run ticks, on pages so small that a short request needs several."""
+"""Strategies for every way to run ticks, with pages so small that a short request needs several."""

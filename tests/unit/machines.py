@@ -1,4 +1,4 @@
-"""How state machines are run: the same stories in every run, and many more, drawn afresh, in deep tests."""
+"""How state machines are run: with the same stories in every run, and with many fresh ones in deep tests."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
@@ -7,11 +7,11 @@ CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_
 
 
 def run(machine: type[RuleBasedStateMachine], stories: int, steps: int) -> None:
-    """Run these stories, of at most so many steps each."""
+    """Run so many stories, each of at most so many steps."""
     run_state_machine_as_test(machine, settings=settings(CALM, max_examples=stories, stateful_step_count=steps))
 
 
 def run_deep(machine: type[RuleBasedStateMachine], stories: int, steps: int) -> None:
-    """The same with stories that differ from run to run."""
+    """Run so many stories that differ from run to run."""
     deep = settings(CALM, max_examples=stories, stateful_step_count=steps, derandomize=False)
     run_state_machine_as_test(machine, settings=deep)

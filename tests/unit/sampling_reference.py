@@ -1,4 +1,4 @@
-"""The distribution of the next token by definition, in float64 with sorts and loops: what the step must draw from."""
+"""The distribution that the step must draw from, by its definition: in float64, with sorts and loops."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def adjusted_logits(logits: Array, request: Request, output: Sequence[int]) -> Array:
-    """Logit bias, repetition, frequency and presence penalty, bad words, min tokens, allowed tokens."""
+    """Apply logit bias, repetition, frequency and presence penalty, bad words, min tokens and allowed tokens."""
     params, x = request.params, logits.astype(np.float64).copy()
     for token, bias in params.logit_bias:
         x[token] += bias
@@ -32,7 +32,7 @@ def adjusted_logits(logits: Array, request: Request, output: Sequence[int]) -> A
 
 
 def distribution(logits: Array, request: Request, output: Sequence[int] = ()) -> Array:
-    """The probability of each token; for greedy requests 1 for the likeliest."""
+    """Return the probability of each token; for a greedy request it is 1 for the likeliest."""
     params, x = request.params, adjusted_logits(logits, request, output)
     if params.temperature == 0:
         certain: Array = np.eye(len(x))[np.argmax(x)]

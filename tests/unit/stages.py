@@ -1,4 +1,4 @@
-"""An engine without its loop: its stages take one message at a time, in whatever order a test chooses."""
+"""An engine without its loop: its stages take one message at a time, in an order that a test chooses."""
 
 import random
 from collections import deque
@@ -16,18 +16,18 @@ from rekindle.session.handle import Handle
 from rekindle.testing import fake_assembly, fake_limits
 
 Choose = Callable[[int], int]
-"""Which of this many stages that have mail goes next."""
+"""A function that chooses which of so many stages that have mail goes next."""
 
 
 def shuffled(seed: int) -> Choose:
-    """Any order, and for some seeds one where some stages hardly get a turn."""
+    """Return a choice at random; for some seeds, some stages hardly get a turn."""
     order = random.Random(seed)
     haste = order.choice([0.5, 1.0, 4.0])
     return lambda ready: int(ready * order.random() ** haste)
 
 
 class Stages:
-    """The stages of a fake assembly, their mailboxes, and those who ask.
+    """The stages of a fake assembly, their mailboxes, and their callers.
 
     Args:
         tokenizer, eos_ids: see `fake_assembly`.
@@ -48,7 +48,7 @@ class Stages:
         return self._callers.submit(prompt, SamplingParams.from_options(options), self.post, wait=False)
 
     def post(self, message: Message) -> None:
-        """Put a message into the mailbox of who takes it."""
+        """Put a message into the mailbox of the stage that takes it."""
         stage = self._routes.get(type(message))
         if stage is None:
             self._callers.deliver(message)
@@ -65,24 +65,24 @@ class Stages:
         return bool(ready)
 
     def run(self, choose: Choose = lambda ready: 0) -> None:
-        """Handle all there is."""
+        """Handle messages until there are none."""
         while self.step(choose):
             pass
 
     def assert_nothing_is_left(self) -> SchedulerStats:
-        """Every page, slot, follower and handle is free."""
+        """Check that every page and slot is free, and that no follower or handle is left."""
         stats = self._assembly.stats().scheduler
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
         assert not vars(self._assembly.actors.detokenizer)["_followers"]
         assert not self._callers._handles
-        assert not self._callers._queued
+        assert not self._callers._places._inside
         return stats
 
 
 def request_of(
     prompt: Sequence[int], options: SamplingOptions, capacity: int, end_ids: Collection[int] = ()
 ) -> Request:
-    """What the intake makes of it, for `expected_of`; bad words are token ids here."""
+    """Make the request that the intake makes of these options, for `expected_of`; bad words are token ids here."""
     params = SamplingParams.from_options(options)
     words = tuple(word for word in params.bad_words if not isinstance(word, str))
     assert len(words) == len(params.bad_words), "texts take a tokenizer"

@@ -1,4 +1,4 @@
-"""Programs and keys for tests of the executable store, and what its other processes do there."""
+"""Programs and keys for tests of the executable store, and what other processes do with it."""
 
 import json
 import os
@@ -29,24 +29,24 @@ ARGUMENT = np.arange(256, dtype=np.float32)
 
 
 def some_key(number: int) -> ProgramKey:
-    """A key that no source, version or machine changes."""
+    """Make a key that no source, version or machine changes."""
     target = Target("cpu", "1", "cpu", "cpu:0", "", "a cpu")
     return ProgramKey(f"program {number}", "{}", "x", "here", Build("c", "m", "f", "j", "p", "3", target))
 
 
 def nth(number: int) -> Bucket:
-    """What the program of `some_key(number)` is for."""
+    """Return the use of the program of `some_key(number)`."""
     return Bucket(number, 0)
 
 
 def key_of(key: Key) -> ProgramKey:
-    """The key of what `nth` names."""
+    """Return the key of the program that `nth` names."""
     assert isinstance(key, Bucket)
     return some_key(key.prefill_tokens)
 
 
 def open_programs(directory: Path, capacity_bytes: int = DEFAULT_BYTES) -> ProgramStore:
-    """The store of the programs of `some_key`, opened anew."""
+    """Open the store of the programs of `some_key`."""
     return ProgramStore(directory, key_of, jax.devices()[:1], capacity_bytes)
 
 
@@ -56,24 +56,24 @@ def save_as(directory: Path, key: ProgramKey, program: Serialized) -> None:
 
 
 def small_program(factor: float = 2.0) -> jax.stages.Compiled:
-    """Multiplies `ARGUMENT`."""
+    """Compile a program that multiplies `ARGUMENT`."""
     return jax.jit(lambda x: x * np.float32(factor)).lower(ARGUMENT).compile()
 
 
 def serialized(program: jax.stages.Compiled | None = None) -> Serialized:
-    """A program, by default `small_program()`, as the store takes it."""
+    """Serialize a program, by default `small_program()`, as the store takes it."""
     content = open_programs(Path()).serialize(small_program() if program is None else program)
     assert content is not None
     return content
 
 
 def multiplies(program: Program, factor: float = 2.0) -> bool:
-    """Whether it does what `small_program` does."""
+    """Return whether a program does what `small_program` does."""
     return np.array_equal(np.asarray(program(jax.device_put(ARGUMENT))), ARGUMENT * np.float32(factor))
 
 
 def in_other_processes(count: int, work: Callable[..., None], *arguments: object) -> list[int | None]:
-    """Run a function of this file in fresh processes, all at once; their exit codes."""
+    """Run a function of this file in fresh processes, all at once; return their exit codes."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["rekindle.device.programs.store", "orbax.checkpoint"])
     processes = [context.Process(target=work, args=arguments) for _ in range(count)]
@@ -85,10 +85,10 @@ def in_other_processes(count: int, work: Callable[..., None], *arguments: object
 
 
 def save_until_killed(directory: Path, log: Path, first: int, seconds: float) -> None:
-    """Save one program after the other, and write down which are stored."""
+    """Save one program after the other, and note which are stored."""
     program, store = serialized(), open_programs(directory)
     store.save(nth(first), program)
-    # The signal's default action ends the process where it is, as SIGKILL does.
+    # The signal's default action ends the process at once, as SIGKILL does.
     signal.setitimer(signal.ITIMER_REAL, seconds)
     with log.open("a", buffering=1) as file:
         for number in range(first, first + 10_000):
@@ -97,7 +97,7 @@ def save_until_killed(directory: Path, log: Path, first: int, seconds: float) ->
 
 
 def share(directory: Path, rounds: int, capacity_bytes: int) -> None:
-    """Load and save the same few programs as somebody else does, and see that each is right."""
+    """Load and save the same few programs as another process, and check that each is right."""
     warnings.simplefilter("error")
     programs = [serialized(small_program(number)) for number in range(5)]
     for turn in range(rounds):
@@ -111,7 +111,7 @@ def share(directory: Path, rounds: int, capacity_bytes: int) -> None:
 
 
 def use_each_of_two_devices(directory: Path) -> None:
-    """Save a program of each device, load both, and see that they run there."""
+    """Save a program for each device, load both, and check that they run there."""
     jax.config.update("jax_num_cpu_devices", 2)
     for number, device in enumerate(jax.devices()):
         there = jax.device_put(ARGUMENT, device)
@@ -126,14 +126,14 @@ def use_each_of_two_devices(directory: Path) -> None:
 
 
 def model_key(model: ModelConfig, shapes: tuple[Any, ...]) -> ProgramKey:
-    """As an engine of one device computes it, for the shapes of weights, pages, slots and packed inputs."""
+    """Make the key of an engine with one device, for the shapes of weights, pages, slots and packed inputs."""
     arguments = dict(zip(("weights", "pages", "slots", "packed"), shapes, strict=True))
     return ProgramKey.of(Build.of(model, Target.of(jax.devices()[:1])), "16 + 2", {"max_logprobs": 2}, arguments)
 
 
 def run_stored_step(directory: Path, model: ModelConfig, shapes: tuple[Any, ...], inputs: Path, outputs: Path) -> None:
-    """Run a stored step on stored inputs: alone and in four threads. What comes out, and what happened, into a file."""
-    jax.config.update("jax_numpy_dtype_promotion", "strict")  # as conftest.py does, and the key knows it
+    """Run a stored step on stored inputs, alone and in four threads; write the outputs and what happened to a file."""
+    jax.config.update("jax_numpy_dtype_promotion", "strict")  # as in conftest.py, because it is part of the key
     compilations = listen()
     program = ProgramStore(directory, lambda _: model_key(model, shapes), jax.devices()[:1]).load(nth(0))
     assert program is not None

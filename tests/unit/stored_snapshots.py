@@ -1,4 +1,4 @@
-"""Pages whose content is known from their digest, for tests of the snapshot store, and what its other processes do."""
+"""Pages whose content follows from their digest, for tests of the snapshot store, and what other processes do."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from rekindle.store.snapshot_store import SnapshotStore, Written
 from rekindle.store.snapshots import KeptSnapshots
 
 SHAPE = (4, 2, 4, 8, 16)
-"""16 KiB in float32: a few of them are more than a seal has a digest of."""
+"""The shape of a page: 16 KiB in float32. A few of them are more than one digest of a seal covers."""
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "uint16": np.uint16, "int8": np.int8}
 PAGE_SIZE = 4
 PATH_PAGES = 3
@@ -27,18 +27,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def snapshot_key(number: int = 0) -> SnapshotKey:
-    """A key that no source, version or machine changes."""
+    """Make a key that no source, version or machine changes."""
     return SnapshotKey("config", f"weights {number}", "float32", "4", "float32[4, 2, 4, 8, 16]", "code", "cpu")
 
 
 def below(parent: str, number: int, namespace: str = "") -> NewPage:
-    """A page of four equal tokens."""
+    """Make a page of four equal tokens."""
     key = np.full(PAGE_SIZE, number, "<i4").tobytes()
     return NewPage(hashlib.sha256(bytes.fromhex(parent) + key).hexdigest(), parent, namespace, key)
 
 
 def path(number: int, length: int = PATH_PAGES, namespace: str = "") -> list[NewPage]:
-    """Pages one below the other, from the root on; no two numbers have a page in common."""
+    """Make pages that follow each other from the root; no two numbers have a page in common."""
     pages: list[NewPage] = []
     for depth in range(length):
         parent = pages[-1].digest if pages else root_digest(namespace)
@@ -47,23 +47,23 @@ def path(number: int, length: int = PATH_PAGES, namespace: str = "") -> list[New
 
 
 def content(digest: str, dtype: str = "float32") -> Array:
-    """Of the page with this digest."""
+    """Return the content of the page with this digest."""
     drawn = np.random.default_rng(int(digest, 16)).bytes(int(np.prod(SHAPE)) * np.dtype(DTYPES[dtype]).itemsize)
     return np.frombuffer(drawn, DTYPES[dtype]).reshape(SHAPE)
 
 
 def contents(pages: list[NewPage]) -> list[Array]:
-    """Of all these pages."""
+    """Return the contents of all these pages."""
     return [content(page.digest) for page in pages]
 
 
 def same(found: Array, expected: Array) -> bool:
-    """Bit by bit: NaNs are equal to themselves, and zeros of two signs are not."""
+    """Compare bit by bit: NaN is equal to itself, and zeros of two signs are not equal."""
     return (found.dtype, found.shape, found.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
 
 
 def open_store(directory: Path, capacity_bytes: int = 1 << 30) -> SnapshotStore:
-    """The store of `snapshot_key(0)`, opened anew."""
+    """Open the store of `snapshot_key(0)`."""
     return SnapshotStore(directory, snapshot_key(), "a model", capacity_bytes)
 
 
@@ -73,7 +73,7 @@ def write(store: SnapshotStore, pages: list[NewPage]) -> Written:
 
 
 def readable(store: SnapshotStore) -> set[str]:
-    """The digests of all pages that can be read, each of which must be the right one, below a page that is told too."""
+    """Return the digests of all pages that can be read, after checking each page and its parent."""
     index = store.index()
     known = {root_digest(page.namespace) for page in index}
     for page in index:
@@ -86,20 +86,20 @@ def readable(store: SnapshotStore) -> set[str]:
 
 
 def stored_bytes(directory: Path) -> int:
-    """What all snapshots take on disk."""
+    """Return the bytes that all snapshots take on disk."""
     return sum(entry.bytes for entry in KeptSnapshots(directory).entries())
 
 
 def digests(*numbers: int) -> set[str]:
-    """Of the pages of whole paths."""
+    """Return the digests of the pages of whole paths."""
     return {page.digest for number in numbers for page in path(number)}
 
 
 def write_until_killed(directory: Path, log: Path, first: int, seconds: float, capacity_bytes: int) -> None:
-    """Write one path after the other, and write down which are stored."""
+    """Write one path after the other, and note which are stored."""
     store = open_store(directory, capacity_bytes)
     write(store, path(first))
-    # The signal's default action ends the process where it is, as SIGKILL does.
+    # The signal's default action ends the process at once, as SIGKILL does.
     signal.setitimer(signal.ITIMER_REAL, seconds)
     with log.open("a", buffering=1) as file:
         for number in range(first, first + 10_000):
@@ -108,7 +108,7 @@ def write_until_killed(directory: Path, log: Path, first: int, seconds: float, c
 
 
 def share(directory: Path, rounds: int, capacity_bytes: int) -> None:
-    """Write, read, use and evict the same few paths as somebody else does, and see that every page is right."""
+    """Write, read, use and evict the same few paths as another process, and check that every page is right."""
     warnings.simplefilter("error")
     chance = random.Random(os.getpid())
     store = open_store(directory, capacity_bytes)

@@ -7,10 +7,10 @@ from rekindle.testing import FakeSettler
 
 
 class Telling(FakeSettler):
-    """Says what it took; each tick waits to be let go.
+    """A settler that reports what it took. Each tick waits until it is released.
 
     Args:
-        fails: raise an error then, instead of an answer.
+        fails: whether it then raises an error instead of answering.
     """
 
     def __init__(self, *, fails: bool = False) -> None:

@@ -14,7 +14,8 @@ from anyio.lowlevel import checkpoint
 from rekindle.concurrency import mailbox
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.mailbox import Mailbox, Waiter
-from rekindle.engine.actor import run
+from rekindle.engine.actor import Stage
+from rekindle.engine.handled import Handled
 from rekindle.messages import Cancel, Message, Withdraw
 
 pytestmark = pytest.mark.anyio
@@ -288,23 +289,25 @@ class SlowEcho(Echo):
 
 @pytest.mark.parametrize("echo", [Echo(), SlowEcho()], ids=["synchronous", "awaitable"])
 async def test_an_actor_takes_one_message_after_the_other_and_its_answers_are_sent_on(echo: Any) -> None:
-    mailbox: Mailbox[Message] = Mailbox()
     sent: list[Message] = []
+    seen: list[Handled] = []
+    stage = Stage("echo", echo, sent.append, seen.append)
     messages: list[Message] = [Cancel(1), Withdraw(5), Cancel(2)]
     echo.handled.clear()  # it is made once for both backends
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run, echo, mailbox, sent.append)
+        tasks.start_soon(stage.run)
         for message in messages:
-            mailbox.put(message)
+            stage.mailbox.put(message)
         await anyio.wait_all_tasks_blocked()
         assert echo.handled == messages
         assert sent == [Withdraw(1), Withdraw(-1), Withdraw(2), Withdraw(-2)]
+        assert [each.message for each in seen] == messages
         tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("echo", [Echo(), SlowEcho()], ids=["synchronous", "awaitable"])
 async def test_an_error_in_an_actor_comes_out_of_its_loop(echo: Any) -> None:
-    mailbox: Mailbox[Message] = Mailbox()
-    mailbox.put("nonsense")  # type: ignore[arg-type]
+    stage = Stage("echo", echo, print, print)
+    stage.mailbox.put("nonsense")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unexpected 'nonsense'"):
-        await run(echo, mailbox, print)
+        await stage.run()

@@ -230,13 +230,13 @@ def test_a_caller_is_told_soon_though_others_take_all_room_in_the_host_tier_all_
     assert len(one.cache_saved) == 1
 
 
-def engine_whose_only_copy_is_being_saved() -> tuple[ByHand, Node]:
-    """A caller waits for it to be on disk; another request has taken its page on the device."""
+def engine_whose_only_copy_is_being_offloaded() -> tuple[ByHand, Node]:
+    """Return an engine and the node; a caller waits for its archiving, and another request has its device page."""
     one = ByHand(page_size=PAGE, num_pages=3, max_running=1, overlap=False, max_context=2 * PAGE, host_cache_bytes=128)
     one.admit(0, PROMPT[:PAGE], max_tokens=1)
     one.settle()
     one.say(SaveCache(1))
-    (node,) = one.scheduler.cache.find("", PROMPT[:PAGE])
+    (node,) = one.scheduler.cache.tree.match("", PROMPT[:PAGE])
     one.admit(1, PROMPT[1 : PAGE + 2], max_tokens=1)
     while len(one.offloading) > 1:
         one.settle_offload()
@@ -246,7 +246,7 @@ def engine_whose_only_copy_is_being_saved() -> tuple[ByHand, Node]:
 
 @pytest.mark.parametrize("ok", [True, False])
 def test_a_caller_is_told_of_a_copy_that_was_not_kept(ok: bool) -> None:
-    one, node = engine_whose_only_copy_is_being_saved()
+    one, node = engine_whose_only_copy_is_being_offloaded()
     one.settle_offload(ok=ok)
     one.drain()
     assert node.gone != ok
@@ -254,7 +254,7 @@ def test_a_caller_is_told_of_a_copy_that_was_not_kept(ok: bool) -> None:
 
 
 def test_a_caller_is_told_of_a_failure_to_write_a_page_that_left_the_cache_meanwhile() -> None:
-    one, node = engine_whose_only_copy_is_being_saved()
+    one, node = engine_whose_only_copy_is_being_offloaded()
     one.settle_offload()
     one.settle()
     one.admit(2, PROMPT[2 : PAGE + 3], max_tokens=1)

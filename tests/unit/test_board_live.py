@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import comm
 import ipywidgets
@@ -64,7 +64,8 @@ class Scene:
         self.now = 0.0
         self.board = board()
         self.screen = FakeScreen()
-        self.live = Live(lambda: self.board, self.screen, lambda: self.screen.said.append("left"), lambda: self.now)
+        panel = cast(Panel, self.screen)
+        self.live = Live(lambda: self.board, panel, lambda: self.screen.said.append("left"), lambda: self.now)
 
     def goes_on(self, after: float = 0.0) -> bool:
         self.now += after

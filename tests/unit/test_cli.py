@@ -175,6 +175,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.usefixtures("interruptible")
 def test_interrupting_a_generation_exits_130_without_a_traceback(model: str) -> None:
     with running("generate", model, "Hello", "--max-tokens", "500", "--ignore-eos") as process:
         assert process.stdout is not None
@@ -188,6 +189,7 @@ def test_interrupting_a_generation_exits_130_without_a_traceback(model: str) -> 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.usefixtures("interruptible")
 def test_interrupting_the_compiler_does_not_wait_for_it(
     smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -332,5 +332,5 @@ def test_a_family_goes_before_the_known_ones(families: Path) -> None:
 
 @pytest.mark.parametrize("family", ["qwen2", Family, {"architecture": "EmberForCausalLM"}])
 def test_a_family_has_to_be_one(family: Any) -> None:
-    with pytest.raises(ConfigError, match=r"family must be a rekindle\.models\.families\.Family, got "):
+    with pytest.raises(ConfigError, match=r"family must be a rekindle\.Family, got "):
         rekindle.open("anything", family=family)

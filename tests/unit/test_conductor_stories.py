@@ -83,7 +83,7 @@ async def told(story: list[Ask | Do], limits: dict[str, Any], ending: str) -> No
                     try:
                         assert (await handle).token_ids == expected
                     except RequestCancelled:
-                        got = tuple(token for piece in handle._feed.items for token in piece.token_ids)
+                        got = tuple(token for piece in handle.record.pieces.items for token in piece.token_ids)
                         assert got == expected[: len(got)]
             else:
                 assert (await handle).token_ids == expected

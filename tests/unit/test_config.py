@@ -1,13 +1,13 @@
 """Settings are checked where they are given, and limits fit together and the model."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rekindle
-from rekindle.config import Settings, SettingsOptions, known_settings
+from rekindle.config import Settings
 from rekindle.errors import ConfigError
 from rekindle.scheduler.limits import DEFAULT_POOL_BYTES, Limits, checked_sizes
 from rekindle.testing import FAKE_MODEL, fake_limits
@@ -82,10 +82,6 @@ def test_a_model_is_named_by_a_text_or_a_path(model: Any) -> None:
         rekindle.open(model)
     assert str(raised.value).endswith(f"got {model!r}")
     assert "some/where" in repr(rekindle.open(Path("some/where")))
-
-
-def test_the_typed_keywords_of_open_are_the_settings() -> None:
-    assert set(SettingsOptions.__annotations__) == set(known_settings()) == {field.name for field in fields(Settings)}
 
 
 def test_a_context_above_the_models_own_is_refused() -> None:

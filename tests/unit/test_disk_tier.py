@@ -1,8 +1,7 @@
 """The disk tier hands on what it can, in order, and says what became of each page."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,15 +10,11 @@ from rekindle.engine.actors.disk_tier import DiskTier
 from rekindle.engine.actors.host_tier import HostTier
 from rekindle.messages import Archive, Cancel, Copy, Drop, Fetch, Fetched, Gathered, Write, Written
 from rekindle.page import NewPage
+from rekindle.store.snapshot_store import SnapshotStore
+from rekindle.store.snapshot_store import Written as Outcome
 
 pytestmark = pytest.mark.anyio
 PAGES = tuple(NewPage(str(number), "root", "", bytes(4)) for number in range(3))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    records: tuple[int | None, ...]
-    pruned: tuple[int, ...]
 
 
 class FakeStore:
@@ -56,7 +51,7 @@ class SameCopies:
 
 async def test_pages_are_written_and_records_come_back_in_their_places() -> None:
     store = FakeStore()
-    tier = DiskTier(store)
+    tier = DiskTier(cast(SnapshotStore, store))
     said = await tier.handle(Write(PAGES, (np.ones(2), None, np.zeros(2)), (4, 5)))
     assert said == [Written((0, None, None), (7,))]
     assert store.used == [4, 5]
@@ -74,13 +69,13 @@ async def test_another_actors_message_is_refused() -> None:
 
 async def test_the_host_tier_hands_on_what_it_has_and_reads_what_it_has_not() -> None:
     store = FakeStore()
-    host = HostTier(1000, 10, SameCopies(), store)
+    host = HostTier(1000, 10, SameCopies(), cast(SnapshotStore, store))
     await host.handle(Gathered(1, (0, 1, 2), (np.ones(1), np.ones(2), np.ones(3))))
     await host.handle(Drop((1,)))
     (write,) = await host.handle(Archive(PAGES, (0, 1, 2), (9,)))
     assert isinstance(write, Write)
     assert (write.pages, write.used, write.contents[1]) == (PAGES, (9,), None)
-    await DiskTier(store).handle(write)
+    await DiskTier(cast(SnapshotStore, store)).handle(write)
 
     (fetched,) = await host.handle(Fetch(5, (Copy(2, None), Copy(None, 1), Copy(None, 0))))
     assert isinstance(fetched, Fetched)

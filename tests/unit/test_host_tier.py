@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import anyio
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from rekindle.concurrency.mailbox import Mailbox
-from rekindle.engine.actor import run
+from rekindle.engine.actor import Stage
 from rekindle.engine.actors.host_tier import DeviceCopies, HostTier, host_memory
 from rekindle.messages import Copy, Dispatched, Drop, Fetch, Fetched, Gathered, Message, Offloaded
 
@@ -149,14 +148,15 @@ async def test_another_actors_message_is_refused() -> None:
 
 
 async def test_a_drop_that_comes_while_its_entry_is_staged_waits_for_it_and_the_loop_for_neither() -> None:
-    copies, said, mailbox = Named(permits=1), Mailbox[Message](), Mailbox[Message]()
+    copies, said = Named(permits=1), Mailbox[Message]()
     tier = HostTier(100, PAGE_BYTES, copies)
+    stage = Stage("host_tier", tier, said.put, lambda handled: None)
     await keep(tier, {0: "a"})
     copies.begun.clear()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(run, tier, mailbox, said.put))
-        mailbox.put(Fetch(6, (Copy(0, None),)))
-        mailbox.put(Drop((0,)))
+        tasks.start_soon(stage.run)
+        stage.mailbox.put(Fetch(6, (Copy(0, None),)))
+        stage.mailbox.put(Drop((0,)))
         await anyio.wait_all_tasks_blocked()  # the loop turns
         assert copies.begun.wait(60)
         assert tier.pages == 1

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle import markup
-from rekindle.messages import Chat, Continued, Started, Text
+from rekindle.messages import Chat, Continued, Started, Submit, Text
 from rekindle.request import SamplingParams
 from rekindle.results import CachedTokens, Generation, Timings, TokenLogprob, Usage, heat_map
 from rekindle.scheduler.cache.tree import PrefixTree
@@ -19,8 +19,8 @@ from rekindle.session.handle import Handle
 from rekindle.session.prompts import as_text
 from rekindle.store.restored import Restored
 from rekindle.testing import fake_session
-from rekindle.views.cache.drawing import BESIDE, Run, draw
-from rekindle.views.cache.runs import MOST_RUNS
+from rekindle.views.cache.drawing import BAR_WIDTH, Run, draw
+from rekindle.views.cache.hottest import MAX_RUNS
 from rekindle.views.cache.view import CacheView, view
 from rekindle.views.drawing import CHARACTER, WIDTH, Drawing
 
@@ -157,7 +157,7 @@ def test_one_of_a_thing_is_not_several() -> None:
     )
     assert "device: 1 token" in read(markup.shares({"device": 1}, "token")).titles
     tree = PrefixTree(PAGE)
-    for number in range(MOST_RUNS + 1):
+    for number in range(MAX_RUNS + 1):
         published(tree, f"{number:04d}")
     assert "… 1 more branch\n" in f"{viewed(tree).draw().text}\n"
 
@@ -167,13 +167,13 @@ def test_one_token_has_no_time_per_token() -> None:
     assert "per token" not in shown(replace(generation("One"), token_ids=(5,))).text
 
 
-@pytest.mark.parametrize("length", [markup.HEAD + 1, markup.LONGEST, markup.LONGEST + 1, 10**7])
+@pytest.mark.parametrize("length", [markup.HEAD + 1, markup.LONGEST_PASSAGE, markup.LONGEST_PASSAGE + 1, 10**7])
 def test_a_long_text_is_folded_and_one_that_is_too_long_is_cut(length: int) -> None:
     html = markup.passage("x" * length)
     page = read(html)
     assert f"{length - markup.HEAD:,} more character{'s' * (length > markup.HEAD + 1)}" in page.text
-    assert page.text.count("x") == min(length, markup.LONGEST)
-    assert len(html) < markup.LONGEST + 1500
+    assert page.text.count("x") == min(length, markup.LONGEST_PASSAGE)
+    assert len(html) < markup.LONGEST_PASSAGE + 1500
     assert "details" not in read(markup.passage("x" * markup.HEAD)).tags
 
 
@@ -233,17 +233,17 @@ def test_session_prefix_handle_stream_and_what_they_give_are_shown() -> None:
 
 
 def test_a_handle_shows_what_came_so_far() -> None:
-    handle = Handle(lambda: None, lambda: None, SamplingParams(logprobs=0))
+    handle = Handle(Submit(1, (1,), SamplingParams(logprobs=0)), lambda _: None)
     assert "waiting, 0 tokens" in shown(handle).text
     assert "queued" not in shown(handle).text
     handle.send()
-    handle.deliver(Started(1, prompt_tokens=24, cached=CachedTokens(device=16)))
-    handle.deliver(Text(1, HOSTILE, (7,), None, logprobs=(scored(HOSTILE),)))
+    handle.record.deliver(Started(1, prompt_tokens=24, cached=CachedTokens(device=16)))
+    handle.record.deliver(Text(1, HOSTILE, (7,), None, logprobs=(scored(HOSTILE),)))
     page = shown(handle)
     for said in ("running, 1 token", SPELLED, "24 tokens (cached: 16 on the device)", "queued", "first token after"):
         assert said in page.text
     assert sum("rank 2" in title for title in page.titles) == 1
-    handle.fail(RuntimeError(f"{HOSTILE}\n{'x' * markup.HEAD}"))
+    handle.record.fail(RuntimeError(f"{HOSTILE}\n{'x' * markup.HEAD}"))
     page = shown(handle)
     assert f"Handle failed after 1 token{SPELLED}" in page.text
     assert page.text.count(SPELLED[:40]) == 3, "what came, its token, and why it failed"
@@ -252,7 +252,7 @@ def test_a_handle_shows_what_came_so_far() -> None:
 
 
 def test_a_cancelled_handle_says_so() -> None:
-    handle = Handle(lambda: None, lambda: None, SamplingParams())
+    handle = Handle(Submit(1, (1,), SamplingParams()), lambda _: None)
     handle.cancel()
     assert "Handle cancelled, 0 tokens" in shown(handle).text
 
@@ -310,7 +310,7 @@ def test_a_run_ends_where_its_tiers_differ_and_names_all_of_them() -> None:
     tree = PrefixTree(PAGE)
     published(tree, "aaaabbbbcccc")
     for node in tree.next_to_offload(2):
-        assert tree.saved(node, 1)
+        tree.offloaded(node, 1)
     tree.evict(1)
     runs = viewed(tree).runs
     assert [(run.pages, run.letters) for run in runs] == [(1, "D"), (1, "DH"), (1, "H")]
@@ -326,23 +326,23 @@ def test_a_chain_of_any_length_is_one_run() -> None:
 
 def test_what_does_not_fit_is_counted_and_the_hottest_is_drawn() -> None:
     tree = PrefixTree(PAGE)
-    for number in range(MOST_RUNS * 5):
+    for number in range(MAX_RUNS * 5):
         published(tree, f"{number:04d}", hits=number % 100)
         published(tree, f"hot!{number:04d}")
     published(tree, "hot!", hits=1000)
     seen = viewed(tree)
-    assert len(seen.runs) == MOST_RUNS
+    assert len(seen.runs) == MAX_RUNS
     assert seen.runs[0].hits == 1000
     assert min(run.hits for run in seen.runs) == 80  # two each with 99 to 81, one with 80, and the one above
-    assert seen.runs[0].hidden == MOST_RUNS * 5
-    assert seen.more_beginnings == MOST_RUNS * 5 - (MOST_RUNS - 1)
+    assert seen.runs[0].hidden == MAX_RUNS * 5
+    assert seen.more_beginnings == MAX_RUNS * 5 - (MAX_RUNS - 1)
     drawing = seen.draw()
-    assert f"… {MOST_RUNS * 5} more branches" in drawing.text
+    assert f"… {MAX_RUNS * 5} more branches" in drawing.text
     assert f"… {seen.more_beginnings} more branches" in "".join(parsed(drawing.svg).itertext())
 
 
 def test_a_drawing_is_small_whatever_the_texts_are() -> None:
-    runs = [Run(at - 1, 0, "<\x00" * 500, 1, ("device", "host", "disk"), at, at, 1) for at in range(MOST_RUNS)]
+    runs = [Run(at - 1, 0, "<\x00" * 500, 1, ("device", "host", "disk"), at, at, 1) for at in range(MAX_RUNS)]
     drawing = draw(runs, 7, HOSTILE)
     parsed(drawing.svg)
     assert len(drawing.svg) < 150_000
@@ -365,7 +365,7 @@ def test_what_is_said_of_a_run_ends_in_its_box_and_its_text_before_that(text: st
     title, letters, shown, facts = texts(draw([run, replace(run, parent=0)], 0, "a tree").svg)[:4]
     assert facts.text == run.facts
     assert ends(facts) <= WIDTH - 4
-    assert ends(shown) <= float(facts.attrib["x"]) - BESIDE
+    assert ends(shown) <= float(facts.attrib["x"]) - BAR_WIDTH
     assert float(letters.attrib["x"]) < float(shown.attrib["x"])
     assert (shown.text or "").endswith("…")
 

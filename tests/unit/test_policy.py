@@ -161,7 +161,7 @@ def test_no_policy_changes_what_is_generated_or_leaves_one_behind(keys: list[int
 
 @pytest.mark.parametrize("value", ["lifo", "", None, 3, ["fcfs"]])
 def test_what_is_neither_a_name_nor_a_function_is_refused(value: Any) -> None:
-    expected = "policy must be one of 'fcfs', 'longest-prefix' or a function of a rekindle.policy.Candidate, got "
+    expected = "policy must be one of 'fcfs', 'longest-prefix' or a function of a rekindle.Candidate, got "
     with pytest.raises(ConfigError) as refused:
         Settings(policy=value)
     assert str(refused.value) == f"{expected}{value!r}"

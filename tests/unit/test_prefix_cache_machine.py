@@ -1,5 +1,5 @@
-"""Whatever is cached, held, saved, written, fetched, lost and withdrawn, and whenever the process is killed: the tokens
-are those of no cache at all, and every page has one owner after every message.
+"""Whatever is cached, held, offloaded, archived, fetched, lost and withdrawn, and whenever the process is killed: the
+tokens are those of no cache at all, and every page has one owner after every message.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from tests.unit.machines import run, run_deep
 
 
 def newest_first(candidate: Candidate) -> int:
-    """An order that is not that of the prefixes."""
+    """Order requests otherwise than by their prefixes."""
     return -candidate.request.id
 
 
@@ -39,7 +39,7 @@ FAMILIES = [[(7 * family + 3 * place) % VOCAB_SIZE for place in range(5 * PAGE)]
 
 @dataclass(frozen=True)
 class Asked:
-    """What was submitted, and what the fake model generates for it."""
+    """A request, and what the fake model generates for it."""
 
     hold: bool
     prompt: tuple[int, ...]
@@ -58,7 +58,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.engine = ByHand(disk, **self.limits)
         self.asked: list[Asked] = []
         self.withdrawn: set[int] = set()
-        self.changes = self.saves_asked = 0
+        self.changes = self.cache_saves = 0
         self.all_went_well = self.engine.limits.host_pages >= 1000  # what has no room is not written
 
     @rule(
@@ -100,7 +100,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.engine.writing)
     @rule(ok=st.sampled_from([True, True, True, False]), data=st.data())
     def settle_write(self, ok: bool, data: st.DataObject) -> None:
-        """The store may let any records go to make room for others."""
+        """Settle a write; the store may let any records go to make room for others."""
         stored = sorted(self.engine.disk_tier.contents)
         pruned = data.draw(st.lists(st.sampled_from(stored), unique=True, max_size=3)) if stored else []
         self.all_went_well &= ok
@@ -108,13 +108,13 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule()
     def save_cache(self) -> None:
-        self.saves_asked += 1
-        self.engine.say(SaveCache(self.saves_asked))
+        self.cache_saves += 1
+        self.engine.say(SaveCache(self.cache_saves))
 
     @precondition(lambda self: self.asked)
     @rule()
     def become_idle(self) -> None:
-        """Then pages are written to disk."""
+        """Withdraw all prefixes and settle everything, so that pages are archived."""
         for request_id in range(len(self.asked)):
             if self.asked[request_id].hold:
                 self.withdrawn.add(request_id)
@@ -124,7 +124,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked and not self.changes)
     @rule(idle=st.booleans())
     def be_killed_and_start_again(self, idle: bool) -> None:
-        """What was on its way is lost; what was written is found."""
+        """Lose what was on its way, and find what was written."""
         if idle:
             self.become_idle()
         self.begin_with(self.engine.disk_tier)
@@ -132,14 +132,14 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
-        """Also what is held already, and what ended."""
+        """Withdraw any request, also one that is held already or ended."""
         request_id = data.draw(st.integers(0, len(self.asked) - 1))
         self.withdrawn.add(request_id)
         self.engine.say(Withdraw(request_id))
 
     @rule(fail=st.booleans())
     def change_weights(self, fail: bool) -> None:
-        """The fake device asserts that no page is read that other weights computed."""
+        """Use new weights; the fake device asserts that no page is read that other weights computed."""
         self.changes += 1
         self.all_went_well = False
         before = {request_id for request_id in range(len(self.asked)) if request_id not in self.engine.ends}
@@ -151,7 +151,7 @@ class CacheMachine(RuleBasedStateMachine):
         engine = self.engine
         if len(engine.ends) < len(self.asked):
             assert engine.in_flight or engine.fetching or engine.offloading
-        if len(engine.cache_saved) < self.saves_asked:
+        if len(engine.cache_saved) < self.cache_saves:
             assert engine.offloading or engine.writing
 
     @invariant()
@@ -182,7 +182,7 @@ class CacheMachine(RuleBasedStateMachine):
         for request_id in range(len(self.asked)):
             self.engine.say(Withdraw(request_id))
         self.engine.drain()
-        assert [saved.ticket for saved in self.engine.cache_saved] == list(range(1, self.saves_asked + 1))
+        assert [saved.ticket for saved in self.engine.cache_saved] == list(range(1, self.cache_saves + 1))
         assert not self.all_went_well or all(saved.complete for saved in self.engine.cache_saved)
         assert self.engine.weights_used == list(range(1, self.changes + 1))
         stats = self.engine.scheduler.stats
@@ -192,7 +192,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More wait than are looked at."""
+    """Let more requests wait than are looked at."""
     monkeypatch.setattr(waiting, "CONSIDERED", 4)
 
 

@@ -30,7 +30,7 @@ def test_a_match_changes_nothing(tree: Letters) -> None:
     tree.found("aa")
     tree.found("zz", "another namespace")
     assert tree.evict(1).pages == [0]
-    assert tree.namespaces == [""]
+    assert tree.roots.namespaces == [""]
 
 
 def test_namespaces_never_share(tree: Letters) -> None:
@@ -124,14 +124,14 @@ def test_evictable_counts_the_pages_without_a_lock_below(tree: Letters) -> None:
 
 def test_an_evicted_page_with_a_copy_is_found_in_the_host_tier(tree: Letters) -> None:
     tree.use("aabbcc")
-    tree.save_all()
+    tree.offload(1000)
     assert tree.evict(2) == Evicted(pages=[2, 1])
     assert [(node.page, node.host) for node in tree.found("aabbcc")] == [(0, 100), (None, 101), (None, 102)]
 
 
 def test_evicting_a_page_without_a_copy_drops_the_copies_below_it(tree: Letters) -> None:
     tree.use("aabbcc")
-    assert tree.saved(tree.next_to_offload(1)[0], 102)
+    assert tree.offload(1) == [2]
     assert tree.evict(1) == Evicted(pages=[2])
     assert tree.evict(1) == Evicted(pages=[1], entries=[102])
     assert (tree.nodes, tree.host_pages) == (1, 0)
@@ -139,7 +139,7 @@ def test_evicting_a_page_without_a_copy_drops_the_copies_below_it(tree: Letters)
 
 def test_a_lock_on_a_host_copy_keeps_the_pages_above_it(tree: Letters) -> None:
     tip = tree.use("aabbcc")
-    tree.saved(tree.next_to_offload(1)[0], 102)
+    tree.offload(1)
     tree.evict(1)
     tree.lock(tip)
     assert tree.evictable == 0
@@ -149,51 +149,24 @@ def test_a_lock_on_a_host_copy_keeps_the_pages_above_it(tree: Letters) -> None:
     assert tree.evict(9) == Evicted(pages=[1, 0], entries=[102])
 
 
-def test_a_long_chain_is_saved_in_one_call_tails_first(tree: Letters) -> None:
+def test_a_long_chain_is_offloaded_in_one_call_tails_first(tree: Letters) -> None:
     tree.use("aabbcc")
     tree.use("dd")
     tree.use("aaee")
-    assert [node.page for node in tree.next_to_offload(9)] == [2, 1, 3, 4, 0]
-    assert tree.next_to_offload(9) == []
+    assert tree.offload(9) == [2, 1, 3, 4, 0]
+    assert tree.offload(9) == []
 
 
-def test_what_is_locked_is_not_saved(tree: Letters) -> None:
+def test_what_is_locked_is_not_offloaded(tree: Letters) -> None:
     tree.use("aabb")
     tree.lock(tree.tip("aa"))
-    assert [node.page for node in tree.next_to_offload(9)] == [1]
-
-
-def test_a_page_that_was_evicted_while_it_was_saved_has_no_use_for_the_copy(tree: Letters) -> None:
-    tree.use("aa")
-    [node] = tree.next_to_offload(1)
-    assert tree.evict(1).pages == [0]
-    assert node.gone
-    again = tree.use("aa")
-    assert not tree.saved(node, 100)
-    tree.save_failed(node)
-    assert again.host is None
-
-
-def test_a_page_that_could_not_be_saved_may_be_chosen_again(tree: Letters) -> None:
-    tree.use("aa")
-    [node] = tree.next_to_offload(1)
-    tree.save_failed(node)
-    assert tree.next_to_offload(1) == [node]
-
-
-def test_only_the_first_answer_to_a_save_counts(tree: Letters) -> None:
-    tree.use("aa")
-    [node] = tree.next_to_offload(1)
-    assert tree.saved(node, 100)
-    tree.save_failed(node)
-    assert not tree.saved(node, 101)
-    assert node.host == 100
+    assert tree.offload(9) == [1]
 
 
 def test_the_least_recently_used_copies_are_pruned_first_tails_before_heads(tree: Letters) -> None:
     tree.use("aabb")
     tree.use("cc")
-    tree.save_all()
+    tree.offload(1000)
     tree.evict(1)
     assert tree.prune(1) == Evicted(entries=[101])
     assert tree.nodes == 2
@@ -202,11 +175,11 @@ def test_the_least_recently_used_copies_are_pruned_first_tails_before_heads(tree
     assert tree.prune(9) == Evicted(entries=[102])
 
 
-def test_a_page_whose_copy_was_pruned_may_be_saved_again(tree: Letters) -> None:
+def test_a_page_whose_copy_was_pruned_may_be_offloaded_again(tree: Letters) -> None:
     tree.use("aa")
-    tree.save_all()
+    tree.offload(1000)
     tree.prune(1)
-    assert [node.page for node in tree.next_to_offload(1)] == [0]
+    assert tree.offload(1) == [0]
 
 
 def test_a_bad_copy_goes_with_all_that_only_it_leads_to_locked_or_not(tree: Letters) -> None:
@@ -224,7 +197,7 @@ def test_a_bad_copy_goes_with_all_that_only_it_leads_to_locked_or_not(tree: Lett
 
 def test_a_bad_copy_of_a_page_on_the_device_goes_alone(tree: Letters) -> None:
     tree.use("aabb")
-    tree.save_all()
+    tree.offload(1000)
     assert tree.drop_host(tree.tip("aa")) == Evicted(entries=[100])
     assert tree.drop_host(tree.tip("aa")) == Evicted()
     assert [(node.page, node.host) for node in tree.found("aabb")] == [(0, None), (1, 101)]
@@ -232,35 +205,25 @@ def test_a_bad_copy_of_a_page_on_the_device_goes_alone(tree: Letters) -> None:
 
 def test_onloaded_pages_are_in_both_tiers(tree: Letters) -> None:
     tree.cool("aabb")
-    assert tree.attach(tree.found("aabb"), [7, 8]) == []
+    tree.attach(tree.found("aabb"), [7, 8])
     assert [(node.page, node.host) for node in tree.found("aabb")] == [(7, 100), (8, 101)]
     assert tree.in_both == 2
 
 
-def test_an_onloaded_page_that_came_too_late_stays_the_callers(tree: Letters) -> None:
-    tree.cool("aabbcc")
-    nodes = tree.found("aabbcc")
-    tree.lock(tree.root(""))
-    tree.publish(tree.root(""), ids("aa"), [7])
-    tree.drop_host(nodes[2])
-    assert tree.attach(nodes, [0, 1, 2]) == [0, 2]
-    assert [node.page for node in tree.found("aabbcc")] == [7, 1]
-
-
 def test_what_is_not_locked_of_a_forgotten_namespace_leaves_at_once(tree: Letters) -> None:
     tree.use("aabbcc")
-    tree.save_all()
+    tree.offload(1000)
     tree.evict(1)
     tree.lock(tree.tip("aa"))
     evicted = tree.forget("")
     assert (evicted.pages, sorted(evicted.entries)) == ([1], [101, 102])
     assert tree.found("aa") == []
-    assert tree.namespaces == []
+    assert tree.roots.namespaces == []
     assert tree.forget("") == Evicted()
     assert tree.forget("never used") == Evicted()
 
 
-def test_what_is_locked_of_a_forgotten_namespace_is_never_saved_and_evicted_first(tree: Letters) -> None:
+def test_what_is_locked_of_a_forgotten_namespace_is_never_offloaded_and_evicted_first(tree: Letters) -> None:
     tree.use("zz")
     old = tree.hold("aabb")
     tree.forget("")
@@ -270,23 +233,14 @@ def test_what_is_locked_of_a_forgotten_namespace_is_never_saved_and_evicted_firs
     tree.use("dd")
     tree.unlock(old)
     tree.unlock(new)
-    assert [node.page for node in tree.next_to_offload(9)] == [5, 4, 3]
+    assert tree.offload(9) == [5, 4, 3]
     assert tree.evict(3).pages == [9, 2, 1]
     assert {node.page for node in tree.walk()} == {3, 4, 5}
 
 
-def test_a_copy_that_arrives_after_its_namespace_was_forgotten_is_not_wanted(tree: Letters) -> None:
-    tree.use("aa")
-    [node] = tree.next_to_offload(1)
-    tree.lock(node)
-    tree.forget("")
-    assert not tree.saved(node, 100)
-    assert node.host is None
-
-
 def test_a_lock_outlives_its_node_and_its_namespace(tree: Letters) -> None:
     tree.use("aabb")
-    tree.save_all()
+    tree.offload(1000)
     tree.evict(1)
     tip = tree.tip("aabb")
     tree.lock(tip)
@@ -303,14 +257,14 @@ def test_namespaces_that_were_used_once_leave_nothing(tree: Letters) -> None:
         tree.unlock(tree.hold("aabb", f"published {number}"))
         tree.unlock(tree.hold("", f"locked {number}"))
         tree.freeze("aa", f"restored {number}")
-        assert tree.restore(tree.lose_all()) == []
+        tree.restore(tree.lose_all())
         tree.lose_all()
         tip = tree.hold("cc", f"forgotten {number}")
         tree.forget(f"forgotten {number}")
         tree.unlock(tip)
     tree.evict(1000)
     tree.prune(1000)
-    assert tree.namespaces == []
+    assert tree.roots.namespaces == []
     assert list(tree.walk()) == []
     tree.check()
 
@@ -333,7 +287,7 @@ def test_a_conversation_of_a_hundred_thousand_tokens_needs_no_recursion() -> Non
         tree.unlock(tip)
         assert len(tree.match("", tokens)) == 6250
         for node in tree.next_to_offload(6250):
-            tree.saved(node, 6249 - node.upward().index(root))
+            tree.offloaded(node, node.depth - 1)
         tree.evict(3000)
         tree.check()
         repr(tip)
@@ -409,10 +363,26 @@ def _attached_below_the_host(tree: Letters) -> None:
     tree.attach([tree.cool("aabb")], [0])
 
 
+def _attached_to_a_page(tree: Letters) -> None:
+    tree.attach([tree.use("aa")], [1])
+
+
+def _attached_too_late(tree: Letters) -> None:
+    tip = tree.cool("aa")
+    tree.prune(1)
+    tree.attach([tip], [1])
+
+
+def _offloaded_twice(tree: Letters) -> None:
+    tip = tree.use("aa")
+    tree.offload(1)
+    tree.offloaded(tip, 101)
+
+
 def _one_record_of_two(tree: Letters) -> None:
     tree.use("aabb")
-    for node in tree.next_to_archive(2):
-        tree.archived(node, 200)
+    for node in tree.records.next_to_archive(2):
+        tree.records.archived(node, 200)
 
 
 @pytest.mark.parametrize(
@@ -425,6 +395,10 @@ def _one_record_of_two(tree: Letters) -> None:
         (_attached_below_the_host, "below a colder node"),
         (lambda tree: tree.publish(tree.root(""), ids("aa"), [0]), "not locked"),
         (lambda tree: tree.publish(tree.hold("bb"), ids("aac"), [0]), "whole pages"),
+        (_attached_to_a_page, "to a node that has a page"),
+        (_attached_too_late, "to a node that left the tree"),
+        (_offloaded_twice, "offloaded a page twice"),
+        (lambda tree: tree.offloaded(tree.cool("aa"), 101), "offloaded a page that is not there"),
         (_one_record_of_two, "a record of two nodes"),
     ],
 )
@@ -443,7 +417,6 @@ def test_a_mistake_of_the_caller_is_caught(tree: Letters, mistake: Callable[[Let
         ("disk", 200),
         ("disk", 999),
         ("disk", None),
-        ("saving", True),
         ("archiving", True),
         ("digest", b""),
         ("parent", None),
@@ -459,7 +432,7 @@ def test_a_mistake_of_the_caller_is_caught(tree: Letters, mistake: Callable[[Let
 )
 def test_the_check_finds_a_field_that_is_off(tree: Letters, field: str, value: object) -> None:
     tree.use("aabbcc")
-    tree.save_all()
+    tree.offload(1000)
     tree.archive_all()
     tree.digest(tree.tip("aabbcc"))
     tree.check()

@@ -25,8 +25,7 @@ def test_an_evicted_page_with_a_record_is_found_on_disk_alone(tree: Letters) -> 
     assert tree.evict(9) == Evicted(pages=[1, 0])
     assert tree.tiers("aabb") == [(None, None, 200), (None, None, 201)]
     assert (tree.nodes, tree.device_pages, tree.host_pages, tree.disk_pages) == (2, 0, 0, 2)
-    assert tree.node_of_record(201) is tip
-    assert tree.node_of_record(100) is None
+    assert tip.disk == 201
 
 
 def test_a_pruned_copy_with_a_record_is_found_on_disk_alone(tree: Letters) -> None:
@@ -40,39 +39,40 @@ def test_a_pruned_copy_with_a_record_is_found_on_disk_alone(tree: Letters) -> No
 def test_what_leaves_the_tree_gives_up_the_records_below_it(tree: Letters) -> None:
     tree.use("aabbcc")
     tree.archive_all()
-    tree.drop_disk(200)
+    tree.lose(200)
     assert tree.evict(2) == Evicted(pages=[2, 1])
-    assert tree.evict(1) == Evicted(pages=[0], records=[201, 202])
+    assert tree.evict(1) == Evicted(pages=[0])
     assert (tree.nodes, tree.disk_pages) == (0, 0)
+    tree.check()
 
 
 def test_copies_in_the_host_tier_and_on_disk_follow_each_other_in_any_order(tree: Letters) -> None:
     tree.cool("aabbccdd")
     tree.archive_all()
     tree.drop_host(tree.tip("aa"))
-    tree.drop_disk(201)
+    tree.lose(201)
     tree.drop_host(tree.tip("aabbcc"))
-    tree.drop_disk(203)
+    tree.lose(203)
     assert tree.tiers("aabbccdd") == [(None, None, 200), (None, 101, None), (None, None, 202), (None, 103, None)]
     tree.check()
-    pruned = tree.prune(9)
-    assert (sorted(pruned.entries), pruned.records) == ([101, 103], [202])
+    assert sorted(tree.prune(9).entries) == [101, 103]
     assert tree.tiers("aabbccdd") == [(None, None, 200)]
 
 
 def test_pruning_the_way_to_other_copies_drops_these_too(tree: Letters) -> None:
     tree.cool("aabbcc")
     tree.archive_all()
-    tree.drop_disk(200)
+    tree.lose(200)
     tree.drop_host(tree.tip("aabb"))
     tree.lock(tree.tip("aabbcc"))
-    assert tree.drop_host(tree.tip("aa")) == Evicted(entries=[100, 102], records=[201, 202])
+    assert tree.drop_host(tree.tip("aa")) == Evicted(entries=[100, 102])
     assert tree.found("aa") == []
+    assert tree.disk_pages == 0
 
 
 def test_a_page_from_disk_is_in_the_device_tier_until_it_is_evicted_again(tree: Letters) -> None:
     tree.lock(tree.freeze("aabb"))
-    assert tree.attach(tree.found("aabb"), [7, 8]) == []
+    tree.attach(tree.found("aabb"), [7, 8])
     assert tree.tiers("aabb") == [(7, None, 200), (8, None, 201)]
     tree.unlock(tree.tip("aabb"))
     assert tree.evict(1).pages == [8]
@@ -86,21 +86,12 @@ def test_a_page_that_is_computed_though_it_is_on_disk_is_taken(tree: Letters) ->
     assert tree.tiers("aa") == [(7, None, 200)]
 
 
-def test_a_page_with_a_record_may_be_saved_too(tree: Letters) -> None:
+def test_a_page_with_a_record_may_be_offloaded_too(tree: Letters) -> None:
     tree.use("aa")
     tree.archive_all()
-    tree.save_all()
+    tree.offload(1000)
     assert tree.tiers("aa") == [(0, 100, 200)]
     assert tree.in_both == 1
-
-
-def test_a_page_that_was_evicted_while_it_was_saved_stays_on_disk_without_the_copy(tree: Letters) -> None:
-    tree.use("aa")
-    tree.archive_all()
-    [node] = tree.next_to_offload(1)
-    assert tree.evict(1) == Evicted(pages=[0])
-    assert not tree.saved(node, 100)
-    assert tree.tiers("aa") == [(None, None, 200)]
 
 
 # What is archived
@@ -109,92 +100,92 @@ def test_a_page_that_was_evicted_while_it_was_saved_stays_on_disk_without_the_co
 def test_one_call_chooses_whole_paths_parents_first(tree: Letters) -> None:
     tree.use("aabb")
     tree.use("cc")
-    assert [node.page for node in tree.next_to_archive(9)] == [0, 2, 1]
-    assert tree.next_to_archive(9) == []
+    assert [node.page for node in tree.records.next_to_archive(9)] == [0, 2, 1]
+    assert tree.records.next_to_archive(9) == []
 
 
 def test_the_next_call_goes_on_below_what_is_being_archived(tree: Letters) -> None:
     tree.use("aabb")
-    assert [node.page for node in tree.next_to_archive(1)] == [0]
-    assert [node.page for node in tree.next_to_archive(1)] == [1]
+    assert [node.page for node in tree.records.next_to_archive(1)] == [0]
+    assert [node.page for node in tree.records.next_to_archive(1)] == [1]
 
 
 def test_what_is_published_below_an_archived_page_is_next(tree: Letters) -> None:
     tree.use("aa")
     tree.archive_all()
     tree.use("aabbcc")
-    assert [node.page for node in tree.next_to_archive(9)] == [1, 2]
+    assert [node.page for node in tree.records.next_to_archive(9)] == [1, 2]
 
 
 def test_locked_pages_and_copies_without_a_page_are_archived(tree: Letters) -> None:
     tree.cool("aa")
     tree.hold("bb")
-    assert [(node.page, node.host) for node in tree.next_to_archive(9)] == [(None, 100), (1, None)]
+    assert [(node.page, node.host) for node in tree.records.next_to_archive(9)] == [(None, 100), (1, None)]
 
 
 def test_only_the_first_answer_to_an_archiving_counts(tree: Letters) -> None:
     tree.use("aa")
-    [node] = tree.next_to_archive(1)
-    assert tree.archived(node, 200)
-    tree.archive_failed(node)
-    assert not tree.archived(node, 201)
+    [node] = tree.records.next_to_archive(1)
+    tree.records.archived(node, 200)
+    tree.records.archive_failed(node)
+    tree.records.archived(node, 201)
     assert node.disk == 200
-    assert tree.next_to_archive(9) == []
+    assert tree.records.next_to_archive(9) == []
 
 
 def test_a_page_that_could_not_be_archived_waits_until_the_others_had_their_turn(tree: Letters) -> None:
     tree.use("aa")
     tree.use("bb")
     tree.use("cc")
-    [first] = tree.next_to_archive(1)
-    tree.archive_failed(first)
-    assert [node.page for node in tree.next_to_archive(9)] == [1, 2, 0]
+    [first] = tree.records.next_to_archive(1)
+    tree.records.archive_failed(first)
+    assert [node.page for node in tree.records.next_to_archive(9)] == [1, 2, 0]
 
 
 def test_children_chosen_with_a_page_that_could_not_be_archived_are_archived_and_others_wait(tree: Letters) -> None:
     tree.use("aabbcc")
     tree.use("aadd")
-    parent, child = tree.next_to_archive(2)
+    parent, child = tree.records.next_to_archive(2)
     assert [parent.page, child.page] == [0, 1]
-    tree.archive_failed(parent)
-    assert tree.archived(child, 201)
-    assert [node.page for node in tree.next_to_archive(1)] == [2]
-    assert [node.page for node in tree.next_to_archive(9)] == [0, 3]
+    tree.records.archive_failed(parent)
+    tree.records.archived(child, 201)
+    assert [node.page for node in tree.records.next_to_archive(1)] == [2]
+    assert [node.page for node in tree.records.next_to_archive(9)] == [0, 3]
 
 
 def test_children_of_two_that_could_not_be_archived_wait_for_both(tree: Letters) -> None:
     tree.use("aabbcc")
-    for node in tree.next_to_archive(2):
-        tree.archive_failed(node)
+    for node in tree.records.next_to_archive(2):
+        tree.records.archive_failed(node)
     tree.check()
-    assert [node.page for node in tree.next_to_archive(9)] == [0, 1, 2]
+    assert [node.page for node in tree.records.next_to_archive(9)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("leave", [lambda tree: tree.evict(1), lambda tree: tree.forget("")])
 def test_a_record_of_a_page_that_left_meanwhile_is_not_wanted(tree: Letters, leave: Callable[[Letters], None]) -> None:
     tree.use("aa")
-    [node] = tree.next_to_archive(1)
+    [node] = tree.records.next_to_archive(1)
     leave(tree)
     again = tree.use("aa")
-    assert not tree.archived(node, 200)
-    tree.archive_failed(node)
+    tree.records.archived(node, 200)
+    tree.records.archive_failed(node)
     assert again.disk is None
-    assert tree.next_to_archive(9) == [again]
+    assert tree.records.next_to_archive(9) == [again]
 
 
 def test_a_page_may_be_archived_after_it_became_a_host_copy(tree: Letters) -> None:
     tree.use("aa")
-    [node] = tree.next_to_archive(1)
-    tree.save_all()
+    [node] = tree.records.next_to_archive(1)
+    tree.offload(1000)
     tree.evict(1)
-    assert tree.archived(node, 200)
+    tree.records.archived(node, 200)
     assert tree.tiers("aa") == [(None, 100, 200)]
 
 
 def test_archiving_all_costs_the_same_however_many_left_the_queue_before(tree: Letters) -> None:
     for at in range(26 * 26):
         tree.use(chr(97 + at // 26) + chr(97 + at % 26))
-    assert [tree.next_to_archive(1)[0].page for _ in range(26 * 26)] == list(range(26 * 26))
+    assert [tree.records.next_to_archive(1)[0].page for _ in range(26 * 26)] == list(range(26 * 26))
 
 
 # Records that go
@@ -203,51 +194,53 @@ def test_archiving_all_costs_the_same_however_many_left_the_queue_before(tree: L
 def test_a_record_that_went_leaves_the_other_tiers_and_the_children_as_they_are(tree: Letters) -> None:
     tree.use("aabb")
     tree.archive_all()
-    assert tree.drop_disk(200) == Evicted(records=[200])
-    assert tree.drop_disk(200) == Evicted()
-    assert tree.tiers("aabb") == [(0, None, None), (1, None, 201)]
-    assert [node.page for node in tree.next_to_archive(9)] == [0]
+    for _ in range(2):
+        assert tree.drop_disk(tree.tip("aa")) == Evicted()
+        assert tree.tiers("aabb") == [(0, None, None), (1, None, 201)]
+    assert [node.page for node in tree.records.next_to_archive(9)] == [0]
 
 
 def test_a_record_that_went_makes_what_is_below_wait(tree: Letters) -> None:
     tree.use("aa")
     tree.archive_all()
     tree.use("aabb")
-    tree.drop_disk(200)
+    tree.lose(200)
     tree.check()
-    assert [node.page for node in tree.next_to_archive(1)] == [0]
-    assert [node.page for node in tree.next_to_archive(1)] == [1]
+    assert [node.page for node in tree.records.next_to_archive(1)] == [0]
+    assert [node.page for node in tree.records.next_to_archive(1)] == [1]
 
 
 def test_the_last_copy_of_a_page_goes_with_all_below_it_locked_or_not(tree: Letters) -> None:
     tip = tree.freeze("aabbcc")
     tree.lock(tip)
-    assert tree.drop_disk(201) == Evicted(records=[201, 202])
+    assert tree.lose(201) == Evicted()
     assert tip.gone
+    assert tree.on_disk() == [200]
     assert tree.tip("aabbcc").locks == 1
     tree.unlock(tip)
-    assert tree.drop_disk(200) == Evicted(records=[200])
-    assert tree.namespaces == []
+    assert tree.lose(200) == Evicted()
+    assert tree.roots.namespaces == []
 
 
 def test_a_forgotten_namespace_gives_up_its_records_and_is_never_archived(tree: Letters) -> None:
     tree.use("aabb")
     tree.archive_all()
     tip = tree.hold("aabbcc")
-    evicted = tree.forget("")
-    assert (evicted.pages, sorted(evicted.records)) == ([], [200, 201])
+    assert tree.forget("") == Evicted()
     assert [(node.page, node.disk) for node in tree.path(tip)] == [(0, None), (1, None), (2, None)]
     tree.publish(tip, ids("dd"), [9])
-    assert tree.next_to_archive(9) == []
-    assert tree.restore([StoredPage(300, "", tree.digest(tip), "", tip.key)]) == [300]
+    assert tree.records.next_to_archive(9) == []
+    tree.restore([StoredPage(300, "", tree.digest(tip), "", tip.key)])
+    assert tree.on_disk() == []
 
 
 def test_locked_pages_on_disk_alone_leave_with_their_namespace(tree: Letters) -> None:
     tip = tree.freeze("aabb")
     tree.attach([tree.tip("aa")], [7])
     tree.lock(tip)
-    assert tree.forget("") == Evicted(records=[200, 201])
+    assert tree.forget("") == Evicted()
     assert tip.gone
+    assert tree.disk_pages == 0
     tree.check()
     tree.unlock(tip)
     assert tree.evict(9) == Evicted(pages=[7])
@@ -283,10 +276,10 @@ def test_another_tree_finds_what_was_archived(tree: Letters) -> None:
     tree.use("aa", "other")
     tree.archive_all()
     other = Letters()
-    assert other.restore(tree.stored()) == []
+    other.restore(tree.stored())
     other.check()
     assert (other.nodes, other.disk_pages, other.device_pages, other.host_pages) == (5, 5, 0, 0)
-    assert sorted(other.namespaces) == ["", "other"]
+    assert sorted(other.roots.namespaces) == ["", "other"]
     assert other.tiers("aabbcc") == [(None, None, disk) for _, _, disk in tree.tiers("aabbcc")]
     assert {other.digest(node) for node in other.walk()} == {tree.digest(node) for node in tree.walk()}
 
@@ -295,26 +288,27 @@ def test_restored_pages_give_records_to_what_is_there_and_go_on_below_it(tree: L
     tree.freeze("aabbcc")
     pages = tree.lose_all()
     tree.use("aa")
-    assert tree.restore(pages[1:]) == []
+    tree.restore(pages[1:])
     assert tree.tiers("aabbcc") == [(3, None, None), (None, None, 201), (None, None, 202)]
-    [chosen] = tree.next_to_archive(9)
-    assert tree.restore(pages[:1]) == []
+    [chosen] = tree.records.next_to_archive(9)
+    tree.restore(pages[:1])
     assert tree.tiers("aa") == [(3, None, 200)]
-    assert not tree.archived(chosen, 300)
+    tree.records.archived(chosen, 300)
+    assert chosen.disk == 200
 
 
 def test_what_is_below_a_restored_page_is_archived_next(tree: Letters) -> None:
     tree.freeze("aa")
     pages = tree.lose_all()
     tree.use("aabb")
-    assert tree.restore(pages) == []
-    assert [node.page for node in tree.next_to_archive(9)] == [2]
+    tree.restore(pages)
+    assert [node.page for node in tree.records.next_to_archive(9)] == [2]
 
 
 def test_a_record_beside_another_one_is_not_taken(tree: Letters) -> None:
     tree.freeze("aabb")
     first, second = tree.stored()
-    assert tree.restore([first, replace(second, record=300), first]) == [300]
+    tree.restore([first, replace(second, record=300), first])
     assert tree.tiers("aabb") == [(None, None, 200), (None, None, 201)]
 
 
@@ -334,16 +328,16 @@ def test_a_page_that_does_not_fit_is_not_taken_nor_what_is_below_it(
 ) -> None:
     tree.freeze("aabbcc")
     first, second, third = tree.lose_all()
-    assert tree.restore([first, damaged(second), third]) == [201, 202]
+    tree.restore([first, damaged(second), third])
     assert tree.tiers("aabbcc") == [(None, None, 200)]
-    assert tree.namespaces == [""]
+    assert tree.roots.namespaces == [""]
     tree.check()
 
 
 def test_restoring_nothing_leaves_nothing(tree: Letters) -> None:
-    assert tree.restore([]) == []
-    assert tree.restore([StoredPage(200, "", "", "a", b"")]) == [200]
-    assert tree.namespaces == []
+    tree.restore([])
+    tree.restore([StoredPage(200, "", "", "a", b"")])
+    assert tree.roots.namespaces == []
 
 
 def test_a_hundred_thousand_tokens_are_archived_and_restored_without_recursion() -> None:
@@ -352,14 +346,15 @@ def test_a_hundred_thousand_tokens_are_archived_and_restored_without_recursion()
     tree.lock(root)
     tip, _ = tree.publish(root, tokens, range(6250))
     tree.digest(tip)
-    for record, node in enumerate(tree.next_to_archive(6250)):
-        tree.archived(node, record)
+    for record, node in enumerate(tree.records.next_to_archive(6250)):
+        tree.records.archived(node, record)
     pages = []
     for record, node in enumerate(tree.path(tip)):
         assert node.parent is not None
         pages.append(StoredPage(record, tree.digest(node), tree.digest(node.parent), "", node.key))
     other = PrefixTree(16)
-    assert other.restore(pages) == []
+    other.restore(pages)
     assert [node.disk for node in other.match("", tokens)] == list(range(6250))
-    assert other.drop_disk(0).records == list(range(6250))
+    assert other.drop_disk(other.match("", tokens)[0]) == Evicted()
+    assert (other.nodes, other.disk_pages) == (0, 0)
     other.check()

@@ -23,7 +23,7 @@ WHICH = st.integers(0, 9)
 
 
 def shortened(page: StoredPage) -> StoredPage:
-    """Of a tree with smaller pages."""
+    """Return the page as a tree with smaller pages would have it."""
     key = page.key[4:]
     return replace(page, key=key, digest=sha256(bytes.fromhex(page.parent) + key).hexdigest())
 
@@ -64,7 +64,6 @@ class Row:
     page: int | None = None
     host: int | None = None
     disk: int | None = None
-    saving: bool = False
     archiving: bool = False
     used: int = 0
 
@@ -78,7 +77,7 @@ class Row:
 
     @property
     def device_only(self) -> bool:
-        return self.page is not None and self.host is None and not self.saving
+        return self.page is not None and self.host is None
 
 
 @dataclass(eq=False)
@@ -97,16 +96,11 @@ class Table:
 
 @dataclass(eq=False)
 class Gone:
-    """What was in rows that left."""
+    """The ids that rows held before they left."""
 
     pages: list[int] = field(default_factory=list)
     entries: list[int] = field(default_factory=list)
     records: list[int] = field(default_factory=list)
-
-    def assert_is(self, evicted: Evicted) -> None:
-        assert sorted(self.pages) == sorted(evicted.pages)
-        assert sorted(self.entries) == sorted(evicted.entries)
-        assert sorted(self.records) == sorted(evicted.records)
 
 
 @dataclass(eq=False)
@@ -116,16 +110,6 @@ class Held:
     node: Node
     table: Table
     path: list[Row]
-
-
-@dataclass(eq=False)
-class Onload:
-    """Pages that are being filled from copies."""
-
-    held: Held
-    nodes: list[Node]
-    rows: list[Row]
-    pages: list[int]
 
 
 class PrefixTreeMachine(RuleBasedStateMachine):
@@ -141,8 +125,6 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         self.forgotten: list[Table] = []
         self.uses = 0
         self.held: list[Held] = []
-        self.onloads: list[Onload] = []
-        self.saves: list[tuple[Node, Row]] = []
         self.archives: list[tuple[Node, Row]] = []
         self.shelf: dict[tuple[str, Tokens], StoredPage] = {}  # all that was ever archived, whatever the tree forgot
         self.pages, self.entries, self.records = Stock(), Stock(), Stock()
@@ -150,7 +132,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             self.unlock_both(self.compute_both("a", tokens))
         if copied:
             self.archive(50, True)
-            self.save(50 if copied == "to both" else 0, True)
+            self.offload(50 if copied == "to both" else 0)
             self.evict(50)
         for which in lost if copied == "to both" else ():
             if self.tree.disk_pages:
@@ -165,7 +147,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         return (row for table in [*self.tables.values(), *self.forgotten] for row in table.rows.values())
 
     def prefixes(self, tokens: Sequence[int]) -> list[Tokens]:
-        """Those of its whole pages."""
+        """Return the prefixes of whole pages."""
         size = self.tree.page_size
         return [tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)]
 
@@ -186,7 +168,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             row.used = FORGOTTEN if table.forgotten else self.uses
 
     def leaves(self, inside: Callable[[Row], bool]) -> list[Row]:
-        """The rows of which `inside` is true, and of no child, and that are not locked."""
+        """Return the rows without locks of which `inside` is true, and is true of no child."""
         size = self.tree.page_size
         found = [row for row in self.rows() if inside(row) and not self.locked(row)]
         return [row for row in found if not any(inside(child) for child in row.table.children(row, size))]
@@ -206,13 +188,16 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             into.entries += [each.host] if each.host is not None else []
             into.records += [each.disk] if each.disk is not None else []
             each.page = each.host = each.disk = None
-            each.saving = each.archiving = False
+            each.archiving = False
             del each.table.rows[each.prefix]
 
-    def give_back(self, evicted: Evicted) -> None:
-        self.pages.give_back(evicted.pages)
-        self.entries.give_back(evicted.entries)
-        self.records.give_back(evicted.records)
+    def give_back(self, right: Gone, evicted: Evicted) -> None:
+        """See that the tree let go of what is right, and take it back."""
+        assert sorted(right.pages) == sorted(evicted.pages)
+        assert sorted(right.entries) == sorted(evicted.entries)
+        self.pages.give_back(right.pages)
+        self.entries.give_back(right.entries)
+        self.records.give_back(right.records)
 
     def lock_both(self, namespace: str, tokens: list[int], hit: bool) -> Held:
         table, nodes = self.table(namespace), self.tree.match(namespace, tokens)
@@ -251,7 +236,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         self.pages.give_back(spare)
 
     def compute_both(self, namespace: str, tokens: list[int]) -> Held:
-        """What a request does: lock what is there, and publish the rest."""
+        """Lock what is there and publish the rest, as a request does."""
         held = self.lock_both(namespace, tokens, True)
         if held.node.on_device:
             self.publish_both(held, tokens[len(held.path) * self.tree.page_size :])
@@ -276,9 +261,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(which=WHICH)
     def unlock(self, which: int) -> None:
-        held = self.held[which % len(self.held)]
-        if all(held is not onload.held for onload in self.onloads):
-            self.unlock_both(held)
+        self.unlock_both(self.held[which % len(self.held)])
 
     @precondition(lambda self: any(held.node.on_device for held in self.held))
     @rule(which=WHICH, tokens=TOKENS)
@@ -288,36 +271,23 @@ class PrefixTreeMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(not held.node.on_device and not held.node.gone for held in self.held))
     @rule(which=WHICH, count=SOME)
-    def onload(self, which: int, count: int) -> None:
-        """Begin to copy pages back from the host tier or the disk, for one who locked them."""
+    def attach(self, which: int, count: int) -> None:
+        """Pages are onloaded for one who locked them."""
         able = [held for held in self.held if not held.node.on_device and not held.node.gone]
         held = able[which % len(able)]
         path = zip(self.tree.path(held.node), held.path, strict=True)
         cold = [(node, row) for node, row in path if not node.on_device][:count]
-        if all(held is not onload.held for onload in self.onloads):
-            nodes, rows = [node for node, _ in cold], [row for _, row in cold]
-            self.onloads.append(Onload(held, nodes, rows, self.pages.take(len(nodes))))
-
-    @precondition(lambda self: self.onloads)
-    @rule(which=WHICH)
-    def attach(self, which: int) -> None:
-        onload = self.onloads.pop(which % len(self.onloads))
-        spare = self.tree.attach(onload.nodes, onload.pages)
-        left = []
-        for row, page in zip(onload.rows, onload.pages, strict=True):
-            if row.page is None and not row.gone:
-                row.page = page
-            else:
-                left.append(page)
-        assert spare == left
-        self.pages.give_back(spare)
+        pages = self.pages.take(len(cold))
+        self.tree.attach([node for node, _ in cold], pages)
+        for (_, row), page in zip(cold, pages, strict=True):
+            row.page = page
 
     @precondition(lambda self: self.tree.host_pages)
     @rule(which=WHICH)
     def find_a_bad_copy(self, which: int) -> None:
-        saved = [node for node in self.tree.walk() if node.host is not None]
-        needed = [node for node in saved if node.locks and not node.on_device]
-        node = (needed or saved)[which % len(needed or saved)]
+        offloaded = [node for node in self.tree.walk() if node.host is not None]
+        needed = [node for node in offloaded if node.locks and not node.on_device]
+        node = (needed or offloaded)[which % len(needed or offloaded)]
         row, right = self.row_of(node), Gone()
         if row.page is None and row.disk is None:
             self.remove(row, right)
@@ -326,10 +296,9 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             right.entries.append(row.host)
             row.host = None
         dropped = self.tree.drop_host(node)
-        right.assert_is(dropped)
         assert node.gone == row.gone
         assert self.tree.drop_host(node) == Evicted()
-        self.give_back(dropped)
+        self.give_back(right, dropped)
 
     @rule(count=SOME)
     def evict(self, count: int) -> None:
@@ -341,51 +310,30 @@ class PrefixTreeMachine(RuleBasedStateMachine):
                 self.remove(row, right)
             else:
                 right.pages.append(page)
-                row.page, row.saving = None, False
+                row.page = None
         assert len(evicted.pages) == count or not self.leaves(lambda row: row.page is not None)
-        right.assert_is(evicted)
-        self.give_back(evicted)
+        self.give_back(right, evicted)
 
-    @rule(count=SOME, arrive=st.booleans())
-    def save(self, count: int, arrive: bool) -> None:
-        nodes = self.tree.next_to_offload(count)
-        for node in nodes:
+    @rule(count=SOME)
+    def offload(self, count: int) -> None:
+        offloaded = 0
+        for node in self.tree.next_to_offload(count):
             row = next(row for row in self.rows() if row.page == node.page)
             self.assert_oldest(row, self.to_offload())
-            row.saving = True
-            self.saves.append((node, row))
-        assert len(nodes) == count or not self.to_offload()
-        while arrive and self.saves:
-            self.saved(0)
-
-    @precondition(lambda self: self.saves)
-    @rule(which=WHICH)
-    def saved(self, which: int) -> None:
-        node, row = self.saves.pop(which % len(self.saves))
-        [entry] = self.entries.take(1)
-        assert self.tree.saved(node, entry) == row.saving
-        if row.saving:
-            row.host, row.saving = entry, False
-        else:
-            self.entries.give_back([entry])
-
-    @precondition(lambda self: self.saves)
-    @rule(which=WHICH)
-    def save_failed(self, which: int) -> None:
-        node, row = self.saves.pop(which % len(self.saves))
-        self.tree.save_failed(node)
-        row.saving = False
+            [row.host] = self.entries.take(1)
+            self.tree.offloaded(node, row.host)
+            offloaded += 1
+        assert offloaded == count or not self.to_offload()
 
     @precondition(lambda self: self.tree.device_pages)
     @rule(which=WHICH)
-    def copied(self, which: int) -> None:
-        """It is copied to the host tier without being asked for, locked or not."""
-        lacking = [node for node in self.tree.walk() if node.page is not None and node.host is None]
-        if lacking:
-            node = lacking[which % len(lacking)]
+    def offload_one(self, which: int) -> None:
+        """Offload a page out of turn, locked or not."""
+        device_only = [node for node in self.tree.walk() if node.device_only]
+        if device_only:
+            node = device_only[which % len(device_only)]
             row = self.row_of(node)
             [row.host] = self.entries.take(1)
-            row.saving = False
             self.tree.offloaded(node, row.host)
 
     @rule(count=SOME)
@@ -401,12 +349,11 @@ class PrefixTreeMachine(RuleBasedStateMachine):
                 right.entries += [pruned.entries[len(right.entries)]]
                 row.host = None
         assert len(pruned.entries) >= count or not self.leaves(lambda row: row.host is not None)
-        right.assert_is(pruned)
-        self.give_back(pruned)
+        self.give_back(right, pruned)
 
     @rule(count=SOME, arrive=st.booleans())
     def archive(self, count: int, arrive: bool) -> None:
-        nodes = self.tree.next_to_archive(count)
+        nodes = self.tree.records.next_to_archive(count)
         for node in nodes:
             row = self.row_of(node)
             assert row in self.due()
@@ -422,7 +369,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         node, row = self.archives.pop(which % len(self.archives))
         [record] = self.records.take(1)
         wanted = row.archiving
-        assert self.tree.archived(node, record) == wanted
+        self.tree.records.archived(node, record)
         if wanted:
             row.disk, row.archiving = record, False
             page = self.stored(node)
@@ -434,68 +381,62 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     def archive_failed(self, which: int) -> None:
         node, row = self.archives.pop(which % len(self.archives))
-        self.tree.archive_failed(node)
+        self.tree.records.archive_failed(node)
         row.archiving = False
 
     @precondition(lambda self: self.tree.disk_pages)
     @rule(which=WHICH, alone=st.booleans())
     def lose_a_record(self, which: int, alone: bool) -> None:
-        """It could not be read, or its store needed the room; that of a locked row too, and of one `alone` on disk."""
+        """Drop a record, of a locked row too; with `alone`, rather of one that has no other tier."""
         stored = [row for row in self.rows() if row.disk is not None]
         needed = [row for row in stored if alone and not row.in_memory]
         row, right = (needed or stored)[which % len(needed or stored)], Gone()
-        record = row.disk
-        assert record is not None
+        node = next(node for node in self.tree.walk() if node.disk == row.disk)
+        assert row.disk is not None
         if row.in_memory:
-            right.records.append(record)
+            right.records.append(row.disk)
             row.disk = None
         else:
             self.remove(row, right)
-        dropped = self.tree.drop_disk(record)
-        right.assert_is(dropped)
-        assert self.tree.node_of_record(record) is None
-        assert self.tree.drop_disk(record) == Evicted()
-        self.give_back(dropped)
+        dropped = self.tree.drop_disk(node)
+        assert node.gone == row.gone
+        assert self.tree.drop_disk(node) == Evicted()
+        self.give_back(right, dropped)
 
     @precondition(lambda self: self.shelf)
     @rule(chosen=st.lists(WHICH, min_size=1, max_size=6), damage=st.sampled_from([None, None, *DAMAGES]))
     def restore(self, chosen: list[int], damage: str | None) -> None:
-        """Some of what was ever archived; the first page may not be what it was."""
+        """Restore some of what was ever archived; the first page may be damaged."""
         places = sorted(self.shelf, key=lambda place: len(place[1]))
         places = sorted({places[which % len(places)] for which in chosen}, key=places.index)
         numbers = self.records.take(len(places))
         pages = [replace(self.shelf[place], record=number) for place, number in zip(places, numbers, strict=True)]
         if damage is not None:
             pages[0] = DAMAGES[damage](pages[0])
-        refused = self.tree.restore(pages)
-        left = []
+        self.tree.restore(pages)
         for number, (namespace, prefix) in zip(numbers, places, strict=True):
             table = self.table(namespace)
             row = table.rows.get(prefix, Row(table, prefix))
             orphan = len(prefix) > self.tree.page_size and self.parent(row) is None
             if orphan or row.disk is not None or (damage is not None and number == numbers[0]):
-                left.append(number)
+                self.records.give_back([number])
             else:
                 table.rows[prefix] = row
                 row.disk, row.archiving = number, False
-        assert refused == left
-        self.records.give_back(refused)
 
     @precondition(lambda self: self.tree.disk_pages)
     @rule()
     def restore_elsewhere(self) -> None:
-        """Another process finds what is on disk from its root on, and has nothing else."""
-        reached, lost = set(), []
+        """Let another process find what is on disk from its root on, and see that it has nothing else."""
+        reached = set()
         for row in sorted(self.rows(), key=lambda row: len(row.prefix)):
             above = self.parent(row)
-            if row.disk is not None and not row.table.forgotten:
-                if len(row.prefix) == self.tree.page_size or (above is not None and above.disk in reached):
-                    reached.add(row.disk)
-                else:
-                    lost.append(row.disk)
+            found = len(row.prefix) == self.tree.page_size or (above is not None and above.disk in reached)
+            if found and row.disk is not None and not row.table.forgotten:
+                reached.add(row.disk)
         pages = [self.stored(node) for node in self.tree.walk() if node.disk is not None]
         other = PrefixTree(self.tree.page_size)
-        assert sorted(other.restore(pages)) == sorted(lost)
+        other.restore(pages)
         other.check()
         assert (other.nodes, other.disk_pages) == (len(reached), len(reached))
         mine = {(node.disk, self.tree.digest(node)) for node in self.tree.walk() if node.disk in reached}
@@ -513,9 +454,8 @@ class PrefixTreeMachine(RuleBasedStateMachine):
                 self.remove(row, right)
         for row in table.rows.values():
             right.records += [row.disk] if row.disk is not None else []
-            row.used, row.disk, row.saving, row.archiving = FORGOTTEN, None, False, False
-        right.assert_is(evicted)
-        self.give_back(evicted)
+            row.used, row.disk, row.archiving = FORGOTTEN, None, False
+        self.give_back(right, evicted)
         assert not self.tree.match(namespace, [0] * 9)
 
     # What is always true
@@ -528,7 +468,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         return [row for row in self.leaves(lambda row: row.device_only) if not row.table.forgotten]
 
     def due(self) -> list[Row]:
-        """What is to be archived."""
+        """Return the rows that are to be archived."""
         found = []
         for row in self.rows():
             above = self.parent(row)
@@ -537,7 +477,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         return [row for row in found if row.disk is None and not row.archiving and not row.table.forgotten]
 
     def stored(self, node: Node) -> StoredPage:
-        """The node's record, as a store would tell of it."""
+        """Return the node's record, as a store would report it."""
         assert node.disk is not None
         assert node.parent is not None
         namespace = node.upward()[-1].key.decode()
@@ -549,16 +489,15 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         nodes = []
         for node in self.tree.walk():
             prefix = tuple(token for each in self.tree.path(node) for token in self.tree.tokens_of(each))
-            nodes.append((prefix, node.page, node.host, node.disk, node.saving, node.archiving, bool(node.locks)))
-        rows = [(r.prefix, r.page, r.host, r.disk, r.saving, r.archiving, self.locked(r)) for r in self.rows()]
+            nodes.append((prefix, node.page, node.host, node.disk, node.archiving, bool(node.locks)))
+        rows = [(r.prefix, r.page, r.host, r.disk, r.archiving, self.locked(r)) for r in self.rows()]
         assert len(nodes) == len(rows)
         assert set(nodes) == set(rows)
         assert self.tree.evictable == sum(row.page is not None and not self.locked(row) for row in self.rows())
 
     @invariant()
     def every_id_has_one_holder(self) -> None:
-        in_flight = [page for onload in self.onloads for page in onload.pages]
-        assert self.pages.out == {row.page for row in self.rows() if row.page is not None} | set(in_flight)
+        assert self.pages.out == {row.page for row in self.rows() if row.page is not None}
         assert self.entries.out == {row.host for row in self.rows() if row.host is not None}
         assert self.records.out == {row.disk for row in self.rows() if row.disk is not None}
         assert self.tree.in_both == sum(row.page is not None and row.host is not None for row in self.rows())
@@ -567,21 +506,17 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         """Unlocked, evicted, pruned and lost from disk, nothing is left."""
         if not hasattr(self, "tree"):
             return
-        while self.onloads:
-            self.attach(0)
         while self.held:
             self.unlock_both(self.held[0])
         self.evict(10**6)
         self.prune(10**6)
-        while self.saves:
-            self.saved(0)
         while self.archives:
             self.archived(0)
         while self.tree.disk_pages:
             self.lose_a_record(0, True)
         self.tree.check()
         assert (self.tree.nodes, self.tree.device_pages, self.tree.host_pages, self.tree.evictable) == (0, 0, 0, 0)
-        assert not self.tree.namespaces
+        assert not self.tree.roots.namespaces
         assert not self.pages.out
         assert not self.entries.out
         assert not self.records.out

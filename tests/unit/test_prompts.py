@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rekindle.errors import InvalidRequest
-from rekindle.messages import Chat
+from rekindle.messages import Chat, Prompt
 from rekindle.session.prompts import all_prompts, one_prompt
 
 USER = {"role": "user", "content": "hi"}
@@ -15,6 +15,16 @@ TOOL = {"type": "function", "function": {"name": "now", "parameters": {}}}
 
 def chat(*messages: Any) -> Chat:
     return Chat(list(messages), None, {})
+
+
+def prompts_of(prompt: Any, **options: Any) -> tuple[list[Prompt], bool]:
+    """What a call with these keywords asks for, of a model with ten tokens."""
+    return all_prompts(prompt, options, vocab_size=10)  # type: ignore[arg-type]
+
+
+def prompt_of(prompt: Any, **options: Any) -> Prompt:
+    """The same for a call that takes one prompt."""
+    return one_prompt(*prompts_of(prompt, **options))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +42,7 @@ def chat(*messages: Any) -> Chat:
 def test_text_and_messages_are_told_apart_and_a_list_of_either_is_a_batch(
     prompt: Any, expected: list[Any], batch: bool
 ) -> None:
-    assert all_prompts(prompt, None, 10) == (expected, batch)
+    assert prompts_of(prompt) == (expected, batch)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +62,13 @@ def test_text_and_messages_are_told_apart_and_a_list_of_either_is_a_batch(
 def test_token_ids_are_one_prompt_and_a_list_of_lists_is_a_batch(
     token_ids: Any, expected: list[tuple[int, ...]], batch: bool
 ) -> None:
-    assert all_prompts(None, token_ids, 10) == (expected, batch)
+    assert prompts_of(None, token_ids=token_ids) == (expected, batch)
 
 
 def test_exactly_one_of_the_two_is_given() -> None:
     for prompt, token_ids in ((None, None), ("hi", [1]), ("", [1])):
         with pytest.raises(InvalidRequest, match="give either a prompt or token_ids, and not both"):
-            all_prompts(prompt, token_ids, 10)
+            prompts_of(prompt, token_ids=token_ids)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +90,7 @@ def test_exactly_one_of_the_two_is_given() -> None:
 )
 def test_what_is_no_prompt_is_refused_with_what_was_expected_and_what_came(prompt: Any, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        all_prompts(prompt, None, 10)
+        prompts_of(prompt)
 
 
 @pytest.mark.parametrize(
@@ -97,19 +107,19 @@ def test_what_is_no_prompt_is_refused_with_what_was_expected_and_what_came(promp
 )
 def test_what_are_no_token_ids_is_refused_in_a_batch_too(token_ids: Any, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        all_prompts(None, token_ids, 10)
+        prompts_of(None, token_ids=token_ids)
 
 
 def test_one_prompt_is_not_a_batch() -> None:
-    assert one_prompt("hi", None, 10) == "hi"
-    assert one_prompt(None, [1], 10) == (1,)
+    assert prompt_of("hi") == "hi"
+    assert prompt_of(None, token_ids=[1]) == (1,)
     with pytest.raises(InvalidRequest, match="one prompt was expected, got a list of them; use generate"):
-        one_prompt(["a", "b"], None, 10)  # type: ignore[list-item]
+        prompt_of(["a", "b"])
 
 
 def test_what_the_caller_changes_afterwards_changes_nothing() -> None:
     messages, tools, variables = [dict(USER)], [TOOL], {"enable_thinking": False}
-    prompt = one_prompt(messages, None, 10, tools, variables)
+    prompt = prompt_of(messages, tools=tools, chat_template_kwargs=variables)
     messages[0]["content"] = "changed"
     for given in (messages, tools, variables):
         given.clear()
@@ -119,9 +129,10 @@ def test_what_the_caller_changes_afterwards_changes_nothing() -> None:
 def test_tools_and_variables_are_for_every_conversation_of_a_batch() -> None:
     variables = {"enable_thinking": False}
     expected = Chat([USER], [TOOL], variables)
-    assert one_prompt([USER], None, 10, [TOOL], variables) == expected
-    assert all_prompts([[USER], [USER]], None, 10, [TOOL], variables) == ([expected, expected], True)
-    assert one_prompt([USER], None, 10, variables=variables) == Chat([USER], None, variables)
+    assert prompt_of([USER], tools=[TOOL], chat_template_kwargs=variables) == expected
+    both = prompts_of([[USER], [USER]], tools=[TOOL], chat_template_kwargs=variables)
+    assert both == ([expected, expected], True)
+    assert prompt_of([USER], chat_template_kwargs=variables) == Chat([USER], None, variables)
 
 
 @pytest.mark.parametrize(
@@ -130,14 +141,15 @@ def test_tools_and_variables_are_for_every_conversation_of_a_batch() -> None:
 )
 def test_tools_and_variables_are_refused_where_no_template_reads_them(prompt: Any, token_ids: Any, kind: str) -> None:
     with pytest.raises(InvalidRequest, match=f"tools= is for the model's chat template.*prompt of {kind} does not"):
-        all_prompts(prompt, token_ids, 10, tools=[TOOL])
+        prompts_of(prompt, token_ids=token_ids, tools=[TOOL])
     with pytest.raises(InvalidRequest, match=f"chat_template_kwargs= is for .*prompt of {kind} does not.*messages"):
-        all_prompts(prompt, token_ids, 10, variables={"a": 1})
-    assert all_prompts(prompt, token_ids, 10, variables={}) == all_prompts(prompt, token_ids, 10)
+        prompts_of(prompt, token_ids=token_ids, chat_template_kwargs={"a": 1})
+    bare = prompts_of(prompt, token_ids=token_ids)
+    assert prompts_of(prompt, token_ids=token_ids, chat_template_kwargs={}) == bare
 
 
 def test_malformed_tools_and_variables_are_refused_at_the_call() -> None:
     with pytest.raises(InvalidRequest, match="tools must be a list"):
-        one_prompt([USER], None, 10, tools=TOOL)  # type: ignore[arg-type]
+        prompt_of([USER], tools=TOOL)
     with pytest.raises(InvalidRequest, match="chat_template_kwargs must be a mapping"):
-        one_prompt([USER], None, 10, variables=["a"])  # type: ignore[arg-type]
+        prompt_of([USER], chat_template_kwargs=["a"])

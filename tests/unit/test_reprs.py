@@ -80,7 +80,7 @@ def test_what_is_not_awaited_says_so_when_it_is_used() -> None:
         holding: Any = session.prefix(token_ids=[1])
         with pytest.raises(AttributeError, match=r"'fork': it is not computed yet; doc = await session.prefix"):
             holding.fork(2)
-        with pytest.raises(AttributeError, match=r"'Holding' object has no attribute 'forks'$"):
+        with pytest.raises(AttributeError, match=r"'PendingPrefix' object has no attribute 'forks'$"):
             holding.forks(2)
 
 

@@ -192,11 +192,9 @@ def test_n_is_no_parameter_of_one_draw() -> None:
 
 
 def test_an_unknown_keyword_is_named_with_the_one_that_was_meant() -> None:
-    with pytest.raises(InvalidRequest, match=r"unknown sampling parameter 'max_token'; did you mean max_tokens\?"):
+    with pytest.raises(InvalidRequest, match=r"unknown keyword 'max_token'; did you mean max_tokens\?"):
         SamplingParams.from_options({"max_token": 3})
-    with pytest.raises(
-        InvalidRequest, match=r"unknown sampling parameter 'zzz'; known are logit_bias, repetition_penalty, .*"
-    ):
+    with pytest.raises(InvalidRequest, match=r"unknown keyword 'zzz'; known are logit_bias, repetition_penalty, .*"):
         SamplingParams.from_options({"zzz": 3})
 
 

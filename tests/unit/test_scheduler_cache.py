@@ -23,7 +23,7 @@ def chunks_of(plan: Plan) -> list[tuple[int, int, int]]:
 
 
 def engine_of_small_chunks(chunk: int = 16) -> ByHand:
-    """A request is being decoded, so that nothing is planned for those who come before it settles."""
+    """Make an engine that decodes a request, so that nothing is planned for later ones before a tick settles."""
     engine = ByHand(page_size=16, prefill_chunk=chunk, max_prefill_tokens=64, overlap=False, max_running=8)
     engine.admit(99, [1], max_tokens=200)
     return engine
@@ -54,7 +54,7 @@ def test_one_of_three_computes_the_prefix_that_they_share_and_one_of_another_pre
 @pytest.mark.parametrize("chunk", [16, 32, 64])
 @pytest.mark.parametrize("length", [40, 48, 60, 64, 65, 90])
 def test_of_many_that_are_the_same_only_the_last_page_is_computed_by_each(chunk: int, length: int) -> None:
-    """Also where the one that computes is in its last chunk, and the tick has room for more."""
+    """Hold also where the one that computes is in its last chunk, and the tick has room for more."""
     engine = engine_of_small_chunks(chunk)
     prompt = [*SHARED, *OTHER][:length]
     for request_id in range(6):
@@ -110,7 +110,7 @@ def test_what_a_request_generated_is_found_by_the_next_turn() -> None:
 
 
 def order_of(policy: str) -> list[int]:
-    """Three that wait for the one slot, with 0, 16 and 32 tokens in the cache, in the order in which they start."""
+    """Return the order in which three start that wait for one slot, with 0, 16 and 32 tokens in the cache."""
     engine = ByHand(page_size=16, max_running=1, overlap=False, policy="fcfs" if policy == "fcfs" else "longest-prefix")
     engine.admit(0, SHARED, max_tokens=1)
     engine.drain()
@@ -153,7 +153,7 @@ def test_the_least_recently_used_pages_are_evicted_and_the_hottest_survive() -> 
 
 
 def engine_with_a_prefix_in_the_host_tier_alone() -> ByHand:
-    """SHARED was computed, saved and evicted, by others who needed its pages; nothing runs."""
+    """SHARED was computed, offloaded and evicted, by others who needed its pages; nothing runs."""
     engine = ByHand(
         page_size=16, num_pages=7, max_running=2, overlap=False, host_cache_bytes=8 * PAGE_BYTES, disk_cache_bytes=0
     )
@@ -161,8 +161,8 @@ def engine_with_a_prefix_in_the_host_tier_alone() -> ByHand:
     engine.drain()
     engine.admit(1, OTHER, max_tokens=40)
     engine.drain()
-    assert all(node.page is None for node in engine.scheduler.cache.find("", SHARED))
-    assert len(engine.scheduler.cache.find("", SHARED)) == 3
+    assert all(node.page is None for node in engine.scheduler.cache.tree.match("", SHARED))
+    assert len(engine.scheduler.cache.tree.match("", SHARED)) == 3
     return engine
 
 
@@ -201,8 +201,8 @@ def test_copies_that_cannot_be_read_are_computed_again() -> None:
     assert engine.tokens[2] == list(expected_tokens([*SHARED, 7], 4))
 
 
-def engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages: int) -> tuple[ByHand, Node]:
-    """It was evicted by a request that runs."""
+def engine_with_a_page_that_is_being_offloaded_and_is_on_disk(host_pages: int) -> tuple[ByHand, Node]:
+    """Return an engine and the node of such a page, which was evicted by a request that runs."""
     engine = ByHand(
         page_size=16,
         num_pages=3,
@@ -213,7 +213,7 @@ def engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages: int) -> tu
     )
     engine.admit(0, SHARED[:16], max_tokens=1)
     engine.drain()
-    (node,) = engine.scheduler.cache.find("", SHARED[:16])
+    (node,) = engine.scheduler.cache.tree.match("", SHARED[:16])
     engine.admit(1, OTHER[:17], max_tokens=1)
     assert (node.page, node.host is None, node.disk) == (None, False, 0)
     return engine, node
@@ -221,28 +221,28 @@ def engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages: int) -> tu
 
 @pytest.mark.parametrize("pruned", [False, True])
 def test_a_copy_that_the_host_tier_did_not_keep_leaves_the_one_on_disk(pruned: bool) -> None:
-    engine, node = engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages=1)
+    engine, node = engine_with_a_page_that_is_being_offloaded_and_is_on_disk(host_pages=1)
     if pruned:
         engine.settle()
         engine.admit(2, OTHER[16:33], max_tokens=1)
         assert node.host is None, "the copy made room for another, before it was there"
     engine.settle_offload(ok=False)
     assert (node.host, node.disk) == (None, 0)
-    assert engine.scheduler.cache.find("", SHARED[:16]) == [node]
+    assert engine.scheduler.cache.tree.match("", SHARED[:16]) == [node]
 
 
 def test_a_copy_that_the_host_tier_did_not_keep_leaves_a_later_one() -> None:
-    engine, node = engine_with_a_page_that_is_being_saved_and_is_on_disk(host_pages=1)
+    engine, node = engine_with_a_page_that_is_being_offloaded_and_is_on_disk(host_pages=1)
     cache = engine.scheduler.cache
-    cache._let_go(cache.tree.prune(1))
+    cache._free(cache.tree.prune(1))
     cache.tree.attach([node], [99])
     cache.offload([node])
     later = node.host
     cache.offloaded(Offloaded(engine.offloading[0].offload_id, kept=False))
-    assert (node.host, cache.is_on_its_way(node)) == (later, True)
+    assert (node.host, cache.is_offloading(node)) == (later, True)
 
 
-def test_whether_a_copy_is_on_its_way_is_found_without_a_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_a_copy_is_offloading_is_found_without_a_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = ByHand(page_size=16, num_pages=257, host_cache_bytes=64 * PAGE_BYTES, disk_cache_bytes=0)
     engine.admit(0, [place % 7 for place in range(64 * 16 - 1)], max_tokens=1)
     engine.drain()
@@ -255,7 +255,7 @@ def test_whether_a_copy_is_on_its_way_is_found_without_a_look_at_the_others(monk
         return one is other
 
     monkeypatch.setattr(Node, "__eq__", equal)
-    assert all(map(cache.is_on_its_way, nodes))
+    assert all(map(cache.is_offloading, nodes))
     assert (len(nodes), len(compared)) == (63, 0)
 
 
@@ -358,7 +358,7 @@ def test_the_block_that_is_computed_again_is_of_the_disk_if_the_last_page_is(pag
     engine.drain()
     engine.admit(1, [8] * (4 * page - 1), max_tokens=1)
     engine.settle_offload()
-    assert [(node.page, node.host is None) for node in engine.scheduler.cache.find("", prompt)] == [
+    assert [(node.page, node.host is None) for node in engine.scheduler.cache.tree.match("", prompt)] == [
         (None, False),
         (None, True),
     ], "the host tier has room for one"
@@ -434,7 +434,7 @@ def test_what_comes_late_of_the_old_weights_is_not_taken_for_what_the_new_ones_c
 
 
 def test_however_many_are_turned_away_by_one_message_each_is_told() -> None:
-    """More than Python would let functions call each other."""
+    """Turn more away than Python would let functions call each other."""
     engine = ByHand(page_size=16, num_pages=7, overlap=False, max_waiting=sys.getrecursionlimit() + 10)
     engine.admit(0, SHARED, hold=True)
     engine.drain()

@@ -40,7 +40,7 @@ CROWDED = st.fixed_dictionaries(
 
 @dataclass(frozen=True)
 class Asked:
-    """What was submitted, and what the fake model generates for it when nobody interferes."""
+    """A request, and what the fake model generates for it when nobody interferes."""
 
     end_ids: frozenset[int]
     tokens: tuple[int, ...]

@@ -119,10 +119,10 @@ def test_a_signal_handlers_own_exception_cancels_the_request_that_is_waited_for(
         def ring(*_: object) -> bool:
             raise Alarm
 
-        handle.pieces.grown_blocking = ring  # type: ignore[method-assign, assignment]
+        handle.record.pieces.grown_blocking = ring  # type: ignore[method-assign, assignment]
         with pytest.raises(Alarm):
             handle.result()
-        assert handle.standing.state in ("cancelling", "cancelled")
+        assert handle.record.standing.state in ("cancelling", "cancelled")
 
 
 @pytest.mark.parametrize("ending", [(True,), (False, True)], ids=["begun before", "begins just now"])
@@ -176,7 +176,7 @@ class Saying:
     [
         (None, r"handle\(\) of .*Saying.* must return a list of messages or be a generator, got None"),
         (Note("hello"), r"must return a list of messages or be a generator, got Note\(text='hello'\)"),
-        ([Note("hello")], r"actors say messages of rekindle\.messages; nobody takes Note\(text='hello'\)"),
+        ([Note("hello")], r"an actor must say messages of rekindle\.messages, and nobody takes Note\(text='hello'\)"),
     ],
 )
 def test_an_actor_that_says_something_else_than_messages_is_named(said: object, told: str) -> None:

@@ -11,7 +11,7 @@ from anyio import to_thread
 
 from rekindle.engine.actor import Actor
 from rekindle.errors import InvalidRequest, QueueFull, RequestCancelled
-from rekindle.messages import Message, Submit
+from rekindle.messages import Cancel, Message, Submit
 from rekindle.request import SamplingParams
 from rekindle.session.handle import Handle
 from rekindle.session.session import Session
@@ -65,15 +65,16 @@ async def test_any_thread_may_cancel(held: Session) -> None:
 
 async def test_a_cancel_from_within_the_submit_itself_is_not_lost() -> None:
     """As the garbage collector may do it."""
-    said: list[str] = []
+    said: list[Message] = []
 
-    def send() -> None:
+    def post(message: Message) -> None:
         handle.cancel()
-        said.append("submit")
+        said.append(message)
 
-    handle = Handle(send, lambda: said.append("cancel"), SamplingParams())
-    handle.send()
-    assert said == ["submit", "cancel"]
+    submit = Submit(7, (1,), SamplingParams())
+    handle = Handle(submit, post)
+    assert handle.send()
+    assert said == [submit, Cancel(7)]
     with pytest.raises(RequestCancelled):
         await handle
 
@@ -149,7 +150,7 @@ async def test_an_interrupt_of_a_blocking_wait_cancels_the_request(
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(handle._feed, "grown_blocking", interrupted)
+    monkeypatch.setattr(handle.record.pieces, "grown_blocking", interrupted)
     with pytest.raises(KeyboardInterrupt):
         handle.result()
     with pytest.raises(RequestCancelled):
@@ -168,7 +169,7 @@ async def test_submit_is_refused_when_the_queue_is_full_and_nothing_is_left_of_i
     stream = aiter(running)  # dropping it would cancel
     await anext(stream)
     waiting = [held.submit(token_ids=PROMPT) for _ in range(2)]
-    with pytest.raises(QueueFull, match="2 requests are waiting already, which is max_waiting; await one of them"):
+    with pytest.raises(QueueFull, match="the waiting queue is full, max_waiting is 2; await one of its requests first"):
         held.submit(token_ids=PROMPT)
     waiting[0].cancel()
     with pytest.raises(RequestCancelled):
@@ -220,4 +221,4 @@ async def test_one_who_waits_outside_can_leave_and_nothing_is_kept_of_it(held: S
     assert_all_is_free(held)
     await held.generate(token_ids=PROMPT, max_tokens=1)
     assert not held._callers._handles
-    assert not held._callers._queued
+    assert not held._callers._places._inside

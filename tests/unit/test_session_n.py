@@ -81,6 +81,16 @@ async def test_one_stream_and_one_handle_are_of_one_draw(session: Session) -> No
             call(**ask)
 
 
+async def test_an_unknown_keyword_is_named_at_the_call_with_the_one_that_was_meant(session: Session) -> None:
+    misspelled: Any = {"token_id": PROMPT}
+    for call in (session.stream, session.stream_sync, session.show_sync, session.submit, session.generate_sync):
+        with pytest.raises(InvalidRequest, match=r"^unknown keyword 'token_id'; did you mean token_ids\?$"):
+            call(**misspelled)
+    with pytest.raises(InvalidRequest, match=r"unknown keyword 'temprature'; did you mean temperature\?"):
+        await session.generate(token_ids=PROMPT, temprature=1.0)  # type: ignore[call-overload]
+    assert not session._callers._handles
+
+
 # Defaults
 
 
@@ -113,7 +123,7 @@ async def test_a_model_that_recommends_nothing_has_our_defaults(session: Session
 def test_what_a_model_recommends_and_rekindle_has_not_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assembly = replace(fake_assembly(fake_limits()), unserved=("num_beams", "typical_p"))
     monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: assembly)
-    with pytest.warns(UserWarning, match="a-model: .* asks for num_beams, typical_p, which Rekindle has not") as told:
+    with pytest.warns(UserWarning, match="a-model: .* num_beams, typical_p, which Rekindle does not have") as told:
         session = rekindle.open_sync("a-model", progress=False)
     with session:
         assert session.generate_sync(token_ids=PROMPT, max_tokens=2).token_ids == expected_tokens(PROMPT, 2)

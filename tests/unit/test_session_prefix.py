@@ -110,6 +110,20 @@ async def test_streams_and_blocking_twins_continue_it_too(session: Session) -> N
     assert held_pages(session) == 0
 
 
+async def test_what_is_of_the_whole_prefix_is_given_to_it_and_what_is_of_a_draw_to_its_continuations(
+    session: Session,
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"^unknown keyword 'temperature'; known are cache_salt, token_ids, tools"):
+        session.prefix(token_ids=DOCUMENT, temperature=1.0)  # type: ignore[call-arg]
+    async with session.prefix(token_ids=DOCUMENT) as document:
+        with pytest.raises(InvalidRequest, match=r"^cache_salt is given to session\.prefix\(\), and holds for what"):
+            await document.generate(cache_salt="mine")
+        with pytest.raises(InvalidRequest, match=r"^tools is given to session\.prefix"):
+            document.stream(tools=[])
+        with pytest.raises(InvalidRequest, match=r"unknown keyword 'token_id'; did you mean token_ids"):
+            document.generate_sync(token_id=[1])  # type: ignore[call-arg]
+
+
 async def test_the_salt_of_a_prefix_is_that_of_its_continuations(session: Session) -> None:
     async with session.prefix(token_ids=DOCUMENT, cache_salt="mine") as document:
         assert (await document.generate(token_ids=[9], max_tokens=1)).cached_tokens == 64

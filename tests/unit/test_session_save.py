@@ -16,7 +16,7 @@ from rekindle.engine.handled import Handled
 from rekindle.errors import EngineFailed, SessionClosed, StorageError
 from rekindle.messages import CacheSaved, CacheSaving, Message, SaveCache, Write, Written
 from rekindle.notebook.progress_bars import ProgressBars
-from rekindle.session import upkeep
+from rekindle.session import operations
 from rekindle.session.callers import Callers
 from rekindle.session.session import Session
 from rekindle.testing import FakeDiskTier, fake_assembly, fake_limits, fake_session
@@ -51,7 +51,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[Progress]:
     """What is drawn."""
     shown: list[Progress] = []
     monkeypatch.setattr(Recorder, "shown", shown, raising=False)
-    monkeypatch.setattr(upkeep, "ProgressBars", Recorder)
+    monkeypatch.setattr(operations, "ProgressBars", Recorder)
     return shown
 
 
@@ -117,7 +117,7 @@ async def test_each_who_asks_is_told_of_what_was_written_since(paged: Session) -
         await paused_with_pages(paged)
         feeds = []
         for _ in range(3):
-            feeds.append(paged._callers.save_cache(paged._engine.post))
+            feeds.append(paged._callers.ask(SaveCache, paged._engine.post)[1])
             for _ in range(12):
                 await paged.step()
         while await paged.step() is not None:
@@ -195,7 +195,7 @@ async def test_leaving_a_save_early_leaves_the_session_usable(paged: Session) ->
     paged.resume()
     assert await paged.save(progress=False) <= PAGES
     assert paged.stats.scheduler.disk_pages == PAGES
-    assert not paged._callers._saves, "nobody is kept who was answered"
+    assert not paged._callers._answers, "nobody is kept who was answered"
 
 
 def test_one_who_asks_while_the_engine_ends_does_not_disturb_its_end() -> None:
@@ -204,17 +204,15 @@ def test_one_who_asks_while_the_engine_ends_does_not_disturb_its_end() -> None:
     closed = SessionClosed("closed")
     late: list[Feed[Any]] = []
 
-    def ask_again() -> None:
-        late.append(callers.save_cache(lambda message: None))
-        late.append(callers.new_weights([], lambda message: None, fail=False)[1])
+    def ask() -> Feed[Any]:
+        return callers.ask(SaveCache, lambda message: None)[1]
 
-    saved, (_, used) = (
-        callers.save_cache(lambda message: None),
-        callers.new_weights([], lambda message: None, fail=False),
-    )
-    early: list[Feed[Any]] = [saved, used]
+    def ask_again() -> None:
+        late.append(ask())
+
+    early = [ask(), ask()]
     for feed in early:
         feed._waiting.append((ask_again, 1))
     callers.fail_all(closed)
-    assert len(late) == 4
+    assert len(late) == 2
     assert all(feed.closed for feed in (*early, *late))

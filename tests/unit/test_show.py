@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from rekindle import markup
 from rekindle.concurrency.feed import Feed
 from rekindle.errors import EngineFailed, RequestCancelled, SessionClosed
-from rekindle.messages import Started, Text
+from rekindle.messages import Started, Submit, Text
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_text
 from rekindle.notebook.front_end import EMPTY
-from rekindle.notebook.live_text import drawing
-from rekindle.notebook.printed import Printed
+from rekindle.notebook.live_text import Printed, drawing
 from rekindle.request import SamplingParams
 from rekindle.results import CachedTokens, EndReason
 from rekindle.session.handle import Handle
@@ -238,11 +237,11 @@ def piece(text: str, end: EndReason | None = None) -> Text:
 
 def handle_of(*messages: Text) -> Handle:
     """A request that was told this."""
-    handle = Handle(lambda: None, lambda: None, SamplingParams())
+    handle = Handle(Submit(0, (1,), SamplingParams()), lambda _: None)
     handle.send()
-    handle.deliver(Started(0, 2, CachedTokens()))
+    handle.record.deliver(Started(0, 2, CachedTokens()))
     for message in messages:
-        handle.deliver(message)
+        handle.record.deliver(message)
     return handle
 
 
@@ -282,9 +281,9 @@ async def test_a_running_request_shows_its_text_so_far_and_a_held_one_that_it_wa
     assert " tokens]" in str(page.card["text/plain"])
     assert "waiting" in str(page.card["text/plain"]) or "running" in str(page.card["text/plain"])
     step(settler, 3)
-    await handle.pieces.grown(2)
+    await handle.record.pieces.grown(2)
     await page.shows("[running, 3 tokens]")
-    text = "".join(piece.text for piece in handle.pieces.items)
+    text = "".join(piece.text for piece in handle.record.pieces.items)
     assert page.card["text/plain"] == f"{text}\n[running, 3 tokens]"
     handle.cancel()
     settler.release()
@@ -298,7 +297,7 @@ def test_of_a_long_text_that_grows_the_end_is_shown(page: Page) -> None:
     assert "word00999 " in html
     assert f"… {10_000 - markup.HEAD:,} characters before" in html
     assert len(html) < 2 * markup.HEAD
-    handle.fail(RequestCancelled("enough"))
+    handle.record.fail(RequestCancelled("enough"))
 
 
 def test_a_request_that_has_ended_is_drawn_once(page: Page) -> None:
@@ -321,13 +320,13 @@ async def test_leaving_show_cancels_and_leaves_what_came(
         tasks.start_soon(partial(held.show, "AB", max_tokens=ENDLESS))
         await anyio.wait_all_tasks_blocked()
         (handle,) = held.requests.values()
-        await handle.pieces.grown(2)
+        await handle.record.pieces.grown(2)
         if answers:
             settler.release()
         tasks.cancel_scope.cancel()
     settler.release()
     await page.shows("[cancelled, ")
-    text = "".join(piece.text for piece in handle.pieces.items)
+    text = "".join(piece.text for piece in handle.record.pieces.items)
     assert text
     assert str(page.card["text/plain"]).startswith(text)
     await page.is_static()
@@ -375,11 +374,11 @@ async def test_its_button_cancels_and_show_returns(held: Session, settler: FakeS
         assert len(page.buttons) == buttons
         assert (VIEW in page.stop) == bool(buttons)
         (handle,) = held.requests.values()
-        await handle.pieces.grown(0)
+        await handle.record.pieces.grown(0)
         press = page.buttons[0].press if buttons else handle.cancel
         await to_thread.run_sync(press)
         settler.release()
-    assert page.card["text/plain"] == handle.shown()["text/plain"]
+    assert page.card["text/plain"] == handle.record.shown()["text/plain"]
     assert "\n[cancelled, " in str(page.card["text/plain"])
     assert page.stop == EMPTY
     assert all(each.closed and each.layout.closed and each.style.closed for each in page.buttons)
@@ -483,15 +482,15 @@ async def test_without_a_notebook_it_is_printed(texts: Session, capsys: pytest.C
 
 def test_it_is_printed_piece_by_piece(capsys: pytest.CaptureFixture[str]) -> None:
     handle = handle_of(piece("One"))
-    screen = Printed(handle)
+    screen = Printed(handle.record)
     screen.draw()
     screen.draw()
     assert capsys.readouterr().out == "One"
-    handle.deliver(piece(" two"))
+    handle.record.deliver(piece(" two"))
     screen.draw()
     assert capsys.readouterr().out == " two"
-    handle.deliver(piece("\n"))
-    handle.fail(EngineFailed("the device\nis gone"))
+    handle.record.deliver(piece("\n"))
+    handle.record.fail(EngineFailed("the device\nis gone"))
     screen.close()
     assert capsys.readouterr().out == "\n\n[failed after 3 tokens: the device\nis gone]\n"
 

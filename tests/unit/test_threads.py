@@ -110,6 +110,7 @@ def test_the_compiler_is_waited_for_longer_which_is_said() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_wait_and_the_process() -> None:
     script = COMPILER + "on_write = lambda: signal.raise_signal(signal.SIGINT)"
     assert ended(script) == (-signal.SIGINT, "", f"{WAITING}\n")

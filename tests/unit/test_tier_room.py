@@ -1,4 +1,4 @@
-"""Room in the tiers is used for pages that are nowhere else, and nothing is copied or staged without end: by hand."""
+"""Room in the tiers is used for pages that are nowhere else, and nothing is offloaded or staged without end."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ PAGE_BYTES = 128
 
 
 def document(number: int, pages: int) -> list[int]:
-    """No two begin alike."""
+    """Return the tokens of a document; no two begin alike."""
     return [number, *(place % 7 for place in range(pages * PAGE - 1))]
 
 
@@ -37,11 +37,11 @@ def test_a_full_pool_with_a_small_host_tier_comes_to_rest(host_pages: int) -> No
         one.admit(number, document(number, 15), max_tokens=1)
         while one.in_flight:
             one.settle()
-        saves = 0
+        offloads = 0
         while one.offloading:
             one.settle_offload()
-            saves += 1
-            assert saves <= 64, "the same pages are saved again and again"
+            offloads += 1
+            assert offloads <= 64, "the same pages are offloaded again and again"
 
 
 def found_of(one: ByHand, prompt: list[int]) -> int:
@@ -55,7 +55,7 @@ def found_of(one: ByHand, prompt: list[int]) -> int:
 @pytest.mark.parametrize("between", range(8, 17))
 @pytest.mark.parametrize("last", range(2, 17, 2))
 def test_while_the_host_tier_has_room_what_is_evicted_has_a_copy(between: int, last: int) -> None:
-    """A conversation of two turns, with other documents between them and after."""
+    """Run a conversation of two turns, with other documents between them and after."""
     one = engine(16, 64, context=16)
     turn = [*document(1, 6), *((place * 5) % 11 for place in range(6 * PAGE))]
     for number, prompt in enumerate((document(1, 6), document(2, between), turn, document(3, last))):
@@ -117,7 +117,7 @@ def test_a_page_that_comes_back_to_the_device_leaves_the_host_tier() -> None:
         one.admit(number, document(number, 12), max_tokens=1)
         one.drain()
     assert found_of(one, document(0, 12)) == 12
-    assert one.scheduler.cache.tree.in_both <= 16 // 8, "those alone that are copied ahead of their eviction"
+    assert one.scheduler.cache.tree.in_both <= 16 // 8, "those alone that are offloaded ahead of their eviction"
 
 
 def engine_with_documents_on_disk(pages: list[int], num_pages: int, policy: Policy) -> ByHand:
@@ -139,7 +139,7 @@ def engine_with_documents_on_disk(pages: list[int], num_pages: int, policy: Poli
 
 
 def fetched_by(one: ByHand) -> list[int]:
-    """Who got what was fetched, of all that is on its way."""
+    """Settle all fetches; return the requests that they were for."""
     fetched = []
     while one.fetching:
         fetched.append(one.fetching[0][0].request_id)
@@ -148,7 +148,7 @@ def fetched_by(one: ByHand) -> list[int]:
 
 
 def in_order_of(*request_ids: int) -> Order:
-    """A policy by which these come first and last, and all others between them."""
+    """Make a policy by which these come first and last, and all others between them."""
     first, *last = request_ids
     return lambda candidate: {first: -1, **dict(zip(last, range(1, 9), strict=False))}.get(candidate.request.id, 0)
 

@@ -20,8 +20,8 @@ from rekindle.session.session import Session
 from rekindle.testing import fake_session
 from rekindle.views.records import Given, Joined, Over, Part, Planned, Seen, seen
 from rekindle.views.timeline import perfetto
+from rekindle.views.timeline.courses import Timeline
 from rekindle.views.timeline.perfetto import ACTORS, DEVICE, REQUESTS, phases
-from rekindle.views.timeline.timeline import Timeline
 from rekindle.views.trace import Trace
 from tests.unit.test_markup import HOSTILE
 from tests.unit.test_trace_timeline import recorded

@@ -11,9 +11,9 @@ from rekindle.messages import Message, Plan, Stopped, Withdraw
 from rekindle.scheduler.tracked import Tracked
 from rekindle.testing import VOCAB_SIZE, ByHand, CheckedScheduler
 from rekindle.views.records import Fact, Given, Joined, Over, Part, Planned, Seen, seen
+from rekindle.views.timeline.courses import Timeline
 from rekindle.views.timeline.drawing import RED, draw
 from rekindle.views.timeline.perfetto import phases
-from rekindle.views.timeline.timeline import Timeline
 from rekindle.views.timeline.words import LETTERS
 from tests.unit.test_trace_timeline import recorded
 
@@ -128,7 +128,7 @@ def test_a_request_waits_in_a_timeline_in_the_ticks_in_which_it_waits_in_the_sch
                 continue
             if kind is None:
                 assert course.how, "that it had ended by itself was known later"
-                assert course.last is None or tick > course.last
+                assert tick > course.last
                 continue
             lost = any(loser == name and at <= tick for loser, at in truth.lost)
             waits = {"preempted"} if lost else {"queued"}

@@ -20,10 +20,10 @@ from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from rekindle.views.drawing import CHARACTER, WIDTH
 from rekindle.views.records import Begun, Cut, Fact, Given, Joined, Over, Part, Planned, Seen
-from rekindle.views.timeline.drawing import BARS, RIGHT_HEAD, draw
-from rekindle.views.timeline.timeline import Kind, Timeline
-from rekindle.views.timeline.view import MOST_COLUMNS, MOST_ROWS, view
-from rekindle.views.timeline.words import LETTERS, MEANT, facts
+from rekindle.views.timeline.courses import Kind, Timeline
+from rekindle.views.timeline.drawing import BAR_HEIGHT, draw
+from rekindle.views.timeline.view import MAX_COLUMNS, MAX_ROWS, view
+from rekindle.views.timeline.words import LETTERS, MEANT, SUMMARY_HEAD, facts
 from rekindle.views.trace import Trace
 from tests.unit.test_markup import DRAWN, HOSTILE, SPELLED, read
 
@@ -48,7 +48,7 @@ def row(text: str, name: str) -> str:
     lines = text.splitlines()
     head = next(line for line in lines if line.startswith("tick "))
     (line,) = [line for line in lines if re.match(rf"{name}\b", line)]
-    return line[re.search(r"\d", head).start() : head.index(RIGHT_HEAD)].strip()  # type: ignore[union-attr]
+    return line[re.search(r"\d", head).start() : head.index(SUMMARY_HEAD)].strip()  # type: ignore[union-attr]
 
 
 class Truth:
@@ -72,7 +72,7 @@ class Truth:
         if plans:
             # Those that no plan told of lost their pages after the last one.
             waiting = {tracked.request.id for tracked in self._scheduler._waiting}
-            self.waiting[plans[-1].tick] = waiting - set(self._scheduler._preempted)
+            self.waiting[plans[-1].tick] = waiting - set(self._scheduler._running.preempted)
 
 
 # What it adds up to
@@ -404,7 +404,7 @@ def test_a_tick_that_compiles_is_cut_and_leaves_the_others_their_bars() -> None:
     assert "longest: 40.00 s, cut at 2.50 s" in svg
     bars = [rect for rect in ElementTree.fromstring(svg).iterfind("{*}g/{*}rect") if "fill" in rect.attrib]
     assert [float(bar.attrib["height"]) for bar in bars] == pytest.approx(
-        [min(1, seconds / 2.5) * BARS for seconds in took], abs=0.06
+        [min(1, seconds / 2.5) * BAR_HEIGHT for seconds in took], abs=0.06
     )
     timeline.ticks[3].ended = timeline.ticks[3].planned + 2.0
     assert "longest: 2.00 s<" in draw(timeline).svg
@@ -412,13 +412,13 @@ def test_a_tick_that_compiles_is_cut_and_leaves_the_others_their_bars() -> None:
 
 async def test_what_does_not_fit_is_counted_and_long_runs_share_columns(session: Session) -> None:
     with session.trace() as trace:
-        await session.generate(token_ids=[[number] for number in range(MOST_ROWS + 5)], max_tokens=300)
+        await session.generate(token_ids=[[number] for number in range(MAX_ROWS + 5)], max_tokens=300)
     drawing = trace.timeline()
     assert "5 requests not drawn" in drawing.text
     assert "5 requests not drawn" in drawing.svg
     ticks = len(timeline_of(trace).ticks)
-    assert f"a column is {-(-ticks // MOST_COLUMNS)} ticks" in drawing.text
-    assert len(row(drawing.text, "request 0")) <= MOST_COLUMNS
+    assert f"a column is {-(-ticks // MAX_COLUMNS)} ticks" in drawing.text
+    assert len(row(drawing.text, "request 0")) <= MAX_COLUMNS
     assert len(drawing.svg) < 200_000
     part = trace.timeline(requests=[3, 7], ticks=range(10, 30))
     assert part.text.splitlines()[0].startswith("2 requests over 20 ticks")
@@ -435,7 +435,7 @@ async def test_the_spans_of_a_row_are_its_ticks_in_order_whatever_shares_a_colum
     with fake_session(**TIGHT) as session, session.trace() as trace:  # type: ignore[arg-type]
         await session.generate(token_ids=[[number] * 15 for number in range(6)], max_tokens=40)
     timeline = timeline_of(trace)
-    monkeypatch.setattr("rekindle.views.timeline.view.MOST_COLUMNS", -(-len(timeline.ticks) // share))
+    monkeypatch.setattr("rekindle.views.timeline.view.MAX_COLUMNS", -(-len(timeline.ticks) // share))
     drawn = view(timeline, None, None)
     assert drawn.share == share
     for course in timeline.courses.values():

@@ -211,6 +211,7 @@ def test_leaving_a_blocking_one_early_is_thrown_into_it(monkeypatch: pytest.Monk
     assert left == ["True", "cleaned up"]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_between_two_waits_is_heard_though_a_loop_runs() -> None:
     """The handler of `asyncio.run`, as that of a cell that awaits, would only tell the loop, which is blocked."""
     left: list[str] = []

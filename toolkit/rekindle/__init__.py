@@ -4,6 +4,7 @@ session = await rekindle.open("smollm2-135m-instruct")
 print(await session.generate("Once upon a time"))
 """
 
+from rekindle.config import Settings
 from rekindle.engine.handled import Handled
 from rekindle.errors import (
     CheckpointError,
@@ -24,6 +25,9 @@ from rekindle.errors import (
     UnsupportedModel,
     WeightsChanged,
 )
+from rekindle.models.families import Family
+from rekindle.policy import Candidate
+from rekindle.request import SamplingParams
 from rekindle.results import CachedTokens, Generation, Piece, Timings, TokenLogprob, Usage
 from rekindle.scheduler.stats import Stats
 from rekindle.session.handle import Handle, Stream
@@ -38,9 +42,11 @@ __all__ = [
     "CacheView",
     "CachedPath",
     "CachedTokens",
+    "Candidate",
     "CheckpointError",
     "ConfigError",
     "EngineFailed",
+    "Family",
     "Generation",
     "Handle",
     "Handled",
@@ -54,9 +60,11 @@ __all__ = [
     "QueueFull",
     "RekindleError",
     "RequestCancelled",
+    "SamplingParams",
     "Session",
     "SessionClosed",
     "SessionError",
+    "Settings",
     "Stats",
     "StorageError",
     "Stream",

@@ -1,16 +1,16 @@
-"""Padded shapes: a program is compiled for each bucket, and a tick runs in the smallest that holds it."""
+"""Padded shapes: a program is compiled for each bucket, and a tick runs in the smallest bucket that holds it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 QUERY_BLOCK = 16
-"""Prefill tokens are laid out in blocks of this many, so that a block belongs to one request and one page."""
+"""The number of prefill tokens in a query block, which belongs to one request and one page."""
 MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS = 256, 16
-"""Room for the token sequences of bad words on the device. Words of one token need none of it."""
+"""Room on the device for the token sequences of bad words; words of one token need none."""
 
 
 class Bucket(NamedTuple):
-    """The padded shape of one tick; either part may be 0.
+    """The padded shape of one tick; either part can be 0.
 
     Attributes:
         prefill_tokens: room for prompt tokens, a multiple of `QUERY_BLOCK`.
@@ -22,31 +22,35 @@ class Bucket(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Query blocks in the prefill part."""
+        """The number of query blocks in the prefill part."""
         return self.prefill_tokens // QUERY_BLOCK
 
 
 def default_prefill_buckets(limit: int) -> tuple[int, ...]:
-    """One block, for prompts that are cached but for their end; then doubling from 64 tokens, as padding wastes less
-    than half, and each bucket costs a compilation.
+    """Return one query block, for prompts whose start is cached, and then sizes that double from 64 tokens.
+
+    Padding then wastes less than half of a tick, and each bucket more would cost a compilation.
     """
     return tuple(dict.fromkeys((QUERY_BLOCK, *_geometric(64, 2, limit))))
 
 
 def default_decode_buckets(limit: int) -> tuple[int, ...]:
-    """Fourfold from one row: a decode step's cost is mostly its weights, so few rows cost little more than one."""
+    """Return sizes that grow fourfold from one row.
+
+    A decode step mostly reads the weights, so a few rows cost little more than one.
+    """
     return _geometric(1, 4, limit)
 
 
 def all_buckets(prefill: Sequence[int], decode: Sequence[int], *, combined: bool) -> tuple[Bucket, ...]:
-    """Every bucket that a tick may need: products of the two lists only where one tick may hold both parts."""
+    """Return every bucket that a tick may need: with both parts only where ticks are combined."""
     alone = [Bucket(0, rows) for rows in decode] + [Bucket(tokens, 0) for tokens in prefill]
     both = [Bucket(tokens, rows) for tokens in prefill for rows in decode] if combined else []
     return tuple(alone + both)
 
 
 def larger(buckets: Sequence[Bucket], needed: Bucket) -> list[Bucket]:
-    """Those that hold what `needed` holds and more, the least padding first."""
+    """Return the larger buckets that hold what `needed` holds, the one with the least padding first."""
     return sorted(
         (
             b
@@ -58,10 +62,10 @@ def larger(buckets: Sequence[Bucket], needed: Bucket) -> list[Bucket]:
 
 
 def smallest(sizes: Sequence[int], needed: int) -> int:
-    """The smallest of the ascending `sizes` that holds `needed`; 0 needs none.
+    """Return the smallest of the ascending `sizes` that holds `needed`, or 0 if nothing is needed.
 
     Raises:
-        ValueError: none of them does.
+        ValueError: no size holds it.
     """
     if needed == 0:
         return 0

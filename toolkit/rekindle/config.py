@@ -1,7 +1,7 @@
-"""What `open` can be told."""
+"""The settings of `open`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from rekindle import buckets
@@ -22,29 +22,29 @@ class Settings:
     Attributes:
         dtype: of weights and pages, "float32" or "bfloat16"; None is float32 on CPU and bfloat16 elsewhere.
         page_size: tokens per page, a multiple of 16.
-        num_pages: pages in the pool; None takes what 1 GiB holds, at most what `max_running` full requests need.
+        num_pages: pages in the pool; None takes as many as 1 GiB holds, at most what `max_running` full requests need.
         max_context: the most tokens of one request; None is the model's own.
         max_running: requests in the running batch.
         max_waiting: requests in the waiting queue; `generate` waits for room in it, `submit` raises `QueueFull`.
         max_prefill_tokens: prompt tokens computed in one tick, a multiple of 16.
         prefill_chunk: prompt tokens of one request computed in one tick, a multiple of 16.
         ticks: "prefill-first" computes prompts and decode rows in ticks of their own; "combined" lets them share one.
-        policy: who leaves the waiting queue next: "fcfs" who came first, "longest-prefix" who has most in the cache, or
-            a function that orders `rekindle.policy.Candidate`s as a key of `sorted` does. It is called on the engine's
-            thread for up to 64 waiting requests a tick; an error in it ends the engine. Who comes last in any order
-            but "fcfs" waits as long as others keep coming.
+        policy: which request leaves the waiting queue next: "fcfs" takes the first that came, "longest-prefix" the one
+            with most tokens in the cache, and a function orders `rekindle.Candidate`s as a key of `sorted` does. The
+            function is called on the engine's thread for up to 64 waiting requests a tick; an error in it ends the
+            engine. In any order but "fcfs", the last request waits as long as others keep coming.
         prefix_cache: keep the pages of prompts and outputs, and use them for requests that begin the same.
-        host_cache_bytes: host memory for pages that the device has no room for; 0 keeps none, and none on disk either.
+        host_cache_bytes: host memory for pages that the device has no room for; 0 keeps none, on disk neither.
         disk_cache_bytes: room in the cache directory for pages of all models; 0 keeps none there.
         overlap: plan and dispatch the next tick before the tokens of the current one are read.
-        precompile: "background" has `open` return as soon as a first request can be served, and makes the programs of
-            the other buckets meanwhile; "all" has it wait for every one; "lazy" makes each at its first use.
+        precompile: "background" has `open` return as soon as a first request can be served, and compiles the programs
+            of the other buckets meanwhile; "all" has it wait for all programs; "lazy" compiles each at its first use.
         restore: "auto" loads compiled programs and cached prefixes of earlier sessions from the cache directory, and
-            saves its own there; "require" refuses to open where a program would have to be compiled; "off" neither
+            saves new ones there; "require" refuses to open where a program would have to be compiled; "off" neither
             reads nor writes them.
         prefill_buckets: padded prompt tokens of a tick, ascending multiples of 16 that contain `max_prefill_tokens`.
         decode_buckets: padded decode rows of a tick, ascending, that contain `max_running`.
-        max_executables: compiled programs kept, the least recently used given up first.
+        max_executables: compiled programs that are kept; the least recently used is dropped first.
         max_logprobs: the most alternatives that `logprobs` and `prompt_logprobs` of a request may ask for.
         sampling_defaults: "model" takes what the model's generation_config.json recommends for parameters that a call
             does not give; "neutral" takes the defaults of `SamplingParams`.
@@ -83,7 +83,7 @@ class Settings:
         _one_of("dtype", self.dtype, (None, "float32", "bfloat16"))
         _one_of("ticks", self.ticks, ("prefill-first", "combined"))
         if not callable(self.policy):
-            _one_of("policy", self.policy, tuple(NAMED), "or a function of a rekindle.policy.Candidate")
+            _one_of("policy", self.policy, tuple(NAMED), "or a function of a rekindle.Candidate")
         _one_of("prefix_cache", self.prefix_cache, (True, False))
         _integer("host_cache_bytes", self.host_cache_bytes, 0)
         _integer("disk_cache_bytes", self.disk_cache_bytes, 0)
@@ -118,11 +118,6 @@ class SettingsOptions(TypedDict, total=False):
     max_executables: int
     max_logprobs: int
     sampling_defaults: SamplingDefaults
-
-
-def known_settings() -> tuple[str, ...]:
-    """The names of all settings."""
-    return tuple(field.name for field in fields(Settings))
 
 
 def _integer(name: str, value: Any, low: int, multiple: int = 1) -> None:

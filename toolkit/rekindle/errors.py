@@ -21,9 +21,12 @@
 Every message says what was expected, what came, and what to do.
 """
 
+import difflib
+from collections.abc import Collection
+
 
 class RekindleError(Exception):
-    """Base of all errors raised by Rekindle."""
+    """The base of all errors raised by Rekindle."""
 
 
 class ConfigError(RekindleError, ValueError):
@@ -35,7 +38,7 @@ class ModelError(RekindleError):
 
 
 class ModelNotFound(ModelError):
-    """Nothing that can be opened at the given place."""
+    """A model name or path at which nothing can be opened."""
 
 
 class UnsupportedModel(ModelError):
@@ -51,7 +54,7 @@ class InvalidRequest(RekindleError, ValueError):
 
 
 class PromptTooLong(InvalidRequest):
-    """More tokens than the model's context or the page pool can hold."""
+    """A prompt with more tokens than the model's context or the page pool can hold."""
 
 
 class QueueFull(RekindleError):
@@ -63,7 +66,7 @@ class RequestCancelled(RekindleError):
 
 
 class WeightsChanged(RekindleError):
-    """`update_weights` was told to end running requests."""
+    """The request was ended by `update_weights`."""
 
 
 class StorageError(RekindleError):
@@ -75,7 +78,7 @@ class UnsafeStorage(StorageError):
 
 
 class NotRestored(RekindleError):
-    """A program is not in the executable store, and was not to be compiled."""
+    """A program is not in the cache directory, and `restore="require"` forbids to compile it."""
 
 
 class SessionError(RekindleError):
@@ -88,3 +91,9 @@ class SessionClosed(SessionError):
 
 class EngineFailed(SessionError):
     """The engine stopped because of an error, which is chained as the cause."""
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """Return the end of a message about an unknown name: the closest known one, or all of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"

@@ -1,8 +1,7 @@
 """HTML for the results of cells: escaped, without scripts, styled inline, legible on light pages and on dark ones.
 
-There is one style sheet, that of `rekindle.views.drawing`, which says why.
-
-Text keeps the page's own colour, and what lies behind it is a colour with alpha over the page's own background.
+Text keeps the page's own colour, and backgrounds are colours with alpha over the page's own background. The only style
+sheet is that of `rekindle.views.drawing`, which says why it has one.
 """
 
 import re
@@ -10,46 +9,46 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 Bundle = dict[str, str]
-"""What `_repr_mimebundle_` returns: a representation by its MIME type."""
+"""The result of `_repr_mimebundle_`: representations by MIME type."""
 
 HEAD = 1200
-"""Characters of a text that are shown; what follows is folded."""
-LONGEST = 20_000
-"""Characters of a text that are in the page at all."""
+"""How many characters of a passage are shown; the rest is folded."""
+LONGEST_PASSAGE = 20_000
+"""How many characters of a passage are in the page at all."""
 TIERS = {"device": "230,140,20", "host": "40,130,220", "disk": "130,130,130"}
 """The colour of each tier of the prefix cache, to be followed by an alpha."""
 
-# Control characters, those that turn the direction of what follows, lone surrogates, and what XML has not.
+# Control characters, characters that change the direction of text, lone surrogates, and what XML does not allow.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def visible(text: str) -> str:
-    """Text as HTML and as XML, in an element or in a quoted attribute; what would not be seen is spelled out."""
+    """Escape text for HTML and XML, in an element or a quoted attribute, and spell out invisible characters."""
     return escape(spelled(text))
 
 
 def spelled(text: str) -> str:
-    """Text in which what would not be seen is spelled out, not escaped."""
+    """Return text with invisible characters spelled out, not escaped."""
     return _UNSEEN.sub(_spelled, text)
 
 
 def one_line(text: str, longest: int) -> str:
-    """The beginning of a text, on one line, not escaped."""
+    """Return the beginning of a text on one line, not escaped."""
     shown = text[: longest + 1].replace("\n", "↵").replace("\t", "→")
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
 def bundle(plain: str, html: str) -> Bundle:
-    """Both representations."""
+    """Return both representations by MIME type."""
     return {"text/plain": plain, "text/html": html}
 
 
 def card(kind: str, state: str, *parts: str) -> str:
-    """The whole of one object.
+    """Return an object as HTML.
 
     Args:
         kind, state: what it is and how it is, as text.
-        parts: HTML; empty ones are left out.
+        parts: HTML.
     """
     said = f' <span style="opacity:0.75">{visible(state)}</span>' if state else ""
     title = f'<div style="margin:0 0 0.3em 0"><b>{visible(kind)}</b>{said}</div>'
@@ -57,7 +56,7 @@ def card(kind: str, state: str, *parts: str) -> str:
 
 
 def facts(known: Mapping[str, str | None]) -> str:
-    """Names and values in a row, as text; those that are None are left out."""
+    """Return names and values in a row; values that are None are left out."""
     items = "".join(
         '<span style="display:inline-block;margin-right:1.4em"><span style="opacity:0.75">'
         f"{visible(name)}</span> {visible(value)}</span>"
@@ -68,10 +67,10 @@ def facts(known: Mapping[str, str | None]) -> str:
 
 
 def passage(text: str) -> str:
-    """A text as it is, its beginning shown and the rest folded; nothing for an empty one."""
+    """Return a text as it is, its beginning shown and the rest folded; nothing for an empty text."""
     if not text:
         return ""
-    rest, cut = text[HEAD:LONGEST], len(text) - LONGEST
+    rest, cut = text[HEAD:LONGEST_PASSAGE], len(text) - LONGEST_PASSAGE
     shown = _block(visible(text[:HEAD]))
     if cut > 0:
         rest += f"\n… {counted(cut, 'more character')}"
@@ -79,7 +78,7 @@ def passage(text: str) -> str:
 
 
 def growing(text: str, before: int) -> str:
-    """The end of a text that is still being written, after so many characters; nothing for an empty one."""
+    """Return the end of a text that is still being written, after so many characters; nothing for an empty text."""
     if not text:
         return ""
     cut = f'<span style="opacity:0.75">… {counted(before, "character")} before</span>\n' if before else ""
@@ -87,7 +86,7 @@ def growing(text: str, before: int) -> str:
 
 
 def folded(summary: str, html: str) -> str:
-    """HTML behind a line of text that opens it."""
+    """Return HTML behind a line of text that opens it."""
     return (
         '<details style="margin:0.2em 0"><summary style="cursor:pointer;opacity:0.75">'
         f"{visible(summary)}</summary>{html}</details>"
@@ -95,24 +94,24 @@ def folded(summary: str, html: str) -> str:
 
 
 def listed(lines: Iterable[str]) -> str:
-    """Lines of text as a list."""
+    """Return lines of text as a list."""
     items = "".join(f"<li>{visible(line)}</li>" for line in lines)
     return f'<ul style="margin:0.2em 0">{items}</ul>'
 
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
-    """Rows of text: the first column names them, numbers in the others are right-aligned."""
+    """Return rows of text as a table. The first column names them; numbers in the others are right-aligned."""
     lines = [_row("th", head)] if head else []
     lines += [_row("td", row) for row in rows]
     return f'<table style="border-collapse:collapse;margin:0.3em 0;font-size:inherit">{"".join(lines)}</table>'
 
 
 def shares(parts: Mapping[str, int], unit: str) -> str:
-    """A bar of the parts of a whole, named below it with their counts: read by words, and by colour beside them.
+    """Return a bar of the parts of a whole, with their names and counts below it; nothing for an empty whole.
 
     Args:
         parts: counts by tier, or by another name, which has no colour.
-        unit: what one of them is.
+        unit: what is counted.
     """
     whole = sum(parts.values())
     if not whole:
@@ -130,29 +129,29 @@ def shares(parts: Mapping[str, int], unit: str) -> str:
 
 
 def shade(tier: str) -> str:
-    """The colour behind what is in a tier; none for another name."""
+    """Return the background colour of a tier; none for another name."""
     return f"rgba({TIERS[tier]},0.45)" if tier in TIERS else "transparent"
 
 
 def counted(count: int, what: str, plural: str = "") -> str:
-    """How many, in words: "1 page", "2,000 pages".
+    """Return a count in words: "1 page", "2,000 pages".
 
     Args:
-        what: one of them.
-        plural: several of them, where that is not `what` and an s.
+        what: the singular.
+        plural: the plural, if it is not the singular with an s.
     """
     return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
 
 
 def seconds(count: float) -> str:
-    """A time, in the unit that suits it."""
+    """Return a time in words, in milliseconds or seconds."""
     if count < 1:
         return f"{1e3 * count:.{0 if count >= 0.01 else 1}f} ms"
     return f"{count:.{2 if count < 100 else 0}f} s"
 
 
 def percent(share: float) -> str:
-    """A share, with as many digits as tell it from nothing."""
+    """Return a share in percent, with enough digits to tell it from 0."""
     return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.1e}%"
 
 

@@ -11,9 +11,46 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from rekindle.markup import counted
 from rekindle.page import NewPage
 from rekindle.request import Request, SamplingParams
 from rekindle.results import CachedTokens, EndReason, TokenLogprob
+
+LONGEST = 60
+"""Characters of a text that are shown; those of an error are three times as many."""
+MOST = 10
+"""Items of a list that are shown."""
+
+
+class Message:
+    """Any message. `str` gives its kind and what it carries on one line."""
+
+    __slots__ = ()
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        """The ids of the requests that the message is about."""
+        return ()
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class _OfRequest(Message):
+    """A message about one request."""
+
+    request_id: int
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return (self.request_id,)
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}: request {self.request_id}"
+
+
+# Callers ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +67,9 @@ class Chat:
     tools: Sequence[Mapping[str, Any]] | None
     variables: Mapping[str, Any]
 
+    def __str__(self) -> str:
+        return f"a chat of {len(self.messages)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Continued:
@@ -38,48 +78,62 @@ class Continued:
     prefix: "Prompt"
     more: "Prompt"
 
+    def __str__(self) -> str:
+        return f"{_prompt(self.prefix)} and {_prompt(self.more)}"
+
 
 Prompt = str | Chat | tuple[int, ...] | Continued
 """Text, a conversation, token ids, or a continued prefix."""
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(_OfRequest):
     """A caller's request, not yet tokenized; `hold` asks for its prompt alone, to be held in the prefix cache."""
 
-    request_id: int
     prompt: Prompt
     params: SamplingParams
     hold: bool = False
 
+    def __str__(self) -> str:
+        return f"Submit: request {self.request_id}, {_prompt(self.prompt)}{', to be held' if self.hold else ''}"
+
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(_OfRequest):
     """A caller no longer wants the request."""
 
-    request_id: int
-
 
 @dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(Message):
     """A tokenized and validated request joins the waiting queue."""
 
     request: Request
 
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return (self.request.id,)
+
+    def __str__(self) -> str:
+        return f"Admit: request {self.request.id}, {counted(len(self.request.prompt), 'prompt token')}"
+
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
-    """The request is to end now, wherever it is; said after its Admit, if there was one."""
-
-    request_id: int
+class Withdraw(_OfRequest):
+    """The request is to end now, wherever it is. If it was admitted, its `Admit` was said before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
-    """The request cannot be served, and why."""
+class Rejected(_OfRequest):
+    """The request cannot be served; `error` says why."""
 
-    request_id: int
     error: Exception
+
+    def __str__(self) -> str:
+        said = _quoted(str(self.error), 3 * LONGEST)
+        return f"Rejected: request {self.request_id}, {type(self.error).__name__}: {said}"
+
+
+# The scheduler plans ticks, and the device computes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +161,7 @@ class Chunk:
         table: all pages of the request, in order of position.
         completes: the request, given with the last chunk, after which the first token is sampled.
         generated: the tokens among the known ones that it generated before it lost its pages.
-        scoring: what to score of the prompt.
+        scoring: the part of the prompt to score.
     """
 
     request_id: int
@@ -119,6 +173,10 @@ class Chunk:
     completes: Request | None
     generated: tuple[int, ...] = ()
     scoring: Scoring | None = None
+
+    def __str__(self) -> str:
+        end = "" if self.completes is None else ", then sample"
+        return f"prefill {self.request_id} from {self.start} to {self.start + len(self.tokens)}{end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +201,13 @@ class Onload:
     pages: tuple[int, ...]
     from_disk: int = 0
 
+    def __str__(self) -> str:
+        return f"onload pages [{_listed(self.pages)}]"
+
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What the scheduler decided for one tick.
+class Plan(Message):
+    """The scheduler's decision for one tick.
 
     Attributes:
         preempted: the requests that gave their pages back since the plan before; some may have ended meanwhile.
@@ -158,147 +219,19 @@ class Plan:
     onloads: tuple[Onload, ...] = ()
     preempted: tuple[int, ...] = ()
 
+    @property
+    def requests(self) -> tuple[int, ...]:
+        computed = [chunk.request_id for chunk in self.chunks]
+        return (*self.preempted, *computed, *[row.request_id for row in self.rows])
 
-@dataclass(frozen=True, slots=True)
-class Offload:
-    """Copy pages to the host tier, as they are between the plans said before and after this.
-
-    Attributes:
-        entries: what the copy of each page is to be known by: higher numbers than in any `Offload` before.
-    """
-
-    offload_id: int
-    pages: tuple[int, ...]
-    entries: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """The pages of an `Offload`, in its order, each in a device array of its own; none where there was no room."""
-
-    offload_id: int
-    entries: tuple[int, ...]
-    arrays: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Offloaded:
-    """The host tier has the entries of an `Offload`, or could keep none of them."""
-
-    offload_id: int
-    kept: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """These entries of the host tier are no longer needed. It may be said before their `Offloaded`."""
-
-    entries: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """A request is going to use these pages, which are not in the device tier: stage them on the device.
-
-    Attributes:
-        copies: of each page, the entry of the host tier or, where it has none, the record of the disk tier.
-    """
-
-    request_id: int
-    copies: "tuple[Copy, ...]"
-
-
-class Copy(NamedTuple):
-    """Where a page is beside the device tier: the number of an entry of the host tier, or of a record on disk."""
-
-    entry: int | None
-    record: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """What was fetched for a request.
-
-    Attributes:
-        staged: for an `Onload`, one for each copy; None if there is not one for each.
-        bad: the copies that could not be read.
-    """
-
-    request_id: int
-    staged: tuple[Any, ...] | None
-    bad: tuple[Copy, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """Write pages to disk, which the host tier has.
-
-    Attributes:
-        pages: what they are.
-        entries: where the host tier has each.
-        used: records whose prefixes were used since the last `Archive`.
-    """
-
-    pages: tuple[NewPage, ...]
-    entries: tuple[int, ...]
-    used: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A `Archive` with the content of each page; None for one that the host tier lacks."""
-
-    pages: tuple[NewPage, ...]
-    contents: tuple[Any, ...]
-    used: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What became of a `Write`; they are answered in their order.
-
-    Attributes:
-        records: of each page; None for one that could not be written.
-        pruned: records that are good no more.
-    """
-
-    records: tuple[int | None, ...]
-    pruned: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SaveCache:
-    """A caller wants all cached pages to be on disk."""
-
-    ticket: int
-
-
-@dataclass(frozen=True, slots=True)
-class CacheSaving:
-    """Cached pages are on their way to disk, for who asked.
-
-    Attributes:
-        pages: written since the caller asked.
-        total: those, and those that are left to write.
-    """
-
-    ticket: int
-    pages: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class CacheSaved:
-    """All pages that were cached are on disk, or as many as can be.
-
-    Attributes:
-        pages: written since the caller asked.
-        complete: whether all of them are there.
-    """
-
-    ticket: int
-    pages: int
-    complete: bool
+    def __str__(self) -> str:
+        parts = [f"Plan: tick {self.tick}"]
+        if self.preempted:
+            parts.append(f"preempted {_listed(self.preempted)}")
+        parts += [*_first(self.onloads), *_first(self.chunks)]
+        if self.rows:
+            parts.append(f"decode {_listed([row.request_id for row in self.rows])}")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,13 +253,13 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatched:
+class Dispatched(Message):
     """A plan that the device works on.
 
     Attributes:
         sampled: the requests that get a token from this tick.
         scored: the requests that get log-probabilities of their prompt from it.
-        outputs: the device arrays of the tick; None of one that had nothing to compute.
+        outputs: the device arrays of the tick; None if there was nothing to compute.
     """
 
     tick: int
@@ -334,10 +267,17 @@ class Dispatched:
     scored: tuple[Scored, ...]
     outputs: Any
 
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return tuple(each.request_id for each in self.sampled)
+
+    def __str__(self) -> str:
+        return f"Dispatched: tick {self.tick}" + (f", a token for {_listed(self.requests)}" if self.sampled else "")
+
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What one tick gave.
+class Settled(Message):
+    """The results of one tick.
 
     Attributes:
         tokens: (request id, token) of each new token.
@@ -350,9 +290,20 @@ class Settled:
     logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
     prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
 
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return tuple(request_id for request_id, _ in self.tokens)
+
+    def __str__(self) -> str:
+        tokens = _listed([f"{token} for {request_id}" for request_id, token in self.tokens])
+        return f"Settled: tick {self.tick}" + (f", token {tokens}" if tokens else "")
+
+
+# Callers are answered
+
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class Started(_OfRequest):
     """The request left the waiting queue for the first time.
 
     Attributes:
@@ -360,14 +311,17 @@ class Started:
         cached: those of them that need not be computed.
     """
 
-    request_id: int
     prompt_tokens: int
     cached: CachedTokens
 
+    def __str__(self) -> str:
+        prompt = counted(self.prompt_tokens, "prompt token")
+        return f"Started: request {self.request_id}, {self.cached.total} of {prompt} cached"
+
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """What is new of one request, surplus already dropped. Its last one has an end reason.
+class Output(Message):
+    """New tokens of one request, surplus already dropped. The last `Output` of a request has an end reason.
 
     Attributes:
         logprobs: of each token, if wanted.
@@ -380,57 +334,28 @@ class Output:
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return (self.request.id,)
+
+    def __str__(self) -> str:
+        return f"Output: request {self.request.id}, tokens [{_listed(self.token_ids)}]{_ending(self.end)}"
+
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(_OfRequest):
     """A request is to end, well, after this many tokens: a stop string is complete in its text."""
 
-    request_id: int
     tokens: int
 
-
-@dataclass(frozen=True, slots=True)
-class NewWeights:
-    """A caller wants these weights to be used for all requests that have not started.
-
-    Attributes:
-        ticket: by which the caller knows the answer.
-        weights: device arrays, in the order in which every step takes them.
-        fail: end running requests with an error, rather than let them finish on the old weights.
-    """
-
-    ticket: int
-    weights: list[Any]
-    fail: bool
+    def __str__(self) -> str:
+        return f"Stopped: request {self.request_id}, after {counted(self.tokens, 'token')}"
 
 
 @dataclass(frozen=True, slots=True)
-class KeepWeights:
-    """A caller no longer wants its `NewWeights`, if they are not in use yet."""
-
-    ticket: int
-
-
-@dataclass(frozen=True, slots=True)
-class UseWeights:
-    """Use these weights for every plan said after this."""
-
-    ticket: int
-    weights: list[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsUsed:
-    """The weights are in use."""
-
-    ticket: int
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(_OfRequest):
     """An `Output` with the text that it completes, and with its last one, the string or token that ended it."""
 
-    request_id: int
     text: str
     token_ids: tuple[int, ...]
     end: EndReason | None
@@ -438,10 +363,256 @@ class Text:
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
+    def __str__(self) -> str:
+        return f"Text: request {self.request_id}, {_quoted(self.text)}{_ending(self.end)}"
 
-Message = (
-    Submit | Cancel | Admit | Withdraw | Rejected | Plan | Dispatched | Settled | Started | Output | Stopped | Text
-    | Offload | Gathered | Offloaded | Drop | Fetch | Fetched | NewWeights | KeepWeights | UseWeights
-    | WeightsUsed | Archive | Write | Written | SaveCache | CacheSaving | CacheSaved
-)  # fmt: skip
-"""Any message."""
+
+# Pages move between the device, the host tier and the disk
+
+
+@dataclass(frozen=True, slots=True)
+class Offload(Message):
+    """Copy pages to the host tier, as they are between the plans said before and after this.
+
+    Attributes:
+        entries: the number by which the copy of each page is known, higher than in any `Offload` before.
+    """
+
+    offload_id: int
+    pages: tuple[int, ...]
+    entries: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"Offload: pages [{_listed(self.pages)}] to the host tier"
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered(Message):
+    """The pages of an `Offload`, in its order, each in a device array of its own; none where there was no room."""
+
+    offload_id: int
+    entries: tuple[int, ...]
+    arrays: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"Gathered: {counted(len(self.arrays), 'page')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded(Message):
+    """The host tier has the entries of an `Offload`, or could keep none of them."""
+
+    offload_id: int
+    kept: bool
+
+    def __str__(self) -> str:
+        return "Offloaded: kept" if self.kept else "Offloaded: not kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Drop(Message):
+    """Entries of the host tier are no longer needed; it may be said before their `Offloaded`."""
+
+    entries: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"Drop: {counted(len(self.entries), 'page')} of the host tier"
+
+
+class Copy(NamedTuple):
+    """Where a page is beside the device tier: the number of an entry of the host tier, or of a record on disk."""
+
+    entry: int | None
+    record: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch(_OfRequest):
+    """A request is going to use these pages, which are not in the device tier: stage them on the device.
+
+    Attributes:
+        copies: of each page, the entry of the host tier or, where it has none, the record of the disk tier.
+    """
+
+    copies: tuple[Copy, ...]
+
+    def __str__(self) -> str:
+        return f"Fetch: request {self.request_id}, {counted(len(self.copies), 'page')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched(_OfRequest):
+    """The answer to a `Fetch`.
+
+    Attributes:
+        staged: for an `Onload`, one for each copy; None if there is not one for each.
+        bad: the copies that could not be read.
+    """
+
+    staged: tuple[Any, ...] | None
+    bad: tuple[Copy, ...] = ()
+
+    def __str__(self) -> str:
+        staged = "not all of them" if self.staged is None else counted(len(self.staged), "page")
+        return f"Fetched: request {self.request_id}, {staged}"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive(Message):
+    """Write pages that the host tier has to disk.
+
+    Attributes:
+        entries: where the host tier has each.
+        used: records whose prefixes were used since the last `Archive`.
+    """
+
+    pages: tuple[NewPage, ...]
+    entries: tuple[int, ...]
+    used: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"Archive: {counted(len(self.pages), 'page')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Message):
+    """An `Archive` with the content of each page; None for one that the host tier lacks."""
+
+    pages: tuple[NewPage, ...]
+    contents: tuple[Any, ...]
+    used: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"Write: {counted(len(self.pages), 'page')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Written(Message):
+    """The outcome of a `Write`; each is answered in its turn.
+
+    Attributes:
+        records: of each page; None for one that could not be written.
+        pruned: records that are no longer valid.
+    """
+
+    records: tuple[int | None, ...]
+    pruned: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"Written: {counted(sum(record is not None for record in self.records), 'page')}"
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCache(Message):
+    """A caller wants all cached pages to be on disk."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSaving(Message):
+    """Cached pages are on their way to disk; said to the caller who asked.
+
+    Attributes:
+        pages: written since the caller asked.
+        total: those, and those that are left to write.
+    """
+
+    ticket: int
+    pages: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"CacheSaving: {self.pages} of {counted(self.total, 'page')} so far"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSaved(Message):
+    """All pages that were cached are on disk, or as many as can be.
+
+    Attributes:
+        pages: written since the caller asked.
+        complete: whether all of them are there.
+    """
+
+    ticket: int
+    pages: int
+    complete: bool
+
+    def __str__(self) -> str:
+        return f"CacheSaved: {counted(self.pages, 'page')}"
+
+
+# Weights are exchanged
+
+
+@dataclass(frozen=True, slots=True)
+class NewWeights(Message):
+    """A caller wants these weights to be used for all requests that have not started.
+
+    Attributes:
+        ticket: the number by which the caller knows the answer.
+        weights: device arrays, in the order in which programs take them.
+        fail: end running requests with an error, rather than let them finish on the old weights.
+    """
+
+    ticket: int
+    weights: list[Any]
+    fail: bool
+
+    def __str__(self) -> str:
+        return f"NewWeights: {counted(len(self.weights), 'array')}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepWeights(Message):
+    """A caller no longer wants its `NewWeights`, if they are not in use yet."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class UseWeights(Message):
+    """Use these weights for every plan said after this."""
+
+    ticket: int
+    weights: list[Any]
+
+    def __str__(self) -> str:
+        return f"UseWeights: {counted(len(self.weights), 'array')}"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsUsed(Message):
+    """The weights are in use."""
+
+    ticket: int
+
+
+def _prompt(prompt: Prompt) -> str:
+    match prompt:
+        case str():
+            return _quoted(prompt)
+        case tuple():
+            return f"token ids [{_listed(prompt)}]"
+    return str(prompt)
+
+
+def _ending(end: str | None) -> str:
+    return "" if end is None else f", ended: {end}"
+
+
+def _quoted(text: str, longest: int = LONGEST) -> str:
+    return repr(text if len(text) <= longest else f"{text[: longest - 1]}…")
+
+
+def _listed(items: Sequence[object]) -> str:
+    return ", ".join(_first(items))
+
+
+def _first(items: Sequence[object]) -> list[str]:
+    """Return the first items in words, and a sign if there are more."""
+    words = [str(item) for item in items[:MOST]]
+    if len(items) > MOST:
+        words.append("…")
+    return words

@@ -1,4 +1,4 @@
-"""One page of the prefix cache, as every process knows it: on the device, in a tree, on disk."""
+"""The identity of one page of the prefix cache, the same in every process, on the device, in a tree and on disk."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -9,14 +9,14 @@ NULL_PAGE = 0
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """Where in the prefix tree a record on disk belongs.
+    """The place in the prefix tree that a page on disk belongs to.
 
     Attributes:
-        record: the number by which the store knows it.
-        digest: of the node that it is a copy of, as `PrefixTree.digest` gives it.
+        record: the number by which the store knows the page.
+        digest: the digest of its node; see `PrefixTree.digest`.
         parent: the digest of that node's parent, which may be a root.
         namespace: whose prefix it is.
-        key: its tokens, as int32 bytes, the lowest byte first.
+        key: its tokens as int32, in little-endian bytes.
     """
 
     record: int
@@ -28,7 +28,7 @@ class StoredPage:
 
 @dataclass(frozen=True, slots=True)
 class NewPage:
-    """A page to be stored; the attributes are those of `StoredPage`."""
+    """A page that is to be stored; the attributes are those of `StoredPage`."""
 
     digest: str
     parent: str
@@ -37,5 +37,5 @@ class NewPage:
 
 
 def digest_below(parent: bytes, key: bytes) -> bytes:
-    """The digest of a node with this key, below one with that digest."""
+    """Return the digest of a node from the digest of its parent and its own key."""
     return sha256(parent + key).digest()

@@ -1,4 +1,4 @@
-"""Who leaves the waiting queue next. A policy is a function that orders candidates; those that are named are two."""
+"""Policies: functions that order the waiting requests, of which the first leaves the queue next. Two have names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Candidate:
 
     Attributes:
         request: its prompt, its sampling parameters, its id.
-        started: whether it ran before and lost its pages.
+        started: whether it ran before and was preempted.
         find: counts its tokens that are cached now, in any tier.
     """
 
@@ -23,18 +23,18 @@ class Candidate:
 
     @property
     def cached_tokens(self) -> int:
-        """Its tokens that are cached now, in any tier; looked up each time."""
+        """The number of its tokens that are cached now, in any tier; looked up at each access."""
         return self.find()
 
 
 Order = Callable[[Candidate], Any]
-"""A key to sort candidates by, as for `sorted`: the lowest comes first, and of equal ones who came first."""
+"""A key to sort candidates by, as for `sorted`: the lowest is first, and equal ones keep the order of arrival."""
 
 
 def longest_prefix(candidate: Candidate) -> tuple[bool, int]:
-    """Who has lost its pages, then who has most in the cache."""
+    """Order preempted requests first, then the others by how much of them is cached."""
     return not candidate.started, -candidate.cached_tokens
 
 
 NAMED: Mapping[str, Order | None] = {"fcfs": None, "longest-prefix": longest_prefix}
-"""None keeps the order in which they came."""
+"""The policies by name; None keeps the order of arrival."""

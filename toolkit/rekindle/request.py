@@ -1,17 +1,16 @@
-"""What a user asks for: sampling parameters, checked where they are given, and the request that carries them."""
+"""Sampling parameters, checked where they are given, and the request that carries them."""
 
-import difflib
 import hashlib
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
 from typing import Any, TypedDict
 
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
-from rekindle.errors import InvalidRequest, PromptTooLong
+from rekindle.errors import InvalidRequest, PromptTooLong, suggestion
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -41,7 +40,7 @@ class SamplingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next tokens are chosen and when they end. Applied in the order of the attributes, that of transformers.
+    """The sampling parameters of a request. They apply in the order of the attributes, which is that of transformers.
 
     Attributes:
         logit_bias: added to the logits of these token ids, from -1e6 to 1e6; minus infinity bans a token.
@@ -49,23 +48,23 @@ class SamplingParams:
             0.001 to 1000.
         frequency_penalty: subtracted from a token's logit for each time that the output has it, from -2 to 2.
         presence_penalty: subtracted from the logits of tokens that the output has, from -2 to 2.
-        bad_words: never generate these: texts, banned as the tokenizer writes them at the start of a text and after a
-            space, or sequences of token ids. The token that would complete one is banned.
+        bad_words: never generate these: texts, as the tokenizer writes them at the start of a text and after a space,
+            or sequences of token ids. The token that would complete one is banned.
         min_tokens: no end token, and no end by a stop string, before there are this many tokens.
-        allowed_token_ids: choose among these alone; None allows all.
+        allowed_token_ids: choose only among these; None allows all.
         temperature: divisor of the logits; 0 always takes the likeliest token.
         top_k: keep only this many likeliest tokens; 0 keeps all.
-        top_p: keep the fewest likeliest tokens that together have at least this probability, in (0, 1].
+        top_p: keep the smallest number of likeliest tokens with at least this probability in sum, in (0, 1].
         min_p: keep tokens at least this many times as likely as the likeliest, in [0, 1].
-        seed: makes the draws repeatable, from 0 to 2**31 - 1; None draws a fresh one.
+        seed: makes the draws repeatable, from 0 to 2**31 - 1; None takes a random one.
         max_tokens: the most tokens to generate, at least 1.
         ignore_eos: do not end at the model's own end tokens; `stop_token_ids` still end.
         stop_token_ids: further token ids that end the request, included in its output.
         stop: texts that end the request as soon as one is complete in the generated text, however it is tokenized.
-        keep_stop: leave the stop string in the text; the token ids have its tokens in any case.
-        logprobs: give log-probabilities of each token and of this many likeliest ones at its place; None gives none.
-        prompt_logprobs: the same for each token of the prompt but the first; such a prompt is computed whole.
-        cache_salt: cached prefixes are shared with requests of the same salt alone.
+        keep_stop: leave the stop string in the text; the token ids include its tokens in any case.
+        logprobs: give log-probabilities of each token and of this many likeliest ones at its position; None for none.
+        prompt_logprobs: the same for each token of the prompt but the first; such a prompt is computed as a whole.
+        cache_salt: share cached prefixes only with requests of the same salt.
     """
 
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -90,22 +89,21 @@ class SamplingParams:
     cache_salt: str = ""
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> "SamplingParams":
+    def from_options(cls, options: Mapping[str, Any], beside: Collection[str] = ()) -> "SamplingParams":
         """Check the keywords of a call.
+
+        Args:
+            options: the keywords.
+            beside: the names of keywords that are no sampling parameters; they are ignored.
 
         Raises:
             InvalidRequest: an unknown keyword, a value out of its range, or values that contradict each other.
         """
-        known = [field.name for field in fields(cls)]
         if "n" in options:
             raise InvalidRequest("n is for generate(): a stream or a handle is of one draw; submit several requests")
-        for name in options:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
-                raise InvalidRequest(f"unknown sampling parameter {name!r}{hint}")
+        check_keywords(options, (*_CHECKS, *beside))
         given = {name: value for name, value in options.items() if value is not None or name not in _NONE_IS_NONE}
-        params = cls(**{name: _CHECKS[name](name, value) for name, value in given.items()})
+        params = cls(**{name: check(name, given[name]) for name, check in _CHECKS.items() if name in given})
         if params.min_tokens > params.max_tokens:
             raise InvalidRequest(
                 f"min_tokens {params.min_tokens} is above max_tokens {params.max_tokens}; raise max_tokens"
@@ -114,16 +112,17 @@ class SamplingParams:
 
     @property
     def adjusts(self) -> bool:
-        """Whether it changes logits before the temperature, which takes state on the device."""
+        """Whether logits are changed before the temperature divides them, which takes state on the device."""
         penalties = (self.repetition_penalty, self.frequency_penalty, self.presence_penalty)
         bans = self.logit_bias or self.bad_words or self.min_tokens or self.allowed_token_ids is not None
         return bool(bans) or penalties != (1.0, 0.0, 0.0)
 
     def check_against(self, vocab_size: int, max_logprobs: int) -> None:
-        """See that a model can serve it.
+        """Check that a model can serve these parameters.
 
         Raises:
-            InvalidRequest: a token id outside the vocabulary, or more log-probabilities than the program gives.
+            InvalidRequest: a token id is outside the vocabulary, or more log-probabilities are asked for than the
+                compiled programs give.
         """
         ids = {
             "stop_token_ids": self.stop_token_ids,
@@ -140,11 +139,22 @@ class SamplingParams:
                 )
 
 
-def draws(params: SamplingParams, n: Any) -> list[SamplingParams]:
-    """Parameters of `n` independent draws. With a seed they are repeatable, and the first is the draw of that seed.
+def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
+    """Check that all keywords of a call are known.
 
     Raises:
-        InvalidRequest: n is no integer of at least 1.
+        InvalidRequest: one of them is not.
+    """
+    for name in given:
+        if name not in known:
+            raise InvalidRequest(f"unknown keyword {name!r}; {suggestion(name, known)}")
+
+
+def draws(params: SamplingParams, n: Any) -> list[SamplingParams]:
+    """Return the parameters of `n` independent draws. With a seed they are repeatable, and the first has that seed.
+
+    Raises:
+        InvalidRequest: `n` is not an integer of at least 1.
     """
     count, seed = _integer("n", n, 1, 2**31 - 1), params.seed
     if seed is None:
@@ -153,7 +163,7 @@ def draws(params: SamplingParams, n: Any) -> list[SamplingParams]:
 
 
 def _derived(seed: int, draw: int) -> int:
-    """A seed for one of several draws, of 31 bits that look unrelated."""
+    """Return the seed of one of several draws: 31 bits of a hash."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {draw}".encode(), digest_size=4).digest()) >> 1
 
 
@@ -162,14 +172,14 @@ class Request:
     """One prompt with its sampling parameters, ready to be scheduled.
 
     Attributes:
-        id: its identity everywhere; never used twice in one engine.
+        id: its identity in all messages; never used twice in one engine.
         prompt: token ids, at least one.
         params: as checked, with a seed.
         end_ids: the token ids that end it.
         capacity: the most tokens, prompt and output together, that the context and the page pool can hold.
         bad_words: the token sequences that it must not complete.
         namespace: whose cached prefixes it may use, and whose it adds to.
-        hold: only compute its whole pages, and hold them in the prefix cache until it is withdrawn.
+        hold: only compute its whole pages, and hold them in the prefix cache until the request is withdrawn.
     """
 
     id: int
@@ -183,10 +193,10 @@ class Request:
 
 
 def check_token_ids(name: str, ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
-    """A prompt of token ids as a tuple.
+    """Return a prompt of token ids as a tuple.
 
     Raises:
-        InvalidRequest: not integers, none of them, or one outside the vocabulary.
+        InvalidRequest: these are no integers, there are none, or one is outside the vocabulary.
     """
     checked = _token_ids(name, ids)
     _in_vocabulary(name, checked, vocab_size)
@@ -196,10 +206,10 @@ def check_token_ids(name: str, ids: Sequence[int], vocab_size: int) -> tuple[int
 
 
 def check_length(prompt: Sequence[int], capacity: int) -> None:
-    """See that a prompt of token ids leaves room for one token of output.
+    """Check that a prompt of token ids leaves room for one token of output.
 
     Raises:
-        PromptTooLong: it does not.
+        PromptTooLong: there is no room.
     """
     if len(prompt) >= capacity:
         raise PromptTooLong(
@@ -209,10 +219,10 @@ def check_length(prompt: Sequence[int], capacity: int) -> None:
 
 
 def check_bans(request: Request, vocab_size: int) -> None:
-    """See that what a request bans fits on the device, and always leaves a token to choose.
+    """Check that what a request bans fits on the device, and always leaves a token to choose.
 
     Raises:
-        InvalidRequest: it does not, or may not.
+        InvalidRequest: it does not fit, or may leave no token.
     """
     longer = [len(word) for word in request.bad_words if len(word) > 1]
     if len(longer) > MAX_BAD_WORDS or max(longer, default=0) > MAX_BAD_WORD_TOKENS:
@@ -233,7 +243,7 @@ def check_bans(request: Request, vocab_size: int) -> None:
         )
 
 
-# What a check returns is of Python's own types: a numpy int8 would overflow where a length is added to it.
+# Checks return values of Python's own types: a numpy int8 would overflow where a length is added to it.
 
 
 def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
@@ -286,19 +296,14 @@ def _boolean(name: str, value: Any) -> bool:
     return value
 
 
-def _text(name: str, value: Any) -> str:
+def _salt(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} must be a str, got {value!r:.80}")
-    return value
-
-
-def _salt(name: str, value: Any) -> str:
-    salt = _text(name, value)
     try:
-        salt.encode()
+        value.encode()
     except UnicodeEncodeError:
         raise InvalidRequest(f"{name} must be text that UTF-8 can encode, got {value!r:.80}") from None
-    return salt
+    return value
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:

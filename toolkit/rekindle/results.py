@@ -1,4 +1,4 @@
-"""What a caller gets back: pieces as they come, the whole at the end, and what is known about it."""
+"""What a caller gets back: pieces as they come, then the whole generation, and how a cell shows both."""
 
 import math
 from collections.abc import Sequence
@@ -8,29 +8,20 @@ from typing import Any, Literal
 from rekindle import markup
 
 EndReason = Literal["stop", "length", "cancelled", "held"]
-"""Why a request ended: an end token or a stop string; `max_tokens` or the context; its caller; or, of a prefix that was
-asked for, that it is computed."""
-
-MOST_TOKENS = 400
-"""Tokens that are drawn."""
-LONGEST_TEXT = 60
-"""Characters of one token, and of one that might have come instead."""
-SHOWN_TOP = 5
-"""How many of the likeliest tokens a title names."""
-DEEPEST = 0.55
-"""The alpha behind a token of probability 0; text stays legible on it, on light pages and on dark ones."""
+"""Why a request ended. "stop": an end token or a stop string. "length": `max_tokens` or the context. "cancelled": its
+caller. "held": it asked for a prefix, which is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """How likely a token was by the model alone, before any sampling parameter.
+    """The probability of a token by the model alone, before any sampling parameter.
 
     Attributes:
         token_id: the token.
         text: the text of this token by itself; U+FFFD where it is a part of a character.
-        logprob: natural logarithm of its probability.
-        rank: its place among all tokens; 1 is the likeliest.
-        top: the likeliest tokens at this place, as many as were asked for, the likeliest first; theirs are empty.
+        logprob: the natural logarithm of its probability.
+        rank: its rank among all tokens; 1 is the likeliest.
+        top: the likeliest tokens at this position, as many as were asked for, the likeliest first, without `top`.
     """
 
     token_id: int
@@ -45,7 +36,7 @@ class Piece:
     """A part of a generation, as soon as it is settled.
 
     Attributes:
-        text: the text that these tokens complete; empty while a character, or what may be a stop string, is incomplete.
+        text: the text that these tokens complete; empty while a character, or a possible stop string, is incomplete.
         token_ids: one token, as a rule.
         logprobs: one for each token; None unless asked for.
     """
@@ -60,13 +51,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a request is.
+    """The progress of a request.
 
     Attributes:
-        state: "waiting", "running", "cancelling", or how it ended.
+        state: "waiting", "running", "cancelling", or how the request ended.
         prompt_tokens: tokens in its prompt; None as long as it waits.
-        generated: tokens that came.
-        seconds: since it was submitted.
+        generated: tokens generated so far.
+        seconds: the time since it was submitted.
     """
 
     state: str
@@ -85,7 +76,7 @@ class CachedTokens:
 
     @property
     def total(self) -> int:
-        """In any tier."""
+        """The number of tokens that were found in any tier."""
         return self.device + self.host + self.disk
 
     def __str__(self) -> str:
@@ -107,11 +98,11 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Both together."""
+        """The number of tokens in prompt and output together."""
         return self.prompt_tokens + self.completion_tokens
 
     def said(self, cached: CachedTokens) -> dict[str, str]:
-        """What a cell shows of it."""
+        """Return what a cell shows of these tokens, by name."""
         found = f" (cached: {cached})" if cached.total else ""
         return {
             "prompt": f"{markup.counted(self.prompt_tokens, 'token')}{found}",
@@ -125,7 +116,7 @@ class Timings:
 
     Attributes:
         queued: until it left the waiting queue.
-        first_token: until its first token came; until its end if none did.
+        first_token: until its first token came, or until its end if none came.
         total: until its end.
     """
 
@@ -134,11 +125,11 @@ class Timings:
     total: float
 
     def per_token(self, tokens: int) -> float | None:
-        """Seconds for each token after the first, of so many; None if there is no other."""
+        """Return the seconds for each token after the first, of so many; None if there is no other."""
         return (self.total - self.first_token) / (tokens - 1) if tokens > 1 else None
 
     def said(self, tokens: int) -> dict[str, str | None]:
-        """What a cell shows of them, after so many tokens."""
+        """Return what a cell shows of these times after so many tokens, by name."""
         each = self.per_token(tokens)
         return {
             "queued": markup.seconds(self.queued),
@@ -150,7 +141,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A finished request. Two are equal if they say the same, however it came about.
+    """The outcome of a finished request. Timings and cached tokens do not count when two are compared.
 
     Attributes:
         text: the generated text without special tokens; empty for a model without a tokenizer.
@@ -160,8 +151,8 @@ class Generation:
         logprobs: one for each of `token_ids`; None unless asked for.
         prompt_logprobs: one for each token of the prompt, None for its first; None unless asked for.
         usage: tokens of prompt and output.
-        timings: seconds to its stages.
-        cached: tokens of the prompt that were not computed for it, but found in the prefix cache, by tier.
+        timings: seconds until its stages.
+        cached: tokens of the prompt that were found in the prefix cache instead of computed, by tier.
     """
 
     text: str
@@ -176,7 +167,7 @@ class Generation:
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of the prompt that were found in the prefix cache, in any tier."""
+        """The number of tokens of the prompt that were found in the prefix cache, in any tier."""
         return self.cached.total
 
     def __str__(self) -> str:
@@ -187,7 +178,7 @@ class Generation:
         return f"<rekindle.Generation {self._ending()}: {said!r}>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """As the result of a cell, the text as it is; in a list, one line each."""
+        """Print the text as it is where this is the result of a cell, and the repr where it is in a list."""
         printer.text(repr(self) if printer.indentation else self._alone())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
@@ -195,7 +186,7 @@ class Generation:
         return markup.bundle(self._alone(), shown)
 
     def _alone(self) -> str:
-        """As the result of a cell: all that its HTML says, but for logprobs."""
+        """Return all that the HTML says but for logprobs, as text."""
         prompt = self.usage.said(self.cached)["prompt"]
         known = {"prompt": prompt, **self.timings.said(len(self.token_ids))}
         facts = ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
@@ -213,8 +204,18 @@ class Generation:
         return f"ended: {self.finish_reason}{by}, {markup.counted(len(self.token_ids), 'token')}"
 
 
+MOST_TOKENS = 400
+"""How many tokens are drawn."""
+LONGEST_TOKEN = 60
+"""How many characters of a token are shown."""
+SHOWN_TOP = 5
+"""How many of the likeliest tokens a tooltip names."""
+DEEPEST = 0.55
+"""The alpha behind a token of probability 0; text stays legible on it, on light pages and on dark ones."""
+
+
 def generation_html(generation: Generation) -> str:
-    """All but its title, as HTML."""
+    """Return all of a generation but its title, as HTML."""
     prompt = heat_map(generation.prompt_logprobs or ())
     parts = (
         said_html(generation.text, generation.token_ids, generation.logprobs or ()),
@@ -226,17 +227,17 @@ def generation_html(generation: Generation) -> str:
 
 
 def said_html(text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> str:
-    """What was generated, as HTML: its text, or its token ids where it has none, and its tokens as a heat map."""
+    """Return the text as HTML, or the token ids where there is none, and the tokens as a heat map."""
     return markup.passage(text or ids_in_words(token_ids)) + heat_map(logprobs)
 
 
 def ids_in_words(token_ids: Sequence[int]) -> str:
-    """Tokens that have no text; nothing for none."""
+    """Return token ids in words; nothing for none."""
     return f"token ids {' '.join(map(str, token_ids))}" if token_ids else ""
 
 
 def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
-    """The tokens in order, as HTML; one that is None has no probability. Nothing for none."""
+    """Return the tokens in order as HTML; one that is None has no probability. Return nothing for no tokens."""
     if not tokens:
         return ""
     spans = "".join(_span(token) for token in tokens[:MOST_TOKENS])
@@ -263,10 +264,10 @@ def _span(token: TokenLogprob | None) -> str:
 
 
 def _shown(token: TokenLogprob) -> str:
-    """Its text, line ends marked and kept; its id where it has none."""
+    """Return the text of a token, with marks before line ends and tabs; its id where it has no text."""
     if not token.text:
         return f"⟨{token.token_id}⟩"
-    text = token.text if len(token.text) <= LONGEST_TEXT else f"{token.text[:LONGEST_TEXT]}…"
+    text = token.text if len(token.text) <= LONGEST_TOKEN else f"{token.text[:LONGEST_TOKEN]}…"
     return text.replace("\n", "↵\n").replace("\t", "→\t")
 
 
@@ -277,9 +278,9 @@ def _title(token: TokenLogprob) -> str:
 
 
 def _named(token: TokenLogprob) -> str:
-    return f"“{markup.one_line(token.text, LONGEST_TEXT)}”" if token.text else f"⟨{token.token_id}⟩"
+    return f"“{markup.one_line(token.text, LONGEST_TOKEN)}”" if token.text else f"⟨{token.token_id}⟩"
 
 
 def _probability(token: TokenLogprob) -> float:
-    """At most 1, though a logprob may be a rounding error above 0."""
-    return min(1.0, math.exp(min(0.0, token.logprob)))
+    """Return the probability of a token; its logarithm may be above 0 by a rounding error."""
+    return math.exp(min(0.0, token.logprob))

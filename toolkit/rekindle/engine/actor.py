@@ -1,4 +1,4 @@
-"""What an actor is, its place in an engine, and the only dispatch loop in the package."""
+"""Actors, and the stages of an engine that run them: the only dispatch loop in the package."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from time import perf_counter
@@ -12,14 +12,14 @@ from rekindle.messages import Message
 
 
 class Actor(Protocol):
-    """Takes one message and says others. It owns its state; it is told nothing else and knows no other actor."""
+    """Takes one message and says others. It owns its state, hears of nothing else, and knows no other actor."""
 
     def handle(self, message: Message) -> Iterable[Message] | Awaitable[Iterable[Message]]:
-        """Take in a message; awaitable only where something has to be waited for."""
+        """Take in a message and return the answers; awaitable only where something has to be waited for."""
 
 
 async def answers(actor: Actor, message: Message) -> tuple[Message, ...]:
-    """What the actor says to a message, waiting where it has to."""
+    """Return what the actor says to a message, waiting where that is needed."""
     outcome = actor.handle(message)
     said = await outcome if isinstance(outcome, Awaitable) else outcome
     if not isinstance(said, Iterable):
@@ -27,21 +27,13 @@ async def answers(actor: Actor, message: Message) -> tuple[Message, ...]:
     return tuple(said)
 
 
-async def run(actor: Actor, mailbox: Mailbox[Message], send: Callable[[Message], None]) -> None:
-    """Receive, handle, send on, for ever."""
-    while True:
-        for message in await answers(actor, await mailbox.receive()):
-            send(message)
-            del message  # or what it holds lives until the next: an error has the frames of its caller, and a session
-
-
 class Stage:
-    """An actor with its mailbox, watched by who wants to see what it does.
+    """An actor with its mailbox.
 
     Args:
-        name: what the actor is called.
-        send: takes each message that it says.
-        see: is told of each message once it is handled.
+        name: the actor's name.
+        send: takes each message that the actor says.
+        see: told of each message once it is handled.
     """
 
     def __init__(self, name: str, actor: Actor, send: Callable[[Message], None], see: See):
@@ -51,45 +43,41 @@ class Stage:
         self.mailbox: Mailbox[Message] = Mailbox()
 
     async def run(self) -> None:
-        """Take messages for ever, unless the mailbox is paused."""
-        await run(self, self.mailbox, self._send)
+        """Receive messages, handle them, and send the answers on, for ever; nothing is received while paused."""
+        while True:
+            await self._handle(await self.mailbox.receive())
 
     async def step(self) -> Handled:
-        """Take one message, though the mailbox is paused."""
+        """Handle the next message, even if the mailbox is paused."""
         message = self.mailbox.take()
         assert message is not None, "a step without a message"
-        handled = await self._taken(message)
-        for said in handled.said:
-            self._send(said)
-        return handled
-
-    async def handle(self, message: Message) -> tuple[Message, ...]:
-        """As the actor's own."""
-        return (await self._taken(message)).said
+        return await self._handle(message)
 
     async def idle(self) -> None:
-        """Wait until it is done with what it took."""
+        """Wait until the actor is done with the message that it took."""
         while self._busy:
             self._freed = anyio.Event()
             await self._freed.wait()
 
-    def _send(self, message: Message) -> None:
-        try:
-            self._post(message)
-        except TypeError as error:  # it is no message, or nobody takes it
-            error.add_note(f"The actor {self._name!r} said it.")
-            raise
-
-    async def _taken(self, message: Message) -> Handled:
+    async def _handle(self, message: Message) -> Handled:
         self._busy, began = True, perf_counter()
         try:
             said = await answers(self._actor, message)
         except Exception as error:
             error.add_note(f"The actor {self._name!r} raised it at {type(message).__name__}.")
             raise
-        self._busy = False  # not after an error, which ends the engine: nothing more is to be taken
+        self._busy = False  # an error leaves it busy: it ends the engine, and nothing more is taken
         if self._freed is not None:
             self._freed.set()
         handled = Handled(self._name, message, said, began, perf_counter())
         self._see(handled)
+        for answer in said:
+            self._send(answer)
         return handled
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._post(message)
+        except TypeError as error:  # the actor said what is no message, or what nobody takes
+            error.add_note(f"The actor {self._name!r} said it.")
+            raise

@@ -2,20 +2,23 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import partial
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from os import PathLike
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
 from rekindle.config import Settings
 from rekindle.device.programs.executables import Executables, wait_for
-from rekindle.device.programs.lowering import EMPTY
-from rekindle.device.state import Pages, Slots, page_bytes
+from rekindle.device.programs.lowering import EMPTY, Key
+from rekindle.device.programs.store import ProgramStore
+from rekindle.device.state import page_bytes
+from rekindle.engine.actor import Actor
 from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.engine.actors.disk_tier import DiskTier
 from rekindle.engine.actors.host_tier import DeviceCopies, HostTier, host_memory
@@ -44,45 +47,89 @@ from rekindle.store.entries import import_orbax
 from rekindle.store.restored import Restored
 from rekindle.store.validity import apart
 
+T = TypeVar("T")
 LOADED_AT_ONCE = 3
 """Stored programs that are loaded while the weights are read; the others wait for a moment of quiet."""
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """What `build` made.
+    """A model that is loaded, with the pages, programs and actors that serve it; not yet running.
 
     Attributes:
-        source: where the model was opened.
-        actors: wired by an `Engine`.
-        tokenizer: None for a model that is asked by token ids alone.
+        checkpoint: the model as it was opened.
+        family: as `rekindle.open` takes it.
+        limits: the settings as they are resolved for the model.
+        dtype: the dtype of weights and pages, by name.
         defaults: sampling options of calls that do not give them.
-        unserved: what the model's generation_config asks for and Rekindle has not.
-        free: deletes everything that it holds on the device, and the host tier.
-        stats: a snapshot from any thread.
-        look: what a function says of the prefix tree, between two messages, from any thread.
-        load: reads weights of the same structure from another model, or takes tensors by their names, as device arrays
-            in the order of the stepper's.
+        unserved: entries of the model's generation_config that Rekindle does not implement.
+        scheduler: the one that was made; `actors` may have another around it.
+        actors: wired by an `Engine`.
+        executables: the compiled programs.
         preparing: every program that is made ahead of need, whether it is ready or not.
-        stored: done once programs that were compiled are stored.
-        restored: what was found of earlier sessions, from any thread.
+        found: what was found of earlier sessions, the programs that are still being loaded aside.
+        resources: closed by `free`.
     """
 
-    source: str
-    model: ModelConfig
+    checkpoint: Checkpoint
+    family: Family | None
     limits: Limits
     dtype: str
-    actors: Actors
-    tokenizer: Tokenizer | None
     defaults: Mapping[str, Any]
     unserved: tuple[str, ...]
-    free: Callable[[], None]
-    stats: Callable[[], Stats]
-    look: Callable[[Callable[[PrefixTree], Any]], Any]
-    load: Callable[[Weights], list[Any]]
+    scheduler: Scheduler
+    actors: Actors
+    executables: Executables
     preparing: Sequence[Future[Any]]
-    stored: Callable[[], "Future[None]"]
-    restored: Callable[[], Restored]
+    found: Restored
+    resources: ExitStack
+
+    @property
+    def source(self) -> str:
+        """The place where the model was opened."""
+        return self.checkpoint.source
+
+    @property
+    def model(self) -> ModelConfig:
+        """The config of the model."""
+        return self.checkpoint.config
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of the model; None for one that is asked by token ids alone."""
+        return self.checkpoint.tokenizer
+
+    def stats(self) -> Stats:
+        """Return a snapshot of all counters. Any thread may ask."""
+        made = self.executables
+        return Stats(self.scheduler.stats, len(made), made.loads, made.compilations, made.unexpected)
+
+    def look(self, at: Callable[[PrefixTree], T]) -> T:
+        """Return what `at` makes of the prefix tree, between two messages. Any thread may ask."""
+        return self.scheduler.look(at)
+
+    def restored(self) -> Restored:
+        """Return what was found of earlier sessions. Any thread may ask."""
+        made = self.executables
+        missed = {part: apart(pair) for miss in tuple(made.misses.values()) if miss for part, pair in miss.items()}
+        differences = self.found.differences | missed
+        return replace(self.found, programs=made.loads, compiled=made.compilations, differences=differences)
+
+    def stored(self) -> "Future[None]":
+        """Return a future that is done once all programs that were compiled are stored."""
+        return self.executables.idle()
+
+    def load(self, weights: Weights) -> list[jax.Array]:
+        """Read weights of the same structure. See `load_weights`, also for what it raises.
+
+        Returns:
+            Device arrays, in the order in which programs take them.
+        """
+        return load_weights(weights, self.model, jnp.dtype(self.dtype), self.family)
+
+    def free(self) -> None:
+        """Delete everything on the device and in the host tier, and stop preparing programs."""
+        self.resources.close()
 
 
 def build(
@@ -94,6 +141,8 @@ def build(
     family: Family | None = None,
 ) -> Assembly:
     """Load a model, allocate its pages, and make the programs that `settings.precompile` says.
+
+    While the weights are read, programs are loaded or compiled, and pages allocated, on threads of their own.
 
     Args:
         compose, family: as `rekindle.open` takes them.
@@ -109,139 +158,83 @@ def build(
     checkpoint = open_checkpoint(model, report, family)
     report(Progress("opening the model", 1, 1, "model"))
     blueprint = Blueprint.of(checkpoint, settings, jax.devices()[0])
-    defaults, unserved = _defaults(checkpoint, settings, blueprint.limits)
-    parts = _parts(blueprint, settings, report)
     limits = blueprint.limits
-    scheduler = Scheduler(limits)
-    stepper = Stepper(parts.executables, parts.weights, parts.pages, parts.slots, limits)
-    scheduler.restore(parts.stored.pages)
-    running = Running(blueprint, parts, scheduler, stepper, _host_tier(blueprint, parts), monotonic() - started)
-    actors = Actors(
-        intake=Intake(checkpoint.tokenizer, checkpoint.config.vocab_size, checkpoint.eos_ids, limits.max_context),
-        scheduler=scheduler,
-        stepper=stepper,
-        settler=Settler(),
-        detokenizer=Detokenizer(checkpoint.tokenizer),
-        host_tier=running.host_tier,
-        disk_tier=DiskTier(parts.stored.store),
-    )
-    try:
-        actors = composed(actors, compose)
-    except BaseException:
-        running.free()
-        raise
-    return Assembly(
-        source=checkpoint.source,
-        model=checkpoint.config,
-        limits=limits,
-        dtype=blueprint.dtype.name,
-        actors=actors,
-        tokenizer=checkpoint.tokenizer,
-        defaults=defaults,
-        unserved=unserved,
-        free=running.free,
-        stats=running.stats,
-        look=scheduler.look,
-        load=partial(running.load, family=family),
-        preparing=parts.preparing,
-        stored=parts.executables.idle,
-        restored=running.restored,
-    )
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What takes time to get.
-
-    Attributes:
-        executables: the programs.
-        weights: the model's arrays, in the order in which every step takes them.
-        preparing: as in `Assembly`.
-        pages, slots: the state of an idle engine.
-        stored: the snapshot of the prefix cache.
-    """
-
-    executables: Executables
-    weights: list[jax.Array]
-    preparing: Sequence[Future[Any]]
-    pages: Pages
-    slots: Slots
-    stored: Stored
-
-
-@dataclass(frozen=True)
-class Running:
-    """What a machine tells and does while its actors run.
-
-    Attributes:
-        seconds: that it took to open.
-    """
-
-    blueprint: Blueprint
-    parts: Parts
-    scheduler: Scheduler
-    stepper: Stepper
-    host_tier: HostTier
-    seconds: float
-
-    def stats(self) -> Stats:
-        """See `Assembly`, like the others."""
-        made = self.parts.executables
-        return Stats(self.scheduler.stats, len(made), made.loads, made.compilations, made.unexpected)
-
-    def load(self, weights: Weights, family: Family | None) -> list[Any]:
-        return load_weights(weights, self.blueprint.checkpoint.config, self.blueprint.dtype, family)
-
-    def restored(self) -> Restored:
-        made, nodes = self.parts.executables, len(self.parts.stored.pages)
-        misses = [found for found in (self.parts.stored.differences, *tuple(made.misses.values())) if found]
-        differences = {part: apart(pair) for found in misses for part, pair in found.items()}
-        tokens = nodes * self.blueprint.limits.page_size
-        return Restored(made.loads, made.compilations, nodes, tokens, self.seconds, differences)
-
-    def free(self) -> None:
-        self.parts.executables.stop()
-        self.stepper.free()
-        self.host_tier.free()
-
-
-def _parts(blueprint: Blueprint, settings: Settings, report: Report) -> Parts:
-    """Read the weights; programs are loaded or compiled, and pages allocated, on threads of their own meanwhile."""
+    defaults, unserved = _defaults(checkpoint, settings, limits)
     directory = store_directory(settings.restore)
     programs = open_programs(directory, blueprint)
-    stored = open_snapshots(directory, blueprint, settings.disk_cache_bytes)
-    orbax = None if directory is None else soon(import_orbax, "orbax")
-    wanted = blueprint.all_programs(cached=bool(stored.pages))
-    if settings.restore == "require":
-        require_all(programs, wanted)
-    quick = programs is not None and not programs.missing(wanted)
-    first = wanted[:LOADED_AT_ONCE] if quick else blueprint.first_programs
-    match settings.precompile:
-        case "all":
-            first = wanted
-        case "lazy":
-            first = wanted = [EMPTY]
-    executables = Executables(blueprint.programs, settings.max_executables, programs)
-    try:
+    snapshot = open_snapshots(directory, blueprint, settings.disk_cache_bytes)
+    first, later, wait = _order(blueprint, settings, programs, cached=bool(snapshot.pages))
+    with ExitStack() as resources:
+        executables = Executables(blueprint.programs, settings.max_executables, programs)
+        resources.callback(executables.stop)
+        orbax = None if directory is None else soon(import_orbax, "orbax")
         preparing = executables.prepare(first)
         state = soon(lambda: executables.obtain(EMPTY).result()(), "device-state")
         weights = _load(blueprint, report)
         pages, slots = state.result()
+        stepper = Stepper(executables, weights, pages, slots, limits)
+        resources.callback(stepper.free)
         if orbax is not None:
             orbax.result()
-        if not quick or settings.precompile == "all":  # else a request waits for nothing but what it needs
+        if wait:
             wait_for(preparing, report)
-        preparing += executables.prepare([key for key in wanted if key not in first], patient=True)
-    except BaseException:
-        executables.stop()
-        raise
-    return Parts(executables, weights, preparing, pages, slots, stored)
+        preparing += executables.prepare(later, patient=True)
+        copies = DeviceCopies(blueprint.device, host_memory(blueprint.device))
+        host_tier = HostTier(limits.host_pages * limits.page_bytes, page_bytes(pages), copies, snapshot.store)
+        resources.callback(host_tier.free)
+        scheduler = Scheduler(limits)
+        scheduler.restore(snapshot.pages)
+        actors = _actors(blueprint, scheduler, stepper, host_tier, DiskTier(snapshot.store))
+        return Assembly(
+            checkpoint=checkpoint,
+            family=family,
+            limits=limits,
+            dtype=blueprint.dtype.name,
+            defaults=defaults,
+            unserved=unserved,
+            scheduler=scheduler,
+            actors=composed(actors, compose),
+            executables=executables,
+            preparing=preparing,
+            found=_found(snapshot, limits.page_size, monotonic() - started),
+            resources=resources.pop_all(),
+        )
 
 
-def _host_tier(blueprint: Blueprint, parts: Parts) -> HostTier:
-    limits, device = blueprint.limits, blueprint.device
-    copies = DeviceCopies(device, host_memory(device))
-    return HostTier(limits.host_pages * limits.page_bytes, page_bytes(parts.pages), copies, parts.stored.store)
+def _order(
+    blueprint: Blueprint, settings: Settings, programs: ProgramStore | None, *, cached: bool
+) -> tuple[list[Key], list[Key], bool]:
+    """Return the programs to make first, those that can wait for quiet, and whether requests wait for the first."""
+    wanted = blueprint.all_programs(cached=cached)
+    if settings.restore == "require":
+        require_all(programs, wanted)
+    match settings.precompile:
+        case "all":
+            return wanted, [], True
+        case "lazy":
+            return [EMPTY], [], True
+    stored = programs is not None and not programs.missing(wanted)
+    first = wanted[:LOADED_AT_ONCE] if stored else blueprint.first_programs
+    return first, [key for key in wanted if key not in first], not stored
+
+
+def _actors(blueprint: Blueprint, scheduler: Actor, stepper: Actor, host_tier: Actor, disk_tier: Actor) -> Actors:
+    model, capacity = blueprint.checkpoint, blueprint.limits.max_context
+    return Actors(
+        intake=Intake(model.tokenizer, model.config.vocab_size, model.eos_ids, capacity),
+        scheduler=scheduler,
+        stepper=stepper,
+        settler=Settler(),
+        detokenizer=Detokenizer(model.tokenizer),
+        host_tier=host_tier,
+        disk_tier=disk_tier,
+    )
+
+
+def _found(snapshot: Stored, page_size: int, seconds: float) -> Restored:
+    nodes = len(snapshot.pages)
+    differences = {part: apart(pair) for part, pair in snapshot.differences.items()}
+    return Restored(0, 0, nodes, nodes * page_size, seconds, differences)
 
 
 def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tuple[dict[str, Any], tuple[str, ...]]:

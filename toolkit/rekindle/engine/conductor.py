@@ -1,4 +1,4 @@
-"""Pausing an engine, and letting it take one message at a time."""
+"""The conductor pauses an engine and lets it take one message at a time."""
 
 import threading
 from collections.abc import Sequence
@@ -12,36 +12,36 @@ from rekindle.engine.handled import Handled
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something that a caller asks of the conductor.
+    """A caller's command to the conductor.
 
     Attributes:
-        answer: gets what came of it, if anything, and is closed then, or once the engine has stopped and its error is
-            known.
+        answer: gets the message that was handled, if any. It is closed once the command is done, or once the engine
+            has stopped and its error is known.
     """
 
     answer: Feed[Handled] = field(default_factory=Feed)
 
 
 class Pause(Command):
-    """No actor is to take another message; answered once none is busy."""
+    """No actor shall take another message; answered once none is busy."""
 
 
 class Step(Command):
-    """The oldest message that waits is to be taken, by whoever it is for. Pauses first, if need be."""
+    """The oldest message that waits shall be taken by its actor. The engine is paused first if it runs."""
 
 
 class Resume(Command):
-    """All actors are to go on by themselves."""
+    """All actors shall go on by themselves."""
 
 
 class Conductor:
-    """Takes commands from any thread; runs in a task of its own beside the actors.
+    """Takes commands from any thread and follows them in a task of its own, beside the actors.
 
     Args:
-        stages: all of the engine's.
+        stages: all stages of the engine.
 
     Attributes:
-        paused: whether it was told something else than to resume, last.
+        paused: whether the last command was another than `Resume`.
     """
 
     def __init__(self, stages: Sequence[Stage]):
@@ -53,15 +53,15 @@ class Conductor:
         self.paused = False
 
     def tell(self, command: Command) -> None:
-        """Leave a command; never blocks."""
+        """Leave a command. Any thread may call this; it never blocks."""
         with self._lock:
             self.paused = not isinstance(command, Resume)
             self._commands.put(command)
-        if self._closed:  # it may have come too late for `close` to find it
+        if self._closed:  # `close` may not have found the command
             command.answer.close()
 
     def close(self) -> None:
-        """The engine has stopped: nobody is left waiting."""
+        """Close all answers: the engine has stopped, and nobody is left waiting."""
         self._closed = True
         if self._doing is not None:
             self._doing.answer.close()
@@ -69,7 +69,7 @@ class Conductor:
             command.answer.close()
 
     async def run(self) -> None:
-        """Do as told, for ever."""
+        """Follow commands, for ever."""
         while True:
             self._doing = await self._commands.receive()
             await self._do(self._doing)
@@ -86,7 +86,7 @@ class Conductor:
             case Step():
                 await self._pause()
                 waiting = [stage for stage in self._stages if stage.mailbox]
-                if waiting and not command.answer.closed:  # else who asked has left
+                if waiting and not command.answer.closed:  # a closed answer: its caller has left
                     first = min(waiting, key=lambda stage: stage.mailbox.oldest)
                     command.answer.put(await first.step())
 

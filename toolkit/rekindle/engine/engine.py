@@ -46,10 +46,10 @@ Deliver = Callable[[Message], None]
 
 @dataclass(frozen=True)
 class Actors:
-    """The stages of a request's way; any of them may be replaced by another that takes the same messages.
+    """The actors of an engine; each may be replaced by another that takes the same messages.
 
-    Wrap the scheduler rather than replace it: `session.stats`, `session.cache` and what is restored are those of the
-    one that was made.
+    Wrap the scheduler rather than replace it: `session.stats` and `session.cache` show the original, and what is
+    restored is in it.
     """
 
     intake: Actor
@@ -60,43 +60,33 @@ class Actors:
     host_tier: Actor
     disk_tier: Actor
 
-    def by_message(self) -> Mapping[type, Actor]:
-        """Who takes which message."""
-        return {
-            Submit: self.intake,
-            Cancel: self.intake,
-            Admit: self.scheduler,
-            Withdraw: self.scheduler,
-            Stopped: self.scheduler,
-            NewWeights: self.scheduler,
-            KeepWeights: self.scheduler,
-            Settled: self.scheduler,
-            Offloaded: self.scheduler,
-            Fetched: self.scheduler,
-            Written: self.scheduler,
-            SaveCache: self.scheduler,
-            Plan: self.stepper,
-            Offload: self.stepper,
-            UseWeights: self.stepper,
-            Dispatched: self.settler,
-            Output: self.detokenizer,
-            Gathered: self.host_tier,
-            Fetch: self.host_tier,
-            Drop: self.host_tier,
-            Archive: self.host_tier,
-            Write: self.disk_tier,
-        }
+    def by_message(self) -> Mapping[type[Message], Actor]:
+        """Return the actor that takes each kind of message; those of `TO_CALLER` leave the engine."""
+        takers = (
+            (self.intake, (Submit, Cancel)),
+            (self.scheduler, (Admit, Withdraw, Settled, Stopped)),
+            (self.scheduler, (Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights)),
+            (self.stepper, (Plan, Offload, UseWeights)),
+            (self.settler, (Dispatched,)),
+            (self.detokenizer, (Output,)),
+            (self.host_tier, (Gathered, Fetch, Drop, Archive)),
+            (self.disk_tier, (Write,)),
+        )
+        return {kind: actor for actor, kinds in takers for kind in kinds}
 
+
+TO_CALLER = (Rejected, Started, Text, WeightsUsed, CacheSaving, CacheSaved)
+"""Messages that leave the engine."""
 
 Compose = Callable[[Actors], Actors]
-"""Gets the actors of an engine before they run, and returns those that are to run, some of them perhaps one's own."""
+"""A function from the actors of an engine, before they run, to those that shall run instead."""
 
 
 def composed(actors: Actors, compose: Compose | None) -> Actors:
-    """The actors as `compose` wants them.
+    """Return the actors as `compose` wants them.
 
     Raises:
-        ConfigError: it returned something else.
+        ConfigError: `compose` returned something else.
     """
     if compose is None:
         return actors
@@ -111,54 +101,52 @@ def composed(actors: Actors, compose: Compose | None) -> Actors:
     return made
 
 
-TO_CALLER = (Rejected, Started, Text, WeightsUsed, CacheSaving, CacheSaved)
-"""Messages that leave the engine."""
-
-
 class Engine:
     """Runs the actors, each in a task of its own with a mailbox of its own.
 
     Args:
-        actors: the stages.
+        actors: as they shall run.
         deliver: takes the messages for callers, on the engine's loop; it must not block.
 
     Attributes:
-        conductor: pauses it; to be closed by who ran the engine, once it is known why that ended.
+        conductor: pauses the engine. Whoever ran the engine closes it, once it is known why the engine ended.
     """
 
     def __init__(self, actors: Actors, deliver: Deliver):
-        # By id: an actor of one's own need not be hashable, and two that are equal are two.
+        # By id, since a user's actor need not be hashable, and two that are equal are still two.
         stages = {id(actor): Stage(name, actor, self.post, self._tell) for name, actor in vars(actors).items()}
         self._stages = {name: stages[id(actor)] for name, actor in vars(actors).items()}
-        self._routes: dict[type, Deliver] = {
-            kind: stages[id(actor)].mailbox.put for kind, actor in actors.by_message().items()
-        }
-        self._routes.update((kind, deliver) for kind in TO_CALLER)
-        self._watchers: dict[See, None] = {}  # in order; each change of it is one step, whatever the thread
+        self._routes: dict[type[Message], Deliver] = dict.fromkeys(TO_CALLER, deliver)
+        self._routes |= {kind: stages[id(actor)].mailbox.put for kind, actor in actors.by_message().items()}
+        self._watchers: dict[See, None] = {}  # ordered, and changed in one step by any thread
         self.conductor = Conductor(tuple(stages.values()))
 
     @property
     def pending(self) -> Pending:
-        """The messages that wait to be taken, by the name of the actor that is to take them. Any thread may ask."""
+        """The messages that wait, by the name of the actor that is to take them. Any thread may ask."""
         return Pending((name, stage.mailbox.items) for name, stage in self._stages.items())
 
     def post(self, message: Message) -> None:
-        """Send a message to whoever takes it. Any thread may call this; it never blocks."""
+        """Send a message to its actor or to callers. Any thread may call this; it never blocks.
+
+        Raises:
+            TypeError: nobody takes such a message.
+        """
         route = self._routes.get(type(message))
         if route is None:
-            raise TypeError(f"actors say messages of rekindle.messages; nobody takes {message!r:.80}")
+            raise TypeError(f"an actor must say messages of rekindle.messages, and nobody takes {message!r:.80}")
         route(message)
 
     def watch(self, see: See) -> None:
-        """Have `see` told of every message from now on. Any thread may call this."""
+        """Tell `see` of every message from now on. Any thread may call this."""
         self._watchers[see] = None
 
     def unwatch(self, see: See) -> None:
-        """Tell it no more."""
+        """Tell `see` no more. Any thread may call this."""
         self._watchers.pop(see, None)
 
     async def run(self) -> None:
-        """Serve until cancelled. An error in any actor ends the engine and comes out of here."""
+        """Serve until cancelled. An error in any actor ends the engine and is raised here."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.conductor.run)
             for stage in dict.fromkeys(self._stages.values()):

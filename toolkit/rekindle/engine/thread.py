@@ -22,8 +22,7 @@ Build = Callable[[Report], Assembly]
 
 
 class EngineThread:
-    """Starts at once. `opening` tells how far it is and is closed when it serves or has failed, `stopped` is closed
-    when its thread has freed the device memory.
+    """The thread of one engine; it starts at once.
 
     A daemon thread, which a process that ends stops and waits for, with all that it has begun; see
     `rekindle.concurrency.threads`.
@@ -32,6 +31,11 @@ class EngineThread:
         build: makes the assembly, on the engine's thread.
         deliver: takes the messages for callers, on the engine's thread.
         ended: told once, with an error for all who still wait, when the engine has stopped for any reason.
+
+    Attributes:
+        opening: the progress of building; closed when the engine serves or has failed.
+        stopped: closed when the device memory is freed.
+        assembly: None until it is built.
     """
 
     def __init__(self, build: Build, deliver: Deliver, ended: Callable[[Exception], None]):
@@ -57,25 +61,21 @@ class EngineThread:
         self._serving().post(message)
 
     def command(self, command: Command) -> None:
-        """Have the engine's conductor do something.
-
-        Raises:
-            SessionClosed, EngineFailed: as of `post`.
-        """
+        """Give the engine's conductor a command; raises as `post`."""
         self._serving().conductor.tell(command)
 
     def watch(self, see: See) -> None:
-        """Have `see` told of every message; raises as `post`."""
+        """Tell `see` of every message from now on; raises as `post`."""
         self._serving().watch(see)
 
     def unwatch(self, see: See) -> None:
-        """Tell it no more."""
+        """Tell `see` no more."""
         if self._engine is not None:
             self._engine.unwatch(see)
 
     @property
     def error(self) -> Exception | None:
-        """Why it serves no more, if so."""
+        """The reason why the engine serves no more; None while it does."""
         if self._error is None and self.elsewhere:
             return SessionClosed(
                 f"the engine is in process {self._process}, which this one was forked from: open a session here, or "
@@ -85,17 +85,17 @@ class EngineThread:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether this process was forked from the one that it is in: nothing will ever be heard of it here."""
+        """Whether the engine is in the process that this one was forked from, where nothing is ever heard of it."""
         return os.getpid() != self._process
 
     @property
     def paused(self) -> bool:
-        """Whether the engine is there and paused."""
+        """Whether the engine serves and is paused."""
         return self.error is None and self._engine is not None and self._engine.conductor.paused
 
     @property
     def pending(self) -> Pending:
-        """See `Engine`; raises as `post`."""
+        """The messages that wait, as `Engine.pending`; raises as `post`."""
         return self._serving().pending
 
     def stop(self) -> None:
@@ -126,10 +126,10 @@ class EngineThread:
         try:
             if self.assembly is not None:
                 self.assembly.free()
-        finally:  # whatever a device that has failed says of it, nobody is kept waiting
+        finally:  # freeing may fail on a device that has failed, and nobody is kept waiting
             self.opening.close()
             self.stopped.close()
-        for worker in self._workers:  # nobody waits for them but a process that ends
+        for worker in self._workers:  # only a process that ends waits for this thread
             worker.join()
 
     async def _serve(self) -> None:
@@ -140,7 +140,7 @@ class EngineThread:
                 self.opening.close()
                 await self._stop.receive()
                 tasks.cancel_scope.cancel()
-        finally:  # anyio keeps its worker threads to itself; what was abandoned in one may be within XLA
+        finally:  # an abandoned worker thread of anyio's may still be within XLA
             mine, threads = asyncio.current_task(), threading.enumerate()
             self._workers = [thread for thread in threads if getattr(thread, "root_task", None) is mine]
 
@@ -150,7 +150,7 @@ class EngineThread:
         self.opening.put(progress)
 
     def _explained(self, error: BaseException) -> Exception:
-        """Errors of building are the caller's to see as they are; one that stops a serving engine is wrapped."""
+        """Return an error of building as it is, and wrap one that stopped a serving engine."""
         if self._engine is None and isinstance(error, Exception):
             return error
         while isinstance(error, BaseExceptionGroup):

@@ -11,25 +11,25 @@ from rekindle.results import Standing
 from rekindle.scheduler.stats import SchedulerStats, Stats, found
 
 COLUMNS = ("request", "state", "prompt", "generated", "age")
-LONGEST = 400
-"""Characters of an engine's state: why it failed may be pages of what a compiler said."""
+LONGEST_STATE = 400
+"""How many characters of an engine's state are shown: why it failed may be pages of a compiler's words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an engine tells of itself.
+    """The facts about an engine at one moment.
 
     Attributes:
         name, dtype: the model as its user calls it, and what it computes in.
         state: "running", "paused", or why it has ended.
-        ended: whether it has.
-        stats: as of `session.stats`.
+        ended: whether the engine has ended.
+        stats: see `session.stats`.
         slots: `max_running`.
         first_tokens: seconds to the first token of each request that ended well in the last minute, the latest last.
-        ready, wanted: programs that are made ahead of need: how many are ready, and how many there are to be.
+        ready, wanted: of the programs that are made ahead of need, how many are ready, and how many there are to be.
         restored: cached pages of earlier sessions that were found.
-        requests: the oldest of those that have not ended, by id.
-        more: how many there are besides.
+        requests: the oldest of the requests that have not ended, by id.
+        more: how many other requests have not ended.
     """
 
     name: str
@@ -47,20 +47,20 @@ class Facts:
 
 
 class Source(Protocol):
-    """An engine. Any thread may call any method; none of them waits."""
+    """An engine that a dashboard follows. Any thread may call any method; none of them waits."""
 
     def look(self, at: float) -> Facts:
-        """How it is, at this time of `time.perf_counter`."""
+        """Return the facts at this time of `time.perf_counter`."""
 
     def pause(self) -> None:
-        """Have it pause.
+        """Have the engine pause.
 
         Raises:
-            SessionError: it has ended.
+            SessionError: the engine has ended.
         """
 
     def resume(self) -> None:
-        """Have it go on; raises as `pause`."""
+        """Have the engine go on; raises as `pause`."""
 
     def cancel(self, request_id: int) -> None:
         """End a request, if it has not ended."""
@@ -68,11 +68,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A snapshot.
+    """A snapshot of an engine.
 
     Attributes:
-        facts: read at that moment.
-        rate: of generated tokens.
+        facts: the facts at that moment.
+        rate: how fast tokens are generated.
     """
 
     facts: Facts
@@ -100,29 +100,29 @@ class Board:
         return "\n".join(lines)
 
     def state(self) -> str:
-        """Whether the engine runs, or why not, on one line."""
-        return markup.one_line(self.facts.state, LONGEST)
+        """Say on one line whether the engine runs, or why not."""
+        return markup.one_line(self.facts.state, LONGEST_STATE)
 
     def speed(self) -> str:
-        """Tokens per second in words."""
+        """Say how many tokens are generated per second."""
         if self.rate.now is None or self.rate.mean is None:
             return "measured after the first second"
         return f"{self.rate.now:,.1f} now, {self.rate.mean:,.1f} over the last {self.rate.seconds:.0f} s"
 
     def first_token(self) -> str:
-        """The times to the first token in words."""
+        """Say how long requests waited for their first token."""
         times = self.facts.first_tokens
         if not times:
             return "no request ended in the last minute"
         return f"{markup.seconds(times[-1])} last, {markup.seconds(median(times))} median of {len(times)}"
 
     def programs(self) -> str:
-        """How far the programs are, in words."""
+        """Say how many programs are ready, and where they came from."""
         stats, facts = self.facts.stats, self.facts
         return f"{facts.ready} of {facts.wanted} ready, {stats.loads} loaded, {stats.compilations} compiled"
 
     def requests(self) -> list[tuple[str, ...]]:
-        """A row of `COLUMNS` for each request."""
+        """Return a row of `COLUMNS` for each request."""
         return [
             (
                 str(request_id),
@@ -136,7 +136,7 @@ class Board:
 
 
 def pages(stats: SchedulerStats) -> dict[str, int]:
-    """Pages of the device by what they are for, which are all that there are, then those of the other tiers."""
+    """Return how many of the device's pages are used for what, and how many pages the other tiers hold."""
     return {
         "in use": stats.pages - stats.free_pages,
         "cached": stats.evictable_pages,
@@ -147,7 +147,7 @@ def pages(stats: SchedulerStats) -> dict[str, int]:
 
 
 def age(seconds: float) -> str:
-    """A time that goes on, in whole seconds but for the first ten, so that it does not flicker."""
+    """Return a time that goes on in words, without digits that would flicker."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

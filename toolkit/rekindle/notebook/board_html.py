@@ -1,4 +1,4 @@
-"""The dashboard's snapshot as HTML. It comes in parts, so that a live one sends only those that have changed."""
+"""The dashboard's snapshot as HTML, in parts, so that a live dashboard sends only the parts that have changed."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -10,9 +10,9 @@ from rekindle.notebook.rates import SECONDS
 from rekindle.scheduler.stats import found
 
 WIDTH, HEIGHT = 180, 34
-"""Units of the sparkline's drawing; the page gives it its width."""
+"""The size of the sparkline's drawing in its own units; the page scales it."""
 SPEED = "70,140,210"
-"""The colour of what comes out, to be followed by an alpha; those of the tiers are `markup.TIERS`."""
+"""The colour of generated tokens, to be followed by an alpha."""
 SHADES = {
     "in use": f"rgba({markup.TIERS['device']},0.85)",
     "cached": f"rgba({markup.TIERS['device']},0.35)",
@@ -22,7 +22,7 @@ SHADES = {
     "slots": f"rgba({SPEED},0.75)",
     "ready": "rgba(60,160,90,0.75)",
 }
-"""Colours of the parts of bars; other parts are as the page is."""
+"""The colours of parts of bars; other parts are transparent."""
 DOTS = {"running": "rgb(60,160,90)", "paused": "rgb(225,150,30)"}
 GRID = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:0.7em 2.2em"
 PALE = "font-size:0.9em;opacity:0.75"
@@ -30,12 +30,12 @@ WHOLE = "max-width:60em;line-height:1.45;font-variant-numeric:tabular-nums"
 
 
 def board_html(board: Board) -> str:
-    """All of it, for a page that does not move."""
+    """Return the whole snapshot, for a page that does not move."""
     return overview_html(board) + requests_html(board)
 
 
 def overview_html(board: Board) -> str:
-    """All but the requests."""
+    """Return all of the snapshot but the requests."""
     stats = board.facts.stats.scheduler
     here = pages(stats)
     elsewhere = {name: here.pop(name) for name in ("in host memory", "on disk")}
@@ -53,7 +53,7 @@ def overview_html(board: Board) -> str:
 
 
 def requests_html(board: Board) -> str:
-    """The requests that have not ended; nothing if there are none."""
+    """Return the requests that have not ended; nothing if there are none."""
     rows = board.requests()
     if not rows:
         return ""
@@ -74,12 +74,12 @@ def _title(board: Board) -> str:
 
 
 def _section(name: str, *parts: str) -> str:
-    """What it is about, and what there is to see of it."""
+    """Return parts of HTML under the name of what they show."""
     return f'<div><div style="{PALE}">{visible(name)}</div>{"".join(parts)}</div>'
 
 
 def _number(number: str, words: str) -> str:
-    """The number that matters most, and what else there is to say."""
+    """Return the number that matters most in large type, and the words beside it."""
     return (
         f'<div style="white-space:nowrap"><span style="font-size:1.5em;margin-right:0.4em">{visible(number)}</span>'
         f'<span style="{PALE}">{visible(words)}</span></div>'
@@ -121,7 +121,7 @@ def _found(parts: Mapping[str, int]) -> str:
 
 
 def _legend(parts: Mapping[str, int | str], others: Mapping[str, int]) -> str:
-    """Each part with its colour, its name and its count; then what is not in the bar."""
+    """Return the parts of a bar with colour, name and count, and on a line below the others, which are not in it."""
     items = [_named(name, count, shade=SHADES.get(name, "transparent")) for name, count in parts.items()]
     besides = [_named(name, count, shade=None) for name, count in others.items() if count]
     return f"<div>{' '.join(items)}</div><div>{' '.join(besides)}</div>"
@@ -140,10 +140,11 @@ def _named(name: str, count: int | str, shade: str | None) -> str:
 
 
 def _bar(parts: Mapping[str, int], unit: str) -> str:
-    """The parts of a whole, side by side.
+    """Return a bar of the parts of a whole.
 
     Args:
-        unit: what one of them is.
+        parts: counts by name.
+        unit: what is counted.
     """
     whole = sum(parts.values())
     filled = "".join(
@@ -159,7 +160,7 @@ def _bar(parts: Mapping[str, int], unit: str) -> str:
 
 
 def _sparkline(history: Sequence[float]) -> str:
-    """Tokens of each second of the last minute, the latest at the right."""
+    """Draw the tokens of each second of the last minute, the latest at the right."""
     step, highest = WIDTH / SECONDS, max(history, default=0.0)
     left = WIDTH - len(history) * step
     tops = [HEIGHT - 1 - (HEIGHT - 3) * count / highest if highest else HEIGHT - 1 for count in history]
@@ -182,7 +183,7 @@ def _sparkline(history: Sequence[float]) -> str:
 
 
 def _row(cells: Sequence[str], style: str) -> str:
-    """The second column is words; the others are numbers, right-aligned but for the first, which names the request."""
+    """Return a row of the table. Numbers are right-aligned, but for the first, which names the request."""
     made = (
         f'<td style="padding:0 1.6em 0 0;border:0;text-align:{"right" if place > 1 else "left"}">'
         f'<span style="{style}">{visible(cell)}</span></td>'

@@ -1,4 +1,4 @@
-"""What the engine does, as it does it: `session.dashboard()`."""
+"""What `session.dashboard()` shows: an engine as it works, in the output of a cell."""
 
 import threading
 from collections.abc import Callable
@@ -17,11 +17,10 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class Dashboard:
-    """Speed, slots, pages and requests of an engine, which moves by itself in the output of the cell that shows it.
+    """A dashboard of an engine's speed, slots, pages and requests, which moves in the output of the cell that shows it.
 
-    It stops when that output is closed, when the session ends, or at `stop()`; what it showed last stays there. Where
-    there is no notebook it is a table of text, of the moment at which it is printed, and where there are no widgets it
-    does not move.
+    It stops when that output is closed, when the session ends, or at `stop()`; the last snapshot stays in the output.
+    Where there is no notebook it prints as a table of text, and where there are no widgets it does not move.
 
     Args:
         source: the engine.
@@ -40,7 +39,7 @@ class Dashboard:
         self._look()
 
     def stop(self) -> None:
-        """Follow the engine no longer. Any thread may call this, any number of times."""
+        """Stop following the engine. Any thread may call this, any number of times."""
         live = self._live
         if live is not None:
             live.stop()
@@ -54,20 +53,20 @@ class Dashboard:
         return _bundle(self._look())
 
     def _ipython_display_(self) -> None:
-        """Be an output that moves; IPython calls this first.
+        """Show the dashboard in an output that moves. IPython calls this first.
 
         Raises:
-            NotImplementedError: that cannot be, and IPython goes on to what else it has of this.
+            NotImplementedError: no output can move here; IPython then takes `_repr_mimebundle_`.
         """
         board = self._look()
         if self._source is None or front_end.kernel() is None:
-            raise NotImplementedError("what moves takes a notebook and an engine that has not ended")
+            raise NotImplementedError("a dashboard moves only in a notebook, and while its engine has not ended")
         if self._panel is None:
             try:
                 panel = Panel(self._source)
                 panel.show(board)
-            except Exception as error:  # whatever the reason: IPython would print all of it
-                raise NotImplementedError("what moves takes widgets") from error
+            except Exception as error:  # for whatever reason: IPython would print the traceback
+                raise NotImplementedError("a dashboard moves only where ipywidgets works") from error
             self._panel = panel
         output = front_end.Output()
         output.draw(_bundle(board) | {VIEW: self._panel.root.get_view_spec()})
@@ -77,7 +76,7 @@ class Dashboard:
             self._live.start()
 
     def _look(self) -> Board:
-        """A snapshot of now, or the last one."""
+        """Take a snapshot; return the last one if the engine is followed no longer."""
         with self._lock:
             if self._source is not None:
                 at = self._clock()
@@ -86,7 +85,7 @@ class Dashboard:
             return self._last
 
     def _leave(self) -> None:
-        """Let go of the engine, and leave in the outputs what will be there when the notebook is opened again."""
+        """Let go of the engine, and leave in the outputs what shall be there when the notebook is opened again."""
         last = _stopped(self._look())
         with self._lock:
             if self._source is None:
@@ -102,7 +101,7 @@ def _bundle(board: Board) -> markup.Bundle:
 
 
 def _stopped(board: Board) -> Board:
-    """As it is left; the engine may go on."""
+    """Return the snapshot that a stopped dashboard leaves; the engine may go on."""
     facts = board.facts
     if facts.ended:
         return board

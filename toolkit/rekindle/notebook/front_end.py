@@ -1,4 +1,4 @@
-"""The outputs of a notebook's cells: changed from any thread, also when their cell has ended."""
+"""The outputs of a notebook's cells, which any thread may change, also when their cell has ended."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -7,43 +7,43 @@ from typing import Any
 from uuid import uuid4
 
 EMPTY = {"text/plain": "", "text/html": ""}
-"""What an output shows that has nothing to show any more: one cannot be taken back."""
+"""The content of an output that has nothing to show any more; an output cannot be taken back."""
 
 
 def kernel() -> Any:
-    """The Jupyter kernel that this process is, or None: a terminal's IPython has no kernel, and a script no IPython."""
+    """Return the Jupyter kernel that this process is; None in a terminal's IPython, and in a script."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else getattr(ipython.get_ipython(), "kernel", None)
 
 
 def hears_clicks_while_a_cell_awaits(kernel: Any) -> bool:
-    """Whether widgets get a front end's messages meanwhile; other kernels keep them back until the cell has ended.
+    """Tell whether widgets get a front end's messages while a cell awaits, and not only when it has ended.
 
-    From ipykernel 7 on, if the cell awaits in asyncio: on subshells, which the front end has to use, or, from 7.4, on
-    the loop that the cell runs on.
+    They do from ipykernel 7 on, if the cell awaits in asyncio: on subshells, which the front end has to use, or, from
+    7.4 on, on the loop that the cell runs on.
     """
     return getattr(kernel, "shell_channel_thread", None) is not None
 
 
 def context_of_threads() -> Context:
-    """What a thread that draws is to run in, asked by the cell that starts it.
+    """Return the context for a thread that draws; called by the cell that starts the thread.
 
-    What it draws belongs to the cell that runs at that time: a tool that executes a notebook hears of that one alone.
-    But ipykernel 7.0 knows a cell only in the cell's own context.
+    In an empty context, a drawing belongs to the cell that runs at that time, which is the only one that a tool that
+    executes notebooks listens to. But ipykernel 7.0 knows a cell only in the cell's own context.
     """
     ipykernel = sys.modules.get("ipykernel")
     return copy_context() if ipykernel and ipykernel.version_info[:2] == (7, 0) else Context()
 
 
 class Output:
-    """One output, of the cell that runs when it is first drawn. One thread at a time may draw it."""
+    """An output of the cell that runs when it is first drawn. One thread at a time may draw it."""
 
     def __init__(self) -> None:
         self._display_id = uuid4().hex
         self._drawn: Mapping[str, object] | None = None
 
     def draw(self, bundle: Mapping[str, object]) -> None:
-        """Have it show this, by MIME type. Nothing is sent if it does so already."""
+        """Show this, by MIME type. Nothing is sent if the output shows it already."""
         if bundle != self._drawn:
             from IPython.display import display
 
@@ -56,9 +56,9 @@ class StopButton:
     """An output with a button, for as long as there is something to stop.
 
     Args:
-        stop: called when it is pressed, on any thread.
+        stop: called when the button is pressed, on any thread.
+        otherwise: how else to stop; shown where there is no button.
         button: whether a click would be heard.
-        otherwise: how else to stop it; shown where there is no button.
     """
 
     def __init__(self, stop: Callable[[], None], otherwise: str, *, button: bool):
@@ -70,7 +70,7 @@ class StopButton:
         self._output.draw({"text/plain": otherwise, **view})
 
     def close(self) -> None:
-        """Take it away: no notebook is saved with a button that does nothing."""
+        """Take the button away, so that no notebook is saved with a button that does nothing."""
         self._output.draw(EMPTY)
         if self._button is not None:
             for widget in (self._button, self._button.layout, self._button.style):
@@ -78,7 +78,7 @@ class StopButton:
 
 
 def _button(stop: Callable[[], None]) -> Any:
-    """A widget, or None where there can be none, for whatever reason."""
+    """Return a button, or None where there can be none, for whatever reason."""
     try:
         from ipywidgets import Button
 

@@ -1,5 +1,6 @@
 """A request drawn as its text comes: in an output of a notebook's cell, or printed where there is none."""
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -18,13 +19,12 @@ from rekindle.notebook.front_end import (
     hears_clicks_while_a_cell_awaits,
     kernel,
 )
-from rekindle.notebook.printed import Printed
-from rekindle.results import Piece, Standing
+from rekindle.results import Piece
 
 REDRAWN_SECONDS = 0.06
-"""At least so long lies between two drawings in a notebook."""
+"""The least time between two drawings in a notebook."""
 LOOKED_AT_SECONDS = 0.25
-"""How often to look for what no piece tells: that it has started, or is being cancelled."""
+"""How often to look whether the request has started or is being cancelled, which no piece tells."""
 GRACE_SECONDS = 0.2
 """How long a cell that is left stays for the engine's answer, so that its output is complete."""
 
@@ -32,52 +32,59 @@ Cell = Literal["awaits", "blocks", "ends"]
 """What the cell that asks for a drawing does meanwhile."""
 
 
-class Request(Protocol):
-    """What is drawn: a `rekindle.Handle`."""
+class Record(Protocol):
+    """The record of a request, which is drawn; see `rekindle.session.record.Record`."""
 
     @property
     def pieces(self) -> Feed[Piece]: ...
     @property
-    def standing(self) -> Standing: ...
+    def state(self) -> str: ...
     @property
     def known(self) -> dict[str, str | None]: ...
     def shown(self) -> markup.Bundle: ...
+
+
+class Request(Protocol):
+    """A request that is drawn and can be stopped: a `rekindle.Handle`."""
+
+    @property
+    def record(self) -> Record: ...
     def cancel(self) -> None: ...
     def result(self) -> object: ...
 
 
 class Screen(Protocol):
-    """Where it is drawn.
+    """Where a record is drawn.
 
     Attributes:
-        seconds: at least so long lies between two drawings.
+        seconds: the least time between two drawings.
     """
 
     seconds: float
 
     def draw(self) -> None:
-        """Draw it as it is now."""
+        """Draw the record as it is now."""
 
     def close(self) -> None:
-        """Draw it as it has ended."""
+        """Draw the record as it has ended."""
 
 
 def show(request: Request, cell: Cell) -> Waits[None]:
-    """Draw a request to its end. Leaving early cancels it; what came of it stays, and so does one that is cancelled.
+    """Draw a request to its end. Leaving early cancels it, and the text so far stays, as it does where it is cancelled.
 
     Raises:
-        RekindleError: it failed; the class says why.
+        RekindleError: the request failed; the class says why.
     """
     __tracebackhide__ = True  # a cell shows errors without such frames
-    screen = _screen(request, cell)
+    record, screen = request.record, _screen(request, cell)
     try:
-        yield from drawing(request, screen)
+        yield from drawing(record, screen)
     except BaseException:
         request.cancel()
         try:
-            yield Wait(request.pieces, TO_THE_END, GRACE_SECONDS)
+            yield Wait(record.pieces, TO_THE_END, GRACE_SECONDS)
         finally:
-            _draw_on(request, screen)
+            _draw_on(record, screen)
         raise
     with suppress(RequestCancelled):
         request.result()
@@ -86,15 +93,15 @@ def show(request: Request, cell: Cell) -> Waits[None]:
 def display(request: Request) -> None:
     """Draw a request from now on, and return at once."""
     screen = _screen(request, "ends")
-    if not request.pieces.closed:
+    if not request.record.pieces.closed:
         screen.draw()  # here, since an output belongs to the cell that runs when it is first drawn
-    _draw_on(request, screen)
+    _draw_on(request.record, screen)
 
 
-def drawing(request: Request, screen: Screen) -> Waits[None]:
-    """Draw it whenever there is something new, but not too often, and at its end."""
+def drawing(record: Record, screen: Screen) -> Waits[None]:
+    """Draw a record whenever there is something new, but not too often, and at its end."""
     __tracebackhide__ = True
-    pieces = request.pieces
+    pieces = record.pieces
     while not pieces.closed:
         seen = len(pieces.items)
         screen.draw()
@@ -103,10 +110,10 @@ def drawing(request: Request, screen: Screen) -> Waits[None]:
     screen.close()
 
 
-def _draw_on(request: Request, screen: Screen) -> None:
-    """Draw it to its end, on a thread unless that has come."""
-    draw = partial(blocked, drawing(request, screen))
-    if request.pieces.closed:
+def _draw_on(record: Record, screen: Screen) -> None:
+    """Draw a record to its end, on a thread if the request has not ended."""
+    draw = partial(blocked, drawing(record, screen))
+    if record.pieces.closed:
         draw()
     else:
         soon(partial(context_of_threads().run, draw), "display")
@@ -114,27 +121,27 @@ def _draw_on(request: Request, screen: Screen) -> None:
 
 def _screen(request: Request, cell: Cell) -> Screen:
     if (found := kernel()) is None:
-        return Printed(request)
+        return Printed(request.record)
     if cell == "ends":
         heard, otherwise = True, "To stop it, call cancel() of the handle."
     else:
         heard = cell == "awaits" and not in_trio() and hears_clicks_while_a_cell_awaits(found)
         otherwise = "To stop it, interrupt the kernel."
-    return Card(request, partial(StopButton, request.cancel, otherwise, button=heard))
+    return Card(request.record, partial(StopButton, request.cancel, otherwise, button=heard))
 
 
 class Card:
-    """An output that shows the end of the text while it grows, and then what a cell shows of the whole.
+    """An output that shows the end of the text while it grows, and then what a cell shows of the generation.
 
     Args:
-        request: what is drawn.
-        stop: makes what it can be stopped with.
+        record: what is drawn.
+        stop: makes what the request can be stopped with.
     """
 
     seconds = REDRAWN_SECONDS
 
-    def __init__(self, request: Request, stop: Callable[[], StopButton]):
-        self._request = request
+    def __init__(self, record: Record, stop: Callable[[], StopButton]):
+        self._record = record
         self._make_stop = stop
         self._stop: StopButton | None = None
         self._output = Output()
@@ -142,20 +149,20 @@ class Card:
         self._text = ""
 
     def draw(self) -> None:
+        """See `Screen`."""
         if self._stop is None:
             self._stop = self._make_stop()
         self._output.draw(self._now())
 
     def close(self) -> None:
-        self._output.draw(self._request.shown())
+        """See `Screen`."""
+        self._output.draw(self._record.shown())
         if self._stop is not None:
             self._stop.close()
 
     def _now(self) -> markup.Bundle:
-        standing, known = self._request.standing, markup.facts(self._request.known)
-        state = f"{standing.state}, {markup.counted(standing.generated, 'token')}"
-        pieces = self._request.pieces.items
-        new = pieces[self._seen :]
+        state, known = self._record.state, markup.facts(self._record.known)
+        new = self._record.pieces.items[self._seen :]
         self._seen += len(new)
         text = self._text + "".join(piece.text for piece in new)
         self._text = text[-markup.HEAD :]
@@ -163,3 +170,30 @@ class Card:
         growing = markup.growing(self._text, self._before)
         plain = f"{self._text}\n[{state}]" if self._text else f"[{state}]"
         return markup.bundle(plain, markup.card("Generation", state, growing, known))
+
+
+class Printed:
+    """Standard output, with every piece as it comes, and at the end a line that says how the request ended."""
+
+    seconds = 0.0
+
+    def __init__(self, record: Record):
+        self._record = record
+        self._seen = self._length = 0
+
+    def draw(self) -> None:
+        """See `Screen`."""
+        new = self._record.pieces.items[self._seen :]
+        self._seen += len(new)
+        self._print("".join(piece.text for piece in new))
+
+    def close(self) -> None:
+        """See `Screen`."""
+        whole = self._record.shown()["text/plain"]
+        self._print(f"{whole[self._length :]}\n")
+
+    def _print(self, text: str) -> None:
+        self._length += len(text)
+        if text and sys.stdout is not None:
+            sys.stdout.write(text)
+            sys.stdout.flush()

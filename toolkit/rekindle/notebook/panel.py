@@ -1,4 +1,4 @@
-"""The widgets of a dashboard: all that one can see and press of it."""
+"""The widgets of a dashboard that moves."""
 
 from collections import deque
 from contextlib import suppress
@@ -10,20 +10,20 @@ from rekindle.notebook.board import Board, Source
 from rekindle.notebook.board_html import overview_html, requests_html
 
 BUTTON_AFTER = 1.0
-"""Seconds that a request has to be under way before it gets a button: buttons of short ones could not be hit."""
+"""Seconds after which a request gets a button; nobody could hit the button of a shorter one."""
 RETIRED = 64
-"""Buttons of requests that ended which are kept, out of sight: a kernel says in its log that a click came too late."""
+"""How many buttons of ended requests are kept out of sight, so that a late click does not end up in a kernel's log."""
 
 
 class Panel:
-    """Core widgets alone. A widget sends what is changed of it; one thread at a time may show something.
+    """The widgets of one dashboard. A widget sends what has changed of it; one thread at a time may call `show`.
 
     Args:
-        source: what the buttons act on.
+        source: the engine that the buttons act on.
 
     Attributes:
         root: the widget that contains the others.
-        seen: whether a front end has ever said that it shows it.
+        seen: whether a front end has ever said that it shows the widgets.
     """
 
     def __init__(self, source: Source):
@@ -43,12 +43,12 @@ class Panel:
 
     @property
     def viewed(self) -> bool:
-        """Whether a front end shows it now, as far as has been heard."""
+        """Whether a front end shows the widgets now, as far as it has said."""
         return bool(self.root._view_count) and self._row._view_count != 0
 
     @property
     def closed(self) -> bool:
-        """Whether somebody has closed it."""
+        """Whether somebody has closed the widgets."""
         return self.root.comm is None
 
     def show(self, board: Board) -> None:
@@ -68,9 +68,9 @@ class Panel:
         self._row.children = (self._toggle, *self._cancels.values())
 
     def close(self) -> None:
-        """Take it out of the front end, unless no front end has said yet that it shows it.
+        """Close the widgets, unless no front end has said yet that it shows them.
 
-        It may be about to say so, and a kernel's log says what comes for a widget that is closed.
+        It may be about to say so, and a kernel logs every message for a widget that is closed.
         """
         if not self.seen:
             return
@@ -91,15 +91,15 @@ class Panel:
     def _count_closing(self) -> None:
         """Have a second widget tell when the views are closed.
 
-        A front end keeps a widget's next change back until the kernel was idle after the last one, which ipykernel 7.4
-        does not say of what it handles while a cell awaits. So one widget says that it is shown, and another one, which
-        has not said anything before, that it is not any more.
+        A front end holds a widget's next change back until the kernel was idle after the last one, and ipykernel 7.4
+        does not say that it is idle after what it handles while a cell awaits. So one widget tells that it is shown,
+        and another one, which has not told anything before, that it no longer is.
         """
         if self._row._view_count is None and self.root._view_count:
             self._row._view_count = self.root._view_count
 
     def _pause_or_resume(self) -> None:
-        with suppress(SessionError):  # it has ended, as will be seen in a moment
+        with suppress(SessionError):  # the engine has ended, which the next snapshot shows
             (self._source.resume if self._paused else self._source.pause)()
 
     def _retire(self, button: Any) -> None:

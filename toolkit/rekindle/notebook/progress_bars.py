@@ -38,7 +38,7 @@ class ProgressBars:
         if progress.stage != self._stage:
             self._close()
             self._stage = progress.stage
-            # A stage that comes back only to say that it is over has nothing to wait for.
+            # A stage that returns only to say that it has ended needs no bar.
             self._drawing = None if progress.done == progress.total else _start(progress)
         if self._drawing is not None:
             self._drawing.show(progress)
@@ -55,7 +55,7 @@ class ProgressBars:
 
 
 def shown(feed: Feed[Progress], bars: ProgressBars) -> Waits[None]:
-    """Draw what a feed reports, to its end."""
+    """Draw the reports of a feed until it is closed."""
     seen = 0
     while not feed.closed or seen < len(feed.items):
         yield Wait(feed, seen)
@@ -65,19 +65,19 @@ def shown(feed: Feed[Progress], bars: ProgressBars) -> Waits[None]:
 
 
 class _Drawing(Protocol):
-    """One stage on its way."""
+    """The drawing of one stage."""
 
     def show(self, progress: Progress) -> None: ...
     def close(self) -> None: ...
 
 
 class _Bar:
-    """A tqdm bar.
-
-    Its clock is kept going between reports, from a thread: those of a compiler are many seconds apart.
+    """A tqdm bar. A thread keeps its clock going between reports: those of a compiler are many seconds apart.
 
     Args:
-        columns: what it may take of a terminal; None for a widget.
+        progress: the first report.
+        bar_class: the kind of tqdm.
+        columns: how many columns of a terminal it may take; None for a widget.
     """
 
     def __init__(self, progress: Progress, bar_class: Any, columns: int | None):
@@ -104,7 +104,7 @@ class _Bar:
     def close(self) -> None:
         self._over.set()
         self._clock.join()
-        if self._bar.n == 0:  # other stages have taken its place, and it will not go on
+        if self._bar.n == 0:  # another stage has taken its place before it began
             self._bar.total, self._bar.leave = 0, False
         self._bar.close()
 
@@ -148,12 +148,12 @@ def _start(progress: Progress) -> _Drawing:
 
 
 def _columns() -> int:
-    """The terminal's, less those of the ^C of an interrupt, which would wrap and leave the bar's line behind."""
+    """Return how many columns a bar may take, leaving room for a ^C, which would make the bar's line wrap."""
     return min(100, shutil.get_terminal_size().columns - 4)
 
 
 def _shortened(stage: str, length: int) -> str:
-    """Without what it has in brackets, where it is longer than this."""
+    """Return the name of a stage, without what it has in brackets if it is longer than this."""
     return stage if len(stage) <= length else stage.partition(" (")[0]
 
 
@@ -168,14 +168,16 @@ def _widget_class() -> Any:
     from tqdm.std import TqdmWarning, tqdm
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TqdmWarning)  # that a kernel has no ipywidgets: lines will do
+        warnings.simplefilter("ignore", TqdmWarning)  # without ipywidgets, a kernel gets plain lines
         from tqdm.autonotebook import tqdm as chosen
     return None if chosen is tqdm else _with_own_lock(chosen)
 
 
 def _with_own_lock(bar_class: Any) -> Any:
-    """The default lock would fix the start method of the user's multiprocessing, and where that is not fork,
-    start a process which complains on the terminal if this one ends in a hurry.
+    """Return the class of bar with a lock of its own.
+
+    The default lock would fix the start method of the user's multiprocessing, and where that is not fork, start a
+    process that complains on the terminal if this one ends in a hurry.
     """
     own = type("ProgressBar", (bar_class,), {})
     own.set_lock(threading.RLock())  # type: ignore[attr-defined]

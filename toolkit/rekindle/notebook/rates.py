@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 SECONDS = 60
-"""How far back it is remembered."""
+"""How many seconds are remembered."""
 RECENT = 2
-"""Whole seconds, with what has begun of the next one, that "now" is the mean of: a single tick would make it jump."""
+"""How many whole seconds "now" is the mean of, beside the one that has begun; a single tick would make it jump."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +15,10 @@ class Rate:
     """Tokens per second.
 
     Attributes:
-        now: over the last two or three seconds; None in the first second, of which nothing can be said.
-        mean: over the last minute, or as long as it has been looked at; None where `now` is.
-        seconds: how long that is.
-        history: in each whole second of it, the last one at the end.
+        now: over the last two or three seconds; None in the first second.
+        mean: over the last minute, or since the first look; None where `now` is None.
+        seconds: how many seconds `mean` covers.
+        history: the tokens of each whole second of these, the latest last.
     """
 
     now: float | None = None
@@ -28,7 +28,7 @@ class Rate:
 
 
 class Rates:
-    """A ring of what the counter was at each whole second since the first look, interpolated between two looks."""
+    """The values of a counter at each whole second of the last minute, interpolated between two looks."""
 
     def __init__(self) -> None:
         self._marks: deque[float] = deque(maxlen=SECONDS + 1)
@@ -36,7 +36,7 @@ class Rates:
         self._last = (0.0, 0.0)
 
     def look(self, at: float, count: float) -> Rate:
-        """The rates at a time in seconds, never before the last look, when the counter is `count`."""
+        """Return the rates at a time in seconds, not before the last look, when the counter is `count`."""
         if not self._marks:
             self._began, self._last = at, (0.0, count)
             self._marks.append(count)

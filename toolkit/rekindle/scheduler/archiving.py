@@ -9,24 +9,12 @@ from dataclasses import dataclass
 from rekindle.messages import Archive, CacheSaved, CacheSaving, Message, Written
 from rekindle.page import NewPage
 from rekindle.scheduler.cache.nodes import Node
-from rekindle.scheduler.leases import PrefixCache
+from rekindle.scheduler.cache.prefix_cache import PrefixCache
+from rekindle.scheduler.limits import Limits
 
 PAGES_AT_ONCE = 16
 TICKS_BETWEEN = 64
 """While requests run, this many ticks lie between two batches of pages, or between a failure and the next try."""
-
-
-@dataclass(slots=True)
-class Batch:
-    """Pages on their way to disk.
-
-    Attributes:
-        nodes: being archived; the host tier has, or is going to have, a copy of each.
-        said: whether the host tier was told.
-    """
-
-    nodes: list[Node]
-    said: bool = False
 
 
 @dataclass(slots=True)
@@ -42,14 +30,18 @@ class Archiving:
     """Decides what is written next; one batch is on its way at a time.
 
     Args:
+        limits: whether there is a disk tier, and the size of the host tier.
         cache: whose pages.
-        enabled: whether there is a disk tier.
     """
 
-    def __init__(self, cache: PrefixCache, *, enabled: bool):
+    def __init__(self, limits: Limits, cache: PrefixCache):
         self._cache = cache
-        self._enabled = enabled
-        self._batch: Batch | None = None
+        self._tree = cache.tree
+        self._records = cache.tree.records
+        self._enabled = limits.snapshots
+        self._at_once = min(PAGES_AT_ONCE, limits.host_pages)
+        self._batch: list[Node] | None = None  # on their way to disk
+        self._said = False  # whether the host tier was told of the batch, which it is once it has all copies
         self._tickets: list[Ticket] = []
         self._used: set[int] = set()
         self._failed = False
@@ -57,39 +49,39 @@ class Archiving:
         self._retry_tick = 0
 
     def use(self, node: Node) -> None:
-        """A request found the node: its copy on disk is not to leave before others."""
-        self._cache.tree.wanted(node)
+        """Note that a request found a node, so that its copy leaves the disk after others."""
+        self._records.wanted(node)
         on_disk = next((each.disk for each in node.upward() if each.disk is not None), None)
         if on_disk is not None:
             self._used.add(on_disk)
 
     def ask(self, ticket: int) -> None:
-        """A caller wants all that is cached now to be on disk."""
+        """Let a caller wait until all that is cached now is on disk."""
         self._tickets.append(Ticket(ticket, complete=self._enabled))
         self._retry_tick = 0
 
     def stop(self) -> None:
-        """Other weights are used from now on: the pages that they compute do not belong into this store."""
+        """Archive nothing more: the pages that other weights compute do not belong into this store."""
         self._enabled = False
         self._used.clear()
 
     def written(self, message: Written) -> None:
-        """A batch is on disk, as far as it could be."""
-        assert self._batch is not None, "an answer to nothing"
-        for node, record in zip(self._batch.nodes, message.records, strict=True):
+        """Take in that a batch is on disk, as far as it could be."""
+        assert self._batch is not None, "written without a batch"
+        for node, record in zip(self._batch, message.records, strict=True):
             if record is None:
-                self._cache.tree.archive_failed(node)
+                self._records.archive_failed(node)
                 self._failed = True
             else:
-                self._cache.tree.archived(node, record)
-                self._cache.drop_copy(node)
+                self._records.archived(node, record)
+                self._cache.drop_spare(node)
         for ticket in self._tickets:
             ticket.pages += sum(record is not None for record in message.records)
         self._batch = None
-        self._cache.forget_records(message.pruned)
+        self._cache.crowded_out(message.pruned)
 
     def go_on(self, ticks: int, *, idle: bool) -> Iterator[Message]:
-        """Begin or go on with a batch, if it is time.
+        """Begin a batch or go on with it, if it is time.
 
         Args:
             ticks: plans made so far.
@@ -97,7 +89,7 @@ class Archiving:
         """
         if self._batch is None and self._is_time(ticks, idle):
             self._begin(ticks, idle)
-        if self._batch is not None and not self._batch.said:
+        if self._batch is not None and not self._said and not any(map(self._cache.is_offloading, self._batch)):
             yield from self._say(self._batch)
         if self._failed:
             self._failed, self._retry_tick = False, ticks + TICKS_BETWEEN
@@ -113,40 +105,36 @@ class Archiving:
         return self._enabled and not self._failed and due and ticks >= self._retry_tick
 
     def _begin(self, ticks: int, idle: bool) -> None:
-        nodes = self._cache.next_to_archive(min(PAGES_AT_ONCE, self._cache.host_room))
+        nodes = self._records.next_to_archive(self._at_once)
         self._cache.offload(nodes)
-        nodes = self._copied(nodes)
+        nodes = self._with_host_copy(nodes)
         if nodes or (idle and self._used):
-            self._batch = Batch(nodes)
+            self._batch, self._said = nodes, False
         self._next_tick = ticks + TICKS_BETWEEN
 
-    def _say(self, batch: Batch) -> Iterator[Message]:
-        """Tell the host tier, once it has all of the copies."""
-        if any(map(self._cache.is_on_its_way, batch.nodes)):
-            return
-        batch.nodes = self._copied(batch.nodes)
-        batch.said = True
-        entries = tuple(node.host for node in batch.nodes if node.host is not None)
-        yield Archive(tuple(map(self._described, batch.nodes)), entries, tuple(sorted(self._used)))
+    def _say(self, nodes: list[Node]) -> Iterator[Message]:
+        self._batch, self._said = self._with_host_copy(nodes), True
+        entries = tuple(node.host for node in self._batch if node.host is not None)
+        yield Archive(tuple(map(self._described, self._batch)), entries, tuple(sorted(self._used)))
         self._used.clear()
-        left = self._cache.tree.nodes - self._cache.tree.disk_pages
+        left = self._tree.nodes - self._tree.disk_pages
         for ticket in self._tickets:
             yield CacheSaving(ticket.number, ticket.pages, ticket.pages + left)
 
     def _described(self, node: Node) -> NewPage:
-        tree = self._cache.tree
         assert node.parent is not None
-        return NewPage(tree.digest(node), tree.digest(node.parent), node.upward()[-1].key.decode(), node.key)
+        namespace = node.upward()[-1].key.decode()
+        return NewPage(self._tree.digest(node), self._tree.digest(node.parent), namespace, node.key)
 
-    def _copied(self, nodes: list[Node]) -> list[Node]:
-        """Those that the host tier has, or is going to have, a copy of; the others are left for later.
+    def _with_host_copy(self, nodes: list[Node]) -> list[Node]:
+        """Return those that the host tier has, or is going to have; the others are left for later.
 
         If these are all, others need its room: to try again at once might go on for ever.
         """
+        there = [node for node in nodes if node.host is not None]
         for node in nodes:
             if node.host is None:
-                self._cache.tree.archive_failed(node)
-        copied = [node for node in nodes if node.host is not None]
-        if nodes and not copied:
+                self._records.archive_failed(node)
+        if nodes and not there:
             self._failed = True
-        return copied
+        return there

@@ -2,16 +2,18 @@
 
 from rekindle.buckets import QUERY_BLOCK
 from rekindle.messages import Chunk, Message, Onload, Plan, Row
+from rekindle.scheduler.cache.tree import NextPage
 from rekindle.scheduler.tracked import Tracked
 
 
 class Draft:
-    """What the next tick is to compute, as far as it is decided.
+    """The work of the next tick, as far as it is decided.
 
     Attributes:
         budget: prompt tokens that it has room for.
         chunks, rows, onloads: its parts.
         computing: the requests of the chunks.
+        coming: the first page of each that is not published, which others wait for.
         said: what is to be said besides the plan.
     """
 
@@ -21,6 +23,7 @@ class Draft:
         self.rows: list[Row] = []
         self.onloads: list[Onload] = []
         self.computing: list[Tracked] = []
+        self.coming: set[NextPage | None] = set()
         self.said: list[Message] = []
 
     @property
@@ -33,7 +36,8 @@ class Draft:
         self.budget -= -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
         self.chunks.append(chunk)
         self.computing.append(tracked)
+        self.coming.add(tracked.next_page())
 
     def plan(self, tick: int, preempted: tuple[int, ...]) -> Plan:
-        """As it is to be said."""
+        """Return the plan for a tick, with who was preempted since the plan before."""
         return Plan(tick, tuple(self.chunks), tuple(self.rows), tuple(self.onloads), preempted)

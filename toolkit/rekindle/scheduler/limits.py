@@ -97,7 +97,7 @@ class Limits:
         return limits
 
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
-        """Every bucket that a tick may need."""
+        """Return every bucket that a tick may need."""
         return buckets.all_buckets(self.prefill_buckets, self.decode_buckets, combined=self.combined)
 
 

@@ -9,7 +9,7 @@ from rekindle.results import CachedTokens
 
 
 class _Counters:
-    """Shown as a table, with a line for each counter."""
+    """Counters that are shown as a table, with a line for each."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ class _Counters:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SchedulerStats(_Counters):
-    """What the scheduler has done and holds.
+    """The counters of the scheduler: what it has done, and what it has now.
 
     Attributes:
         waiting, running: requests now in the queue, and now with a slot.
@@ -71,7 +71,7 @@ class SchedulerStats(_Counters):
 
 @dataclass
 class Counts:
-    """What only grows; the names are those of `SchedulerStats`."""
+    """The counters that only grow, with their names in `SchedulerStats`."""
 
     ended: int = 0
     ticks: int = 0
@@ -125,13 +125,13 @@ class Stats(_Counters):
 
 
 def prompt_shares(stats: SchedulerStats) -> str:
-    """Where the tokens of prompts came from, as HTML; nothing before the first prompt."""
+    """Return where the tokens of prompts came from, as HTML; nothing before the first prompt."""
     shares = markup.shares(found(stats), "token")
     return f"<div>tokens of prompts, by where they were found:</div>{shares}" if shares else ""
 
 
 def found(stats: SchedulerStats) -> dict[str, int]:
-    """The tokens of prompts by where they were found."""
+    """Return the tokens of prompts by where they were found."""
     return {
         "device": stats.device_hit_tokens,
         "host": stats.host_hit_tokens,

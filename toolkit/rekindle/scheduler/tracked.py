@@ -8,14 +8,15 @@ from rekindle.buckets import QUERY_BLOCK
 from rekindle.messages import Chunk, Onload, Scoring
 from rekindle.page import NULL_PAGE
 from rekindle.request import Request
-from rekindle.results import CachedTokens
+from rekindle.results import CachedTokens, EndReason
 from rekindle.scheduler.cache.nodes import Node
-from rekindle.scheduler.leases import Lease
+from rekindle.scheduler.cache.tree import NextPage
+from rekindle.scheduler.lease import Lease
 
 
 @dataclass(slots=True, eq=False)
 class Fetching:
-    """What a waiting request gets from the host tier and the disk.
+    """The copies that a waiting request gets from the host tier and the disk.
 
     Attributes:
         nodes: whose copies; the last one is locked.
@@ -24,13 +25,8 @@ class Fetching:
     """
 
     nodes: list[Node]
-    from_disk: list[Node]
+    from_disk: set[Node]
     staged: Sequence[Any] = ()
-
-    @property
-    def ends_on_disk(self) -> bool:
-        """Whether the last one's copy is on disk alone."""
-        return self.from_disk[-1:] == self.nodes[-1:]
 
 
 @dataclass(slots=True, eq=False)
@@ -39,12 +35,12 @@ class Tracked:
 
     Attributes:
         tokens: the prompt and every settled token; of a prefix to hold, its whole pages.
+        final_length: the number of tokens with which it ends at the latest.
         computed: positions whose keys and values are written by dispatched ticks, or were found and are not looked at.
         prefill_end: how many tokens were known when it last got its pages; up to there it is computed in chunks.
         pending: sampled tokens that are dispatched and not settled.
-        slot: its row of the decode batch while it runs.
         lease: its pages while it runs.
-        fetching: what it waits for from the host tier, or has from there, while it waits.
+        fetching: what it waits for from the host tier and the disk, or has from there, while it waits.
         fetchable: whether the host tier is to be asked; not again after it had no room.
         started: whether it ever left the waiting queue.
         scored: tokens of the prompt whose log-probabilities, if wanted, are settled or dispatched; the first has none.
@@ -53,10 +49,10 @@ class Tracked:
 
     request: Request
     tokens: list[int]
+    final_length: int
     computed: int = 0
     prefill_end: int = 0
     pending: int = 0
-    slot: int | None = None
     lease: Lease | None = None
     fetching: Fetching | None = None
     fetchable: bool = True
@@ -66,16 +62,12 @@ class Tracked:
 
     @classmethod
     def of(cls, request: Request, page_size: int) -> "Tracked":
-        """A request that was just admitted to the waiting queue."""
-        whole = len(request.prompt) // page_size * page_size
-        return cls(request, list(request.prompt[:whole] if request.hold else request.prompt))
-
-    @property
-    def final_length(self) -> int:
-        """The length at which it ends at the latest."""
-        if self.request.hold:
-            return len(self.tokens)
-        return min(len(self.request.prompt) + self.request.params.max_tokens, self.request.capacity)
+        """Make what is known of a request that was just admitted to the waiting queue."""
+        prompt = len(request.prompt)
+        if request.hold:
+            whole = prompt // page_size * page_size
+            return cls(request, list(request.prompt[:whole]), whole)
+        return cls(request, list(request.prompt), min(prompt + request.params.max_tokens, request.capacity))
 
     @property
     def in_prefill(self) -> bool:
@@ -85,61 +77,88 @@ class Tracked:
     @property
     def wants_token(self) -> bool:
         """Whether a decode row is to be planned for it."""
-        return not self.in_prefill and self.computed + 1 < self.final_length
+        return self.prefill_end <= self.computed < self.final_length - 1
 
     @property
     def reusable(self) -> list[int]:
-        """Those of its tokens whose keys and values may be found instead of computed."""
+        """The tokens whose keys and values may be found instead of computed; none if their scores are wanted."""
         return [] if self.request.params.prompt_logprobs is not None else self.tokens
 
-    def begin(self, published: int) -> None:
-        """It has its pages, and those up to `published` are there already.
+    def begin(self, lease: Lease) -> None:
+        """Run with these pages, of which those that are published hold its tokens already.
 
-        Its last token is computed in any case, because that gives the logits of the next.
+        The last token is computed in any case, because that gives the logits of the next.
         """
+        self.lease = lease
         self.prefill_end = len(self.tokens)
         last_block = (self.prefill_end - 1) // QUERY_BLOCK * QUERY_BLOCK
-        self.computed = published if self.request.hold else min(published, last_block)
+        self.computed = lease.published if self.request.hold else min(lease.published, last_block)
 
-    def cached(self, onload: Onload | None, page_size: int) -> CachedTokens:
-        """Where those of its tokens that need not be computed were found, as it begins with these pages copied in."""
+    def cached(self, onload: Onload | None) -> CachedTokens:
+        """Return where the tokens that it need not compute were found, given what it begins with that is onloaded."""
         if onload is None:
             return CachedTokens(device=self.computed)
         assert self.lease is not None
         assert self.fetching is not None
-        again = self.lease.published - self.computed  # of the last page, which is then the last that is copied in
-        onloaded = len(onload.pages) * page_size - again
-        disk = onload.from_disk * page_size - again * self.fetching.ends_on_disk
-        return CachedTokens(self.computed - onloaded, onloaded - disk, disk)
+        disk = onload.from_disk * self.lease.page_size
+        host = len(onload.pages) * self.lease.page_size - disk
+        again = self.lease.published - self.computed  # of the last page, which is then the last that is onloaded
+        if self.fetching.nodes[-1] in self.fetching.from_disk:
+            disk -= again
+        else:
+            host -= again
+        return CachedTokens(self.computed - host - disk, host, disk)
 
-    def next_chunk(self, most: int, page_size: int) -> Chunk:
-        """The next `most` of its known tokens, which count as computed from now on."""
-        assert self.slot is not None
+    def next_page(self) -> NextPage | None:
+        """Return what identifies the first whole page that it has not published."""
         assert self.lease is not None
-        request, start, pages = self.request, self.computed, self.lease.pages
-        size = min(self.prefill_end - start, most)
-        last = start + size == self.prefill_end and not request.hold
-        self.computed += size
-        self.pending += last
+        return self.lease.next_page(self.tokens)
+
+    def next_chunk(self, slot: int, most: int) -> Chunk:
+        """Return a chunk of at most the next `most` known tokens, which count as computed from now on."""
+        assert self.lease is not None
+        request, start, lease = self.request, self.computed, self.lease
+        end = min(self.prefill_end, start + most)
+        last = end == self.prefill_end and not request.hold
+        if last:
+            self.pending += 1
+        self.computed = end
         return Chunk(
             request_id=request.id,
-            slot=self.slot,
+            slot=slot,
             start=start,
-            tokens=tuple(self.tokens[start : start + size]),
-            pages=tuple(self._page(at, page_size) for at in range(start, start + size, QUERY_BLOCK)),
-            table=tuple(pages),
+            tokens=tuple(self.tokens[start:end]),
+            pages=tuple(_written_page(lease, at) for at in range(start, end, QUERY_BLOCK)),
+            table=tuple(lease.pages),
             completes=request if last else None,
             generated=tuple(self.tokens[len(request.prompt) :]) if last else (),
-            scoring=self._scoring(start, start + size),
+            scoring=self._scoring(start, end),
         )
 
-    def _page(self, position: int, page_size: int) -> int:
-        """Where its keys and values go from there: what is published is read by others, and never written again."""
+    def take(self, token: int) -> EndReason | None:
+        """Add a settled token; return why the request ends with it, if it does."""
+        self.pending -= 1
+        self.tokens.append(token)
+        if token in self.request.end_ids:
+            return "stop"
+        return "length" if len(self.tokens) >= self.final_length else None
+
+    def publish(self) -> None:
+        """Put the whole pages that are computed, and whose tokens are known, into the prefix tree."""
         assert self.lease is not None
-        return NULL_PAGE if position < self.lease.published else self.lease.pages[position // page_size]
+        self.lease.publish(self.tokens, min(self.computed, len(self.tokens)))
+
+    def give_back(self) -> None:
+        """Publish what is computed, and run no longer."""
+        assert self.lease is not None
+        self.publish()
+        self.lease.release()
+        self.lease = None
+        self.computed = self.prefill_end = 0
+        self.held_at = None
 
     def _scoring(self, start: int, end: int) -> Scoring | None:
-        """What to score when the positions from `start` to `end` are computed; each tells of the token after it."""
+        """Return what to score when these positions are computed; each tells of the token after it."""
         alternatives = self.request.params.prompt_logprobs
         tokens = self.request.prompt[self.scored : end + 1]
         if alternatives is None or not tokens:
@@ -147,3 +166,8 @@ class Tracked:
         first = self.scored - 1 - start
         self.scored += len(tokens)
         return Scoring(first, tokens, alternatives)
+
+
+def _written_page(lease: Lease, position: int) -> int:
+    """Return where keys and values go from a position on; pages that others read are never written again."""
+    return NULL_PAGE if position < lease.published else lease.pages[position // lease.page_size]

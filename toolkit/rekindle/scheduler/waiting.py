@@ -7,7 +7,9 @@ from itertools import islice
 from rekindle.messages import Copy, Fetch, Fetched, Message, Onload
 from rekindle.policy import NAMED, Candidate
 from rekindle.scheduler.cache.nodes import Node
-from rekindle.scheduler.leases import Lease, NextPage, PrefixCache
+from rekindle.scheduler.cache.prefix_cache import PrefixCache
+from rekindle.scheduler.cache.tree import NextPage
+from rekindle.scheduler.lease import Lease
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.tracked import Fetching, Tracked
 
@@ -21,8 +23,11 @@ class WaitingQueue:
     """Requests without pages, in the order in which they are to get some.
 
     Args:
-        limits: for the policy.
+        limits: the policy, and the sizes of pool and page.
         cache: where their prefixes may be found.
+
+    Attributes:
+        changes: how often a request joined, left, or began to wait for copies.
     """
 
     def __init__(self, limits: Limits, cache: PrefixCache):
@@ -30,6 +35,7 @@ class WaitingQueue:
         self._cache = cache
         self._queue: deque[Tracked] = deque()
         self._fetching: dict[int, Tracked] = {}
+        self.changes = 0
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._fetching)
@@ -39,28 +45,30 @@ class WaitingQueue:
         yield from self._fetching.values()
 
     def blocked(self, *, only_started: bool) -> Tracked | None:
-        """Who comes next, if nothing that is under way in the host tier can change that it waits."""
+        """Return who comes next; None if nobody waits, or pages are under way that may change that it waits."""
         if self._fetching or self._cache.offloading:
             return None
         return next(iter(self._candidates(only_started)), None)
 
     def join(self, tracked: Tracked, *, first: bool = False) -> None:
-        """Wait, behind all others or before them."""
+        """Let a request wait, behind all others or before them."""
+        self.changes += 1
         if first:
             self._queue.appendleft(tracked)
         else:
             self._queue.append(tracked)
 
     def leave(self, tracked: Tracked) -> None:
-        """Wait no longer."""
-        self._let_go(tracked)
+        """Let a request wait no longer, and give up what is staged for it."""
+        self.changes += 1
+        self._give_up(tracked)
         if self._fetching.pop(tracked.request.id, None) is None:
             self._queue.remove(tracked)
 
     def ready(
         self, coming: set[NextPage | None], said: list[Message], *, only_started: bool
     ) -> Iterator[tuple[Tracked, list[Node]]]:
-        """Those that could be admitted now, each with the nodes of its cached prefix; some may leave meanwhile.
+        """Yield who could be admitted now, each with the nodes of its cached prefix; some may leave meanwhile.
 
         Args:
             coming: pages that are being computed; who would begin with one of them waits for it instead.
@@ -72,20 +80,21 @@ class WaitingQueue:
         for place, tracked in enumerate(candidates):
             if tracked.pending:
                 return  # it lost its pages, and a token of it is still on its way
-            nodes = self._cache.find(tracked.request.namespace, tracked.reusable)
-            page = self._cache.next_page(tracked.request.namespace, nodes, tracked.reusable)
-            colder = [node for node in nodes if node.page is None]
+            nodes = self._found(tracked)
+            after = nodes[-1] if nodes else tracked.request.namespace
+            page = self._cache.tree.next_page(after, tracked.reusable)
             if page is not None and page in coming:
                 continue
+            colder = [node for node in nodes if node.page is None]
             if not colder or tracked.fetching is not None or not tracked.fetchable:
                 yield tracked, nodes
-            elif not full and not self._is_fetched(colder[0]) and not any(map(self._cache.is_on_its_way, colder)):
+            elif not full and not self._is_fetched(colder[0]) and not any(map(self._cache.is_offloading, colder)):
                 full = not self._make_room_to_stage(colder, candidates[place + 1 :])  # also for later ones
                 if not full:
                     said.append(self._fetch(tracked, colder))
 
     def fetched(self, message: Fetched) -> None:
-        """What a request waited for is staged on the device, or could not be."""
+        """Take in that what a request waited for is staged on the device, or could not be."""
         tracked = self._fetching.pop(message.request_id, None)
         if tracked is None:
             return  # it ended meanwhile
@@ -96,30 +105,31 @@ class WaitingQueue:
             tracked.fetching.staged = message.staged
             return
         nodes, tracked.fetchable = tracked.fetching.nodes, bool(message.bad)
-        self._let_go(tracked)
+        self._give_up(tracked)
         self._cache.unreadable(node for node in nodes if _copy_of(node) in message.bad)
 
     def onload(self, tracked: Tracked, nodes: Sequence[Node], lease: Lease) -> Onload | None:
-        """What was staged for it of these nodes, on its way to the pages of its lease."""
+        """Let what is staged for a request of these nodes go to the pages of its lease; None if nothing is."""
         if tracked.fetching is None:
             return None
-        copies = dict(zip(map(id, tracked.fetching.nodes), tracked.fetching.staged, strict=True))
-        usable = [node for node in nodes if id(node) in copies]
-        pages = tuple(self._cache.onload(lease, usable)) if usable else ()
-        from_disk = sum(node in tracked.fetching.from_disk for node in usable)
-        return Onload(tuple(copies[id(node)] for node in usable), pages, from_disk) if usable else None
+        staged = dict(zip(tracked.fetching.nodes, tracked.fetching.staged, strict=True))
+        usable = [node for node in nodes if node in staged]
+        if not usable:
+            return None
+        from_disk = len(tracked.fetching.from_disk.intersection(usable))
+        return Onload(tuple(staged[node] for node in usable), tuple(lease.onload(usable)), from_disk)
 
-    def let_go_of_staged(self, first: Tracked) -> bool:
-        """Give up what is staged for others than `first`, since it holds pages; False if nothing is."""
+    def give_up_staged(self, first: Tracked) -> bool:
+        """Give up what is staged for others than `first`, since it keeps pages locked; return whether anything was."""
         staged = [tracked for tracked in self._queue if tracked.fetching is not None and tracked is not first]
         for tracked in staged:
-            self._let_go(tracked)
+            self._give_up(tracked)
         return bool(staged)
 
     def forget_cache(self) -> None:
         """Give up everything that was found."""
-        for tracked in self:  # who waits for a copy goes on when that comes, or would take it for a later one
-            self._let_go(tracked)
+        for tracked in self:  # who waits for copies goes on when they come, or would take them for later ones
+            self._give_up(tracked)
 
     def _candidates(self, only_started: bool) -> list[Tracked]:
         able = (tracked for tracked in self._queue if tracked.started or not only_started)
@@ -130,24 +140,26 @@ class WaitingQueue:
 
     def _candidate(self, tracked: Tracked) -> Candidate:
         def find() -> int:
-            found = [] if tracked.pending else self._cache.find(tracked.request.namespace, tracked.reusable)
-            return len(found) * self._limits.page_size
+            return 0 if tracked.pending else len(self._found(tracked)) * self._limits.page_size
 
         return Candidate(tracked.request, tracked.started, find)
 
+    def _found(self, tracked: Tracked) -> list[Node]:
+        return self._cache.tree.match(tracked.request.namespace, tracked.reusable)
+
     def _is_fetched(self, node: Node) -> bool:
-        """Whether it is staged, or on its way, for another request."""
+        """Return whether a node's copy is staged, or on its way, for any request."""
         return any(tracked.fetching is not None and node in tracked.fetching.nodes for tracked in self)
 
     def _make_room_to_stage(self, nodes: list[Node], later: list[Tracked]) -> bool:
-        """Whether these may be staged; what is staged for those who come later gives way, the last of them first.
+        """Return whether these may be staged; what is staged for those who come later gives way, the last first.
 
         Or who comes first might wait for one whom all others pass.
         """
         for tracked in reversed([other for other in later if other.fetching is not None]):
             if self._has_room_to_stage(nodes):
                 break
-            self._let_go(tracked)
+            self._give_up(tracked)
         return self._has_room_to_stage(nodes)
 
     def _has_room_to_stage(self, nodes: list[Node]) -> bool:
@@ -155,13 +167,14 @@ class WaitingQueue:
         return not staged or staged + len(nodes) <= self._limits.num_pages // STAGED_PART
 
     def _fetch(self, tracked: Tracked, nodes: list[Node]) -> Fetch:
+        self.changes += 1
         self._cache.tree.lock(nodes[-1])
-        tracked.fetching = Fetching(nodes, [node for node in nodes if node.host is None])
+        tracked.fetching = Fetching(nodes, {node for node in nodes if node.host is None})
         self._queue.remove(tracked)
         self._fetching[tracked.request.id] = tracked
         return Fetch(tracked.request.id, tuple(map(_copy_of, nodes)))
 
-    def _let_go(self, tracked: Tracked) -> None:
+    def _give_up(self, tracked: Tracked) -> None:
         if tracked.fetching is not None:
             self._cache.tree.unlock(tracked.fetching.nodes[-1])
             tracked.fetching = None

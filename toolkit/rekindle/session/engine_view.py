@@ -11,11 +11,11 @@ from rekindle.notebook.rates import SECONDS
 from rekindle.session.callers import Callers
 
 LISTED = 8
-"""Requests that are shown one by one."""
+"""How many requests are shown one by one."""
 
 
 class EngineView(Source):
-    """It does not hold the session, which may be dropped while it is looked at.
+    """The engine of a session. It does not hold the session, which may be dropped while a dashboard looks at this.
 
     Args:
         engine, assembly, callers: what serves the session.
@@ -27,6 +27,7 @@ class EngineView(Source):
         self._restored = assembly.restored().nodes
 
     def look(self, at: float) -> Facts:
+        """See `Source`."""
         requests, preparing = self._callers.under_way, self._assembly.preparing
         ended = tuple(self._callers.ended)
         return Facts(
@@ -40,17 +41,20 @@ class EngineView(Source):
             ready=sum(program.done() and not program.cancelled() and not program.exception() for program in preparing),
             wanted=len(preparing),
             restored=self._restored,
-            requests={request_id: handle.standing for request_id, handle in islice(requests.items(), LISTED)},
+            requests={request_id: handle.record.standing for request_id, handle in islice(requests.items(), LISTED)},
             more=max(0, len(requests) - LISTED),
         )
 
     def pause(self) -> None:
+        """See `Source`."""
         self._engine.command(Pause())
 
     def resume(self) -> None:
+        """See `Source`."""
         self._engine.command(Resume())
 
     def cancel(self, request_id: int) -> None:
+        """See `Source`."""
         handle = self._callers.under_way.get(request_id)
         if handle is not None:
             handle.cancel()

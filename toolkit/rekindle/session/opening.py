@@ -1,6 +1,5 @@
 """The way in: `open` a model."""
 
-import difflib
 import warnings
 from collections.abc import Generator
 from functools import partial
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.concurrency.waits import Waits, awaited, blocked
-from rekindle.config import Settings, SettingsOptions, known_settings
+from rekindle.config import Settings, SettingsOptions
 from rekindle.engine.assembly import build
 from rekindle.engine.engine import Compose
-from rekindle.engine.thread import EngineThread
-from rekindle.errors import ConfigError, ModelError
+from rekindle.engine.thread import Build, EngineThread
+from rekindle.errors import ConfigError, ModelError, suggestion
 from rekindle.models.families import Family
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.request import SamplingOptions
@@ -39,22 +38,21 @@ def open(
             `owner/name`, or a GGUF file.
         progress: draw progress bars while waiting.
         compose: replaces actors of the engine: `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
-        family: how to read a Hugging Face model of its architecture; it goes before those that are known. None for a
-            GGUF file, which says all of that itself.
-        **settings: see `rekindle.config.Settings`.
+        family: how to read a Hugging Face model of its architecture; it goes before the families that are known. None
+            for a GGUF file, which says all of that itself.
+        **settings: see `rekindle.Settings`.
 
     Raises:
-        ConfigError: an unknown setting, or one that cannot be served (those that the model decides, by the await), or
-            a model that is neither a str nor a path.
-        ModelError: the model cannot be opened (raised by the await, as are those that follow).
+        ConfigError: an unknown setting, or one that cannot be served, or a model that is neither a str nor a path. A
+            setting that does not fit the model is raised by the await.
+        ModelError: the model cannot be opened (raised by the await, as are the errors that follow).
         NotRestored: `restore="require"`, and something would have to be compiled.
         UnsafeStorage: the cache directory is another user's, or writable by others.
         Others: what `compose` raises.
     """
     for name in settings:
-        if name not in known_settings():
-            close = difflib.get_close_matches(name, known_settings(), n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known_settings())}"
+        if name not in SettingsOptions.__annotations__:
+            hint = suggestion(name, SettingsOptions.__annotations__)
             if name in SamplingOptions.__annotations__:
                 hint = "it is a sampling parameter, which generate() takes"
             raise ConfigError(f"unknown setting {name!r}; {hint}")
@@ -66,8 +64,10 @@ def open(
     if compose is not None and not callable(compose):
         raise ConfigError(f"compose must be a function of an engine's Actors that returns Actors, got {compose!r:.80}")
     if family is not None and not isinstance(family, Family):
-        raise ConfigError(f"family must be a rekindle.models.families.Family, got {family!r:.80}")
-    return Opening(model, Settings(**settings), progress, compose, family)
+        raise ConfigError(f"family must be a rekindle.Family, got {family!r:.80}")
+    checked = Settings(**settings)
+    make = partial(build, model, checked, compose=compose, family=family)
+    return Opening(str(model), make, checked.max_waiting, progress)
 
 
 def open_sync(
@@ -78,30 +78,29 @@ def open_sync(
     family: Family | None = None,
     **settings: Unpack[SettingsOptions],
 ) -> Session:
-    """The blocking twin of `open`, for scripts; also works inside a running event loop, which it blocks."""
+    """Open a model as `open` does, and block until it is there. Inside a running event loop, this blocks the loop."""
     return open(model, progress=progress, compose=compose, family=family, **settings).wait()
 
 
 class Opening:
-    """A session that is being opened; nothing happens before it is awaited, entered, or waited for."""
+    """A session that is to be opened; nothing happens before this is awaited, entered, or waited for.
 
-    def __init__(
-        self,
-        model: str | PathLike[str],
-        settings: Settings,
-        progress: bool,
-        compose: Compose | None = None,
-        family: Family | None = None,
-    ):
-        self._model, self._settings, self._progress = model, settings, progress
-        self._build = partial(build, model, settings, compose=compose, family=family)
+    Args:
+        name: the model as its user calls it.
+        build: makes what the engine's thread runs.
+        max_waiting: places in the waiting queue.
+        progress: whether progress bars are drawn.
+    """
+
+    def __init__(self, name: str, build: Build, max_waiting: int, progress: bool):
+        self._name, self._build, self._max_waiting, self._progress = name, build, max_waiting, progress
         self._session: Session | None = None
 
     def __await__(self) -> Generator[Any, None, Session]:
         return awaited(self._opened()).__await__()
 
     def __repr__(self) -> str:
-        return f"<rekindle.Opening of {str(self._model)!r}: await it, or enter it with 'async with'>"
+        return f"<rekindle.Opening of {self._name!r}: await it, or enter it with 'async with'>"
 
     if not TYPE_CHECKING:  # a type checker finds a forgotten await by itself
 
@@ -120,24 +119,24 @@ class Opening:
         await self._session.close()
 
     def wait(self) -> Session:
-        """Block until it is open."""
+        """Block until the session is open, and return it."""
         return blocked(self._opened())
 
     def _opened(self) -> Waits[Session]:
-        too_late = ModelError(f"{self._model}: {TOO_LATE}")
+        too_late = ModelError(f"{self._name}: {TOO_LATE}")
         if ending():
             raise too_late
-        callers = Callers(self._settings.max_waiting)
+        callers = Callers(self._max_waiting)
         try:
             engine = EngineThread(self._build, callers.deliver, callers.fail_all)
         except RuntimeError as error:
-            if ending():  # since this moment: a thread can no longer be begun
+            if ending():  # it has begun to end just now, and no thread can be started any more
                 raise too_late from error
             raise
         try:
             with ProgressBars(self._progress) as bars:
                 yield from shown(engine.opening, bars)
-            return _session(engine, callers, str(self._model))
+            return _session(engine, callers, self._name)
         except BaseException:
             engine.stop()
             raise
@@ -149,7 +148,7 @@ def _session(engine: EngineThread, callers: Callers, name: str) -> Session:
         raise engine.error
     if unserved := engine.assembly.unserved:
         warnings.warn(
-            f"{name}: generation_config.json asks for {', '.join(unserved)}, which Rekindle has not; its other "
+            f"{name}: generation_config.json asks for {', '.join(unserved)}, which Rekindle does not have; its other "
             "recommendations are followed",
             stacklevel=2,
         )

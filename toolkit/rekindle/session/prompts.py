@@ -1,59 +1,59 @@
-"""What `generate` accepts as a prompt, told apart where it is given."""
+"""What a call says: its prompt in all accepted forms, told apart where it is given, and its other keywords."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
-from typing import Any
+from typing import Any, Generic, TypedDict, TypeVar
 
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat, Continued, Prompt
 from rekindle.models.text.chat import check_messages, check_tools, check_variables
-from rekindle.request import check_token_ids
+from rekindle.request import SamplingOptions, check_token_ids
 
 Messages = Sequence[Mapping[str, Any]]
 TokenIds = Sequence[int]
-Tools = Sequence[Mapping[str, Any]]
-Variables = Mapping[str, Any]
+OnePrompt = str | Messages | None
+Prompts = list[str] | list[Messages] | None
+
+Ids = TypeVar("Ids")
+"""Of the token ids of one prompt, or of several."""
 
 
-def one_prompt(
-    prompt: str | Messages | None,
-    token_ids: TokenIds | None,
-    vocab_size: int,
-    tools: Tools | None = None,
-    variables: Variables | None = None,
-) -> Prompt:
-    """The prompt of one request.
+class PromptOptions(TypedDict, Generic[Ids], total=False):
+    """The keywords of a call that say what its prompt is.
 
-    Args:
-        tools, variables: see `all_prompts`.
-
-    Raises:
-        InvalidRequest: it is empty or of no accepted kind, not exactly one of the two was given, or tools or variables
-            do not fit it.
-    """
-    prompts, batch = all_prompts(prompt, token_ids, vocab_size, tools, variables)
-    if batch:
-        raise InvalidRequest("one prompt was expected, got a list of them; use generate() for a batch")
-    return prompts[0]
-
-
-def all_prompts(
-    prompt: str | Messages | Sequence[str] | Sequence[Messages] | None,
-    token_ids: TokenIds | Sequence[TokenIds] | None,
-    vocab_size: int,
-    tools: Tools | None = None,
-    variables: Variables | None = None,
-) -> tuple[list[Prompt], bool]:
-    """The prompts of a call, and whether they came as a batch.
-
-    Args:
+    Attributes:
+        token_ids: a prompt of token ids instead of text, or a list of such.
         tools: JSON schemas of the functions that the model may call, in every conversation.
-        variables: further variables of the chat template, for every conversation.
+        chat_template_kwargs: further variables of the chat template, by name, for every conversation.
+    """
+
+    token_ids: Ids | None
+    tools: Sequence[Mapping[str, Any]] | None
+    chat_template_kwargs: Mapping[str, Any] | None
+
+
+class Ask(PromptOptions[Ids], SamplingOptions, total=False):
+    """The keywords of `generate` beside the prompt and `n`; their names are `Ask.__annotations__`."""
+
+
+AskOne = Ask[TokenIds]
+AskMany = Ask[Sequence[TokenIds]]
+
+
+def all_prompts(prompt: Any, options: PromptOptions[Any], vocab_size: int) -> tuple[list[Prompt], bool]:
+    """Return the prompts of a call, and whether they came as a batch.
+
+    Args:
+        prompt: an `OnePrompt` or a list of such.
+        options: see `PromptOptions`.
+        vocab_size: token ids must be below it.
 
     Raises:
-        InvalidRequest: one is empty or of no accepted kind, not exactly one of the two was given, tools or variables
-            are malformed, or they were given for a prompt that is no conversation.
+        InvalidRequest: a prompt is empty or of no accepted kind, not exactly one of prompt and token ids was given, or
+            tools or variables are malformed or were given for a prompt that is no conversation.
     """
+    token_ids, tools, variables = options.get("token_ids"), options.get("tools"), options.get("chat_template_kwargs")
     if (prompt is None) == (token_ids is None):
         raise InvalidRequest("give either a prompt or token_ids, and not both")
     if tools is not None:
@@ -63,16 +63,51 @@ def all_prompts(
     if token_ids is not None:
         prompts, batch = _token_prompts(token_ids, vocab_size)
     else:
-        batch = _is_list(prompt) and len(prompt) > 0 and not isinstance(prompt[0], Mapping)  # type: ignore[arg-type, index]
-        items: Any = prompt if batch else [prompt]
-        prompts = [_text_or_chat(item, tools, variables or {}) for item in items]
+        batch = _is_list(prompt) and len(prompt) > 0 and not isinstance(prompt[0], Mapping)
+        prompts = [_text_or_chat(item, tools, variables or {}) for item in (prompt if batch else [prompt])]
     if tools is not None or variables:
         _check_chats(prompts, "chat_template_kwargs=" if tools is None else "tools=")
     return prompts, batch
 
 
+def one_prompt(prompts: Sequence[Prompt], batch: bool) -> Prompt:
+    """Return the prompt of a call that takes one.
+
+    Raises:
+        InvalidRequest: the prompts came as a batch.
+    """
+    if batch:
+        raise InvalidRequest("one prompt was expected, got a list of them; use generate() for a batch")
+    return prompts[0]
+
+
+def unfinished(prompt: Prompt) -> Prompt:
+    """Return a prompt that another can continue: a conversation without the start of an answer."""
+    if isinstance(prompt, Chat):
+        return replace(prompt, variables={"add_generation_prompt": False, **prompt.variables})
+    return prompt
+
+
+def continued(prefix: Prompt, more: Prompt) -> Prompt:
+    """Return the prompt that begins with the prefix.
+
+    Raises:
+        InvalidRequest: messages were to follow a text, or token ids messages.
+    """
+    match prefix, more:
+        case Chat(), str():
+            return Chat([*prefix.messages, {"role": "user", "content": more}], prefix.tools, prefix.variables)
+        case Chat(), Chat():
+            return Chat([*prefix.messages, *more.messages], prefix.tools, prefix.variables)
+        case Chat(), _:
+            raise InvalidRequest("token ids cannot follow messages; give messages, or a str for one of the user's")
+        case _, Chat():
+            raise InvalidRequest("messages cannot follow a text; give a str or token_ids")
+    return Continued(prefix, more)
+
+
 def as_text(prompt: Prompt) -> str:
-    """A prompt as its giver may read it: the messages of a conversation below each other, token ids as numbers."""
+    """Return a prompt as its giver may read it: each message on a line of its own, token ids as numbers."""
     match prompt:
         case str():
             return prompt
@@ -89,7 +124,7 @@ def _token_prompts(token_ids: Any, vocab_size: int) -> tuple[list[Prompt], bool]
     return [check_token_ids("token_ids", ids, vocab_size) for ids in items], batch
 
 
-def _text_or_chat(prompt: Any, tools: Tools | None, variables: Variables) -> Prompt:
+def _text_or_chat(prompt: Any, tools: Sequence[Mapping[str, Any]] | None, variables: Mapping[str, Any]) -> Prompt:
     if isinstance(prompt, str):
         if not prompt:
             raise InvalidRequest("the prompt is empty; it needs at least one character")
@@ -100,7 +135,7 @@ def _text_or_chat(prompt: Any, tools: Tools | None, variables: Variables) -> Pro
             f"a prompt is a str, a list of {{role, content}} messages, or a list of either; got {prompt!r:.80}{hint}"
         )
     check_messages(prompt)
-    # The intake reads them on another thread, while the caller may already write the conversation on.
+    # The intake reads them on another thread, and the caller may change the conversation meanwhile.
     return Chat([dict(message) for message in prompt], None if tools is None else list(tools), dict(variables))
 
 
@@ -115,7 +150,7 @@ def _check_chats(prompts: Sequence[Prompt], given: str) -> None:
 
 
 def _is_list(value: Any) -> bool:
-    """Arrays are lists too, but a numpy integer, which has an array's methods, is not."""
+    """Tell whether a value is a list. An array is one; a numpy integer, which has an array's methods, is not."""
     if isinstance(value, Sequence):
         return not isinstance(value, str | bytes)
     return getattr(value, "ndim", 0) > 0

@@ -1,4 +1,4 @@
-"""Requests as a session and its prefixes make them: with checked parameters, and awaited together."""
+"""Requests as a session and its prefixes make them: checked, sent to the engine, and awaited together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,65 +7,94 @@ from typing import Any
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.thread import EngineThread
 from rekindle.messages import Prompt
-from rekindle.request import SamplingOptions, SamplingParams, check_length, draws
+from rekindle.request import SamplingParams, check_length, draws
 from rekindle.results import Generation
 from rekindle.session.callers import Callers
 from rekindle.session.handle import Handle
+from rekindle.session.prompts import Ask, PromptOptions, all_prompts, continued, one_prompt, unfinished
 
 
 class Requests:
-    """Puts requests on their way.
+    """Makes the requests of one session, or those that continue one prefix of it.
 
     Args:
         engine, assembly, callers: what serves them.
         options: sampling options of calls that do not give them.
+        prefix: what all prompts continue; None for those of the session itself.
     """
 
-    def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers, options: Mapping[str, Any]):
-        self._engine, self._assembly, self._callers, self._options = engine, assembly, callers, options
-
-    @property
-    def vocab_size(self) -> int:
-        """Token ids are below it."""
-        return self._assembly.model.vocab_size
+    def __init__(
+        self,
+        engine: EngineThread,
+        assembly: Assembly,
+        callers: Callers,
+        options: Mapping[str, Any],
+        prefix: Prompt | None = None,
+    ):
+        self._engine, self._assembly, self._callers = engine, assembly, callers
+        self._options, self._prefix = options, prefix
 
     @property
     def served(self) -> bool:
-        """Whether the session neither is closed nor has failed."""
+        """Whether the session is neither closed nor failed."""
         return self._engine.error is None
 
-    def with_options(self, options: Mapping[str, Any]) -> "Requests":
-        """The same with more options that need not be given."""
-        return Requests(self._engine, self._assembly, self._callers, {**self._options, **options})
-
-    def one(self, prompt: Prompt, options: SamplingOptions, *, wait: bool, hold: bool = False) -> Handle:
-        """One request.
+    def continuing(self, prefix: Prompt, cache_salt: str) -> "Requests":
+        """Return what makes the requests that continue a prefix.
 
         Args:
-            wait: whether it waits outside while the waiting queue is full.
-            hold: whether it only asks for a prefix to be held.
+            prefix: as from `prompt`.
+            cache_salt: whose cached prefixes they share.
         """
-        return self._submit(prompt, self._params(options), wait=wait, hold=hold)
+        options = {**self._options, "cache_salt": cache_salt}
+        return Requests(self._engine, self._assembly, self._callers, options, prefix)
 
-    def all(self, prompts: Sequence[Prompt], batch: bool, options: SamplingOptions, n: int | None) -> "Asked":
-        """A request for each draw of each prompt."""
-        params = self._params(options)
+    def prompt(self, prompt: Any, options: PromptOptions[Any]) -> Prompt:
+        """Return the prompt of a call that takes one; raises as `all_prompts` and `one_prompt`."""
+        return one_prompt(*self._prompts(prompt, options))
+
+    def one(self, prompt: Any, ask: Ask[Any], *, wait: bool) -> Handle:
+        """Make one request.
+
+        Args:
+            prompt, ask: as the caller gave them.
+            wait: whether the request waits outside while the waiting queue is full.
+        """
+        params = self._params(ask)
+        return self._submit(self.prompt(prompt, ask), params, wait=wait)
+
+    def all(self, prompt: Any, ask: Ask[Any], n: int | None) -> "Batch":
+        """Make a request for each draw of each prompt; they wait outside while the waiting queue is full."""
+        params = self._params(ask)
+        prompts, several = self._prompts(prompt, ask)
         variants = [params] if n is None else draws(params, n)
-        asked = Asked([], batch, n)
+        batch = Batch([], several, n)
         try:
-            for prompt in prompts:
-                asked.handles.extend(self._submit(prompt, variant, wait=True, hold=False) for variant in variants)
+            for each in prompts:
+                batch.handles.extend(self._submit(each, variant, wait=True) for variant in variants)
         except BaseException:
-            asked.cancel()
+            batch.cancel()
             raise
-        return asked
+        return batch
 
-    def _params(self, options: SamplingOptions) -> SamplingParams:
-        params = SamplingParams.from_options({**self._options, **options})
-        params.check_against(self.vocab_size, self._assembly.limits.max_logprobs)
+    def hold(self, prefix: Prompt) -> Handle:
+        """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
+        return self._submit(unfinished(prefix), self._params({}), wait=True, hold=True)
+
+    def _params(self, ask: Ask[Any]) -> SamplingParams:
+        params = SamplingParams.from_options({**self._options, **ask}, beside=PromptOptions.__annotations__)
+        params.check_against(self._assembly.model.vocab_size, self._assembly.limits.max_logprobs)
         return params
 
-    def _submit(self, prompt: Prompt, params: SamplingParams, *, wait: bool, hold: bool) -> Handle:
+    def _prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt], bool]:
+        if self._prefix is None:
+            return all_prompts(prompt, options, self._assembly.model.vocab_size)
+        if prompt is None and options.get("token_ids") is None:
+            return [self._prefix], False
+        prompts, batch = all_prompts(prompt, options, self._assembly.model.vocab_size)
+        return [continued(self._prefix, more) for more in prompts], batch
+
+    def _submit(self, prompt: Prompt, params: SamplingParams, *, wait: bool, hold: bool = False) -> Handle:
         if self._engine.error is not None:
             raise self._engine.error.with_traceback(None)
         if isinstance(prompt, tuple):  # text has to be tokenized first, which the intake does
@@ -74,15 +103,21 @@ class Requests:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The handles of one call, prompt by prompt, and the shape of what it returns."""
+class Batch:
+    """The handles of one call, prompt by prompt, and the shape of what it returns.
+
+    Attributes:
+        handles: one for each draw of each prompt.
+        several: whether prompts came as a list.
+        n: draws for each prompt; None for one that is not returned as a list.
+    """
 
     handles: list[Handle]
-    batch: bool
+    several: bool
     n: int | None
 
     async def ended(self) -> Any:
-        """Wait for all; leaving the wait in any way cancels those that have not ended."""
+        """Wait for all of them; leaving the wait in any way cancels those that have not ended."""
         __tracebackhide__ = True  # a cell shows errors without such frames
         try:
             return self._shaped([await handle for handle in self.handles])
@@ -90,7 +125,7 @@ class Asked:
             self.cancel()
 
     def ended_blocking(self) -> Any:
-        """The blocking twin of `ended`."""
+        """Run `ended`, and block until it has ended."""
         __tracebackhide__ = True
         try:
             return self._shaped([handle.result() for handle in self.handles])
@@ -104,6 +139,6 @@ class Asked:
 
     def _shaped(self, generations: Sequence[Generation]) -> Any:
         if self.n is None:
-            return list(generations) if self.batch else generations[0]
+            return list(generations) if self.several else generations[0]
         groups = [list(generations[at : at + self.n]) for at in range(0, len(generations), self.n)]
-        return groups if self.batch else groups[0]
+        return groups if self.several else groups[0]

@@ -9,7 +9,7 @@ it finds in the pages. So a plan with a wrong page, slot, position or order show
 """
 
 from rekindle.testing.by_hand import ByHand, CheckedScheduler, fake_limits
-from rekindle.testing.device import FakeDiskTier, FakeHostTier, FakeSettler, FakeStepper
+from rekindle.testing.device import FakeSettler, FakeStepper
 from rekindle.testing.model import (
     FAKE_MODEL,
     VOCAB_SIZE,
@@ -21,6 +21,7 @@ from rekindle.testing.model import (
     score_of,
 )
 from rekindle.testing.session import fake_assembly, fake_session
+from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
 __all__ = [
     "FAKE_MODEL",

@@ -32,37 +32,35 @@ from rekindle.request import Request, SamplingParams
 from rekindle.results import EndReason
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.scheduler import Scheduler
-from rekindle.testing.device import FakeDiskTier, FakeHostTier, FakeStepper, settled
+from rekindle.testing.device import FakeStepper, settled
 from rekindle.testing.model import FAKE_MODEL
+from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
 
 class CheckedScheduler(Scheduler):
     """A scheduler that checks its invariants after every message."""
 
     def handle(self, message: Message) -> list[Message]:
-        """As the scheduler's own."""
+        """Take in a message, and check what the scheduler then holds."""
         said = super().handle(message)
         self.check()
         return said
 
 
 class ByHand:
-    """A scheduler and the fake device without a loop: ticks, saves and fetches stay in flight until they are settled.
+    """A scheduler and the fake device without a loop: ticks and copies stay in flight until they are settled.
 
     Attributes:
         in_flight: ticks that are dispatched and not settled, oldest first.
-        offloading, fetching: what is on its way to the host tier and from it, oldest first.
-        writing: what is on its way to disk, oldest first.
-        host_tier, disk_tier: what arrived there.
-        started: requests in the order in which they left the waiting queue.
-        tokens: what each request got so far.
-        ends: why those that ended did, in order.
-        rejected: what those that were turned away were told.
-        weights_used: the tickets of new weights that came into use.
-        cache_saved: what callers were told who asked for everything to be on disk.
+        offloading, fetching: copies on their way to the host tier and from it, oldest first.
+        writing: pages on their way to disk, oldest first.
+        host_tier, disk_tier: the tiers below the device.
+        tokens: the tokens of each request so far.
+        ends: the end reason of each request that ended, in order.
+        told: what callers are told beside tokens and ends, in order.
 
     Args:
-        disk_tier: what an earlier one left on disk; None for an empty one.
+        disk_tier: one that an earlier scheduler filled; None for an empty one.
         settings: as of `rekindle.open`.
     """
 
@@ -72,26 +70,42 @@ class ByHand:
         self.disk_tier = disk_tier or FakeDiskTier()
         self.scheduler.restore(self.disk_tier.stored())
         self.host_tier = FakeHostTier(self.limits.host_pages, self.disk_tier)
-        self.writing: deque[Write] = deque()
-        self.cache_saved: list[CacheSaved] = []
         self.in_flight: deque[Dispatched] = deque()
         self.offloading: deque[Gathered] = deque()
         self.fetching: deque[tuple[Fetch, Fetched]] = deque()
-        self.started: list[int] = []
+        self.writing: deque[Write] = deque()
         self.tokens: defaultdict[int, list[int]] = defaultdict(list)
         self.ends: dict[int, EndReason] = {}
-        self.rejected: dict[int, Exception] = {}
-        self.weights_used: list[int] = []
+        self.told: list[Message] = []
         self._stepper = FakeStepper(self.limits)
 
+    @property
+    def started(self) -> list[int]:
+        """The requests in the order in which they left the waiting queue."""
+        return [each.request_id for each in self.told if isinstance(each, Started)]
+
+    @property
+    def rejected(self) -> dict[int, Exception]:
+        """The error of each request that was turned away."""
+        return {each.request_id: each.error for each in self.told if isinstance(each, Rejected)}
+
+    @property
+    def weights_used(self) -> list[int]:
+        """The tickets of new weights that came into use."""
+        return [each.ticket for each in self.told if isinstance(each, WeightsUsed)]
+
+    @property
+    def cache_saved(self) -> list[CacheSaved]:
+        """The answers to callers who asked for everything to be on disk."""
+        return [each for each in self.told if isinstance(each, CacheSaved)]
+
     def say(self, message: Message) -> list[Plan]:
-        """Tell the scheduler something; what it plans in answer is dispatched and returned."""
-        plans = []
-        for answer in self.scheduler.handle(message):
+        """Tell the scheduler something. What it plans in answer is dispatched and returned."""
+        said = self.scheduler.handle(message)
+        for answer in said:
             match answer:
                 case Plan() | Offload() | UseWeights():
                     self._dispatch(answer)
-                    plans += [answer] if isinstance(answer, Plan) else []
                 case Fetch():
                     (fetched,) = self.host_tier.handle(answer)
                     assert isinstance(fetched, Fetched)
@@ -102,19 +116,14 @@ class ByHand:
                     self.writing.append(write)
                 case Drop():
                     self.host_tier.handle(answer)
-                case CacheSaved():
-                    self.cache_saved.append(answer)
-                case Rejected(request_id, error):
-                    self.rejected[request_id] = error
-                case Started(request_id):
-                    self.started.append(request_id)
                 case Output(request, token_ids, end):
-                    request_id = request.id
-                    assert request_id not in self.ends, "something is said of a request that ended"
-                    self.tokens[request_id] += token_ids
+                    assert request.id not in self.ends, "something is said of a request that ended"
+                    self.tokens[request.id] += token_ids
                     if end is not None:
-                        self.ends[request_id] = end
-        return plans
+                        self.ends[request.id] = end
+                case _:
+                    self.told.append(answer)
+        return [answer for answer in said if isinstance(answer, Plan)]
 
     def _dispatch(self, message: Plan | Offload | UseWeights) -> None:
         for answer in self._stepper.handle(message):
@@ -123,8 +132,8 @@ class ByHand:
                     self.offloading.append(answer)
                 case Dispatched():
                     self.in_flight.append(answer)
-                case WeightsUsed(ticket):
-                    self.weights_used.append(ticket)
+                case WeightsUsed():
+                    self.told.append(answer)
 
     def admit(
         self,
@@ -139,23 +148,15 @@ class ByHand:
     ) -> list[Plan]:
         """Let a request join the waiting queue."""
         params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw)
-        request = Request(
-            request_id,
-            tuple(prompt),
-            params,
-            frozenset(end_ids),
-            self.limits.max_context,
-            namespace=namespace,
-            hold=hold,
-        )
-        return self.say(Admit(request))
+        request = Request(request_id, tuple(prompt), params, frozenset(end_ids), self.limits.max_context)
+        return self.say(Admit(replace(request, namespace=namespace, hold=hold)))
 
     def settle(self) -> list[Plan]:
         """Settle the oldest tick in flight."""
         return self.say(settled(self.in_flight.popleft()))
 
     def settle_offload(self, *, ok: bool = True) -> list[Plan]:
-        """Settle the oldest save; if it is not ok, nothing of it was kept."""
+        """Settle the oldest copy to the host tier; if it is not ok, nothing of it was kept."""
         gathered = self.offloading.popleft()
         (saved,) = self.host_tier.handle(gathered)
         if not ok:
@@ -172,7 +173,7 @@ class ByHand:
         return self.say(fetched)
 
     def settle_write(self, *, ok: bool = True, pruned: Collection[int] = ()) -> list[Plan]:
-        """Settle the oldest write; if it is not ok, nothing of it was written. These records leave the disk with it."""
+        """Settle the oldest write; if it is not ok, nothing of it was written. Pruned records leave the disk."""
         write = self.writing.popleft()
         (written,) = self.disk_tier.handle(write) if ok else [Written((None,) * len(write.pages), ())]
         for record in pruned:
@@ -180,14 +181,14 @@ class ByHand:
         return self.say(replace(written, pruned=tuple(pruned)))
 
     def drain(self) -> None:
-        """Settle until nothing is in flight, and see that it does not go round in circles."""
+        """Settle until nothing is in flight, and check that tokens come of it."""
         while self._settle_all():
             before = sum(map(len, self.tokens.values()))
             busy = [self._settle_all() for _ in range(1000)]  # more than the prompts of any running set take
             assert not busy[-1] or sum(map(len, self.tokens.values())) > before, "1000 ticks gave no token"
 
     def _settle_all(self) -> bool:
-        """Settle the oldest of each kind; False if there is none."""
+        """Settle the oldest of each kind; return False if there is none."""
         kinds = (
             (self.fetching, self.settle_fetch),
             (self.offloading, self.settle_offload),
@@ -201,5 +202,5 @@ class ByHand:
 
 
 def fake_limits(**settings: Unpack[SettingsOptions]) -> Limits:
-    """Limits of the fake model."""
+    """Return the limits of the fake model with these settings."""
     return Limits.of(Settings(**settings), FAKE_MODEL, itemsize=4)

@@ -1,24 +1,16 @@
 """The fake device: pages and slots as the real step keeps them, filled with token ids. For `rekindle.testing`."""
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 
 from rekindle.buckets import QUERY_BLOCK, Bucket, smallest
 from rekindle.concurrency.mailbox import Mailbox
 from rekindle.messages import (
-    Archive,
     Chunk,
-    Copy,
     Dispatched,
-    Drop,
-    Fetch,
-    Fetched,
     Gathered,
     Message,
     Offload,
-    Offloaded,
     Onload,
     Plan,
     Row,
@@ -27,10 +19,8 @@ from rekindle.messages import (
     Settled,
     UseWeights,
     WeightsUsed,
-    Write,
-    Written,
 )
-from rekindle.page import NULL_PAGE, NewPage, StoredPage
+from rekindle.page import NULL_PAGE
 from rekindle.request import Request
 from rekindle.scheduler.limits import Limits
 from rekindle.testing.model import VOCAB_SIZE, banned_tokens, draw_of, next_token, score_of
@@ -45,9 +35,9 @@ class _Slot:
 
 
 class FakeStepper:
-    """Takes plans and saves like the real stepper, and asserts that each fits a bucket, its pages and its slots.
+    """Takes the messages of the real stepper, and asserts that each plan fits a bucket, its pages and its slots.
 
-    What it gathers of a page are the token ids in it.
+    The content of a page is the token ids in it.
     """
 
     def __init__(self, limits: Limits):
@@ -57,19 +47,19 @@ class FakeStepper:
         self._weights = 0
 
     def handle(self, message: Message) -> list[Dispatched | Gathered | WeightsUsed]:
-        """Plan becomes Dispatched, Offload becomes Gathered, and UseWeights WeightsUsed."""
+        """Answer Plan with Dispatched, Offload with Gathered, and UseWeights with WeightsUsed."""
         match message:
             case Plan():
                 return [self._dispatch(message)]
             case Offload():
                 return [Gathered(message.offload_id, message.entries, tuple(map(self._gather, message.pages)))]
             case UseWeights(ticket):
-                self._weights += 1  # which tells the pages that they computed from all others
+                self._weights += 1  # pages are stamped with this number
                 return [WeightsUsed(ticket)]
         raise AssertionError(f"the stepper takes Plan, Offload and UseWeights, got {message!r}")
 
     def _dispatch(self, plan: Plan) -> Dispatched:
-        """All of a tick is written before any of it is read, as on the device."""
+        """Write all of a tick before any of it is read, as the device does."""
         self._check(plan)
         for onload in plan.onloads:
             self._scatter(onload)
@@ -97,7 +87,7 @@ class FakeStepper:
     def _gather(self, page: int) -> tuple[int, ...]:
         found = self._pages.get(page, [])
         content = tuple(token for token in found if token is not None)
-        assert len(content) == self._limits.page_size, f"page {page} is saved before it is full"
+        assert len(content) == self._limits.page_size, f"page {page} is offloaded before it is full"
         return content
 
     def _scatter(self, onload: Onload) -> None:
@@ -147,7 +137,7 @@ class FakeStepper:
         return slot
 
     def _check_found(self, table: Sequence[int], position: int, tokens: Sequence[int]) -> None:
-        """A block that is computed for its last token alone: its keys and values are there."""
+        """Check a block that is computed for its last token alone: its keys and values are there."""
         index, offset = divmod(position, self._limits.page_size)
         found = self._pages[table[index]][offset : offset + len(tokens)]
         assert [token % VOCAB_SIZE for token in found if token is not None] == list(tokens), "not what is in its page"
@@ -183,7 +173,7 @@ class FakeSettler:
     """Reads the tokens of a fake tick back.
 
     Args:
-        held: let each tick stay in flight until `step` or `release` says otherwise.
+        held: whether each tick stays in flight until `step` or `release`.
     """
 
     def __init__(self, held: bool = False):
@@ -191,14 +181,14 @@ class FakeSettler:
         self._permits: Mailbox[None] = Mailbox()
 
     async def handle(self, message: Message) -> list[Message]:
-        """Dispatched becomes Settled."""
+        """Answer Dispatched with Settled."""
         assert isinstance(message, Dispatched), f"the settler takes Dispatched, got {message!r}"
         if self._held:
             await self._permits.receive()
         return [settled(message)]
 
     def step(self) -> None:
-        """Let one tick more settle. Any thread may call this and `release`."""
+        """Let one more tick settle. Any thread may call this and `release`."""
         self._permits.put(None)
 
     def release(self) -> None:
@@ -213,115 +203,3 @@ def settled(tick: Dispatched) -> Settled:
     logprobs = {i: score_of(token, k) for i, token in tokens if (k := wanted[i]) is not None}
     prompts = {s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.scored}
     return Settled(tick.tick, tokens, logprobs, prompts)
-
-
-class FakeHostTier:
-    """Keeps what the fake device gathered, and asserts that what is fetched and dropped is there, or is to come.
-
-    Args:
-        capacity: pages that it may keep.
-        disk: where it reads what is on disk alone.
-
-    Attributes:
-        entries: the content of each.
-    """
-
-    def __init__(self, capacity: int, disk: "FakeDiskTier | None" = None):
-        self.entries: dict[int, tuple[int, ...]] = {}
-        self._capacity = capacity
-        self._disk = disk or FakeDiskTier()
-        self._newest = -1
-        self._dropped_ahead: set[int] = set()
-        self._lost: set[int] = set()
-
-    def handle(self, message: Message) -> list[Offloaded | Fetched | Write]:
-        """Gathered becomes Offloaded, Fetch becomes Fetched, Archive becomes Write, and Drop nothing."""
-        match message:
-            case Gathered(offload_id, entries, contents):
-                assert list(entries) == sorted({*entries}), "the entries of a save are not ascending"
-                assert self._newest < entries[0], "an entry that another save has, or that a later save has"
-                self._newest = entries[-1]
-                new = zip(entries, contents, strict=True)
-                self.entries |= {entry: content for entry, content in new if entry not in self._dropped_ahead}
-                self._dropped_ahead.difference_update(entries)
-                assert len(self.entries) <= self._capacity, "more is saved than there is room for"
-                return [Offloaded(offload_id, kept=True)]
-            case Fetch(request_id, copies):
-                found = {copy: self._read(copy) for copy in copies}
-                bad = tuple(copy for copy, content in found.items() if content is None)
-                staged = None if bad else tuple(content for content in found.values() if content is not None)
-                return [Fetched(request_id, staged, bad)]
-            case Archive(pages, entries, used):
-                return [Write(pages, tuple(self.entries[entry] for entry in entries), used)]
-            case Drop(entries):
-                for entry in entries:
-                    self._drop(entry)
-                return []
-        raise AssertionError(f"the host tier takes Gathered, Fetch, Archive and Drop, got {message!r}")
-
-    def lose(self, copies: Collection[Copy]) -> None:
-        """Let those of these copies that are there be bad from now on, on disk too."""
-        for copy in copies:
-            if copy.entry is not None and self.entries.pop(copy.entry, None) is not None:
-                self._lost.add(copy.entry)
-            if copy.record is not None:
-                self._disk.contents.pop(copy.record, None)
-
-    def _read(self, copy: Copy) -> tuple[int, ...] | None:
-        if copy.entry is None:
-            assert copy.record is not None, "a copy that is nowhere"
-            return self._disk.contents.get(copy.record)
-        assert copy.entry in self._lost or copy.entry in self.entries, "an entry is fetched that is not there"
-        return self.entries.get(copy.entry)
-
-    def _drop(self, entry: int) -> None:
-        if entry > self._newest:
-            assert entry not in self._dropped_ahead, "an entry is dropped twice"
-            self._dropped_ahead.add(entry)
-        else:
-            assert entry in self.entries or entry in self._lost, "an entry is dropped that is not there"
-            self._lost.discard(entry)
-            self.entries.pop(entry, None)
-
-
-class FakeDiskTier:
-    """Keeps what the host tier hands on, in memory, as the snapshot store does on disk.
-
-    Attributes:
-        contents: of each record.
-        pages: what each record is, also of those that are gone.
-        used: how often each record was said to be used.
-    """
-
-    def __init__(self) -> None:
-        self.contents: dict[int, tuple[int, ...]] = {}
-        self.pages: dict[int, NewPage] = {}
-        self.used: Counter[int] = Counter()
-
-    def handle(self, message: Message) -> list[Written]:
-        """Write becomes Written."""
-        assert isinstance(message, Write), f"the disk tier takes Write, got {message!r}"
-        assert {*message.used} <= self.pages.keys(), "a record is used that never was"
-        self.used.update(message.used)
-        known = {page.digest: record for record, page in self.pages.items() if record in self.contents}
-        records = []
-        for page, content in zip(message.pages, message.contents, strict=True):
-            record = known.get(page.digest)
-            if record is None:
-                record = len(self.pages)
-                self.pages[record] = page
-                self.contents[record] = content
-            records.append(record)
-        return [Written(tuple(records), ())]
-
-    def stored(self) -> list[StoredPage]:
-        """What a store says when it is opened, parents before children; pages without their parent are not among it."""
-        found: list[StoredPage] = []
-        left = {record: self.pages[record] for record in self.contents}
-        above = {sha256(b"root" + page.namespace.encode()).hexdigest() for page in left.values()}
-        while below := {record: page for record, page in left.items() if page.parent in above}:
-            found += [
-                StoredPage(record, page.digest, page.parent, page.namespace, page.key) for record, page in below.items()
-            ]
-            above = {page.digest for page in below.values()}
-        return found

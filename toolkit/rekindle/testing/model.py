@@ -16,8 +16,8 @@ FAKE_MODEL = ModelConfig(
 
 
 def next_token(tokens: Sequence[int], draw: int = 0, banned: Collection[int] = ()) -> int:
-    """The fake model: `draw` and the sum of (position + 1) * (token + 1), modulo `VOCAB_SIZE`; if that token is banned,
-    the next one that is not.
+    """Compute the fake model: `draw` and the sum of (position + 1) * (token + 1), modulo `VOCAB_SIZE`; if that token is
+    banned, the next one that is not.
 
     Args:
         tokens: every token of the request so far.
@@ -29,12 +29,12 @@ def next_token(tokens: Sequence[int], draw: int = 0, banned: Collection[int] = (
 
 
 def draw_of(params: SamplingParams) -> int:
-    """What sampling adds to the sum: nothing when greedy, else the seed."""
+    """Return what sampling adds to the sum: 0 when greedy, else the seed."""
     return (params.seed or 0) if params.temperature > 0 else 0
 
 
 def banned_tokens(request: Request, tokens: Sequence[int]) -> set[int]:
-    """The tokens that a request may not take next. The fake knows no logits: any penalty is a ban to it.
+    """Return the tokens that a request may not take next. The fake has no logits, so any penalty is a ban.
 
     Args:
         tokens: every token of the request so far.
@@ -53,7 +53,7 @@ def banned_tokens(request: Request, tokens: Sequence[int]) -> set[int]:
 
 
 def score_of(token: int, alternatives: int) -> TokenLogprob:
-    """What the fake model gives for log-probabilities: the token's negative, and the tokens after it."""
+    """Return the fake log-probability of a token, the token's negative, with the tokens after it as alternatives."""
     top = [(token + step) % VOCAB_SIZE for step in range(alternatives)]
     others = tuple(TokenLogprob(other, "", -float(other), rank) for rank, other in enumerate(top, 1))
     return TokenLogprob(token, "", -float(token), 1, others)
@@ -62,13 +62,13 @@ def score_of(token: int, alternatives: int) -> TokenLogprob:
 def expected_tokens(
     prompt: Sequence[int], max_tokens: int, *, draw: int = 0, end_ids: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """What the fake model generates without parameters that ban, up to and with the first of `end_ids`."""
+    """Return what the fake model generates without parameters that ban, including the first of `end_ids`."""
     params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw)
     return expected_of(Request(0, tuple(prompt), params, frozenset(end_ids), len(prompt) + max_tokens))
 
 
 def expected_of(request: Request) -> tuple[int, ...]:
-    """What the fake model generates for a request, stop strings aside."""
+    """Return what the fake model generates for a request, without regard to stop strings."""
     tokens = list(request.prompt)
     while len(tokens) < min(len(request.prompt) + request.params.max_tokens, request.capacity):
         tokens.append(next_token(tokens, draw_of(request.params), banned_tokens(request, tokens)))

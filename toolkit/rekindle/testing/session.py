@@ -1,24 +1,34 @@
 """A whole session on the fake device."""
 
 from collections.abc import Callable, Collection
-from typing import Unpack
+from contextlib import ExitStack
+from typing import Any, Unpack, cast
 
-from rekindle.concurrency.threads import soon
 from rekindle.config import Settings, SettingsOptions
+from rekindle.device.programs.executables import Executables
+from rekindle.device.programs.lowering import Programs
 from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.engine.actors.intake import Intake
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.engine import Actors
 from rekindle.engine.thread import EngineThread
+from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.scheduler.limits import Limits
-from rekindle.scheduler.stats import Stats
 from rekindle.session.callers import Callers
 from rekindle.session.session import Session
 from rekindle.store.restored import Restored
 from rekindle.testing.by_hand import CheckedScheduler, fake_limits
-from rekindle.testing.device import FakeDiskTier, FakeHostTier, FakeSettler, FakeStepper
+from rekindle.testing.device import FakeSettler, FakeStepper
 from rekindle.testing.model import FAKE_MODEL, VOCAB_SIZE
+from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
+
+
+class _FakeAssembly(Assembly):
+    def load(self, weights: Weights) -> list[Any]:
+        """Return the weights of the fake device, which has none."""
+        return []
 
 
 def fake_assembly(
@@ -40,22 +50,21 @@ def fake_assembly(
         host_tier=FakeHostTier(limits.host_pages, disk_tier),
         disk_tier=disk_tier,
     )
-    return Assembly(
-        source="fake",
-        model=FAKE_MODEL,
+    resources = ExitStack()
+    resources.callback(free)
+    return _FakeAssembly(
+        checkpoint=Checkpoint("fake", FAKE_MODEL, {}, frozenset(eos_ids), tokenizer, {}, ()),
+        family=None,
         limits=limits,
         dtype="int",
-        actors=actors,
-        tokenizer=tokenizer,
         defaults={},
         unserved=(),
-        free=free,
-        load=lambda weights: [],
-        look=scheduler.look,
-        stats=lambda: Stats(scheduler.stats, programs=0, loads=0, compilations=0, unexpected_compilations=0),
+        scheduler=scheduler,
+        actors=actors,
+        executables=Executables(cast(Programs, None), capacity=0),  # the fake device runs none
         preparing=(),
-        stored=lambda: soon(lambda: None, "stored"),
-        restored=lambda: Restored(0, 0, 0, 0, 0.0, {}),
+        found=Restored(0, 0, 0, 0, 0.0, {}),
+        resources=resources,
     )
 
 

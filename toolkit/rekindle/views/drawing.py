@@ -1,4 +1,4 @@
-"""A picture that a cell shows: SVG that takes its colours from the page it is put into, and the same as text."""
+"""A picture that a cell shows: SVG that takes its colours from the page around it, and the same as text."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from rekindle.markup import Bundle, bundle, visible
 
 WIDTH = 860
-"""Pixels of a picture."""
+"""The width of a picture in pixels."""
 CHARACTER = 7.3
-"""Pixels of a character of 12 px monospace."""
-TEXT, PICTURE = "rekindle-text", "rekindle-picture"
-"""Classes of the two of which a page shows one."""
-ONE_OF_THEM = (
-    f"<style>.{TEXT}:has(+.{PICTURE} svg){{display:none}}.{PICTURE}:has(svg){{display:block!important}}</style>"
+"""The width of a character of 12 px monospace, in pixels."""
+TEXT_CLASS, PICTURE_CLASS = "rekindle-text", "rekindle-picture"
+"""The CSS classes of the two forms, of which a page shows one."""
+SHOW_ONE = (
+    f"<style>.{TEXT_CLASS}:has(+.{PICTURE_CLASS} svg){{display:none}}"
+    f".{PICTURE_CLASS}:has(svg){{display:block!important}}</style>"
 )
-"""The one style sheet of all results. In a notebook that is not trusted, JupyterLab takes it away, and the SVG too, but
-leaves the words of that in a heap: the text is shown in its place, as the styles of the elements themselves have it."""
+"""The only style sheet among all results. In a notebook that is not trusted, JupyterLab takes it away, and the SVG too,
+but leaves the words of the SVG in a heap. The text is then shown instead, as the elements' own styles say."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -23,8 +24,8 @@ class Drawing:
     """A picture that a cell shows.
 
     Attributes:
-        svg: as an SVG element; its colours are those of the page it is put into.
-        text: as lines of text.
+        svg: the picture as an SVG element.
+        text: the same as lines of text.
     """
 
     svg: str
@@ -34,13 +35,13 @@ class Drawing:
         return self.text
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        text = f'<pre class="{TEXT}" style="white-space:pre;overflow-x:auto">{visible(self.text)}</pre>'
-        drawn = f'<div class="{PICTURE}" style="display:none;overflow-x:auto">{self.svg}</div>'
-        return bundle(self.text, f"{ONE_OF_THEM}{text}{drawn}")
+        text = f'<pre class="{TEXT_CLASS}" style="white-space:pre;overflow-x:auto">{visible(self.text)}</pre>'
+        drawn = f'<div class="{PICTURE_CLASS}" style="display:none;overflow-x:auto">{self.svg}</div>'
+        return bundle(self.text, f"{SHOW_ONE}{text}{drawn}")
 
 
 def picture(height: float, title: str, parts: Iterable[str]) -> str:
-    """SVG elements as one picture of `WIDTH` pixels; `title` is what it is of, as text."""
+    """Join SVG elements to one picture of `WIDTH` pixels; `title` says as text what it shows."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
         f'height="{height:.0f}" role="img" aria-label="{visible(title)}" font-family="monospace" font-size="12" '
@@ -49,5 +50,10 @@ def picture(height: float, title: str, parts: Iterable[str]) -> str:
 
 
 def words(x: float, y: float, text: str) -> str:
-    """Text whose first character starts at `x`, standing on `y`."""
+    """Return text as SVG. Its first character starts at `x` and stands on `y`."""
     return f'<text x="{x:.1f}" y="{y:.0f}" style="white-space:pre">{visible(text)}</text>'
+
+
+def tooltip(text: str) -> str:
+    """Return what an SVG element shows when it is pointed at; nothing for an empty text."""
+    return f"<title>{visible(text)}</title>" if text else ""

@@ -1,28 +1,9 @@
-"""What a trace keeps of a message: words and small facts, and nothing that the message carries."""
+"""The records of a trace: of each message words and small facts, and nothing that the message carries."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rekindle.engine.handled import Handled
-from rekindle.engine.message_words import in_words
-from rekindle.messages import (
-    Admit,
-    Cancel,
-    Chunk,
-    Dispatched,
-    Fetch,
-    Fetched,
-    Message,
-    Output,
-    Plan,
-    Rejected,
-    Settled,
-    Started,
-    Stopped,
-    Submit,
-    Text,
-    Withdraw,
-)
+from rekindle.messages import Admit, Chunk, Dispatched, Message, Output, Plan, Rejected, Settled, Started, Stopped, Text
 
 
 class Joined(NamedTuple):
@@ -67,27 +48,27 @@ class Sent(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a tick gave was read back."""
+    """The outputs of a tick were read back."""
 
     tick: int
 
 
 class Given(NamedTuple):
-    """The scheduler took in what a tick gave: a token for each of these requests."""
+    """The scheduler took in the results of a tick: a token for each of these requests."""
 
     tick: int
     requests: tuple[int, ...]
 
 
 class Cut(NamedTuple):
-    """A stop string was found in the text of a request, which so ends after this many tokens."""
+    """A stop string was found in the text of a request, which therefore ends after this many tokens."""
 
     request: int
     tokens: int
 
 
 class Over(NamedTuple):
-    """A request ended: "stop", "length", "cancelled", "held" or "rejected", and why if it was rejected."""
+    """A request ended: `how` is an end reason or "rejected"; `why` is the error of a rejected one."""
 
     request: int
     how: str
@@ -95,17 +76,17 @@ class Over(NamedTuple):
 
 
 Fact = Joined | Begun | Planned | Sent | Read | Given | Cut | Over
-"""What a timeline is made of."""
+"""Any fact; timelines are made of them."""
 
 
 class Seen(NamedTuple):
-    """One message that an actor took, as it is kept.
+    """The record of one message that an actor took.
 
     Attributes:
         actor: its name.
-        kind: of the message.
-        words: the message in words.
-        said: its answers in words, in order.
+        kind: the message's type, by name.
+        words: the message as a string.
+        said: its answers as strings, in order.
         tick: the tick that the message is about, if any.
         requests: the ids of the requests that it is about.
         began, ended: when the actor took it and when it had answered, in seconds since the trace began.
@@ -127,88 +108,64 @@ class Seen(NamedTuple):
 
 
 def seen(handled: Handled, since: float) -> Seen:
-    """What is kept of a message.
+    """Return the record of a message.
+
+    A message is seen when it is said and again when it is taken; each of its facts is of one of the two.
 
     Args:
         since: when the trace began, in seconds of `time.perf_counter`.
     """
     message, said = handled.message, handled.said
-    facts = _facts(_TAKEN, message)
+    facts = _facts_taken(message)
     for each in said:
-        facts += _facts(_SAID, each)
+        facts += _facts_said(each)
     return Seen(
         handled.actor,
         type(message).__name__,
-        in_words(message),
-        tuple(map(in_words, said)),
-        message.tick if isinstance(message, _OF_A_TICK) else None,
-        _requests(message),
+        str(message),
+        tuple(map(str, said)),
+        message.tick if isinstance(message, (Plan, Dispatched, Settled)) else None,
+        message.requests,
         handled.began - since,
         handled.ended - since,
         facts,
     )
 
 
-def _requests(message: Message) -> tuple[int, ...]:
+def _facts_taken(message: Message) -> tuple[Fact, ...]:
     match message:
-        case Output() | Admit():
-            return (message.request.id,)
-        case Text() | Submit() | Cancel() | Withdraw() | Rejected() | Started() | Stopped() | Fetch() | Fetched():
-            return (message.request_id,)
-        case Plan():
-            computed = (chunk.request_id for chunk in message.chunks)
-            return (*message.preempted, *computed, *(row.request_id for row in message.rows))
-        case Dispatched():
-            return tuple(each.request_id for each in message.sampled)
-        case Settled():
-            return tuple(request_id for request_id, _ in message.tokens)
+        case Admit(request):
+            return (Joined(request.id, len(request.prompt), request.hold),)
+        case Plan(tick):
+            return (Sent(tick),)
+        case Settled(tick):
+            return (Given(tick, message.requests),)
+        case Stopped(request_id, tokens):
+            return (Cut(request_id, tokens),)
     return ()
 
 
-def _facts(tables: "_Facts", message: Message) -> tuple[Fact, ...]:
-    known = tables.get(type(message))
-    return known(message) if known is not None else ()
+def _facts_said(message: Message) -> tuple[Fact, ...]:
+    match message:
+        case Output() | Text():
+            end = message.end
+            return () if end is None else tuple(Over(request_id, end, "") for request_id in message.requests)
+        case Plan():
+            return (_planned(message),)
+        case Settled(tick):
+            return (Read(tick),)
+        case Started(request_id, prompt_tokens, cached):
+            return (Begun(request_id, prompt_tokens, cached.total),)
+        case Rejected(request_id, error):
+            return (Over(request_id, "rejected", str(error)),)
+    return ()
 
 
-def _joined(message: Admit) -> tuple[Joined]:
-    request = message.request
-    return (Joined(request.id, len(request.prompt), request.hold),)
-
-
-def _planned(plan: Plan) -> tuple[Planned]:
+def _planned(plan: Plan) -> Planned:
+    chunks = tuple(map(_part, plan.chunks))
     rows = tuple(row.request_id for row in plan.rows)
-    onloaded = sum(len(each.pages) for each in plan.onloads)
-    return (Planned(plan.tick, tuple(map(_part, plan.chunks)), rows, onloaded, plan.preempted),)
+    return Planned(plan.tick, chunks, rows, sum(len(each.pages) for each in plan.onloads), plan.preempted)
 
 
 def _part(chunk: Chunk) -> Part:
     return Part(chunk.request_id, chunk.start, len(chunk.tokens), chunk.completes is not None)
-
-
-def _over(message: Output) -> tuple[Over, ...]:
-    return () if message.end is None else (Over(message.request.id, message.end, ""),)
-
-
-def _told(message: Text) -> tuple[Over, ...]:
-    return () if message.end is None else (Over(message.request_id, message.end, ""),)
-
-
-_OF_A_TICK = (Plan, Dispatched, Settled)
-
-_Facts = Mapping[type, Callable[[Any], tuple[Fact, ...]]]
-
-# A message is seen when it is said and again when it is taken; each of its facts is of one of the two.
-_TAKEN: _Facts = {
-    Admit: _joined,
-    Plan: lambda m: (Sent(m.tick),),
-    Settled: lambda m: (Given(m.tick, _requests(m)),),
-    Stopped: lambda m: (Cut(m.request_id, m.tokens),),
-}
-_SAID: _Facts = {
-    Plan: _planned,
-    Settled: lambda m: (Read(m.tick),),
-    Started: lambda m: (Begun(m.request_id, m.prompt_tokens, m.cached.total),),
-    Output: _over,
-    Text: _told,
-    Rejected: lambda m: (Over(m.request_id, "rejected", str(m.error)),),
-}

@@ -1,4 +1,4 @@
-"""Recording what an engine does, to be looked at afterwards or meanwhile."""
+"""A recording of what an engine does, to look at afterwards or meanwhile."""
 
 import threading
 from collections import deque
@@ -17,21 +17,22 @@ from rekindle.views.drawing import Drawing
 from rekindle.views.records import Seen, seen
 from rekindle.views.timeline import drawing as timeline_drawing
 from rekindle.views.timeline import perfetto
-from rekindle.views.timeline.timeline import Timeline
+from rekindle.views.timeline.courses import Timeline
 from rekindle.views.watching import Watching
 
 
 class Trace:
-    """Records every message within a `with` statement: `with session.trace() as t`. It may be looked at at any time.
+    """A recording of every message within a `with` statement: `with session.trace() as t`.
 
-    Of each message it keeps words and small numbers, some 600 bytes: no array, and of a text its beginning alone.
+    It keeps words and small numbers of each message, some 600 bytes: no arrays, and only the beginning of a text. It
+    may be looked at while it records.
 
     Args:
-        engine: the thread that it lives on.
-        most: messages that are kept; of more, the oldest are dropped, and how many is said.
+        engine: the engine that is recorded.
+        most: how many messages are kept. If there are more, the oldest are dropped and counted.
 
     Raises:
-        ConfigError: `most` is no positive integer.
+        ConfigError: `most` is not a positive integer.
     """
 
     def __init__(self, engine: EngineThread, most: int):
@@ -46,7 +47,7 @@ class Trace:
 
     def __enter__(self) -> "Trace":
         if self._began is not None or self._watching is None:
-            raise SessionError("a trace is of one with statement; begin another with session.trace()")
+            raise SessionError("a trace records one with statement; begin another with session.trace()")
         self._began = perf_counter()
         try:
             self._watching.__enter__()
@@ -56,42 +57,42 @@ class Trace:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with self._lock:  # the engine may be about to tell of one more
+        with self._lock:  # the engine's thread may just be about to record one more message
             self._ended = perf_counter()
-        # Let go of the engine: a trace may outlive its session.
+        # A trace may outlive its session, so it does not keep a reference to the engine.
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.__exit__(kind, error, at)
 
     @property
     def handled(self) -> tuple[Seen, ...]:
-        """The messages that were recorded and are kept, oldest first."""
+        """The recorded messages that are kept, oldest first."""
         with self._lock:
             return tuple(self._kept)
 
     @property
     def dropped(self) -> int:
-        """Messages that were recorded and are no longer kept, all older than the others."""
+        """How many recorded messages, the oldest, are no longer kept."""
         with self._lock:
             return self._count - len(self._kept)
 
     @property
     def seconds(self) -> float:
-        """How long it has recorded."""
+        """How many seconds it has recorded."""
         if self._began is None:
             return 0.0
         return (perf_counter() if self._ended is None else self._ended) - self._began
 
     def timeline(self, *, requests: Collection[int] | None = None, ticks: range | None = None) -> Drawing:
-        """Requests against ticks: who waited, whose prompt was computed, who got a token, who lost their pages.
+        """Draw requests against ticks: who waited, whose prompt was computed, who got a token, who lost their pages.
 
         Args:
-            requests: the ids of those to draw; None for all, as far as they fit.
-            ticks: the numbers of those to draw, say `range(100, 140)`; None for all, or where not all requests are
-                drawn, all that those are in.
+            requests: the ids of the requests to draw; None for all, as far as they fit.
+            ticks: the numbers of the ticks to draw, say `range(100, 140)`. None stands for all, or if not all requests
+                are drawn, for those in which the drawn requests were there.
 
         Raises:
-            ConfigError: `requests` or `ticks` is nothing that has numbers in it.
+            ConfigError: `requests` or `ticks` is not a collection of numbers.
         """
         wanted: dict[str, tuple[object, str]] = {"requests": (requests, "[3]"), "ticks": (ticks, "range(100, 140)")}
         for name, (given, example) in wanted.items():
@@ -102,10 +103,10 @@ class Trace:
         return timeline_drawing.draw(Timeline(self.handled), requests, ticks, note)
 
     def to_perfetto(self, path: str | Path) -> None:
-        """Write it as a file for ui.perfetto.dev, in Chrome's trace event format.
+        """Write the trace to a file for ui.perfetto.dev, in Chrome's trace event format.
 
-        It has a track for each actor, one for the ticks of the device, one for each request, and how many requests
-        ran and waited. Only you can read the file; its words have beginnings of prompts and texts.
+        The file has a track for each actor, one for the ticks of the device, one for each request, and counts of the
+        requests that ran and waited. Only you can read it, because it contains beginnings of prompts and texts.
 
         Raises:
             StorageError: the file cannot be written.
@@ -121,36 +122,27 @@ class Trace:
             ) from error
 
     def _see(self, handled: Handled) -> None:
-        assert self._began is not None, "it watches before it began"
+        assert self._began is not None, "it watches before it has begun"
         record = seen(handled, self._began)
         with self._lock:
             if self._ended is None:
                 self._kept.append(record)
                 self._count += 1
 
-    def _counts(self) -> list[str]:
-        """What it saw, in words."""
+    def _summary(self) -> str:
+        """Return how far it is and what it recorded, in words."""
+        state = "not begun" if self._began is None else "recording" if self._ended is None else "recorded"
         handled, dropped = self.handled, self.dropped
         ticks = {record.tick for record in handled if record.tick is not None}
         requests = {request for record in handled for request in record.requests}
         gone = f" (the oldest {dropped:,} dropped)" if dropped else ""
-        return [
-            f"{counted(len(handled) + dropped, 'message')}{gone}",
-            counted(len(ticks), "tick"),
-            counted(len(requests), "request"),
-            markup.seconds(self.seconds),
-        ]
-
-    @property
-    def _state(self) -> str:
-        if self._began is None:
-            return "not begun"
-        return "recording" if self._ended is None else "recorded"
+        counts = f"{counted(len(ticks), 'tick')}, {counted(len(requests), 'request')}"
+        messages = f"{counted(len(handled) + dropped, 'message')}{gone}"
+        return f"{state}: {messages}, {counts}, {markup.seconds(self.seconds)}"
 
     def __repr__(self) -> str:
-        return f"<rekindle.Trace {self._state}: {', '.join(self._counts())}>"
+        return f"<rekindle.Trace {self._summary()}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         hints = {"its picture": "trace.timeline()", "for ui.perfetto.dev": "trace.to_perfetto(path)"}
-        shown = markup.card("Trace", f"{self._state}: {', '.join(self._counts())}", markup.facts(hints))
-        return markup.bundle(repr(self), shown)
+        return markup.bundle(repr(self), markup.card("Trace", self._summary(), markup.facts(hints)))

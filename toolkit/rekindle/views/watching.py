@@ -1,4 +1,4 @@
-"""Looking at an engine while it runs."""
+"""A function of the user that is told of every message of an engine."""
 
 import threading
 from types import TracebackType
@@ -9,14 +9,15 @@ from rekindle.errors import ConfigError
 
 
 class Watching:
-    """Has a function told of every message within a `with` statement.
+    """A `with` statement within which a function is told of every message.
 
     Args:
-        engine: the thread that it lives on.
-        see: called on the engine's thread. After an error it is called no more, and leaving the `with` raises it.
+        engine: the engine whose messages they are.
+        see: the function. It is called on the engine's thread. If it raises an error, it is not called again, and the
+            end of the `with` statement raises that error.
 
     Raises:
-        ConfigError: `see` is no function.
+        ConfigError: `see` is not a function.
     """
 
     def __init__(self, engine: EngineThread, see: See):
@@ -39,7 +40,7 @@ class Watching:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._engine.unwatch(self._see)
-        with self._lock:  # the engine may be telling of a message at this moment
+        with self._lock:  # the engine's thread may be calling the function at this moment
             self._watches = False
         if self._error is not None and error is None:
             raise self._error

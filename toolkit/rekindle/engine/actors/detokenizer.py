@@ -13,7 +13,7 @@ from rekindle.results import TokenLogprob
 
 @dataclass(slots=True)
 class _Follower:
-    """The text of one request as it grows; `stopped` once its stop string was found and the scheduler was told."""
+    """The text of one request as it grows; `stopped` once its stop string was found."""
 
     decoder: IncrementalDecoder
     matcher: StopMatcher
@@ -25,7 +25,7 @@ class _Follower:
         return self.matcher.push(self.decoder.push(token), self.tokens >= min_tokens)
 
     def finish(self, min_tokens: int, cancelled: bool) -> tuple[str, str | None]:
-        # What a cancel cuts in two is not text of the request's own, so it stops nothing.
+        # The last characters of a cancelled request are cut, so they stop nothing.
         return self.matcher.finish(self.decoder.finish(), not cancelled and self.tokens >= min_tokens)
 
 
@@ -42,7 +42,7 @@ class Detokenizer:
         self._text_of = lru_cache(maxsize=65536)(lambda token: _text_of(token, tokenizer))
 
     def handle(self, message: Message) -> Iterator[Message]:
-        """Output becomes Text, and Stopped where a stop string is complete; what comes after that is dropped."""
+        """Turn Output into Text. A complete stop string is answered with Stopped, and what follows it is dropped."""
         if not isinstance(message, Output):
             raise TypeError(f"the detokenizer takes Output, got {message!r}")
         if self._tokenizer is None:
@@ -79,7 +79,7 @@ class Detokenizer:
         by: str | int | None = stop
         if stop is not None:
             end = "stop"
-        elif end == "stop" and token_ids:  # without one, an actor of somebody's own has stopped it
+        elif end == "stop" and token_ids:  # without one, a user's actor has stopped it
             by = token_ids[-1]
         return Text(
             output.request.id,

@@ -11,31 +11,26 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from rekindle.errors import StorageError
 from rekindle.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write
+from rekindle.store.snapshot_store import SnapshotStore
 
 
 class Copies(Protocol):
-    """How pages get from the device to the host and back. Both wait for the copies: not for an event loop's thread."""
+    """Copies pages from the device to the host and back. Both methods block, so they belong in a worker thread."""
 
     def keep(self, pages: Sequence[Any]) -> list[Any]:
-        """Device arrays as entries in host memory, each in memory of its own."""
+        """Return device arrays as entries in host memory, each in memory of its own."""
 
     def stage(self, entries: Sequence[Any]) -> list[Any]:
-        """Entries as device arrays."""
-
-
-class Disk(Protocol):
-    """Where pages are that are in no memory."""
-
-    def read(self, records: Sequence[int]) -> Sequence[Any | None]:
-        """Their contents, None for one that is good no more. It waits: not for an event loop's thread."""
+        """Return entries as device arrays."""
 
 
 class DeviceCopies:
-    """Copies between a device and its host, through pinned memory where that is another memory than the device's.
+    """Copies between a device and its host.
 
     Args:
         device: where pages are staged.
-        host_memory: kind of the memory for entries; None keeps them in numpy, which on CPU takes no copy at all.
+        host_memory: the kind of memory for entries, see `host_memory`; None keeps them in numpy arrays, which on CPU
+            takes no copy at all.
     """
 
     def __init__(self, device: jax.Device, host_memory: str | None):
@@ -56,7 +51,7 @@ def _put(arrays: Sequence[Any], where: Sharding) -> list[Any]:
     return there
 
 
-def _read(disk: Disk, records: Sequence[int]) -> Sequence[Any | None]:
+def _read(disk: SnapshotStore, records: Sequence[int]) -> Sequence[Any | None]:
     try:
         return disk.read(records)
     except StorageError as error:  # the directory has become unsafe since it was opened
@@ -65,22 +60,25 @@ def _read(disk: Disk, records: Sequence[int]) -> Sequence[Any | None]:
 
 
 def host_memory(device: jax.Device) -> str | None:
-    """The kind of memory to keep a device's pages in: pinned, which it reads without the CPU's help, if there is."""
+    """Return the kind of memory to keep a device's pages in: "pinned_host" beside another device than a CPU.
+
+    A device reads pinned memory without help of the CPU.
+    """
     kinds = {memory.kind for memory in device.addressable_memories()}
     return "pinned_host" if device.platform != "cpu" and "pinned_host" in kinds else None
 
 
 class HostTier:
-    """Owns the entries: pages in host memory, each known by its number.
+    """Owns the entries: pages in host memory, each with a number.
 
     Args:
-        capacity_bytes: a hard bound of all entries together.
-        page_bytes: of one entry.
-        copies: does the copying, in a worker thread.
-        disk: the disk tier's records, read in a worker thread; None without one.
+        capacity_bytes: the hard bound on all entries together.
+        page_bytes: the bytes of one entry.
+        copies: called in a worker thread.
+        disk: the records on disk, read in a worker thread; None without a disk tier.
     """
 
-    def __init__(self, capacity_bytes: int, page_bytes: int, copies: Copies, disk: Disk | None = None):
+    def __init__(self, capacity_bytes: int, page_bytes: int, copies: Copies, disk: SnapshotStore | None = None):
         self._capacity = capacity_bytes // page_bytes
         self._page_bytes = page_bytes
         self._copies = copies
@@ -91,12 +89,12 @@ class HostTier:
 
     @property
     def pages(self) -> int:
-        """How many entries there are. Any thread may ask."""
+        """The number of entries. Any thread may ask."""
         return len(self._entries)
 
     @property
     def bytes(self) -> int:
-        """What the entries take. Any thread may ask."""
+        """The bytes that the entries take. Any thread may ask."""
         return self.pages * self._page_bytes
 
     def free(self) -> None:
@@ -104,7 +102,7 @@ class HostTier:
         self._entries.clear()
 
     async def handle(self, message: Message) -> list[Message]:
-        """Gathered becomes Offloaded, Fetch Fetched, and Archive Write; Drop frees entries, also some still to come."""
+        """Answer Gathered with Offloaded, Fetch with Fetched, and Archive with Write. Drop frees entries."""
         match message:
             case Gathered(offload_id, entries, pages):
                 return [Offloaded(offload_id, await self._keep(entries, pages))]
@@ -118,7 +116,7 @@ class HostTier:
         raise TypeError(f"the host tier takes Gathered, Fetch, Archive and Drop, got {message!r}")
 
     async def _keep(self, entries: Sequence[int], pages: Sequence[Any]) -> bool:
-        """Keep all of the pages that are still wanted or, where they would exceed the bound or did not come, none."""
+        """Keep all pages that are still wanted, or none if they exceed the bound or did not come."""
         came = zip(entries, pages, strict=bool(pages))
         wanted = {entry: page for entry, page in came if entry not in self._dropped_ahead}
         self._newest = max((self._newest, *entries))
@@ -127,7 +125,7 @@ class HostTier:
             return False
         try:
             kept = await to_thread.run_sync(self._copies.keep, list(wanted.values()), abandon_on_cancel=True)
-        except jax.errors.JaxRuntimeError:  # no room in host memory: what is not kept is computed again
+        except jax.errors.JaxRuntimeError:  # no room in host memory: pages that are not kept are computed again
             return False
         self._entries.update(zip(wanted, kept, strict=True))
         return True

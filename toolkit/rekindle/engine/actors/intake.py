@@ -1,4 +1,4 @@
-"""The intake actor: text becomes token ids, and what cannot be served is turned away here."""
+"""The intake actor: it turns text into token ids, and requests away that cannot be served."""
 
 import secrets
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from rekindle.request import Request, SamplingParams, check_bans, check_length, 
 
 
 class Intake:
-    """Tokenizes and validates.
+    """Tokenizes and validates requests.
 
     Args:
         tokenizer: None for a model that is asked by token ids alone.
-        vocab_size: token ids are below it.
+        vocab_size: the bound that token ids are below.
         eos_ids: the model's own end tokens.
         capacity: the most tokens, prompt and output together, that one request can have.
     """
@@ -28,12 +28,12 @@ class Intake:
         self._capacity = capacity
 
     def handle(self, message: Message) -> Iterator[Message]:
-        """Submit becomes Admit or Rejected, Cancel becomes Withdraw: both take this way, so they stay in order."""
+        """Answer Submit with Admit or Rejected, and Cancel with Withdraw, which thereby stay in order."""
         match message:
             case Submit(request_id):
                 try:
                     yield Admit(self._request(message))
-                except Exception as error:  # whatever it is, it is one request's, and the others go on
+                except Exception as error:  # any error is one request's, and the others go on
                     yield Rejected(request_id, error)
             case Cancel(request_id):
                 yield Withdraw(request_id)
@@ -62,7 +62,7 @@ class Intake:
         return request
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
-        """Each text as it is written at the start of a text and after a space."""
+        """Return the token ids of each word as it is written at the start of a text and after a space."""
         words: dict[tuple[int, ...], None] = {}
         for word in params.bad_words:
             if not isinstance(word, str):
@@ -73,7 +73,7 @@ class Intake:
                 stripped = word.lstrip()
                 spellings = (stripped, " " + stripped) if word == stripped else (" " + stripped,)
                 words.update((tuple(self._tokenizer.encode_chat(spelling)), None) for spelling in spellings)
-        return tuple(filter(None, words))  # a text of nothing that the tokenizer knows bans nothing
+        return tuple(filter(None, words))  # a word without a token bans nothing
 
     def _token_ids(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, tuple):
@@ -96,7 +96,7 @@ class Intake:
         return check_token_ids("messages", tokenizer.encode_chat(rendered), self._vocab_size)
 
     def _more(self, prompt: Prompt) -> tuple[int, ...]:
-        """Tokens in the middle of a prompt, without those that the tokenizer puts around a whole one."""
+        """Return the tokens of a continuation, without those that the tokenizer puts around a whole prompt."""
         if isinstance(prompt, str) and self._tokenizer is not None:
             return tuple(self._tokenizer.encode_chat(prompt))
         return self._token_ids(prompt)

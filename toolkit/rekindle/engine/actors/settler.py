@@ -1,4 +1,4 @@
-"""The settler actor: reads the outputs of dispatched ticks back."""
+"""The settler actor: it reads the outputs of dispatched ticks back."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ class Settler:
     """Waits for each tick's outputs, in order, in a worker thread."""
 
     async def handle(self, message: Message) -> list[Message]:
-        """Dispatched becomes Settled."""
+        """Answer Dispatched with Settled."""
         if not isinstance(message, Dispatched):
             raise TypeError(f"the settler takes Dispatched, got {message!r}")
         return [await to_thread.run_sync(_read, message, abandon_on_cancel=True)]

@@ -1,1 +1,1 @@
-"""Which prefixes are cached, in which tier: the prefix tree, and what keeps account of it."""
+"""Which prefixes are cached, in which tier: the prefix cache, its tree, and what keeps account of it."""

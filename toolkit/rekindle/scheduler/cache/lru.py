@@ -1,11 +1,11 @@
-"""A queue whose members leave least recently used first. Plain host logic, without a clock: whoever uses it counts."""
+"""A queue whose members leave least recently used first. Its user counts the uses: there is no clock."""
 
 from heapq import heapify, heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
 
 class Used(Protocol):
-    """Something hashable by identity that knows when it was last used."""
+    """A member, hashable by identity, that knows when it was last used."""
 
     last_used: int
     depth: int
@@ -14,7 +14,7 @@ class Used(Protocol):
 T = TypeVar("T", bound=Used)
 
 _SLACK = 64
-"""Entries of no use that a heap of any size may hold."""
+"""Stale entries that a heap of any size may hold."""
 
 
 class OldestFirst(Generic[T]):
@@ -26,7 +26,7 @@ class OldestFirst(Generic[T]):
 
     def __init__(self) -> None:
         self._used: dict[T, int] = {}
-        # An entry counts while its member is in `_used` with the same number; the others are left for `pop` to skip.
+        # An entry is stale unless its member is in `_used` with the same number; `pop` skips it.
         self._heap: list[tuple[int, int, int, T]] = []
         self._entered = 0
 
@@ -37,7 +37,7 @@ class OldestFirst(Generic[T]):
         return member in self._used
 
     def put(self, member: T) -> None:
-        """Let it join, or take its new place."""
+        """Let a member join, or take its new place."""
         if self._used.get(member) != member.last_used:
             self._used[member] = member.last_used
             self._entered += 1
@@ -45,12 +45,12 @@ class OldestFirst(Generic[T]):
             self._shrink()
 
     def discard(self, member: T) -> None:
-        """Let it leave, if it is a member."""
+        """Let a member leave, if it is one."""
         if self._used.pop(member, None) is not None:
             self._shrink()
 
     def pop(self) -> T | None:
-        """The least recently used member, which leaves; None if there is none."""
+        """Let the least recently used member leave, and return it; None if there is none."""
         while self._heap:
             used, _, _, member = heappop(self._heap)
             if self._used.get(member) == used:
@@ -59,11 +59,11 @@ class OldestFirst(Generic[T]):
         return None
 
     def check(self) -> None:
-        """Assert that each member would be found, and at its place, and that the heap is not mostly of no use."""
+        """Assert that each member would be found, and at its place, and that the heap is not mostly stale."""
         for member, used in self._used.items():
             assert used == member.last_used, "a member was used and not put again"
         assert set(self._used.items()) <= {(member, used) for used, _, _, member in self._heap}, "a member has no entry"
-        assert len(self._heap) <= 2 * len(self._used) + _SLACK, "more than half of the heap is of no use"
+        assert len(self._heap) <= 2 * len(self._used) + _SLACK, "more than half of the heap is stale"
 
     def _shrink(self) -> None:
         if len(self._heap) > 2 * len(self._used) + _SLACK:

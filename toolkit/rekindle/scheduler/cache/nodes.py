@@ -1,4 +1,4 @@
-"""The nodes of the prefix tree: what each one holds, and what must hold between it and its children."""
+"""The nodes of the prefix tree: what each one has, and what must hold between a node and its children."""
 
 from dataclasses import dataclass, field
 
@@ -15,20 +15,20 @@ class Node:
     Attributes:
         key: its tokens as int32 bytes; of a root, the namespace.
         parent: None for a root. Kept when the node leaves the tree.
-        page: its page of the device tier.
-        host: the id of its copy in the host tier.
+        page: its page in the device tier.
+        host: the entry of its host copy.
         disk: the record of its copy on disk.
         locks: how many locks are held on it and on nodes below it.
         last_used: the tree's count of uses when it was last locked or unlocked.
         hits: how many requests found it.
-        saving: whether it is on its way to the host tier.
         archiving: whether it is on its way to disk.
-        crowded_out: whether its copy left the disk for others, and no request found it since then.
+        crowded_out: whether its copy left the disk to make room, and no request found it since then.
         digest: its `digest_of`, once somebody asked for it.
         device_children: how many children have a device page.
         host_children: how many children have a host copy.
         device_only_children: how many children have a device page and no host copy.
-        depth: how many nodes are above it.
+        depth: how many nodes are above it, which is how many pages its prefix has.
+        children: the nodes that continue its prefix, by key.
     """
 
     key: bytes = field(repr=False)
@@ -39,7 +39,6 @@ class Node:
     locks: int = 0
     last_used: int = 0
     hits: int = 0
-    saving: bool = False
     archiving: bool = False
     crowded_out: bool = False
     digest: bytes | None = field(default=None, repr=False)
@@ -70,8 +69,8 @@ class Node:
 
     @property
     def device_only(self) -> bool:
-        """Whether it has a device page and no copy in the host tier, and nobody is making one."""
-        return self.page is not None and self.host is None and not self.saving
+        """Whether it has a device page and no host copy."""
+        return self.page is not None and self.host is None
 
     @property
     def archivable_below(self) -> bool:
@@ -80,13 +79,15 @@ class Node:
 
     @property
     def due(self) -> bool:
-        """Whether it is to be archived, which nobody is doing."""
-        if self.disk is not None or self.archiving or self.last_used == FORGOTTEN or self.parent is None or self.gone:
+        """Whether it is to be archived, and is not on its way to disk yet."""
+        if self.parent is None or self.gone or self.last_used == FORGOTTEN:
             return False
-        return self.parent.archivable_below and not self.crowded_out
+        if self.disk is not None or self.archiving or self.crowded_out:
+            return False
+        return self.parent.archivable_below
 
     def upward(self) -> list["Node"]:
-        """Itself, its parent, and so on to the root."""
+        """Return the node, its parent, and so on to the root."""
         node, nodes = self, [self]
         while node.parent is not None:
             node = node.parent
@@ -94,52 +95,48 @@ class Node:
         return nodes
 
     def check(self, width: int) -> None:
-        """Assert what must hold between a node that is in the tree and its children, `width` bytes of tokens each."""
+        """Assert what must hold between a node in the tree and its children, whose keys have `width` bytes."""
         children = self.children.values()
         assert not self.gone, "a node without a tier is in the tree"
-        assert not self.saving or self.page is not None, "saving what is not there"
-        assert not self.saving or self.host is None, "saving what is saved"
-        assert not self.archiving or self.disk is None, "archiving what is archived"
-        assert not self.archiving or self.parent is not None, "archiving a root"
+        assert not self.archiving or self.disk is None, "a node is archived twice"
+        assert not self.archiving or self.parent is not None, "a root is archived"
         if self.last_used == FORGOTTEN:
-            assert self.disk is None, "what was forgotten has a record"
-            assert not self.archiving, "archiving what was forgotten"
+            assert self.disk is None, "a forgotten node has a record"
+            assert not self.archiving, "a forgotten node is archived"
         if self.digest is not None:
             above = b"root" if self.parent is None else self.parent.digest
-            assert above is not None, "a digest without that of the parent"
-            assert self.digest == digest_below(above, self.key), "a digest of something else"
+            assert above is not None, "a node has a digest and its parent has none"
+            assert self.digest == digest_below(above, self.key), "a digest is that of another prefix"
         assert self.device_children == sum(child.page is not None for child in children), "device pages are miscounted"
         assert self.host_children == sum(child.host is not None for child in children), "host copies are miscounted"
         assert self.device_only_children == sum(child.device_only for child in children), (
-            "pages on the device alone are miscounted"
+            "pages without a host copy are miscounted"
         )
-        assert self.locks >= sum(child.locks for child in children), "a lock does not hold its whole path"
+        assert self.locks >= sum(child.locks for child in children), "a path is not locked as a whole"
         for key, child in self.children.items():
             assert child.parent is self, "a child has another parent"
             assert child.key == key, "a child is found under another's tokens"
             assert len(key) == width, "a node is not one page"
             assert child.page is None or self.on_device, "a child is warmer than its parent"
             assert child.last_used <= self.last_used, "a child was used without its parent"
-            assert (child.last_used == FORGOTTEN) == (self.last_used == FORGOTTEN), "half of a path is forgotten"
+            assert (child.last_used == FORGOTTEN) == (self.last_used == FORGOTTEN), "a part of a path is forgotten"
 
 
 @dataclass(slots=True)
 class Evicted:
-    """What the tree let go of and is now the caller's.
+    """The ids that the tree let go of, which are the caller's now.
 
     Attributes:
         pages: device pages.
-        entries: of the host tier.
-        records: numbers of copies on disk, which may well be good still: the tree knows these numbers no more.
+        entries: entries of the host tier.
     """
 
     pages: list[int] = field(default_factory=list)
     entries: list[int] = field(default_factory=list)
-    records: list[int] = field(default_factory=list)
 
 
 def digest_of(node: Node) -> bytes:
-    """The SHA-256 of its parent's digest and its key, from the root down: equal in every process for equal prefixes."""
+    """Return the SHA-256 of the parent's digest and the node's key, which is equal for equal prefixes everywhere."""
     known, unknown = node, []
     while known.digest is None and known.parent is not None:
         unknown.append(known)

@@ -6,7 +6,9 @@ from rekindle.scheduler.cache.nodes import FORGOTTEN, Node
 
 
 class Roots:
-    """The roots of all namespaces, and those of forgotten ones as long as something below them is held.
+    """The roots of all namespaces, and those of forgotten ones as long as something below them is locked.
+
+    They are met oldest first, the forgotten ones last.
 
     A root that nobody needs is dropped, or namespaces that were used once would add up.
     """
@@ -18,29 +20,28 @@ class Roots:
     def __contains__(self, root: Node) -> bool:
         return root in self._forgotten or self._named.get(root.key.decode()) is root
 
+    def __iter__(self) -> Iterator[Node]:
+        yield from self._named.values()
+        yield from self._forgotten
+
     @property
     def namespaces(self) -> list[str]:
         """The namespaces that have a root and are not forgotten, oldest first."""
         return list(self._named)
 
-    @property
-    def all(self) -> list[Node]:
-        """The roots of all namespaces, oldest first, then those of forgotten ones."""
-        return [*self._named.values(), *self._forgotten]
-
     def find(self, namespace: str) -> Node | None:
-        """The root of a namespace, if there is one."""
+        """Return the root of a namespace; None if it has none."""
         return self._named.get(namespace)
 
     def make(self, namespace: str) -> Node:
-        """The root of a namespace; a new one if there is none."""
+        """Return the root of a namespace, which is made if there is none."""
         root = self._named.get(namespace)
         if root is None:
             root = self._named[namespace] = Node(namespace.encode(), None)
         return root
 
     def forget(self, namespace: str) -> Node | None:
-        """Never find the namespace's root again; that root, for what is below it to be forgotten too."""
+        """Drop the name of a root; return the root, for what is below it to be forgotten too."""
         root = self._named.pop(namespace, None)
         if root is not None:
             self._forgotten[root] = None
@@ -56,9 +57,9 @@ class Roots:
                 del self._named[node.key.decode()]
 
     def walk(self, namespace: str | None) -> Iterator[Node]:
-        """All nodes, or those of one namespace, parents before children, without the roots."""
+        """Yield all nodes, or those of one namespace, parents before children, without the roots."""
         if namespace is None:
-            stack = self.all
+            stack = list(self)
         else:
             stack = [self._named[namespace]] if namespace in self._named else []
         while stack:
@@ -68,8 +69,8 @@ class Roots:
             stack.extend(node.children.values())
 
     def check(self, width: int) -> None:
-        """Assert what must hold of every node, `width` bytes of tokens each."""
+        """Assert what must hold of every node, given the bytes of a node's key."""
         for root in self._forgotten:
-            assert root.children or root.locks, "a forgotten root is kept for nothing"
-        for node in [*self.all, *self.walk(None)]:
+            assert root.children or root.locks, "a forgotten root is kept though nothing needs it"
+        for node in [*self, *self.walk(None)]:
             node.check(width)

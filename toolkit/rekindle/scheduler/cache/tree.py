@@ -1,6 +1,6 @@
 """The prefix cache's tree: which prefixes are computed, and in which tier. Pure host logic, without a clock.
 
-A node is one page of tokens; its prefix is the pages on the way to it from the root of its namespace. It has a page of
+A node is one page of tokens; its prefix is the pages on the way to it from the root of its namespace. It has a page in
 the device tier, a copy in the host tier, a copy on disk, or more than one of them; a node that has none leaves the tree
 at once. The tiers are kept elsewhere: the tree holds the ids alone, and whoever is handed an id owns it.
 
@@ -12,38 +12,41 @@ What always holds (`check` asserts it):
     a use of a node is a use of its path        so `last_used` never grows from a parent to a child
 
 Hence what may leave a tier next is always a node without locks that has no child in that tier, and the least recently
-used of these are found by three queues: device pages to evict, device pages to save, host copies to prune. Copies on
-disk stay until their store says that they left; what is to be copied there next is found by a fourth queue.
+used of these are found by three queues: device pages to evict, device pages to offload, host copies to prune. Copies on
+disk stay until their store says that they left; what is to be archived next is found by a fourth queue.
 """
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
-from rekindle.page import StoredPage
+from rekindle.page import StoredPage, digest_below
 from rekindle.scheduler.cache.ledger import Ledger
 from rekindle.scheduler.cache.nodes import FORGOTTEN, Evicted, Node, digest_of
 from rekindle.scheduler.cache.records import Records
-from rekindle.scheduler.cache.restore import Restorer
 from rekindle.scheduler.cache.roots import Roots
+
+NextPage = tuple[Node | str, bytes]
+"""The node, or the namespace, that a page follows, and the key of its tokens."""
 
 
 class PrefixTree:
     """Every cached prefix of every namespace.
 
-    Matching, publishing and locking cost O(pages of the path); evicting, saving and pruning O(log n) a page.
+    Matching, publishing and locking cost O(pages of the path); evicting, offloading and pruning O(log n) a page.
 
     Attributes:
         page_size: tokens of a node.
+        roots: the root of each namespace.
+        records: what is on disk, and what is to be archived next.
     """
 
     def __init__(self, page_size: int):
         self.page_size = page_size
         self._width = page_size * array("i").itemsize
         self._uses = 0
-        self._roots = Roots()
-        self._records = Records()
-        self._ledger = Ledger(self._records)
-        self._restorer = Restorer(self._roots, self._ledger, self._records, self._width)
+        self.roots = Roots()
+        self.records = Records()
+        self._ledger = Ledger(self.records)
 
     # Reading
 
@@ -70,30 +73,20 @@ class PrefixTree:
     @property
     def disk_pages(self) -> int:
         """How many nodes have a copy on disk."""
-        return len(self._records.records)
+        return len(self.records)
 
     @property
     def evictable(self) -> int:
         """How many device pages `evict` would free now, if asked for all; kept as a count."""
         return self._ledger.evictable
 
-    @property
-    def namespaces(self) -> list[str]:
-        """The namespaces that have a root, oldest first."""
-        return self._roots.namespaces
-
-    @property
-    def roots(self) -> list[Node]:
-        """The roots of all namespaces, oldest first, then those of forgotten ones that something still holds."""
-        return self._roots.all
-
     def match(self, namespace: str, tokens: Sequence[int]) -> list[Node]:
-        """The nodes of the longest cached prefix, in order: first those in the device tier, then copies alone.
+        """Return the nodes of the longest cached prefix, in order: first those in the device tier, then copies alone.
 
         Nothing is touched: lock the last node to use them.
         """
         found: list[Node] = []
-        node = self._roots.find(namespace)
+        node = self.roots.find(namespace)
         if node is not None:
             for key in self._keys(tokens):
                 node = node.children.get(key)
@@ -102,44 +95,50 @@ class PrefixTree:
                 found.append(node)
         return found
 
+    def next_page(self, after: Node | str, tokens: Sequence[int]) -> NextPage | None:
+        """Return what identifies the page that follows a cached prefix of `tokens`.
+
+        Args:
+            after: the last node of that prefix; the namespace if nothing is cached.
+            tokens: all of them, with those of the prefix.
+
+        Returns:
+            None if there are no tokens for a whole page.
+        """
+        start = 0 if isinstance(after, str) else after.depth * self.page_size
+        page = tokens[start : start + self.page_size]
+        return (after, array("i", page).tobytes()) if len(page) == self.page_size else None
+
     def path(self, node: Node) -> list[Node]:
-        """The nodes of its prefix, itself last, as `match` gives them; none for a root."""
+        """Return the nodes of a node's prefix, itself last, as `match` gives them; none for a root."""
         return node.upward()[-2::-1]
 
     def tokens_of(self, node: Node) -> list[int]:
-        """The tokens of its page."""
+        """Return the tokens of a node's page."""
         return array("i", node.key).tolist()
 
     def digest(self, node: Node) -> str:
-        """What identifies its prefix, or the namespace of a root, in every process: 64 hexadecimal digits.
+        """Return what identifies a node's prefix, or a root's namespace, in every process: 64 hexadecimal digits.
 
-        Computed when first asked for, together with those of the nodes above.
+        It is computed when first asked for, together with those of the nodes above.
         """
         return digest_of(node).hex()
 
-    def node_of_record(self, record: int) -> Node | None:
-        """The node that has this copy on disk."""
-        return self._records.records.get(record)
-
-    def key_of(self, tokens: Sequence[int]) -> bytes | None:
-        """The key of one page of tokens; None if they are fewer."""
-        return next(self._keys(tokens), None)
-
     def walk(self, namespace: str | None = None) -> Iterator[Node]:
-        """All nodes, or those of one namespace, parents before children; the tree must not change meanwhile."""
-        return self._roots.walk(namespace)
+        """Yield all nodes, or those of one namespace, parents before children; the tree must not change meanwhile."""
+        return self.roots.walk(namespace)
 
     def check(self) -> None:
         """Assert every invariant, by a walk over the whole tree."""
-        self._roots.check(self._width)
+        self.roots.check(self._width)
         self._ledger.check(self.walk())
-        self._records.check(self.walk())
+        self.records.check(self.walk())
 
     # Locks
 
     def root(self, namespace: str) -> Node:
-        """Where prefixes of the namespace begin; made if there is none. Lock it at once: unused, it may be dropped."""
-        return self._roots.make(namespace)
+        """Return the root of a namespace, which is made if there is none. Lock it at once, or it may be dropped."""
+        return self.roots.make(namespace)
 
     def hit(self, node: Node) -> None:
         """Count that a request found the node's path."""
@@ -147,10 +146,10 @@ class PrefixTree:
             each.hits += 1
 
     def lock(self, node: Node) -> None:
-        """Use the node's path and hold it: until `unlock`, it keeps its tiers."""
+        """Use the node's path and lock it: until `unlock`, it keeps its tiers."""
         assert not node.gone, "a node that left the tree cannot be locked: match again"
         upward = node.upward()
-        assert upward[-1] in self._roots, "a root that was dropped cannot be locked: ask for it again"
+        assert upward[-1] in self.roots, "a root that was dropped cannot be locked: ask for it again"
         used = self._use(upward[-1])
         for each in upward:
             self._ledger.lock(each, used)
@@ -161,7 +160,7 @@ class PrefixTree:
         used = self._use(upward[-1])
         for each in upward:
             self._ledger.unlock(each, used)
-        self._roots.drop_if_empty(upward[-1])
+        self.roots.drop_if_empty(upward[-1])
 
     # Device tier
 
@@ -180,17 +179,16 @@ class PrefixTree:
         assert tip.locks, "published below a node that is not locked"
         assert tip.on_device, "published below a node that is not in the device tier"
         assert len(tokens) == len(pages) * self.page_size, "published other than whole pages"
-        node, spare, created = tip, [], 0
+        node, spare, created = tip, [], False
         for key, page in zip(self._keys(tokens), pages, strict=True):
             child = node.children.get(key)
             if child is None:
                 # Locked from the start, so neither it nor its parent belongs into a queue.
                 child = node.children[key] = Node(key, node, page, locks=1, last_used=tip.last_used)
-                node.device_children += 1
-                node.device_only_children += 1
+                self._ledger.add(child)
                 if not created:
-                    self._records.place(child)  # what follows is below a new page, which is not on disk
-                created += 1
+                    self.records.place(child)  # what follows is below a new page, which is not on disk
+                created = True
             else:
                 self._ledger.lock(child, tip.last_used)
                 if child.page is None:
@@ -198,29 +196,21 @@ class PrefixTree:
                 else:
                     spare.append(page)
             node = child
-        self._ledger.nodes += created
-        self._ledger.device_pages += created
         return node, spare
 
-    def attach(self, nodes: Sequence[Node], pages: Sequence[int]) -> list[int]:
-        """Give device pages to nodes that were onloaded; they keep their copies.
+    def attach(self, nodes: Sequence[Node], pages: Sequence[int]) -> None:
+        """Give device pages to nodes that are onloaded; they keep their copies.
 
         Args:
-            nodes: a part of a path, in order, below a node in the device tier.
-            pages: a device page for each, with the keys and values of its copy.
-
-        Returns:
-            The pages that were not taken, because their node has one meanwhile, or has left the tree.
+            nodes: a part of a path, in order, below a node in the device tier; none of them has a page.
+            pages: a device page for each.
         """
-        spare = []
         for node, page in zip(nodes, pages, strict=True):
-            if node.gone or node.page is not None:
-                spare.append(page)
-            else:
-                assert node.parent is not None
-                assert node.parent.on_device, "attached below a colder node"
-                self._ledger.move(node, page, node.host)
-        return spare
+            assert node.page is None, "attached to a node that has a page"
+            assert not node.gone, "attached to a node that left the tree"
+            assert node.parent is not None, "attached to a root"
+            assert node.parent.on_device, "attached below a colder node"
+            self._ledger.move(node, page, node.host)
 
     def evict(self, count: int) -> Evicted:
         """Free up to `count` device pages, least recently used first, tails before heads.
@@ -240,40 +230,27 @@ class PrefixTree:
 
     # Host tier
 
-    def next_to_offload(self, count: int) -> list[Node]:
-        """Up to `count` nodes to copy to the host tier, least recently used first, tails before heads.
+    def next_to_offload(self, count: int) -> Iterator[Node]:
+        """Yield up to `count` nodes without a host copy, least recently used first, tails before heads.
 
-        They count as being saved until `saved` or `save_failed`; meanwhile they may be locked, and evicted too.
+        Each must be given an entry, by `offloaded`, before the next one is asked for.
         """
-        nodes: list[Node] = []
-        while len(nodes) < count and (node := self._ledger.to_offload.pop()) is not None:
-            self._ledger.move(node, node.page, None, saving=True)
-            nodes.append(node)
-        return nodes
+        while count > 0 and (node := self._ledger.to_offload.pop()) is not None:
+            yield node
+            count -= 1
 
     def offloaded(self, node: Node, entry: int) -> None:
-        """Give a host copy to a node that has a page and none, locked or not."""
-        assert node.page is not None, "a copy of a page that is not there"
-        assert node.host is None, "a second copy"
+        """Give a host copy to a node that has a page and no copy, locked or not."""
+        assert node.page is not None, "offloaded a page that is not there"
+        assert node.host is None, "offloaded a page twice"
         self._ledger.move(node, node.page, entry)
-
-    def saved(self, node: Node, entry: int) -> bool:
-        """The node's copy is in the host tier. False if it is not wanted any more: then the entry is the caller's."""
-        if not node.saving:
-            return False
-        self._ledger.move(node, node.page, entry)
-        return True
-
-    def save_failed(self, node: Node) -> None:
-        """The node could not be copied: it may be chosen again."""
-        if node.saving:
-            self._ledger.move(node, node.page, None)
 
     def prune(self, count: int) -> Evicted:
         """Drop `count` host copies or all, least recently used first, tails before heads.
 
-        A node with a device page or a copy on disk stays, and may be saved again once it has a page. One without leaves
-        the tree, and what is below it too: where that has host copies below others on disk, more than `count` leave.
+        A node with a device page or a copy on disk stays, and may be offloaded again once it has a page. One without
+        leaves the tree, and what is below it too: where that has host copies below others on disk, more than `count`
+        leave.
         """
         pruned = Evicted()
         while len(pruned.entries) < count and (node := self._ledger.to_prune.pop()) is not None:
@@ -281,7 +258,7 @@ class PrefixTree:
         return pruned
 
     def drop_host(self, node: Node) -> Evicted:
-        """Drop a host copy, locked or not, as when it proved unreadable.
+        """Drop a node's host copy, if it has one, locked or not.
 
         Without a device page or a copy on disk the node leaves the tree, and what is below it too. A lock on one of
         these has still to be given back.
@@ -293,113 +270,96 @@ class PrefixTree:
 
     # Disk tier
 
-    def next_to_archive(self, count: int) -> list[Node]:
-        """Up to `count` nodes to copy to disk, parents before children: locked or not, from their page or host copy.
-
-        A node is chosen if its parent is a root, or on disk, or being archived, as it is once it is chosen itself. They
-        count as being archived until `archived` or `archive_failed`, and may lose their other tiers meanwhile.
-        """
-        return self._records.choose(count)
-
-    def archived(self, node: Node, record: int) -> bool:
-        """The node's copy is on disk. False if it is not wanted any more: then the record is the caller's to forget."""
-        if not node.archiving:
-            return False
-        self._records.change(node, record)
-        return True
-
-    def archive_failed(self, node: Node) -> None:
-        """The node could not be copied to disk: it may be chosen again, after all others that are due now."""
-        if node.archiving:
-            self._records.change(node, None)
-
     def crowded_out(self, record: int) -> Evicted:
-        """A copy left the disk to make room: as `drop_disk`, but it is not due again until a request found it.
+        """Drop a copy that left the disk to make room, as `drop_disk` does; it is due again once a request found it.
 
         Or more pages than there is room for would push each other out for ever.
         """
-        node = self.node_of_record(record)
-        if node is not None:
-            node.crowded_out = True
-        return self.drop_disk(record)
+        node = self.records.node_of(record)
+        if node is None:
+            return Evicted()
+        node.crowded_out = True
+        return self.drop_disk(node)
 
-    def wanted(self, node: Node) -> None:
-        """A request found the node: what of its path left the disk to make room may be archived again."""
-        for each in reversed(node.upward()):
-            if each.crowded_out:
-                each.crowded_out = False
-                self._records.place(each)
-
-    def drop_disk(self, record: int) -> Evicted:
-        """Forget a copy on disk, locked or not, as when it proved unreadable or its store let it go.
+    def drop_disk(self, node: Node) -> Evicted:
+        """Drop a node's copy on disk, if it has one, locked or not. What stays may be archived again.
 
         Without another tier the node leaves the tree, and what is below it too. A lock on one of these has still to be
-        given back. What stays may be archived again.
-
-        Returns:
-            What the tree let go of, this record included; nothing if no node has it.
+        given back.
         """
         dropped = Evicted()
-        node = self.node_of_record(record)
-        if node is None:
-            return dropped
-        if node.in_memory:
-            dropped.records.append(record)
-            self._records.change(node, None)
-        else:
+        if node.disk is not None and node.in_memory:
+            self.records.change(node, None)
+        elif node.disk is not None:
             self._cut(node, dropped)
         return dropped
 
-    def restore(self, pages: Iterable[StoredPage]) -> list[int]:
+    def restore(self, pages: Iterable[StoredPage]) -> None:
         """Add nodes that have a copy on disk alone, and give records to nodes that have none.
 
         Args:
-            pages: parents before children. Their namespaces are walked once each, for the digests of what is there.
-
-        Returns:
-            The records that were not taken: their parent is unknown, their key is not one page, their digest is not
-            that of their prefix, or their node has another record. A record that its node has already is not among
-            them.
+            pages: parents before children. A page is passed over if its parent is unknown, its key is not one page,
+                its digest is not that of its prefix, or its node has a record.
         """
-        return self._restorer.restore(pages)
+        known: dict[str, dict[str, Node]] = {}
+        for page in pages:
+            if page.namespace not in known:  # its digests are computed once
+                there = (self.root(page.namespace), *self.walk(page.namespace))
+                known[page.namespace] = {self.digest(node): node for node in there}
+            by_digest = known[page.namespace]
+            parent = by_digest.get(page.parent)
+            if parent is None or len(page.key) != self._width:
+                continue
+            if page.digest != digest_below(digest_of(parent), page.key).hex():
+                continue
+            node = parent.children.get(page.key)
+            if node is None:
+                node = parent.children[page.key] = by_digest[page.digest] = Node(page.key, parent)
+                self._ledger.add(node)
+            if node.disk is None:
+                self.records.change(node, page.record)
+        for namespace in known:
+            self.roots.drop_if_empty(self.root(namespace))
 
     def forget(self, namespace: str) -> Evicted:
-        """Never match the namespace's prefixes again; what is not locked, or on disk alone, leaves the tree at once.
+        """Let go of a namespace, whose prefixes are not matched any more.
 
-        The rest stays until it is unlocked, and is then the first to be evicted and pruned; it is never saved nor
-        archived, and has no record any more. The namespace may be used anew right away.
+        What is not locked, or on disk alone, leaves the tree at once. The rest stays until it is unlocked, and is then
+        the first to be evicted and pruned; it is never offloaded nor archived, and has no record any more. The
+        namespace may be used anew right away.
         """
         evicted = Evicted()
-        root = self._roots.forget(namespace)
+        root = self.roots.forget(namespace)
         if root is None:
             return evicted
         stack = [root]
         while stack:
             for child in list(stack.pop().children.values()):
                 if child.locks and child.in_memory:
-                    self._ledger.forget(child, evicted)
+                    child.last_used = FORGOTTEN
+                    self.records.remove(child)
                     stack.append(child)
                 else:
                     self._ledger.cut(child, evicted)
-        self._roots.drop_if_empty(root)
+        self.roots.drop_if_empty(root)
         return evicted
 
     # The tree's own
 
     def _keys(self, tokens: Sequence[int]) -> Iterator[bytes]:
-        """The keys of the whole pages."""
+        """Yield the keys of the whole pages."""
         size = self.page_size  # page by page: a prompt that is not cached must not be packed whole at each look
         return (array("i", tokens[at : at + size]).tobytes() for at in range(0, len(tokens) - size + 1, size))
 
     def _use(self, root: Node) -> int:
-        """The count of a new use of a path from this root."""
+        """Count a use of a path from this root; return the count."""
         self._uses += 1
         return FORGOTTEN if root.last_used == FORGOTTEN else self._uses
 
     def _cut(self, node: Node, into: Evicted) -> None:
         assert node.parent is not None
         self._ledger.cut(node, into)
-        self._roots.drop_if_empty(node.parent)
+        self.roots.drop_if_empty(node.parent)
 
     def _drop_host(self, node: Node, into: Evicted) -> None:
         if node.page is None and node.disk is None:

@@ -1,1 +1,1 @@
-"""What the prefix cache holds, and its picture."""
+"""The contents of the prefix cache, and their picture."""

@@ -1,45 +1,42 @@
-"""The prefix tree as a picture: a row for each run of pages, indented below the one that it follows."""
+"""The prefix tree as a picture: a row for each run of pages, indented below the run that it follows."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from unicodedata import east_asian_width
 
-from rekindle.markup import TIERS, counted, one_line, spelled, visible
-from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, picture, words
+from rekindle.markup import TIERS, counted, one_line, spelled
+from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, picture, tooltip, words
 
 Tier = Literal["device", "host", "disk"]
 
 LETTERS: dict[Tier, str] = {"device": "D", "host": "H", "disk": "S"}
 LEGEND = "D device, H host memory, S disk (stored)"
 
-ROW, BOX, INDENT = 30, 24, 22
-"""Pixels: between rows, of a box's height, of a level."""
-DEEPEST = 300
-"""Pixels that all levels may take together."""
-TITLE = 400
-"""Characters of a title."""
-RIGHT = 300
-"""Pixels for what is said right of a run's text, at least."""
-
-BESIDE = 50
-"""Pixels of them for the bar."""
+ROW_HEIGHT, BOX_HEIGHT, INDENT = 30, 24, 22
+"""Pixels: how high a row and the box in it are, and how far a level is indented."""
+MAX_INDENT = 300
+"""The most pixels that all levels together are indented."""
+MIN_FACTS_WIDTH, BAR_WIDTH = 300, 50
+"""Pixels: what is right of a run's text takes at least so many, and so many of them are for the bar."""
+MAX_TITLE = 400
+"""The most characters of a text that are shown when a run is pointed at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Pages that follow each other without a branch, alike in tiers, hits and locks.
+    """Pages that follow each other without a branch and have the same tiers, hits and locks.
 
     Attributes:
-        parent: the index of the run that it follows; -1 where a prefix begins.
-        salt: 0 for what has no cache_salt, else a number for each one; -1 for what weights that were replaced computed.
-        text: the beginning of its text, or of its token ids for a model without a tokenizer.
-        pages: how many.
-        tiers: those that all of it is in, the warmest first.
+        parent: the index of the run that it follows; -1 if it begins a prefix.
+        salt: 0 without a cache_salt, otherwise a number for each salt; -1 if weights computed it that were replaced.
+        text: the beginning of its text, or of its token ids if the model has no tokenizer.
+        pages: how many pages it has.
+        tiers: the tiers that all of them are in, the fastest first.
         hits: how many requests found it.
-        locks: how many requests and prefix handles hold it, or something below it.
-        hidden: branches below it that are not drawn.
+        locks: how many requests and prefix handles hold it or something below it.
+        hidden: how many branches below it are not drawn.
     """
 
     parent: int
@@ -58,7 +55,7 @@ class Run:
 
     @property
     def facts(self) -> str:
-        """What is said beside its text."""
+        """The words beside its text."""
         salt = {0: "", -1: ", of old weights"}.get(self.salt, f", salt {self.salt}") if self.parent < 0 else ""
         held = f", held {counted(self.locks, 'time')}" if self.locks else ""
         return f"{counted(self.pages, 'page')}, {counted(self.hits, 'hit')}{held}{salt}"
@@ -66,10 +63,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of the picture: a run, or what is not drawn below one."""
+    """A row of the picture: a run, or a note on what is not drawn."""
 
     depth: int
-    at: int
     run: Run | None
     note: str = ""
 
@@ -78,33 +74,24 @@ def draw(runs: Sequence[Run], hidden: int, title: str) -> Drawing:
     """Draw a tree.
 
     Args:
-        runs: parents before children.
-        hidden: beginnings of prefixes that are not among them.
-        title: what it is of.
+        runs: the runs of the tree, parents before children.
+        hidden: how many beginnings of prefixes are not among them.
+        title: what the tree is.
     """
-    rows = list(_rows(runs, hidden))
+    below: defaultdict[int, list[tuple[int, Run]]] = defaultdict(list)
+    for index, run in enumerate(runs):
+        below[run.parent].append((index, run))
+    rows = list(_rows(below, -1, 0, hidden))
     return Drawing(_svg(rows, max((run.hits for run in runs), default=0), title), _text(rows, title))
 
 
-def _rows(runs: Sequence[Run], hidden: int) -> Iterator[_Row]:
-    """Each run, then all below it. Each knows the row of the one that it is below."""
-    below: defaultdict[int, list[int]] = defaultdict(list)
-    for index, run in enumerate(runs):
-        below[run.parent].append(index)
-    # Of each level that is open: the row that it is below, what is left to draw, and what is not drawn.
-    open_levels, at = [(-1, iter(below[-1]), hidden)], 0
-    while open_levels:
-        parent, left, unseen = open_levels[-1]
-        child = next(left, None)
-        if child is not None:
-            yield _Row(len(open_levels) - 1, parent, runs[child])
-            open_levels.append((at, iter(below[child]), runs[child].hidden))
-            at += 1
-            continue
-        if unseen:
-            yield _Row(len(open_levels) - 1, parent, None, f"… {counted(unseen, 'more branch', 'more branches')}")
-            at += 1
-        open_levels.pop()
+def _rows(below: Mapping[int, Sequence[tuple[int, Run]]], parent: int, depth: int, hidden: int) -> Iterator[_Row]:
+    """Yield each run below `parent`, followed by all that is below it."""
+    for index, run in below.get(parent, ()):
+        yield _Row(depth, run)
+        yield from _rows(below, index, depth + 1, run.hidden)
+    if hidden:
+        yield _Row(depth, None, f"… {counted(hidden, 'more branch', 'more branches')}")
 
 
 def _text(rows: Sequence[_Row], title: str) -> str:
@@ -118,26 +105,27 @@ def _text(rows: Sequence[_Row], title: str) -> str:
 
 
 def _goes_on(rows: Sequence[_Row], place: int, depth: int) -> bool:
-    """Whether another row of this depth follows below the same parent."""
+    """Return whether another row of this depth follows below the same parent."""
     return next((row.depth for row in rows[place + 1 :] if row.depth <= depth), -1) == depth
 
 
 def _svg(rows: Sequence[_Row], hottest: int, title: str) -> str:
-    indent = min(INDENT, DEEPEST / max(1, max((row.depth for row in rows), default=0)))
-    height = (len(rows) + 1) * ROW
+    indent = min(INDENT, MAX_INDENT / max([1, *(row.depth for row in rows)]))
     facts = max((len(row.run.facts) for row in rows if row.run), default=0)
-    right = max(RIGHT, BESIDE + CHARACTER * facts + 12)
+    right = max(MIN_FACTS_WIDTH, BAR_WIDTH + CHARACTER * facts + 12)
     parts = [words(4, 15, f"{title}: {LEGEND}; the bar shows hits")]
-    for place, row in enumerate(rows):
-        left, top = 4 + row.depth * indent, (place + 1) * ROW
-        if row.at >= 0:
-            start, middle = (row.at + 1) * ROW + BOX, top + BOX / 2
+    tops: dict[int, int] = {}  # the top of the last row of each depth
+    for place, row in enumerate(rows, 1):
+        left, top = 4 + row.depth * indent, place * ROW_HEIGHT
+        tops[row.depth] = top
+        if row.depth:
+            start, middle = tops[row.depth - 1] + BOX_HEIGHT, top + BOX_HEIGHT / 2
             parts.append(
                 f'<path d="M{left - indent / 2:.1f} {start}V{middle}H{left:.1f}" fill="none" stroke="currentColor" '
                 'stroke-opacity="0.45"/>'
             )
         parts.append(_box(row.run, left, top, right, hottest) if row.run else words(left + 4, top + 16, row.note))
-    return picture(height, title, parts)
+    return picture((len(rows) + 1) * ROW_HEIGHT, title, parts)
 
 
 def _box(run: Run, left: float, top: int, right: float, hottest: int) -> str:
@@ -145,20 +133,21 @@ def _box(run: Run, left: float, top: int, right: float, hottest: int) -> str:
     text = _fitting(spelled(run.text), wide - right - 44)
     bar = 40 * run.hits / hottest if hottest else 0
     edge = 2.5 if run.locks else 1
-    said = f"{run.facts}; in {', '.join(run.tiers)}\n{run.text[:TITLE]}"
+    colour = f"rgb({TIERS[run.tiers[0]]})"
+    said = f"{run.facts}; in {', '.join(run.tiers)}\n{run.text[:MAX_TITLE]}"
     return (
-        f"<g><title>{visible(said)}</title>"
-        f'<rect x="{left:.1f}" y="{top}" width="{wide:.1f}" height="{BOX}" rx="4" fill="rgb({TIERS[run.tiers[0]]})" '
-        f'fill-opacity="0.22" stroke="rgb({TIERS[run.tiers[0]]})" stroke-width="{edge}"/>'
+        f"<g>{tooltip(said)}"
+        f'<rect x="{left:.1f}" y="{top}" width="{wide:.1f}" height="{BOX_HEIGHT}" rx="4" fill="{colour}" '
+        f'fill-opacity="0.22" stroke="{colour}" stroke-width="{edge}"/>'
         f'<text x="{left + 7:.1f}" y="{top + 16}" font-weight="bold">{run.letters}</text>'
         f"{words(left + 40, top + 16, text)}"
         f'<rect x="{WIDTH - right:.1f}" y="{top + 8}" width="{bar:.1f}" height="8" fill-opacity="0.6"/>'
-        f"{words(WIDTH - right + BESIDE, top + 16, run.facts)}</g>"
+        f"{words(WIDTH - right + BAR_WIDTH, top + 16, run.facts)}</g>"
     )
 
 
 def _fitting(text: str, pixels: float) -> str:
-    """As much of its beginning as there is room for; wide characters take two places."""
+    """Return as much of the beginning of a text as there is room for; wide characters take two places."""
     room, taken = pixels / CHARACTER, 0
     for place, character in enumerate(text):
         taken += 2 if east_asian_width(character) in "WF" else 1

@@ -1,32 +1,27 @@
-"""What the prefix cache holds, as its user sees it."""
+"""The contents of the prefix cache, as a user sees them."""
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 
 from rekindle import markup
 from rekindle.markup import counted
 from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.views.cache.drawing import LETTERS, Run, draw
-from rekindle.views.cache.runs import hottest_runs
+from rekindle.views.cache.hottest import hottest_ends, hottest_runs
 from rekindle.views.drawing import Drawing
-
-SHOWN = 5
-"""How many paths are described."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CachedPath:
-    """A cached prefix, from its first token to a page that none continues.
+    """A cached prefix, from its first token to a page that nothing follows.
 
     Attributes:
         tokens: its token ids.
-        text: its text; empty for a model without a tokenizer.
+        text: its text; empty if the model has no tokenizer.
         hits: how many requests found its most used page.
-        device_pages, host_pages, disk_pages: pages of it by the warmest tier that each is in.
-        held_pages: pages of it that requests or prefix handles hold.
+        device_pages, host_pages, disk_pages: how many of its pages are in each tier. A page counts for its fastest.
+        held_pages: how many of its pages are held by requests or prefix handles.
     """
 
     tokens: tuple[int, ...]
@@ -43,7 +38,7 @@ class CachedPath:
         return f"<{counted(self.hits, 'hit')}, {pages}{held}: {self._ends()}>"
 
     def _ends(self) -> str:
-        """Its beginning, which it may share with others, and its end."""
+        """Return its beginning, which it may share with other paths, and its end."""
         if not self.text:
             return f"token ids {list(self.tokens[:4])} … {list(self.tokens[-4:])}"
         return repr(self.text if len(self.text) <= 64 else f"{self.text[:30]} … {self.text[-30:]}")
@@ -55,9 +50,9 @@ class CacheView:
 
     Attributes:
         page_size: tokens in a page.
-        nodes: cached pages, in any tier.
-        device_pages, host_pages, disk_pages: pages in each tier; some are in several.
-        device_bytes, host_bytes, disk_bytes: what they take; on disk, before compression.
+        nodes: how many pages are cached, in any tier.
+        device_pages, host_pages, disk_pages: how many pages are in each tier; some are in several.
+        device_bytes, host_bytes, disk_bytes: the bytes that they take; on disk, before compression.
         hottest: the paths that were found most often.
         runs: the hottest part of the tree, for `draw`.
         more_beginnings: how many beginnings of prefixes are not in `runs`.
@@ -76,31 +71,33 @@ class CacheView:
     more_beginnings: int = field(repr=False)
 
     def __repr__(self) -> str:
-        lines = [
-            f"<rekindle prefix cache: {counted(self.nodes, 'page')} of {self.page_size} tokens; "
-            f"{self.device_pages} on the device ({markup.size_text(self.device_bytes)}), "
-            f"{self.host_pages} in host memory ({markup.size_text(self.host_bytes)}), "
-            f"{self.disk_pages} on disk ({markup.size_text(self.disk_bytes)})>"
-        ]
-        lines += [f"  {path!r}" for path in self.hottest]
-        return "\n".join(lines)
+        tiers = ", ".join(f"{pages} {where} ({markup.size_text(size)})" for _, where, pages, size in self._tiers)
+        return "\n".join([f"<rekindle prefix cache: {self._size}; {tiers}>", *(f"  {path!r}" for path in self.hottest)])
+
+    @property
+    def _size(self) -> str:
+        return f"{counted(self.nodes, 'page')} of {self.page_size} tokens"
+
+    @property
+    def _tiers(self) -> tuple[tuple[str, str, int, int], ...]:
+        """The name of each tier, where its pages are, how many they are, and their bytes."""
+        return (
+            (f"{LETTERS['device']} device", "on the device", self.device_pages, self.device_bytes),
+            (f"{LETTERS['host']} host memory", "in host memory", self.host_pages, self.host_bytes),
+            (f"{LETTERS['disk']} disk", "on disk", self.disk_pages, self.disk_bytes),
+        )
 
     def draw(self) -> Drawing:
-        """The tree, as far as it fits: its hottest paths, with their texts, pages, tiers, hits and locks."""
-        title = f"{counted(self.nodes, 'page')} of {self.page_size} tokens"
-        return draw(self.runs, self.more_beginnings, title if self.runs else f"{title}; only whole pages are cached")
+        """Draw the tree as far as it fits: its hottest paths, with their texts, pages, tiers, hits and locks."""
+        title = self._size if self.runs else f"{self._size}; only whole pages are cached"
+        return draw(self.runs, self.more_beginnings, title)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        tiers = (
-            (f"{LETTERS['device']} device", self.device_pages, self.device_bytes),
-            (f"{LETTERS['host']} host memory", self.host_pages, self.host_bytes),
-            (f"{LETTERS['disk']} disk", self.disk_pages, self.disk_bytes),
-        )
-        rows = [(name, f"{pages:,}", markup.size_text(size)) for name, pages, size in tiers]
+        rows = [(name, f"{pages:,}", markup.size_text(size)) for name, _, pages, size in self._tiers]
         hottest = "<div>found most often:</div>" + markup.listed(map(repr, self.hottest)) if self.hottest else ""
         shown = markup.card(
             "rekindle prefix cache",
-            f"{counted(self.nodes, 'page')} of {self.page_size} tokens",
+            self._size,
             markup.table(rows, ("tier", "pages", "size")),
             hottest,
             markup.facts({"its tree": "session.cache.draw()"}) if self.runs else "",
@@ -112,8 +109,8 @@ def view(tree: PrefixTree, page_bytes: int, text_of: Callable[[Sequence[int]], s
     """Describe a tree.
 
     Args:
-        page_bytes: of one page over all layers.
-        text_of: tokens to text.
+        page_bytes: the bytes of one page over all layers.
+        text_of: turns tokens into text.
     """
     runs, more_beginnings = hottest_runs(tree, text_of)
     return CacheView(
@@ -125,31 +122,10 @@ def view(tree: PrefixTree, page_bytes: int, text_of: Callable[[Sequence[int]], s
         device_bytes=tree.device_pages * page_bytes,
         host_bytes=tree.host_pages * page_bytes,
         disk_bytes=tree.disk_pages * page_bytes,
-        hottest=tuple(_described(tree, end, text_of) for end in _hottest_ends(tree)),
+        hottest=tuple(_described(tree, end, text_of) for end in hottest_ends(tree)),
         runs=runs,
         more_beginnings=more_beginnings,
     )
-
-
-def _hottest_ends(tree: PrefixTree) -> list[Node]:
-    """The ends of the `SHOWN` hottest paths, of equal ones the last used.
-
-    No node was found more often than the first of its path, nor used later than its parent: looking at the hottest
-    first, the last used first, finds the ends in order without a walk over the others.
-    """
-    order = count()  # two nodes are never compared
-    waiting = [
-        (-node.hits, -node.last_used, next(order), node) for root in tree.roots for node in root.children.values()
-    ]
-    heapq.heapify(waiting)
-    ends: list[Node] = []
-    while waiting and len(ends) < SHOWN:
-        hits, _, _, node = heapq.heappop(waiting)
-        if not node.children:
-            ends.append(node)
-        for child in node.children.values():
-            heapq.heappush(waiting, (hits, -child.last_used, next(order), child))
-    return ends
 
 
 def _described(tree: PrefixTree, end: Node, text_of: Callable[[Sequence[int]], str]) -> CachedPath:

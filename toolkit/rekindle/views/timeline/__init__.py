@@ -1,1 +1,1 @@
-"""What became of each request, tick by tick, and its pictures."""
+"""The course of each request, tick by tick, and its pictures."""

@@ -1,34 +1,38 @@
 """A trace as a file for ui.perfetto.dev, in the trace event format of Chrome.
 
-Of that format it uses complete events ("X"), instants ("i"), counters ("C") and the names and order of tracks ("M").
-The slices of one track never overlap, which the format forbids unless they nest. Times are whole microseconds, so that
-a reader that rounds cannot make them overlap.
+The file has complete events ("X"), instants ("i"), counters ("C"), and metadata ("M") that names and orders tracks.
+The format forbids that slices of one track overlap unless they nest; here they never overlap. Times are whole
+microseconds, so that a reader that rounds cannot make them overlap.
 """
 
 import json
+import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import accumulate, count, groupby, pairwise
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from rekindle.markup import counted
 from rekindle.views.records import Seen
-from rekindle.views.timeline.timeline import Course, Timeline
-from rekindle.views.timeline.words import named, summary
+from rekindle.views.timeline.courses import Cell, Course, Timeline
+from rekindle.views.timeline.words import SUMMARY_HEAD, named, summary
 
 Event = dict[str, object]
 
 ACTORS, DEVICE, REQUESTS = 1, 2, 3
 """The "processes" that tracks are grouped by."""
 FIRST_TRACK = 10
-"""A track whose number is that of its process would pass for its main thread, and number 0 for an idle one."""
+"""The number of the first track. A track with the number of its process would be taken for the main thread of that, and
+number 0 for an idle thread."""
 
 
 Doing = Literal["queued", "prefill", "decode", "preempted"]
 
 
 class Phase(NamedTuple):
-    """Seconds since the trace began in which a request did one thing."""
+    """The time in which a request did one thing, in seconds since the trace began."""
 
     doing: Doing
     began: float
@@ -36,25 +40,25 @@ class Phase(NamedTuple):
 
 
 def as_json(records: Sequence[Seen], now: float, dropped: int) -> bytes:
-    """The whole file.
+    """Return the whole file.
 
     Args:
         now: seconds since the trace began.
-        dropped: messages that are not among the records any more.
+        dropped: how many messages are no longer among the records.
     """
-    timeline = Timeline(records)
+    timeline, tracks = Timeline(records), count(FIRST_TRACK)
     groups = {ACTORS: "actors", DEVICE: "device", REQUESTS: "requests"}
-    events = [_named("process", pid, None, name) for pid, name in groups.items()]
-    events += [_ordered("process", pid, None, pid) for pid in groups]
-    tracks = iter(range(FIRST_TRACK, FIRST_TRACK + len(records) + len(timeline.courses) + 1))
+    events = [event for pid, name in groups.items() for event in _group(pid, name)]
     events += [*_actors(records, tracks), *_ticks(timeline, next(tracks)), *_counters(timeline)]
     events += _requests(timeline, now, tracks)
     whole = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"by": "rekindle", "dropped": dropped}}
-    return json.dumps(_whole_characters(whole), allow_nan=False, separators=(",", ":")).encode()
+    # A reader may refuse halves of characters, even where JSON spells them: they are spelled as text.
+    text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return re.sub("[\ud800-\udfff]", lambda half: f"\\\\u{ord(half[0]):x}", text).encode()
 
 
 def _actors(records: Sequence[Seen], tracks: Iterator[int]) -> Iterator[Event]:
-    """A track for each actor, and on it a slice for each message that it took."""
+    """Yield a track for each actor, and on it a slice for each message that the actor took."""
     by_actor = {actor: next(tracks) for actor in dict.fromkeys(record.actor for record in records)}
     for actor, track in by_actor.items():
         yield from _track(ACTORS, track, actor)
@@ -66,7 +70,7 @@ def _actors(records: Sequence[Seen], tracks: Iterator[int]) -> Iterator[Event]:
 
 
 def _ticks(timeline: Timeline, track: int) -> Iterator[Event]:
-    """A slice for each tick, from when the device could begin with it until its tokens were read."""
+    """Yield a slice for each tick, from when the device could begin with it until its tokens were read."""
     yield from _track(DEVICE, track, "ticks")
     for tick in timeline.ticks.values():
         if tick.began is None or tick.ended is None:
@@ -81,33 +85,30 @@ def _ticks(timeline: Timeline, track: int) -> Iterator[Event]:
 
 
 def _counters(timeline: Timeline) -> Iterator[Event]:
-    """How many requests ran and waited in each tick, of those that the trace knows."""
+    """Yield how many requests ran and waited in each tick, among those that the trace knows."""
     numbers = list(timeline.ticks)
-    # By how much a count is more than in the tick before: a request that waits for long costs no more than another.
-    more = {name: [0] * (len(numbers) + 1) for name in ("running", "waiting")}
+    # The change of each count from tick to tick, so that a request that waits for long costs no more than another.
+    changes = {name: [0] * (len(numbers) + 1) for name in ("running", "waiting")}
     for course in timeline.courses.values():
         for kind, first, after in course.stretches():
             if kind != "surplus":
-                changes = more["waiting" if kind in {"queued", "preempted"} else "running"]
-                changes[bisect_left(numbers, first)] += 1
-                changes[bisect_left(numbers, after)] -= 1
-    counts = {name: list(accumulate(changes)) for name, changes in more.items()}
+                changed = changes["waiting" if kind in {"queued", "preempted"} else "running"]
+                changed[bisect_left(numbers, first)] += 1
+                changed[bisect_left(numbers, after)] -= 1
+    counts = {name: list(accumulate(changed)) for name, changed in changes.items()}
     for place, tick in enumerate(timeline.ticks.values()):
         yield from (_counter(name, tick.planned, each[place]) for name, each in counts.items())
     if timeline.ticks and timeline.courses and all(course.how for course in timeline.courses.values()):
         last = max(course.at["ended"] for course in timeline.courses.values())
-        yield from (_counter(name, last, 0) for name in ("running", "waiting"))
+        yield from (_counter(name, last, 0) for name in counts)
 
 
 def _requests(timeline: Timeline, now: float, tracks: Iterator[int]) -> Iterator[Event]:
-    """A track for each request: queued, prefill, decode, and preempted where it lost its pages.
-
-    One that was turned away has but an instant there, that of its end.
-    """
+    """Yield a track for each request, and on it its phases; if it was rejected at once, the instant of its end."""
     for course in sorted(timeline.courses.values(), key=lambda course: course.request):
         track = next(tracks)
         yield from _track(REQUESTS, track, named(course))
-        args: Event = {"prompt + new tokens, end": summary(course)}
+        args: Event = {SUMMARY_HEAD: summary(course)}
         spans = list(phases(course, timeline, now))
         for phase in spans:
             yield _slice(REQUESTS, track, phase.doing, phase.began, phase.ended, args)
@@ -116,46 +117,34 @@ def _requests(timeline: Timeline, now: float, tracks: Iterator[int]) -> Iterator
 
 
 def phases(course: Course, timeline: Timeline, now: float) -> Iterator[Phase]:
-    """What it did, from when it was seen first to its end, or until `now`; they follow each other without a gap."""
+    """Yield what a request did, from when it was first seen to its end, or until `now`. There are no gaps."""
     end = course.at.get("ended", now)
-    changes = list(_changes(course, timeline))
-    if not changes:
-        return
-    cursor = changes[0][1]
-    for (doing, _), after in zip(changes, [*(at for _, at in changes[1:]), end], strict=True):
-        until = min(max(cursor, after), end)
-        if until > cursor:
-            yield Phase(doing, cursor, until)
-            cursor = until
+    changes = [next(same) for _, same in groupby(_changes(course, timeline), key=itemgetter(0))]
+    times = accumulate([*(min(at, end) for _, at in changes), end], max)
+    for (doing, _), (began, ended) in zip(changes, pairwise(times), strict=True):
+        if began < ended:
+            yield Phase(doing, began, ended)
 
 
 def _changes(course: Course, timeline: Timeline) -> Iterator[tuple[Doing, float]]:
-    """What it did, and from when on."""
+    """Yield what a request did, and since when."""
     if course.joined is not None:
         yield "queued", course.at.get("joined", 0.0)
-    doing: Doing = "queued"
-    lost = list(course.lost)
-    for number, cell in course.cells.items():
+    losses: list[tuple[int, Cell | None]] = [(tick, None) for tick in course.lost]
+    for number, cell in merge(losses, course.cells.items(), key=itemgetter(0)):  # a loss comes before its tick's cell
         tick = timeline.ticks[number]
-        while lost and lost[0] <= number:
-            yield "preempted", timeline.ticks[lost.pop(0)].planned
-            doing = "preempted"
-        wanted: Doing = "prefill" if cell.prefill else "decode"
-        if wanted != doing:
-            yield wanted, tick.planned
-            doing = wanted
+        if cell is None:
+            yield "preempted", tick.planned
+            continue
+        yield "prefill" if cell.prefill else "decode", tick.planned
         if cell.prefill and cell.samples and tick.ended is not None:
             yield "decode", tick.ended
-            doing = "decode"
-    for number in lost:
-        yield "preempted", timeline.ticks[number].planned
 
 
 # Events
 
 
 def _slice(pid: int, tid: int, name: str, began: float, ended: float, args: Event) -> Event:
-    # What was under way when the trace began is shown from there on.
     start, end = _micro(began), _micro(ended)
     return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": start, "dur": end - start, "args": args}
 
@@ -168,33 +157,20 @@ def _counter(name: str, at: float, count: int) -> Event:
     return {"ph": "C", "name": name, "pid": DEVICE, "ts": _micro(at), "args": {"requests": count}}
 
 
-def _track(pid: int, tid: int, name: str) -> tuple[Event, Event]:
-    return _named("thread", pid, tid, name), _ordered("thread", pid, tid, tid)
+def _group(pid: int, name: str) -> Iterator[Event]:
+    return _metadata("process", {"pid": pid}, name, pid)
 
 
-def _named(what: str, pid: int, tid: int | None, name: str) -> Event:
-    return _metadata(f"{what}_name", pid, tid, {"name": name})
+def _track(pid: int, tid: int, name: str) -> Iterator[Event]:
+    return _metadata("thread", {"pid": pid, "tid": tid}, name, tid)
 
 
-def _ordered(what: str, pid: int, tid: int | None, place: int) -> Event:
-    return _metadata(f"{what}_sort_index", pid, tid, {"sort_index": place})
-
-
-def _metadata(name: str, pid: int, tid: int | None, args: Event) -> Event:
-    return {"ph": "M", "name": name, "pid": pid, "args": args} | ({} if tid is None else {"tid": tid})
+def _metadata(what: str, ids: Event, name: str, place: int) -> Iterator[Event]:
+    """Name a group or a track, and place it among the others."""
+    for about, value in (("name", name), ("sort_index", place)):
+        yield {"ph": "M", "name": f"{what}_{about}", "args": {about: value}} | ids
 
 
 def _micro(seconds: float) -> int:
+    """Return whole microseconds since the trace began; 0 for what was under way then."""
     return max(0, int(seconds * 1e6))
-
-
-def _whole_characters(thing: object) -> object:
-    """The same without halves of characters, which JSON could spell and a reader might refuse."""
-    match thing:
-        case str():
-            return thing.encode("utf-8", "backslashreplace").decode()
-        case Mapping():
-            return {_whole_characters(name): _whole_characters(value) for name, value in thing.items()}
-        case list():
-            return [_whole_characters(value) for value in thing]
-    return thing

@@ -1,29 +1,34 @@
-"""The part of a timeline that fits a picture, and what its rows are made of."""
+"""The part of a timeline that fits a picture, and the spans that its rows are made of."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from math import ceil
+from typing import TypeVar
 
 from rekindle.markup import counted
-from rekindle.views.timeline.timeline import Course, Kind, Tick, Timeline
+from rekindle.views.timeline.courses import Course, Kind, Tick, Timeline
 
-MOST_ROWS = 40
-"""Requests that are drawn."""
-MOST_COLUMNS = 120
-"""Columns that are drawn; where there are more ticks, several share one."""
+T = TypeVar("T")
+
+MAX_ROWS = 40
+"""The most requests that are drawn."""
+MAX_COLUMNS = 120
+"""The most columns that are drawn; if there are more ticks, several share a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Ticks side by side in which a request did the same.
+    """Neighbouring ticks in which a request did the same thing.
 
     Attributes:
-        at: ticks that are drawn left of it.
-        ticks: how many it is.
-        first, last: the numbers of its first and its last; where ticks share a column, others may be between.
+        kind: what the request did.
+        at: how many drawn ticks are left of it.
+        ticks: how many ticks it is wide.
+        first, last: the smallest and the largest number of its ticks. Ticks of other spans may lie between them if
+            ticks share a column.
         start: the position of the first token that was computed, if known.
-        tokens: how many were computed.
+        tokens: how many tokens were computed.
     """
 
     kind: Kind
@@ -37,12 +42,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is drawn.
+    """The requests and ticks that are drawn.
 
     Attributes:
-        courses: a row for each.
-        ticks: those of the columns, in order.
-        share: how many of them share a column.
+        timeline: the timeline that they are part of.
+        courses: the requests, one for each row.
+        ticks: the numbers of the ticks, in order.
+        share: how many ticks share a column.
         hidden: what is not drawn, in words.
     """
 
@@ -53,55 +59,62 @@ class View:
     hidden: Sequence[str]
 
     @property
-    def columns(self) -> list[list[Tick]]:
+    def columns(self) -> list[Sequence[Tick]]:
         """The ticks of each column."""
-        ticks = [self.timeline.ticks[tick] for tick in self.ticks]
-        return [ticks[at : at + self.share] for at in range(0, len(ticks), self.share)]
+        return list(self._by_column([self.timeline.ticks[tick] for tick in self.ticks]))
+
+    def column_kinds(self, course: Course) -> Iterator[Sequence[Kind | None]]:
+        """Yield for each column what a request did in its ticks."""
+        return self._by_column(course.kinds(self.ticks))
 
     def spans(self, course: Course) -> Iterator[Span]:
-        """The row of a request, from left to right. What shares a column is sorted by kind in it."""
-        parts = self._sorted(course) if self.share > 1 else self._each(course)
-        for (kind, _), group in groupby(parts, key=lambda part: (part[0], part[1])):
-            spots = [part[2:] for part in group]
-            numbers = [number for _, number in spots]
+        """Yield the row of a request from left to right. Ticks that share a column are sorted by kind in it."""
+        row = list(zip(course.kinds(self.ticks), self.ticks, strict=True))
+        at, parts = 0, chain.from_iterable(map(_by_kind, self._by_column(row)))
+        for (kind, _), same in groupby(parts, key=self._alike):
+            numbers = [number for _, number in same]
             if kind is not None:
                 cells = [course.cells[number] for number in numbers if number in course.cells]
                 start = cells[0].start if cells else None
                 tokens = sum(cell.tokens for cell in cells)
-                yield Span(kind, spots[0][0], len(spots), min(numbers), max(numbers), start, tokens)
+                yield Span(kind, at, len(numbers), min(numbers), max(numbers), start, tokens)
+            at += len(numbers)
 
-    def column_kinds(self, course: Course) -> Iterator[list[Kind | None]]:
-        """What a request did in the ticks of each column."""
-        kinds = list(course.kinds(self.ticks))
-        return (kinds[at : at + self.share] for at in range(0, len(kinds), self.share))
+    def _alike(self, part: tuple[Kind | None, int]) -> tuple[Kind | None, int]:
+        """Return what neighbours in one span have in common. Each chunk is a span of its own if it has a column."""
+        kind, number = part
+        return kind, number if kind == "prefill" and self.share == 1 else 0
 
-    def _each(self, course: Course) -> Iterator[tuple[Kind | None, int, int, int]]:
-        """(kind, what else parts it from its neighbour, its place, its tick); each chunk is a span of its own."""
-        for at, (tick, kind) in enumerate(zip(self.ticks, course.kinds(self.ticks), strict=True)):
-            yield kind, tick if kind == "prefill" else 0, at, tick
+    def _by_column(self, of_ticks: Sequence[T]) -> Iterator[Sequence[T]]:
+        return (of_ticks[at : at + self.share] for at in range(0, len(of_ticks), self.share))
 
-    def _sorted(self, course: Course) -> Iterator[tuple[Kind | None, int, int, int]]:
-        at = 0
-        for kinds in self.column_kinds(course):
-            places = sorted(range(len(kinds)), key=lambda place: (kinds.index(kinds[place]), place))
-            for place in places:
-                yield kinds[place], 0, at, self.ticks[at // self.share * self.share + place]
-                at += 1
+
+def _by_kind(column: Sequence[tuple[Kind | None, int]]) -> list[tuple[Kind | None, int]]:
+    """Sort the ticks of a column so that those of a kind are together, in the order in which the kinds came."""
+    order = [kind for kind, _ in column]
+    return sorted(column, key=lambda part: order.index(part[0]))
 
 
 def view(timeline: Timeline, requests: Collection[int] | None, ticks: range | None) -> View:
-    """What fits.
+    """Choose what is drawn of a timeline, so that it fits.
 
     Args:
-        requests: the ids of those to draw; None for all.
-        ticks: the numbers of those to draw; None for all, or where not all requests are drawn, all that those are in.
+        requests: the ids of the requests to draw; None for all.
+        ticks: the numbers of the ticks to draw. None stands for all, or if not all requests are drawn, for those in
+            which the drawn requests were there.
     """
     wanted = [course for name, course in sorted(timeline.courses.items()) if requests is None or name in requests]
-    courses = wanted[:MOST_ROWS]
+    courses = wanted[:MAX_ROWS]
     numbers = [tick for tick in timeline.ticks if ticks is None or tick in ticks]
     if ticks is None and len(courses) < len(timeline.courses):
         there = {at for course in courses for at, kind in enumerate(course.kinds(numbers)) if kind is not None}
         numbers = numbers[min(there) : max(there) + 1] if there else []
     left_out = {"request": len(timeline.courses) - len(courses), "tick": len(timeline.ticks) - len(numbers)}
     hidden = [f"{counted(count, what)} not drawn" for what, count in left_out.items() if count]
-    return View(timeline, courses, numbers, max(1, ceil(len(numbers) / MOST_COLUMNS)), hidden)
+    return View(timeline, courses, numbers, max(1, ceil(len(numbers) / MAX_COLUMNS)), hidden)
+
+
+def mean_seconds(ticks: Sequence[Tick]) -> float | None:
+    """Return how long these ticks took on average, of those whose time is known; None if none is."""
+    known = [tick.seconds for tick in ticks if tick.seconds is not None]
+    return sum(known) / len(known) if known else None

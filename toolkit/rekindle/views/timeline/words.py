@@ -1,10 +1,10 @@
-"""What a timeline says in words, for people who have not seen one before."""
+"""The words of a timeline, for people who have not seen one before."""
 
 from collections.abc import Sequence
 
 from rekindle.markup import counted, seconds
-from rekindle.views.timeline.timeline import Course, Kind, Tick, Timeline
-from rekindle.views.timeline.view import Span, View
+from rekindle.views.timeline.courses import Course, Kind, Tick, Timeline
+from rekindle.views.timeline.view import Span, View, mean_seconds
 
 LETTERS: dict[Kind, str] = {
     "prefill": "P",
@@ -14,7 +14,7 @@ LETTERS: dict[Kind, str] = {
     "idle": "-",
     "queued": ".",
 }
-"""Where several ticks share a letter, it is the first of these that one of them has."""
+"""The letter of each kind. If several ticks share one, it is the first of these that one of them has."""
 MEANT: dict[Kind, str] = {
     "prefill": "prefill: known tokens",
     "decode": "decode: one more token",
@@ -23,28 +23,30 @@ MEANT: dict[Kind, str] = {
     "idle": "runs, not in this tick",
     "preempted": "preempted, waits again",
 }
+SUMMARY_HEAD = "prompt + new tokens, end"
+"""The heading of the column of summaries."""
 
 
 def headline(view: View) -> str:
-    """What is drawn."""
+    """Return how many requests and ticks are drawn, and how long those took."""
     ticks = [view.timeline.ticks[tick] for tick in view.ticks]
     ends = [tick.ended for tick in ticks if tick.ended is not None]
     took = f" in {seconds(ends[-1] - ticks[0].planned)}" if ends else ""
     return f"{counted(len(view.courses), 'request')} over {counted(len(ticks), 'tick')}{took}"
 
 
-def scale(view: View) -> str:
-    """How wide a column is."""
-    return f"a column is {view.share} ticks" if view.share > 1 else "a column is a tick"
+def title(view: View) -> str:
+    """Return the headline and how many ticks a column is."""
+    return f"{headline(view)}; a column is {f'{view.share} ticks' if view.share > 1 else 'a tick'}"
 
 
 def named(course: Course) -> str:
-    """What a row is called."""
+    """Return the name of a row."""
     return f"{'prefix' if course.hold else 'request'} {course.request}"
 
 
 def summary(course: Course) -> str:
-    """What is said right of a row."""
+    """Return the prompt and new tokens of a request and how it ended, as they stand right of its row."""
     how = course.how or "goes on"
     if course.how == "rejected" and not course.cells:
         return how
@@ -55,7 +57,7 @@ def summary(course: Course) -> str:
 
 
 def facts(course: Course, timeline: Timeline) -> str:
-    """All that is known of a request, on lines."""
+    """Return all that is known of a request, on several lines."""
     why = f": {course.why}" if course.why else ""
     lines = [f"{named(course)}, {course.how or 'goes on'}{why}"]
     if course.prompt is not None:
@@ -79,7 +81,7 @@ def facts(course: Course, timeline: Timeline) -> str:
 
 
 def span_facts(course: Course, span: Span) -> str:
-    """What a part of a row is."""
+    """Return what a span of a row is."""
     if span.first == span.last:
         where = f"tick {span.first}"
     else:
@@ -94,23 +96,21 @@ def span_facts(course: Course, span: Span) -> str:
 
 
 def tick_facts(ticks: Sequence[Tick]) -> str:
-    """What the ticks of a column did."""
+    """Return what the ticks of a column did."""
     first, last = ticks[0].number, ticks[-1].number
     parts = [f"tick {first}" if first == last else f"ticks {first} to {last}"]
-    took = [tick.seconds for tick in ticks if tick.seconds is not None]
-    if took:
-        parts.append(f"{seconds(sum(took) / len(took))}{'' if first == last else ' each'}")
-    counts = {
-        "token of prefill": sum(part.tokens for tick in ticks for part in tick.chunks),
-        "token of decode": sum(len(tick.rows) for tick in ticks),
-        "page copied in": sum(tick.onloaded for tick in ticks),
-    }
-    for what, count in counts.items():
-        noun, rest = what.split(" ", 1)
-        parts += [f"{counted(count, noun)} {rest}"] if count else []
+    took = mean_seconds(ticks)
+    if took is not None:
+        parts.append(f"{seconds(took)}{'' if first == last else ' each'}")
+    counts = (
+        ("token of prefill", "tokens of prefill", sum(part.tokens for tick in ticks for part in tick.chunks)),
+        ("token of decode", "tokens of decode", sum(len(tick.rows) for tick in ticks)),
+        ("page copied in", "pages copied in", sum(tick.onloaded for tick in ticks)),
+    )
+    parts += [counted(count, one, several) for one, several, count in counts if count]
     return ", ".join(parts)
 
 
 def _again(course: Course, tick: int) -> bool:
-    """Whether what this tick computed of it follows a loss of its pages."""
+    """Return whether a request had lost its pages before this tick computed something for it."""
     return bool(course.lost) and course.lost[0] <= tick

@@ -1,6 +1,5 @@
-"""Every message is a few words on one line, whatever it carries."""
+"""Every message says itself in a few words on one line, whatever it carries, and whose it is."""
 
-import typing
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +8,8 @@ import numpy as np
 import pytest
 
 from rekindle import messages
+from rekindle.engine.engine import TO_CALLER
 from rekindle.engine.handled import Handled
-from rekindle.engine.message_words import in_words
 from rekindle.errors import InvalidRequest
 from rekindle.messages import (
     Admit,
@@ -55,7 +54,7 @@ from rekindle.messages import (
 from rekindle.page import NewPage
 from rekindle.request import Request, SamplingParams
 from rekindle.results import CachedTokens, TokenLogprob
-from rekindle.testing import fake_session
+from rekindle.testing import fake_assembly, fake_limits, fake_session
 
 LONGEST = 2000
 """Characters; what has lines in it would have more of them for the same words."""
@@ -111,13 +110,16 @@ HUGE: list[Message] = [
 ]
 
 
-def test_every_kind_of_message_is_among_these() -> None:
-    assert {*map(type, HUGE)} == {*typing.get_args(messages.Message)}
+def test_every_kind_of_message_is_among_these_and_somebody_takes_it() -> None:
+    kinds = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, Message)}
+    public = {kind for kind in kinds - {Message} if not kind.__name__.startswith("_")}
+    assert {*map(type, HUGE)} == public
+    assert {*fake_assembly(fake_limits()).actors.by_message(), *TO_CALLER} == public
 
 
 @pytest.mark.parametrize("message", HUGE, ids=lambda message: type(message).__name__)
 def test_whatever_a_message_carries_its_words_are_one_line_without_an_array(message: Message) -> None:
-    words = in_words(message)
+    words = str(message)
     assert words.startswith(type(message).__name__)
     assert words.isprintable(), "nothing in it moves a cursor or ends a line"
     assert words.splitlines() == [words]
@@ -139,8 +141,39 @@ def test_whatever_a_message_carries_its_words_are_one_line_without_an_array(mess
 def test_what_was_handled_is_a_line_and_one_more_for_each_answer() -> None:
     for message in HUGE:
         lines = repr(Handled("scheduler", message, tuple(HUGE), 0.0, 1.0)).splitlines()
-        assert lines[0] == f"scheduler took {in_words(message)}"
-        assert lines[1:] == [f"  said {in_words(said)}" for said in HUGE]
+        assert lines[0] == f"scheduler took {message}"
+        assert lines[1:] == [f"  said {said}" for said in HUGE]
+
+
+@pytest.mark.parametrize("message", HUGE, ids=lambda message: type(message).__name__)
+def test_a_message_is_about_the_requests_whose_ids_it_carries(message: Message) -> None:
+    match message:
+        case Plan():
+            assert message.requests == (*MANY, *range(40), *range(40))
+        case Dispatched():
+            assert message.requests == (7,) * 40
+        case Settled():
+            assert message.requests == tuple(range(40))
+        case _ if any(hasattr(message, name) for name in ("request", "request_id")):
+            assert message.requests == (7,)
+        case _:
+            assert message.requests == ()
+
+
+def test_nothing_is_put_into_words_while_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[Plan] = []
+
+    def words(plan: Plan) -> str:
+        said.append(plan)
+        return ""
+
+    monkeypatch.setattr(Plan, "__str__", words)
+    with fake_session() as session:
+        session.generate_sync(token_ids=[[1, 2], [3]], max_tokens=4)
+        assert not said
+        with session.trace():
+            session.generate_sync(token_ids=[1, 2], max_tokens=4)
+        assert said
 
 
 @pytest.mark.parametrize(
@@ -178,19 +211,15 @@ def test_what_was_handled_is_a_line_and_one_more_for_each_answer() -> None:
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )  # fmt: skip
 def test_the_words_say_what_matters(message: Message, words: str) -> None:
-    assert in_words(message) == words
+    assert str(message) == words
 
 
 def test_a_list_that_is_cut_says_so() -> None:
-    assert (
-        in_words(Offload(1, tuple(range(10)), ())) == "Offload: pages [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] to the host tier"
-    )
-    assert (
-        in_words(Offload(1, tuple(range(11)), ()))
-        == "Offload: pages [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …] to the host tier"
-    )
+    ten = "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
+    assert str(Offload(1, tuple(range(10)), ())) == f"Offload: pages [{ten}] to the host tier"
+    assert str(Offload(1, tuple(range(11)), ())) == f"Offload: pages [{ten}, …] to the host tier"
     rows = tuple(Row(at, at, at) for at in range(11))
-    assert in_words(Plan(1, (), rows)) == "Plan: tick 1; decode 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …"
+    assert str(Plan(1, (), rows)) == f"Plan: tick 1; decode {ten}, …"
 
 
 def test_what_waits_in_a_session_is_a_line_for_each_message() -> None:

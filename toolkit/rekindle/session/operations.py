@@ -1,4 +1,4 @@
-"""What a session does beside generating, as operations that wait: other weights, saving, pausing, closing."""
+"""Operations on a whole session: to replace weights, save the cache, wait for programs, pause, step and close."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,21 +14,22 @@ from rekindle.engine.conductor import Command
 from rekindle.engine.handled import Handled
 from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest, SessionError, StorageError
-from rekindle.messages import CacheSaved, CacheSaving, KeepWeights
+from rekindle.messages import CacheSaved, CacheSaving, KeepWeights, NewWeights, SaveCache
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.session.callers import Callers
 
 CLOSE_SECONDS = 3.0
-"""How long a session that is closed goes on writing what is cached to disk."""
+"""How long a session that is being closed goes on writing cached pages to disk."""
 InFlight = Literal["finish", "fail"]
+"""What `update_weights` does with the requests that run."""
 
 
-class Upkeep:
-    """The operations of one session.
+class Operations:
+    """The operations of one session. Each can be awaited or blocked for; see `rekindle.concurrency.waits`.
 
     Args:
-        engine, assembly, callers: what serves it.
+        engine, assembly, callers: what serves the session.
     """
 
     def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers):
@@ -43,11 +44,12 @@ class Upkeep:
         (outcome,) = loading.items
         if isinstance(outcome, BaseException):
             raise outcome
-        ticket, used = self._callers.new_weights(outcome, self._engine.post, fail=in_flight == "fail")
+        fail = in_flight == "fail"
+        ticket, used = self._callers.ask(lambda ticket: NewWeights(ticket, outcome, fail), self._engine.post)
         try:
             yield Wait(used)
         except BaseException:
-            with suppress(SessionError):  # the engine has ended, and what was raised here is to come out
+            with suppress(SessionError):  # if the engine has ended too, it is the first error that comes out
                 self._engine.post(KeepWeights(ticket))
             raise
         if self._engine.error is not None:
@@ -57,11 +59,12 @@ class Upkeep:
         """See `Session.save`."""
         if not self._assembly.limits.snapshots:
             raise StorageError(
-                'this session writes no prefixes to disk: that takes restore="auto" or "require", prefix_cache=True, '
-                "disk_cache_bytes above 0, and host_cache_bytes of a page or more, which is "
+                'this session writes no prefixes to disk; open one with restore="auto" or "require", '
+                "prefix_cache=True, disk_cache_bytes above 0, and host_cache_bytes of at least one page, which is "
                 f"{self._assembly.limits.page_bytes:,} bytes here"
             )
-        saving, seen = self._callers.save_cache(self._engine.post), 0
+        _, saving = self._callers.ask(SaveCache, self._engine.post)
+        seen = 0
         with ProgressBars(progress) as bars:
             while not saving.closed or seen < len(saving.items):
                 yield Wait(saving, seen)
@@ -75,13 +78,13 @@ class Upkeep:
     def _pages_saved(self, saving: Feed[CacheSaving | CacheSaved]) -> int:
         answer = saving.items[-1] if saving.items else None
         if not isinstance(answer, CacheSaved):
-            assert self._engine.error is not None, "unanswered by an engine that serves"
+            assert self._engine.error is not None, "an engine that serves answers"
             raise self._engine.error.with_traceback(None)
         if not answer.complete:
-            why = "see the warnings for the reason; without one, raise host_cache_bytes; after update_weights none are"
-            if ending():  # of which nobody is warned
-                why = "the process is ending; save before its main thread is done"
-            raise StorageError(f"{answer.pages} pages were written, and others could not be: {why}")
+            advice = "a warning says why; without one, raise host_cache_bytes. After update_weights no page is written"
+            if ending():  # about which there is no warning
+                advice = "the process is ending; save before its main thread is done"
+            raise StorageError(f"{answer.pages} pages were written, and others could not be: {advice}")
         return answer.pages
 
     def precompiled(self, progress: bool) -> Waits[None]:
@@ -91,12 +94,16 @@ class Upkeep:
         raise_first(self._assembly.preparing)
 
     def command(self, command: Command) -> Waits[Handled | None]:
-        """Have the conductor do something; what an actor handled, if that was asked for and there was anything."""
+        """Have the conductor do something.
+
+        Returns:
+            What an actor handled, if the command was a step and a message waited.
+        """
         self._engine.command(command)
         try:
             yield Wait(command.answer)
         except BaseException:
-            command.answer.close()  # nobody is there to be told: a step that has not begun is not taken
+            command.answer.close()  # nobody waits for the answer any more, so a step that has not begun is not taken
             raise
         if command.answer.items:
             return command.answer.items[0]
@@ -109,15 +116,15 @@ class Upkeep:
         try:
             if self._engine.error is None and self._assembly.limits.snapshots and not self._engine.paused:
                 with suppress(SessionError):
-                    yield Wait(self._callers.save_cache(self._engine.post), timeout=CLOSE_SECONDS)
-        finally:  # also where the wait is left: a cancelled scope would not let it begin
+                    yield Wait(self._callers.ask(SaveCache, self._engine.post)[1], timeout=CLOSE_SECONDS)
+        finally:  # also where a cancelled scope does not let the wait begin
             self._engine.stop()
         if not self._engine.elsewhere:
             yield Wait(self._engine.stopped)
 
 
 def _in_a_thread(load: Callable[[], list[Any]]) -> Feed[list[Any] | BaseException]:
-    """Read weights in a thread of their own: a feed can be left at once, and what was read is then let go."""
+    """Read weights in a thread of their own, so that the wait for them can be left at once."""
     loading: Feed[list[Any] | BaseException] = Feed()
 
     def put() -> None:

@@ -1,4 +1,4 @@
-"""What became of each request, tick by tick, as a trace tells it."""
+"""Courses: what a trace tells of each request, tick by tick."""
 
 import sys
 from bisect import bisect_left, bisect_right
@@ -11,17 +11,17 @@ from rekindle.views.records import Begun, Cut, Fact, Given, Joined, Over, Part, 
 Kind = Literal["queued", "prefill", "decode", "idle", "preempted", "surplus"]
 """What a request did in a tick.
 
-queued: it waited for its first. prefill: known tokens of it were computed. decode: it got one more token. idle: it had
-its pages, and nothing of it was computed. preempted: it had lost its pages, and waited again. surplus: a token was
-computed and dropped, because the end of the request was not known yet when the tick was planned.
+queued: it waited for its first tick. prefill: a chunk of its known tokens was computed. decode: it got one more token.
+idle: it had its pages, but nothing of it was computed. preempted: it had lost its pages and waited again. surplus: a
+token was computed and dropped, because the end of the request was not yet known when the tick was planned.
 """
 
 NEVER = sys.maxsize
-"""A tick that does not come."""
+"""A tick number that is never reached."""
 
 
 class Stretch(NamedTuple):
-    """Ticks in which a request did the same: from the first one to the last one before `after`."""
+    """A range of ticks in which a request did the same thing: from `first` up to, but not including, `after`."""
 
     kind: Kind
     first: int
@@ -30,30 +30,35 @@ class Stretch(NamedTuple):
 
 @dataclass(slots=True)
 class Cell:
-    """What one tick computed for one request.
+    """The tokens that one tick computed for one request.
 
     Attributes:
-        start: the position of its first token; None of a decode row.
-        tokens: how many.
-        prefill: whether they are a chunk; else they are the one of a decode row.
-        samples: whether a new token comes of it.
-        given: whether the request got that token.
+        start: the position of the first token; None for a decode row.
+        tokens: how many tokens were computed.
+        samples: whether a new token was sampled.
+        given: whether the request got the new token.
     """
 
     start: int | None
     tokens: int
-    prefill: bool
     samples: bool
     given: bool = False
+
+    @property
+    def prefill(self) -> bool:
+        """Whether its tokens are a chunk; otherwise they are the one token of a decode row."""
+        return self.start is not None
 
 
 @dataclass(slots=True)
 class Tick:
-    """One plan, and when what came of it, in seconds since the trace began.
+    """One plan, and its times in seconds since the trace began.
 
     Attributes:
-        planned: when it was made.
-        began, ended: when the device began with it, at the earliest, and when its tokens were read; None if not seen.
+        rows: the requests that have a decode row.
+        onloaded: how many pages are copied to the device for it.
+        planned: when the plan was made.
+        began, ended: when the device could begin with it, and when its tokens were read; None if not seen.
     """
 
     number: int
@@ -66,22 +71,24 @@ class Tick:
 
     @property
     def seconds(self) -> float | None:
-        """How long the device took at most."""
+        """How long the device took at most, in seconds; None if that was not seen."""
         return None if self.began is None or self.ended is None else self.ended - self.began
 
 
 @dataclass(slots=True)
 class Course:
-    """One request.
+    """All that is known of one request.
 
     Attributes:
-        prompt, cached: tokens of its prompt, and those found in the prefix cache; None where that was not seen.
+        request: its id.
+        prompt, cached: tokens of its prompt, and how many of them were cached; None if that was not seen.
         hold: whether it is a prefix to be held.
         joined: the first tick that could have computed something for it; None if it began before the trace.
-        cells: what was computed, by tick.
-        lost: the ticks before which it lost its pages; after `last`, if its end was only known after that.
-        last: the last tick that it had a part in; None if it ended before any.
-        how, why: as in `Over`; empty while it has not ended.
+        cells: what was computed, by tick, in order.
+        lost: the ticks at whose planning it lost its pages, in order. They may come after `last`, because the end of a
+            request may be known late.
+        last: the last tick that it had a part in; -1 if it ended before any.
+        how, why: how and why it ended, as in `Over`; empty while it has not ended.
         at: seconds since the trace began when it "joined", when its first "token" was given, and when it "ended".
     """
 
@@ -92,38 +99,38 @@ class Course:
     joined: int | None = None
     cells: dict[int, Cell] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
-    last: int | None = None
+    last: int = -1
     how: str = ""
     why: str = ""
     at: dict[str, float] = field(default_factory=dict)
 
     @property
     def generated(self) -> int:
-        """Tokens that it was given."""
+        """The number of tokens that it was given."""
         return sum(cell.given for cell in self.cells.values())
 
     @property
     def latest(self) -> int:
-        """The last tick that computed something for it; -1 for none."""
+        """The last tick that computed something for it; -1 if none did."""
         return next(reversed(self.cells), -1)
 
     @property
     def known(self) -> bool:
-        """Whether more was seen of it than that it lost its pages."""
+        """Whether the trace saw more of it than a loss of its pages."""
         return self.joined is not None or bool(self.cells or self.how)
 
     @property
     def whole(self) -> bool:
-        """Whether it was seen from its beginning; one that is turned away at once joins nobody."""
+        """Whether it was seen from its beginning. A request that is rejected at once never joins the queue."""
         return self.joined is not None or (self.how == "rejected" and not self.cells)
 
     def there(self, tick: int) -> bool:
-        """Whether it waited or ran then, as far as was seen, and had not ended."""
+        """Return whether it waited or ran in a tick, as far as the trace knows."""
         first, after = self._there
         return first <= tick < after
 
     def kinds(self, ticks: Sequence[int]) -> Sequence[Kind | None]:
-        """What it did in each of these ticks, which are in order; None where it was not there."""
+        """Return what it did in each of these ticks, which are in order; None where it was not there."""
         kinds: list[Kind | None] = [None] * len(ticks)
         for kind, first, after in self.stretches():
             start, end = bisect_left(ticks, first), bisect_left(ticks, after)
@@ -131,30 +138,29 @@ class Course:
         return kinds
 
     def stretches(self) -> Iterator[Stretch]:
-        """What it did, in order. How many there are depends on what was computed of it, not on how long it waited."""
+        """Yield what it did, in order. However long it waits, that is one stretch."""
         there, gone = self._there
         latest = -1
         for tick, cell in self.cells.items():
             yield from self._waited(latest, there, min(gone, tick))
-            dropped = self.how and not cell.given
-            yield Stretch("prefill" if cell.prefill else "surplus" if dropped else "decode", tick, tick + 1)
+            new: Kind = "surplus" if self.how and not cell.given else "decode"
+            yield Stretch("prefill" if cell.prefill else new, tick, tick + 1)
             latest = tick
         yield from self._waited(latest, there, gone)
 
     @property
     def _there(self) -> tuple[int, int]:
-        """The tick from which on it was there, and the one from which on it was not."""
+        """The first tick in which it was there, and the first one in which it was gone."""
         seen = min(next(iter(self.lost), NEVER), next(iter(self.cells), NEVER))
-        last = -1 if self.last is None else self.last
-        return seen if self.joined is None else self.joined, last + 1 if self.how else NEVER
+        return seen if self.joined is None else self.joined, self.last + 1 if self.how else NEVER
 
     def _waited(self, latest: int, there: int, after: int) -> Iterator[Stretch]:
-        """What it did from its latest cell, or from when it was there, until after that."""
+        """Yield what it did after its latest cell, or since it was there, and before the tick `after`."""
         first = max(there, latest + 1)
         losses = bisect_right(self.lost, latest)
-        lost = max(first, self.lost[losses]) if losses < len(self.lost) else after
-        if first < min(lost, after):
-            yield Stretch("queued" if latest < 0 else "idle", first, min(lost, after))
+        lost = min(after, max(first, self.lost[losses])) if losses < len(self.lost) else after
+        if first < lost:
+            yield Stretch("queued" if latest < 0 else "idle", first, lost)
         if lost < after:
             yield Stretch("preempted", lost, after)
 
@@ -163,35 +169,37 @@ class Timeline:
     """The requests and ticks of a trace.
 
     Args:
-        records: what was seen, in order. They may begin in the middle of a run.
+        records: what the trace saw, in order. They may begin in the middle of a run.
 
     Attributes:
-        ticks: by number, in order.
-        courses: by request id, in the order in which they were seen first.
+        ticks: the ticks by number, in order.
+        courses: the requests by id, in the order in which they were first seen.
     """
 
     def __init__(self, records: Iterable[Seen]):
         self.ticks: dict[int, Tick] = {}
         self.courses: dict[int, Course] = {}
         self._open: dict[int, Course] = {}
-        self._read = 0.0
+        self._last_read = 0.0
         for record in records:
             before = self._newest
             for fact in record.facts:
-                self._take_in(fact, record, before)
-        # A loss may be told late: who is known by nothing else may have ended before the trace.
+                self._add(fact, record, before)
+        # A loss may be told late. A request of which nothing else is known may have ended before the trace.
         self.courses = {name: course for name, course in self.courses.items() if course.known}
 
     @property
-    def _newest(self) -> int | None:
-        return next(reversed(self.ticks), None)
+    def _newest(self) -> int:
+        """The number of the newest tick; -1 if there is none."""
+        return next(reversed(self.ticks), -1)
 
-    def _take_in(self, fact: Fact, record: Seen, before: int | None) -> None:
+    def _add(self, fact: Fact, record: Seen, before: int) -> None:
+        """Add a fact; `before` was the newest tick before its record."""
         match fact:
             case Joined():
                 course = self._course(fact.request)
                 course.prompt, course.hold = fact.prompt, fact.hold
-                course.joined = 0 if before is None else before + 1
+                course.joined = before + 1
                 course.at["joined"] = record.began
             case Begun():
                 course = self._course(fact.request)
@@ -204,14 +212,14 @@ class Timeline:
                 if fact.tick in self.ticks:
                     self.ticks[fact.tick].began = record.began
             case Read():
-                self._settled(fact.tick, record.ended)
+                self._read_back(fact.tick, record.ended)
             case Given():
-                for course in self._those(fact.requests):
+                for course in self._running(fact.requests):
                     if fact.tick in course.cells:
                         course.cells[fact.tick].given = True
                         course.at.setdefault("token", record.ended)
             case Cut():
-                for course in self._those((fact.request,)):
+                for course in self._running((fact.request,)):
                     _cut(course, fact.tokens)
             case Over():
                 self._over(fact, record.ended, before)
@@ -221,8 +229,8 @@ class Timeline:
             self.courses[request] = self._open[request] = Course(request)
         return self.courses[request]
 
-    def _those(self, requests: Iterable[int]) -> Iterator[Course]:
-        """Those of them that are known and have not ended."""
+    def _running(self, requests: Iterable[int]) -> Iterator[Course]:
+        """Yield the courses of those requests that are known and have not ended."""
         return (self._open[request] for request in requests if request in self._open)
 
     def _planned(self, plan: Planned, at: float) -> None:
@@ -231,37 +239,42 @@ class Timeline:
         for request in plan.preempted:
             self._course(request).lost.append(tick)
         for part in plan.chunks:
-            self._course(part.request).cells[tick] = Cell(part.start, part.tokens, True, part.samples)
+            self._course(part.request).cells[tick] = Cell(part.start, part.tokens, part.samples)
         for request in plan.rows:
-            self._course(request).cells[tick] = Cell(None, 1, False, True)
+            self._course(request).cells[tick] = Cell(None, 1, True)
 
-    def _settled(self, number: int, at: float) -> None:
+    def _read_back(self, number: int, at: float) -> None:
         tick = self.ticks.get(number)
         if tick is not None and tick.began is not None:
-            # It was given to the device while that worked on the one before.
-            tick.began, tick.ended = max(tick.began, self._read), at
-        self._read = at
+            # The device may still have worked on the tick before when it was given this one.
+            tick.began, tick.ended = max(tick.began, self._last_read), at
+        self._last_read = at
 
-    def _over(self, over: Over, at: float, before: int | None) -> None:
-        """Said by the scheduler or the intake, and then by the detokenizer, who may know better how it ended."""
+    def _over(self, over: Over, at: float, before: int) -> None:
+        """End a request. The scheduler or the intake says so, then the detokenizer, which may know better how."""
         course = self._course(over.request)
         if course.how:
-            course.how = course.how if course.how == "rejected" else over.how
+            if course.how != "rejected":
+                course.how = over.how
             return
-        given = [tick for tick, cell in course.cells.items() if cell.given]
         course.how, course.why, course.at["ended"] = over.how, over.why, at
-        # What ends a request by itself is known only after later ticks were planned.
-        if over.how in {"stop", "length"} and given:
-            course.last = max(given)
-        else:
-            # A prefix that was found whole is held as soon as the plan is made that copies its pages in.
-            found = not course.cells or any(lost > course.latest for lost in course.lost)
-            course.last = before if over.how != "held" else self._newest if found else course.latest
+        course.last = self._last(course, before)
         del self._open[over.request]
+
+    def _last(self, course: Course, before: int) -> int:
+        """Return the last tick that a request had a part in, which has just ended."""
+        given = [tick for tick, cell in course.cells.items() if cell.given]
+        if course.how in {"stop", "length"} and given:
+            return given[-1]  # such an end is known only after later ticks were planned
+        if course.how != "held":
+            return before
+        # A prefix that is found whole is held as soon as the plan is made that copies its pages in.
+        found = not course.cells or any(lost > course.latest for lost in course.lost)
+        return self._newest if found else course.latest
 
 
 def _cut(course: Course, tokens: int) -> None:
-    """Its tokens after so many were not its own; of one that began before the trace, some of these may not be known."""
+    """Take back the tokens after so many. If the request began before the trace, its first tokens are not counted."""
     given = [cell for cell in course.cells.values() if cell.given]
     for cell in given[tokens:]:
         cell.given = False

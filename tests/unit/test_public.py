@@ -1,0 +1,39 @@
+"""What a user may rely on: the names of the package, and each option's in the same order wherever they are listed."""
+
+import re
+from dataclasses import fields
+from typing import Any
+
+import rekindle
+from rekindle import SamplingParams, Settings
+from rekindle.config import SettingsOptions
+from rekindle.request import _CHECKS, SamplingOptions
+
+PUBLIC = """
+CacheView CachedPath CachedTokens Candidate CheckpointError ConfigError EngineFailed Family Generation Handle Handled
+InvalidRequest ModelError ModelNotFound NotRestored Piece Prefix PromptTooLong QueueFull RekindleError RequestCancelled
+SamplingParams Session SessionClosed SessionError Settings Stats StorageError Stream Timings TokenLogprob UnsafeStorage
+UnsupportedModel Usage WeightsChanged open open_sync
+"""
+
+
+def test_these_names_are_public() -> None:
+    assert rekindle.__all__ == PUBLIC.split()
+    assert sorted(rekindle.__all__) == rekindle.__all__
+    assert all(hasattr(rekindle, name) for name in rekindle.__all__)
+
+
+def documented(record: type[Any]) -> list[str]:
+    """The names in the `Attributes:` of a docstring."""
+    attributes = (record.__doc__ or "").partition("Attributes:")[2]
+    return re.findall(r"^        (\w+): ", attributes, re.MULTILINE)
+
+
+def test_sampling_parameters_are_listed_alike_where_they_are_typed_kept_checked_and_explained() -> None:
+    names = [field.name for field in fields(SamplingParams)]
+    assert list(SamplingOptions.__annotations__) == list(_CHECKS) == documented(SamplingParams) == names
+
+
+def test_settings_are_listed_alike_where_they_are_typed_kept_and_explained() -> None:
+    names = [field.name for field in fields(Settings)]
+    assert list(SettingsOptions.__annotations__) == documented(Settings) == names

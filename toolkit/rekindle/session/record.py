@@ -1,0 +1,172 @@
+"""What is known of one request: what the engine said of it, how it ended, and what a cell shows of that."""
+
+from time import perf_counter
+from types import TracebackType
+
+from rekindle import markup
+from rekindle.concurrency.feed import Feed
+from rekindle.errors import RequestCancelled
+from rekindle.messages import Rejected, Started, Text
+from rekindle.request import SamplingParams
+from rekindle.results import Generation, Piece, Standing, Timings, TokenLogprob, Usage, generation_html, said_html
+
+
+class Record:
+    """The record of one request. The engine's thread writes it, and any thread may read it.
+
+    Args:
+        params: its sampling parameters.
+
+    Attributes:
+        pieces: what has come so far; closed once the request has ended.
+        cancelling: whether its caller has asked for its end.
+    """
+
+    def __init__(self, params: SamplingParams):
+        self.pieces: Feed[Piece] = Feed()
+        self.cancelling = False
+        self._params = params
+        self._submitted = perf_counter()
+        self._started: tuple[Started, float] | None = None
+        self._first_token: float | None = None
+        self._generated = 0
+        self._prompt_logprobs: list[TokenLogprob | None] = [None]
+        self._outcome: Generation | Exception | None = None
+        self._raised_at: TracebackType | None = None
+
+    def deliver(self, message: Started | Rejected | Text) -> None:
+        """Take in what the engine says of the request."""
+        match message:
+            case Started():
+                self._started = (message, self._elapsed())
+            case Rejected(_, error):
+                self.fail(error)
+            case Text():
+                self._prompt_logprobs += message.prompt_logprobs
+                if message.token_ids or message.text:
+                    self._grow(message)
+                if message.end == "cancelled":
+                    self.fail(RequestCancelled("the request was cancelled"))
+                elif message.end is not None:
+                    self._finish(message)
+
+    def fail(self, error: Exception) -> None:
+        """End the request with an error, if it has not ended."""
+        if not self.done:
+            self._outcome, self._raised_at = error, error.__traceback__
+            self.pieces.close()
+
+    @property
+    def done(self) -> bool:
+        """Whether the request ended, well or not."""
+        return self.pieces.closed
+
+    @property
+    def generation(self) -> Generation | None:
+        """The generation, if the request ended well."""
+        return self._outcome if isinstance(self._outcome, Generation) else None
+
+    def result(self) -> Generation:
+        """Return the generation of a request that has ended, or raise why it failed."""
+        __tracebackhide__ = True  # a cell shows errors without such frames
+        if isinstance(self._outcome, Generation):
+            return self._outcome
+        assert self._outcome is not None, "a request that has ended has an outcome"
+        raise self._outcome.with_traceback(self._raised_at)
+
+    @property
+    def standing(self) -> Standing:
+        """The state of the request now. This costs the same however long the request is."""
+        prompt_tokens = self._started[0].prompt_tokens if self._started else None
+        return Standing(self._word(), prompt_tokens, self._generated, self._elapsed())
+
+    @property
+    def state(self) -> str:
+        """The state of the request now, in words, and why it failed."""
+        failure = self._failure()
+        return self._progress() if failure is None else f"{self._progress()}: {failure}"
+
+    @property
+    def known(self) -> dict[str, str | None]:
+        """The facts that a cell shows beside the text, as long as the request has not ended."""
+        known: dict[str, str | None] = {}
+        if self._started:
+            started, queued = self._started
+            known |= Usage(started.prompt_tokens, self._generated).said(started.cached)
+            known["queued"] = markup.seconds(queued)
+        if self._first_token:
+            known["first token after"] = markup.seconds(self._first_token)
+        return known
+
+    def shown(self) -> markup.Bundle:
+        """Return what a cell shows of the request: the generation, or what has come so far."""
+        if isinstance(self._outcome, Generation):
+            return self._outcome._repr_mimebundle_()
+        text = self._so_far()[0]
+        return markup.bundle(f"{text}\n[{self.state}]" if text else f"[{self.state}]", self.card("Generation"))
+
+    def card(self, kind: str) -> str:
+        """Return what a cell shows of the request as HTML, under the name of this kind of object."""
+        if isinstance(self._outcome, Generation):
+            return markup.card(kind, self.state, generation_html(self._outcome))
+        failure = self._failure()
+        why = "" if failure is None else markup.passage(str(failure))
+        return markup.card(kind, self._progress(), said_html(*self._so_far()), why, markup.facts(self.known))
+
+    def _progress(self) -> str:
+        generated = markup.counted(self._generated, "token")
+        return f"{self._word()}, {generated}" if self._failure() is None else f"failed after {generated}"
+
+    def _word(self) -> str:
+        match self._outcome:
+            case None:
+                return "cancelling" if self.cancelling else "running" if self._started else "waiting"
+            case Generation(finish_reason=reason):
+                return f"ended: {reason}"
+            case RequestCancelled():
+                return "cancelled"
+            case _:
+                return "failed"
+
+    def _failure(self) -> Exception | None:
+        """Return why the request ended neither well nor because somebody cancelled it."""
+        match self._outcome:
+            case None | Generation() | RequestCancelled():
+                return None
+            case error:
+                return error
+
+    def _so_far(self) -> tuple[str, tuple[int, ...], tuple[TokenLogprob, ...]]:
+        """Return the text, the tokens and their log-probabilities that have come."""
+        pieces = self.pieces.items
+        return (
+            "".join(piece.text for piece in pieces),
+            tuple(token for piece in pieces for token in piece.token_ids),
+            tuple(logprob for piece in pieces for logprob in piece.logprobs or ()),
+        )
+
+    def _grow(self, more: Text) -> None:
+        self._first_token = self._first_token or self._elapsed()
+        self._generated += len(more.token_ids)
+        scored = self._params.logprobs is not None
+        self.pieces.put(Piece(more.text, more.token_ids, more.logprobs if scored else None))
+
+    def _finish(self, last: Text) -> None:
+        assert self._started is not None, "a request that ended well has started"
+        assert last.end is not None
+        (text, token_ids, logprobs), (started, queued), total = self._so_far(), self._started, self._elapsed()
+        self._outcome = Generation(
+            text=text,
+            token_ids=token_ids,
+            finish_reason=last.end,
+            stopped_by=last.stopped_by,
+            logprobs=None if self._params.logprobs is None else logprobs,
+            prompt_logprobs=None if self._params.prompt_logprobs is None else tuple(self._prompt_logprobs),
+            usage=Usage(started.prompt_tokens, len(token_ids)),
+            timings=Timings(queued, self._first_token or total, total),
+            cached=started.cached,
+        )
+        self.pieces.close()
+
+    def _elapsed(self) -> float:
+        return perf_counter() - self._submitted

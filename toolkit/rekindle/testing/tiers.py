@@ -1,0 +1,120 @@
+"""The tiers below the fake device, which keep tuples of token ids in memory. For `rekindle.testing`."""
+
+from collections import Counter
+from collections.abc import Collection
+from hashlib import sha256
+
+from rekindle.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write, Written
+from rekindle.page import NewPage, StoredPage
+
+
+class FakeHostTier:
+    """Keeps the pages of the fake device, and asserts that those to fetch or drop are there, or are to come.
+
+    Args:
+        capacity: pages that it may keep.
+        disk: the tier with the pages that are on disk alone.
+
+    Attributes:
+        entries: the content of each page, by the number of its entry.
+    """
+
+    def __init__(self, capacity: int, disk: "FakeDiskTier | None" = None):
+        self.entries: dict[int, tuple[int, ...]] = {}
+        self._capacity = capacity
+        self._disk = disk or FakeDiskTier()
+        self._newest = -1
+        self._dropped_ahead: set[int] = set()
+        self._lost: set[int] = set()
+
+    def handle(self, message: Message) -> list[Offloaded | Fetched | Write]:
+        """Answer Gathered with Offloaded, Fetch with Fetched, Archive with Write, and Drop with nothing."""
+        match message:
+            case Gathered(offload_id, entries, contents):
+                assert list(entries) == sorted({*entries}), "the entries of an Offload are not ascending"
+                assert self._newest < entries[0], "an entry that another Offload has, or that a later one has"
+                self._newest = entries[-1]
+                new = zip(entries, contents, strict=True)
+                self.entries |= {entry: content for entry, content in new if entry not in self._dropped_ahead}
+                self._dropped_ahead.difference_update(entries)
+                assert len(self.entries) <= self._capacity, "more is offloaded than there is room for"
+                return [Offloaded(offload_id, kept=True)]
+            case Fetch(request_id, copies):
+                found = {copy: self._read(copy) for copy in copies}
+                bad = tuple(copy for copy, content in found.items() if content is None)
+                staged = None if bad else tuple(content for content in found.values() if content is not None)
+                return [Fetched(request_id, staged, bad)]
+            case Archive(pages, entries, used):
+                return [Write(pages, tuple(self.entries[entry] for entry in entries), used)]
+            case Drop(entries):
+                for entry in entries:
+                    self._drop(entry)
+                return []
+        raise AssertionError(f"the host tier takes Gathered, Fetch, Archive and Drop, got {message!r}")
+
+    def lose(self, copies: Collection[Copy]) -> None:
+        """Make copies unreadable from now on, on disk too; those that are not there are ignored."""
+        for copy in copies:
+            if copy.entry is not None and self.entries.pop(copy.entry, None) is not None:
+                self._lost.add(copy.entry)
+            if copy.record is not None:
+                self._disk.contents.pop(copy.record, None)
+
+    def _read(self, copy: Copy) -> tuple[int, ...] | None:
+        if copy.entry is None:
+            assert copy.record is not None, "a copy that is nowhere"
+            return self._disk.contents.get(copy.record)
+        assert copy.entry in self._lost or copy.entry in self.entries, "an entry is fetched that is not there"
+        return self.entries.get(copy.entry)
+
+    def _drop(self, entry: int) -> None:
+        if entry > self._newest:
+            assert entry not in self._dropped_ahead, "an entry is dropped twice"
+            self._dropped_ahead.add(entry)
+        else:
+            assert entry in self.entries or entry in self._lost, "an entry is dropped that is not there"
+            self._lost.discard(entry)
+            self.entries.pop(entry, None)
+
+
+class FakeDiskTier:
+    """Keeps in memory what the snapshot store keeps on disk.
+
+    Attributes:
+        contents: the content of each record that is there.
+        pages: the page of each record, also of those that are gone.
+        used: how often each record was said to be used.
+    """
+
+    def __init__(self) -> None:
+        self.contents: dict[int, tuple[int, ...]] = {}
+        self.pages: dict[int, NewPage] = {}
+        self.used: Counter[int] = Counter()
+
+    def handle(self, message: Message) -> list[Written]:
+        """Answer Write with Written."""
+        assert isinstance(message, Write), f"the disk tier takes Write, got {message!r}"
+        assert {*message.used} <= self.pages.keys(), "a record is used that was never written"
+        self.used.update(message.used)
+        known = {page.digest: record for record, page in self.pages.items() if record in self.contents}
+        records = []
+        for page, content in zip(message.pages, message.contents, strict=True):
+            record = known.get(page.digest)
+            if record is None:
+                record = len(self.pages)
+                self.pages[record] = page
+                self.contents[record] = content
+            records.append(record)
+        return [Written(tuple(records), ())]
+
+    def stored(self) -> list[StoredPage]:
+        """Return what a store finds when it is opened, parents before children, without pages whose parent is gone."""
+        found: list[StoredPage] = []
+        left = {record: self.pages[record] for record in self.contents}
+        above = {sha256(b"root" + page.namespace.encode()).hexdigest() for page in left.values()}
+        while below := {record: page for record, page in left.items() if page.parent in above}:
+            found += [
+                StoredPage(record, page.digest, page.parent, page.namespace, page.key) for record, page in below.items()
+            ]
+            above = {page.digest for page in below.values()}
+        return found
