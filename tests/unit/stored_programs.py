@@ -35,18 +35,18 @@ def some_key(number: int) -> ProgramKey:
 
 
 def nth(number: int) -> Bucket:
-    """What the program of `some_key(number)` is for."""
+    """Return the use of the program of `some_key(number)`."""
     return Bucket(number, 0)
 
 
 def key_of(key: Key) -> ProgramKey:
-    """The key of what `nth` names."""
+    """Return the key of the program that `nth` names."""
     assert isinstance(key, Bucket)
     return some_key(key.prefill_tokens)
 
 
 def open_programs(directory: Path, capacity_bytes: int = DEFAULT_BYTES) -> ProgramStore:
-    """The store of the programs of `some_key`, opened anew."""
+    """Open the store of the programs of `some_key`."""
     return ProgramStore(directory, key_of, jax.devices()[:1], capacity_bytes)
 
 

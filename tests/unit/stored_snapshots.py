@@ -86,7 +86,7 @@ def readable(store: SnapshotStore) -> set[str]:
 
 
 def stored_bytes(directory: Path) -> int:
-    """What all snapshots take on disk."""
+    """Return the bytes that all snapshots take on disk."""
     return sum(entry.bytes for entry in KeptSnapshots(directory).entries())
 
 
