@@ -216,8 +216,8 @@ def test_pages_that_cannot_be_onloaded_are_refused(filled: FakeStepper, plan: Pl
 
 
 @pytest.mark.parametrize("page", [2, 3])
-def test_a_page_is_not_saved_before_it_is_full(filled: FakeStepper, page: int) -> None:
-    with pytest.raises(AssertionError, match=f"page {page} is saved before it is full"):
+def test_a_page_is_not_offloaded_before_it_is_full(filled: FakeStepper, page: int) -> None:
+    with pytest.raises(AssertionError, match=f"page {page} is offloaded before it is full"):
         filled.handle(Offload(0, (1, page), (4, 5)))
 
 

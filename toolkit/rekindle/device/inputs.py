@@ -1,7 +1,9 @@
 """The arrays of a tick's plan, and where each of them is in the one array that the host sends."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 import jax
@@ -64,7 +66,8 @@ class InputLayout:
         rows, pages_per_request = slots.page_table.shape
         return cls(bucket, rows - 1, pages_per_request)
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
+    @lru_cache(maxsize=256)  # noqa: B019  # a layout is a few numbers, and the host asks for its shapes at every tick
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Return the shape of each field, in order."""
         bucket, samples = self.bucket, samples_of(self.bucket, self.max_running)
         by_token = dict.fromkeys(("tokens", "targets"), (bucket.prefill_tokens,))

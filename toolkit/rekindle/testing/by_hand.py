@@ -164,11 +164,11 @@ class ByHand:
     def settle_offload(self, *, ok: bool = True) -> list[Plan]:
         """Settle the oldest copy to the host tier; if it is not ok, nothing of it was kept."""
         gathered = self.offloading.popleft()
-        (saved,) = self.host_tier.handle(gathered)
+        (offloaded,) = self.host_tier.handle(gathered)
         if not ok:
             self.host_tier.lose([Copy(entry, None) for entry in gathered.entries])
-            saved = Offloaded(gathered.offload_id, kept=False)
-        return self.say(saved)
+            offloaded = Offloaded(gathered.offload_id, kept=False)
+        return self.say(offloaded)
 
     def settle_fetch(self, *, ok: bool = True) -> list[Plan]:
         """Settle the oldest fetch; if it is not ok, all of its copies are bad."""
