@@ -1,4 +1,4 @@
-"""The cost of the engine's thread for a tick with 32 running requests: all host work with dispatching, no device work.
+"""Measure the engine thread's work for a tick with 32 running requests: all host work and dispatching, no device work.
 
 It is read from the thread's own CPU clock, so that the device's threads and other programs do not count.
 """
