@@ -1,8 +1,8 @@
-"""Twenty defects that were seen in other engines are not in Rekindle: those that no other file tests.
+"""Defects that were seen in other engines are not in Rekindle; they have numbers from 1 to 20.
 
-These are tested elsewhere:
+These are tested in other files:
 
-- 3 and 9, `min_p` of negative logits and greedy rows beside sampled ones: unit/test_sampling.py
+- 3, `min_p` of negative logits: unit/test_sampling.py
 - 4, stop strings that are tokenized otherwise: unit/test_stop_strings*.py
 - 5 and 20, blocking calls and interrupts in a notebook: notebook/
 - 6, 7, 8, 12, 16 and 18, the ends, cancels, token ids and streams of requests: test_requests.py
