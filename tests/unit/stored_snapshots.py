@@ -18,7 +18,7 @@ from rekindle.store.snapshot_store import SnapshotStore, Written
 from rekindle.store.snapshots import KeptSnapshots
 
 SHAPE = (4, 2, 4, 8, 16)
-"""The shape of a page of 16 KiB in float32. One digest of a seal does not cover a few of them."""
+"""The shape of a page: 16 KiB in float32. The seal has no digest of a file with a few of them."""
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "uint16": np.uint16, "int8": np.int8}
 PAGE_SIZE = 4
 PATH_PAGES = 3
