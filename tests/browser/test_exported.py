@@ -16,7 +16,7 @@ from tests.browser.driver import BROKEN, complaints_of
 
 TUTORIAL = Path(__file__).parents[2] / "tutorials" / "01_first_words.ipynb"
 CDN = "https://cdnjs.cloudflare.com/"
-"""Where nbconvert's own scripts come from; the page needs none of them."""
+"""The address of nbconvert's own scripts; the page needs none of them."""
 SHADES = "tokens => tokens.map(token => getComputedStyle(token).backgroundColor)"
 
 

@@ -1,4 +1,4 @@
-"""Sessions that are restarted, and what other processes do with them. The script ends while it reads a store."""
+"""Open sessions in other processes, to restart or kill them. The script itself ends while it reads a store."""
 
 import json
 import os

@@ -171,7 +171,7 @@ class Notebook:
 
     def said_elsewhere(self) -> str:
         """Return what was said outside of cells: in the kernel's log, and late by earlier cells."""
-        self.run("import gc; gc.collect()")  # Python warns of what was never awaited when it is dropped
+        self.run("import gc; gc.collect()")  # Python warns of a coroutine that was never awaited when it is dropped
         while True:
             try:
                 self.stray.append(self.hear(0.5))

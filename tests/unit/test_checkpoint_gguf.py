@@ -274,7 +274,7 @@ def test_a_damaged_header_never_gets_past_as_another_error(place: int, tied: Che
     try:
         open_checkpoint(path)
     except (CheckpointError, UnsupportedModel) as error:
-        assert "model.gguf" in str(error)  # noqa: PT017  # some damage is in a part that nobody reads
+        assert "model.gguf" in str(error)  # noqa: PT017  # some damage is in a part that is never read
 
 
 def test_a_damaged_count_of_an_array_is_an_error(tied: Checkpoint, tmp_path: Path) -> None:

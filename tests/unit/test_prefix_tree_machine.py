@@ -138,7 +138,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             if self.tree.disk_pages:
                 self.lose_a_record(which, False)
 
-    # The model, and what is done with both
+    # The model, and acts on both
 
     def table(self, namespace: str) -> Table:
         return self.tables.setdefault(namespace, Table())

@@ -1,4 +1,4 @@
-"""Requests that share prefixes compute each page once, wait for each other, and start in a good order."""
+"""Requests that share prefixes compute each page once, wait for each other, and start in the order of the policy."""
 
 import sys
 

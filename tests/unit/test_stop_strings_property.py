@@ -33,7 +33,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Expected:
-    """How one request must end."""
+    """The right end of one request."""
 
     text: str
     token_ids: tuple[int, ...]
