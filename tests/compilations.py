@@ -1,4 +1,4 @@
-"""A record of what JAX compiles, as JAX itself reports it."""
+"""Record what JAX compiles, as JAX itself reports it."""
 
 import jax
 

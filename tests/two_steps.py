@@ -1,4 +1,4 @@
-"""Settings of an engine with two steps, which has four more programs."""
+"""Settings of an engine with two steps, and so with six programs."""
 
 from rekindle.config import SettingsOptions
 

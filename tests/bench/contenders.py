@@ -1,4 +1,4 @@
-"""The outside of a contender's process: start it, ask it for a measurement, end it."""
+"""Start a contender's process, ask it for measurements, and end it."""
 
 import json
 import os

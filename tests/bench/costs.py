@@ -1,4 +1,4 @@
-"""The least that SmolLM2-135M must read and compute, for the ratios to the machine's limits."""
+"""Count the least that SmolLM2-135M must read and compute, for the ratios to the machine's limits."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The cost of a dashboard for a busy session: the same requests with and without one, in turns, in one Jupyter kernel.
+"""Measure what a dashboard costs a busy session: the same requests with and without one, in turns, in one kernel.
 
 The work of a browser is not part of it.
 """

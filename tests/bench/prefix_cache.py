@@ -1,4 +1,4 @@
-"""The gains and costs of the prefix cache, as ratios within one run of the default model in float32.
+"""Measure the gains and costs of the prefix cache, as ratios within one run of the default model in float32.
 
 Engines that differ only in the cache take turns, with tokens that are new in each round. Ratios are medians over the
 rounds, with the lowest and the highest in parentheses.
@@ -23,10 +23,10 @@ from tests.bench.workload import BATCH_LENGTHS, MODEL
 SHARED, REST, REQUESTS, NEW = 512, 32, 16, 32
 LONG, NO_HITS_NEW = 1024, 64
 COLD: SettingsOptions = {"dtype": "float32", "precompile": "all", "restore": "off"}
-"""Settings with which nothing counts that an earlier run left behind."""
+"""Settings that ignore everything that an earlier run left behind."""
 PLAIN: SettingsOptions = {**COLD, "prefix_cache": False}
 SMALL_POOL = 41
-"""How many pages of 64 tokens there are: so few that other prompts soon evict one of `LONG` tokens."""
+"""The number of pages of 64 tokens: so few that other prompts soon evict one of `LONG` tokens."""
 SMALL: SettingsOptions = {**COLD, "num_pages": SMALL_POOL, "decode_buckets": (1,), "max_running": 1}
 
 

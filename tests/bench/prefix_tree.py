@@ -1,4 +1,4 @@
-"""The costs of the prefix tree: a prompt of 8,000 tokens among 100,000 nodes, and one page that changes its tier.
+"""Measure the prefix tree: a prompt of 8,000 tokens among 100,000 nodes, and one page that changes its tier.
 
 This is host work in one thread. The numbers are medians over many calls, in microseconds.
 """
@@ -26,7 +26,7 @@ def microseconds(action: Callable[[], object]) -> float:
 
 
 class Grown:
-    """A tree of many unlocked prompts in the device tier. Half of them go on from the first half of another."""
+    """A tree of many unlocked prompts in the device tier. Half of them continue the first half of another."""
 
     def __init__(self, page_size: int, nodes: int, prompt: int = PROMPT):
         self.tree = PrefixTree(page_size)

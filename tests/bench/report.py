@@ -1,4 +1,4 @@
-"""The records of a bench, as tables of medians and ratios."""
+"""Print the records of a bench as tables of medians and ratios."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ def _ratios(records: Sequence[Record], contenders: Sequence[str]) -> str:
     rows = [["times as fast (lowest to highest round)", *(metric.title.split(",")[0] for metric in METRICS)]]
     for place, ours in enumerate(contenders):
         for other in contenders[place + 1 :] if ours.startswith("ours:") else ():
-            # Between two of ours the question is what the smaller dtype gains, so that one is the numerator.
+            # Between two of ours the gain of the smaller dtype is asked for, so that one is the numerator.
             above, below = (other, ours) if other.startswith("ours:") else (ours, other)
             rows.append([f"{above} / {below}", *(_ratio(records, above, below, metric) for metric in METRICS)])
     return _layout(rows)

@@ -1,4 +1,4 @@
-"""One round, in which every contender does each measurement in turn."""
+"""Run one round, in which every contender does each measurement in turn."""
 
 from collections.abc import Sequence
 from typing import Any

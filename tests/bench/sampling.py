@@ -1,4 +1,4 @@
-"""The cost of sampling parameters in a decode step of 32 rows at context 200, as ratios to greedy rows."""
+"""Measure sampling parameters in a decode step of 32 rows at context 200, as ratios to greedy rows."""
 
 import argparse
 from dataclasses import replace

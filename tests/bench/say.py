@@ -1,4 +1,4 @@
-"""Progress lines, which say what is being done and that it goes on."""
+"""Print progress lines, which say what is being done and that it goes on."""
 
 import threading
 import time

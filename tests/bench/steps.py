@@ -1,4 +1,4 @@
-"""Our bare steps, without the engine around them, to compare with the limits of the machine."""
+"""Measure our bare steps, without the engine around them, to compare them with the limits of the machine."""
 
 from dataclasses import dataclass, replace
 from time import perf_counter

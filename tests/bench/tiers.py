@@ -1,4 +1,4 @@
-"""The costs of offloading a prefix to the host tier and of onloading it, next to computing it.
+"""Measure offloading a prefix to the host tier and onloading it, next to computing it.
 
 Real actors of the bench's model get the messages that a scheduler would send. The numbers are medians in milliseconds.
 """

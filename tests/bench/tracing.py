@@ -1,4 +1,4 @@
-"""The cost of `session.trace` for the engine's thread, for each message and for each tick, and in memory.
+"""Measure what `session.trace` costs the engine's thread, for each message and each tick, and in memory.
 
 The messages are those of a batch that decodes on the fake device. The time is the CPU time of recording them.
 """

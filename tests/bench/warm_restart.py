@@ -1,4 +1,4 @@
-"""The time from the start of a process to its first token: with empty stores, with full ones, and of transformers.
+"""Measure the time from a process's start to its first token: with empty stores, with full ones, and of transformers.
 
 They take turns. Each start is a process of its own that answers a prompt of 512 tokens; the model file is always there.
 The time of the first token after `open` is also measured with the pages on disk, next to computing them.

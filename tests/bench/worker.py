@@ -1,4 +1,4 @@
-"""The inside of a contender's process: JSON lines in on stdin, JSON lines out on stdout. Standard library only.
+"""Serve a contender in its process: JSON lines in on stdin, JSON lines out on stdout. Standard library only.
 
 Each contender runs in the environment of its own that it needs, and stays alive for the whole bench, so that
 measurements of different contenders can take turns.

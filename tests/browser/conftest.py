@@ -1,4 +1,4 @@
-"""Notebooks with the tiny model open, each in a page and on a kernel of its own."""
+"""Open notebooks with the tiny model, each in a page and on a kernel of its own."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,4 +1,4 @@
-"""A check that texts can be read on their background."""
+"""Check that texts can be read on their background."""
 
 from playwright.sync_api import Locator
 
@@ -29,7 +29,7 @@ CONTRASTS = """element => {
     }
     return contrasts
 }"""
-"""Returns the contrast and the words of each text that can be seen in a cell's outputs."""
+"""A script that returns the contrast and the words of each text that can be seen in a cell's outputs."""
 
 
 def assert_contrasts(shown: Locator) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import BrowserContext, Locator, Page, ViewportSize, exp
 from tests.browser.lab import Lab
 
 LIMIT = 60_000
-"""How many milliseconds to wait for anything before the test fails: far more than anything here takes."""
+"""Milliseconds after which a wait fails the test: far more than anything here takes."""
 SIZE: ViewportSize = {"width": 1100, "height": 1400}
 ENDED = re.compile(r"^\[\d+\]:$")
 RUNNING = "[*]:"
@@ -21,14 +21,14 @@ NUMBER = """([element, pattern, above]) => {
     const number = found ? Number(found[1].replaceAll(",", "")) : -1
     return number > above ? number : false
 }"""
-"""Returns the number that `Notebook.number` waits for, or false."""
+"""A script that returns the number that `Notebook.number` waits for, or false."""
 AT_REST = """
 .jp-cell-toolbar, .jp-Collapser, .jp-SideBar { visibility: hidden }
 .jp-Cell, .jp-Cell::before { border: none !important; box-shadow: none !important; outline: none !important }
 """
 """The style of pictures. It hides what JupyterLab draws around the cell that is selected."""
 EDGE = 4
-"""How many pixels at the right of the cells are no part of them."""
+"""The width of the strip at the right of the cells that is no part of them, in pixels."""
 AROUND = 200
 """Pixels above and below the cells: more than JupyterLab needs there."""
 

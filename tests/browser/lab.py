@@ -33,9 +33,9 @@ OPTIONS = (
 )
 READY = re.compile(r"http://127\.0\.0\.1:(\d+)/lab\?token=")
 LOOKED_SECONDS = 0.05
-"""How long to wait between two looks whether the server has started."""
+"""Seconds between two checks whether the server has started."""
 LAST_SECONDS = 20
-"""How many seconds a server has to stop before it is killed."""
+"""Seconds that a server has to stop before it is killed."""
 
 
 class Lab:

@@ -17,9 +17,9 @@ LARGEST = 300_000
 """The most bytes of the picture, because everybody who clones the repository downloads it."""
 SIZE: ViewportSize = {"width": 920, "height": 1200}
 DENSITY = 1.5
-"""How many pixels of the picture stand for one of the page, so that text is sharp on most screens."""
+"""The pixels of the picture for each one of the page, so that text is sharp on most screens."""
 TOKENS = 45
-"""How many tokens of the running answer are there when the picture is taken."""
+"""The number of tokens of the running answer when the picture is taken."""
 CELLS = (
     'import rekindle\n\nsession = await rekindle.open("smollm2-135m-instruct", progress=False)\nsession.dashboard()',
     'await session.generate("The three primary colours are", max_tokens=24, logprobs=3)',

@@ -1,4 +1,4 @@
-"""A dashboard moves for as long as somebody can see it, and its session lives; its buttons do what they say."""
+"""A dashboard moves for as long as it can be seen and its session lives; its buttons do what they say."""
 
 import re
 

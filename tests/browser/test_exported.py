@@ -16,12 +16,12 @@ from tests.browser.driver import BROKEN, complaints_of
 
 TUTORIAL = Path(__file__).parents[2] / "tutorials" / "01_first_words.ipynb"
 CDN = "https://cdnjs.cloudflare.com/"
-"""Where nbconvert's own scripts come from; the page needs none of them."""
+"""The address of nbconvert's own scripts; the page needs none of them."""
 SHADES = "tokens => tokens.map(token => getComputedStyle(token).backgroundColor)"
 
 
 def exported(theme: str, folder: Path) -> Path:
-    """The tutorial as a page, made as a user makes it; nbconvert comes with JupyterLab."""
+    """Make the tutorial into a page as a user does; nbconvert comes with JupyterLab."""
     command = [sys.executable, "-m", "nbconvert", "--to", "html", "--theme", theme, "--output-dir", str(folder)]
     said = subprocess.run(
         [*command, str(TUTORIAL)],
@@ -36,7 +36,7 @@ def exported(theme: str, folder: Path) -> Path:
 
 @contextmanager
 def opened(context: BrowserContext, path: Path) -> Iterator[Page]:
-    """The page without a network; nothing in it may complain, or ask for more than nbconvert's scripts."""
+    """Open the page without a network. Check that nothing complains or asks for more than nbconvert's scripts."""
     page = context.new_page()
     with closing(page):
         asked: list[str] = []
@@ -81,7 +81,7 @@ def test_outputs_of_an_exported_tutorial_can_be_seen_and_read(
 
 
 def assert_has_room(shown: Locator, least: int = 40) -> None:
-    """It can be seen, and is at least so many pixels wide and high."""
+    """Check that something can be seen, and is at least so many pixels wide and high."""
     expect(shown).to_be_visible()
     box = shown.bounding_box()
     assert box is not None

@@ -61,7 +61,7 @@ def test_words_are_not_broken(opens: Opens) -> None:
 
 
 def assert_readable(notebook: Notebook, place: int) -> None:
-    """On neither theme, a text of the cell's output is too near in colour to what is behind it."""
+    """Check that each text of the cell's output has enough contrast to its background, on both themes."""
     for dark in (False, True):
         notebook.use_theme(dark=dark)
         notebook.picture(SCREENSHOTS / f"{Path(notebook.name).stem}_{'dark' if dark else 'light'}.png")

@@ -1,4 +1,4 @@
-"""Text is in the output of a cell while it comes, and what stops it leaves there what has come."""
+"""A cell's output shows text while it comes, and keeps what has come when the request is stopped."""
 
 import re
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def test_what_a_cell_left_behind_grows_and_is_cancelled_by_its_button(opens: Ope
 
 @contextmanager
 def to_be_cancelled(opens: Opens) -> Iterator[Notebook]:
-    """A cell that shows text as it comes. It ends cancelled, with what has come and without a button."""
+    """Start a cell that shows text as it comes. Check that it ends cancelled, with its text and without a button."""
     with opens(SHOW, NEXT) as notebook:
         output = notebook.start(1)
         expect(output).to_contain_text(WORDS)
@@ -74,5 +74,5 @@ def to_be_cancelled(opens: Opens) -> Iterator[Notebook]:
 
 
 def assert_next_cell_works(notebook: Notebook, place: int, said: str = "True {}") -> None:
-    """It gives the tokens that it should, and no request is left but what was to be."""
+    """Check that the next cell gives the right tokens, and that only the expected requests are left."""
     expect(notebook.run(place)).to_contain_text(said)

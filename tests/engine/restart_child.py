@@ -1,4 +1,4 @@
-"""Sessions that are restarted, and what other processes do with them. The script ends while it reads a store."""
+"""Open sessions in other processes, to restart or kill them. The script itself ends while it reads a store."""
 
 import json
 import os
@@ -27,9 +27,9 @@ from tests.compilations import COMPILED, listen
 PAGE = 16
 PAGES = 4
 CACHED = PAGES * PAGE
-"""How many tokens of a prompt lie in whole pages."""
+"""The number of a prompt's tokens that lie in whole pages."""
 NEW = 8
-"""How many tokens an answer has: too few for another whole page."""
+"""The number of tokens of an answer: too few for another whole page."""
 PROGRAMS = 6
 SETTINGS: SettingsOptions = {
     "page_size": PAGE,

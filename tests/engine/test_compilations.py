@@ -1,4 +1,4 @@
-"""In ahead-of-time mode nothing is compiled after `open`, whatever is asked."""
+"""In ahead-of-time mode, no request makes anything compile after `open`."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.compilations import COMPILED
 
 @pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
 def test_nothing_is_compiled_after_open(ticks: Ticks, families: Path, compilations: list[str]) -> None:
-    """Mixed lengths, parameters, joins, cancels and restarts for want of pages."""
+    """Run mixed lengths and parameters, requests that join, cancels, and restarts for want of pages."""
     rng = np.random.default_rng(0)
     with rekindle.open_sync(
         families / "llama-tied",

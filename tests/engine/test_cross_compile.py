@@ -1,4 +1,4 @@
-"""Programs are compiled ahead of need, for this machine and for one that is not there, and found again."""
+"""Programs are compiled ahead of need, for this machine and for an absent one, and are found again."""
 
 import os
 import re
@@ -92,7 +92,7 @@ def test_a_session_finds_what_was_precompiled_for_this_machine(
 
 @pytest.fixture
 def blueprints(families: Path) -> list[Blueprint]:
-    """A model for wherever its programs are, and for a device by name."""
+    """Make two blueprints of a model: one without a place for its programs, and one for the first device."""
     checkpoint, here = open_checkpoint(families / "llama-tied"), jax.devices()[0]
     settings = Settings(dtype="bfloat16", num_pages=5, page_size=16, max_running=2, max_logprobs=2, precompile="lazy")
     return [Blueprint.of(checkpoint, settings, here, place) for place in (None, SingleDeviceSharding(here))]
@@ -109,7 +109,7 @@ def test_a_program_lowered_for_a_device_is_the_program_that_a_session_asks_for(
 
 
 def without_shardings(text: str) -> str:
-    """A lowered program without the places that one device has for anything."""
+    """Remove the shardings from the text of a program that was lowered for one device."""
     lines = [line for line in text.splitlines() if not line.startswith("  sdy.mesh")]
     text = re.sub(r"(, )?sdy\.sharding = #sdy\.sharding<[^>]*>", "", "\n".join(lines))
     return text.replace("{, ", "{").replace(" {}", "")

@@ -1,4 +1,4 @@
-"""A script that ends and leaves its session open ends as if it had none: with its own status, and without a word."""
+"""A script that leaves its session open ends as if it had none: with its own status, and without output."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ STATUS = {"by an error": 3}
 
 
 def ended(situation: str, model: Path) -> tuple[int, str, str]:
-    """(Exit status, stdout, stderr)."""
+    """Run `end_child` in a situation; return its exit status, stdout and stderr."""
     command = [sys.executable, "-m", "tests.engine.end_child", situation, str(model)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
     return done.returncode, done.stdout, done.stderr

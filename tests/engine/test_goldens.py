@@ -14,7 +14,7 @@ from rekindle.request import SamplingOptions
 Golden = dict[str, Any]
 FAMILIES = ["llama-tied", "llama3-rope", "qwen2", "qwen3"]
 SHORTAGE: SettingsOptions = {"num_pages": 21, "page_size": 16}
-"""20 pages of 16 tokens, where the eight goldens together need more than twice as many."""
+"""Settings with 20 pages of 16 tokens; the eight goldens together need more than twice as many."""
 WAYS: dict[str, SettingsOptions] = {
     "default": {},
     "chunks of 16, combined ticks, no overlap": {"prefill_chunk": 16, "ticks": "combined", "overlap": False},
@@ -51,7 +51,7 @@ def test_smollm2_greedy_tokens_and_text(way: str, smollm2_goldens: list[Golden])
 
 
 def _check_logprobs(generation: rekindle.Generation, golden: Golden) -> None:
-    """Of the first token and of the prompt, within 1e-3; and that greedy tokens are the likeliest."""
+    """Check the log-probabilities of the first token and of the prompt to 1e-3, and that greedy tokens rank first."""
     assert generation.logprobs is not None
     assert generation.prompt_logprobs is not None
     first, prompt = generation.logprobs[0], generation.prompt_logprobs

@@ -1,4 +1,7 @@
-"""Random interleavings of submit, cancel, interrupt and close on the real stepper; many more run on the fake one."""
+"""Random interleavings of submit, cancel, interrupt and close leave the real stepper right and empty.
+
+Many more of them run on the fake stepper.
+"""
 
 from contextlib import suppress
 from pathlib import Path
@@ -48,7 +51,7 @@ async def test_every_caller_is_answered_and_nothing_is_left_held(families: Path)
                 assert await handle == expected[place]
                 continue
             assert cancelled, "only who asked for it is cancelled"
-        await session.generate(token_ids=[1], max_tokens=1)  # comes after every cancel on its way
+        await session.generate(token_ids=[1], max_tokens=1)  # this is handled after every cancel that is on its way
         stats = session.stats.scheduler
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
 

@@ -1,4 +1,4 @@
-"""Any mix of sampling parameters, on a real model: the same alone, in a batch, cut up otherwise, and started again."""
+"""Any mix of sampling parameters gives the same on a real model alone, in a batch, in chunks, and started again."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -45,7 +45,7 @@ def roomy(families: Path) -> Iterator[rekindle.Session]:
 
 @pytest.fixture(scope="module")
 def crowded(families: Path) -> Iterator[rekindle.Session]:
-    """Chunks of 16, prompts and decode rows in one tick, and pages for one request and a half."""
+    """Open a session with chunks of 16, prompts and decode rows in one tick, and pages for one request and a half."""
     ways: dict[str, Any] = {"prefill_chunk": 16, "ticks": "combined", "num_pages": 10, "prefill_buckets": (64,)}
     with rekindle.open_sync(families / "qwen2", progress=False, decode_buckets=(4,), **ways, **SMALL) as session:
         yield session
@@ -98,7 +98,7 @@ def test_any_of_many_mixes_is_the_same_everywhere(
 
 
 def test_the_crowded_session_did_start_requests_again(crowded: rekindle.Session) -> None:
-    """Or the tests above would say less than they seem to."""
+    """Check that the tests above restart requests, as they must to prove anything."""
     prompts = [[i + 1] * 60 for i in range(4)]
     crowded.generate_sync(token_ids=prompts, max_tokens=60, ignore_eos=True)
     assert crowded.stats.scheduler.preemptions > 0

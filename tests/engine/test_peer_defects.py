@@ -1,8 +1,14 @@
-"""What peers were seen to get wrong (PEERS.md), row by row, where no other test holds it by name.
+"""Defects that were seen in other engines are not in Rekindle; they have numbers from 1 to 20.
 
-Elsewhere: 3 and 9 in unit/test_sampling.py, 4 in unit/test_stop_strings*.py, 5 and 20 in notebook/, 6, 7, 8, 12, 16 and
-18 in test_requests.py, 11 (close) in notebook/test_exit.py, 13, 14 and 17 in test_prefix_cache.py, 15 in
-unit/test_scheduler*.py and test_interleavings.py.
+These are tested in other files:
+
+- 3, `min_p` of negative logits: unit/test_sampling.py
+- 4, stop strings that are tokenized otherwise: unit/test_stop_strings*.py
+- 5 and 20, blocking calls and interrupts in a notebook: notebook/
+- 6, 7, 8, 12, 16 and 18, the ends, cancels, token ids and streams of requests: test_requests.py
+- 11, a prompt close: notebook/test_exit.py
+- 13, 14 and 17, the statistics, mixed hits and eviction of the prefix cache: test_prefix_cache.py
+- 15, late tokens of a slot's last request: unit/test_scheduler*.py and test_interleavings.py
 """
 
 import json
@@ -29,7 +35,7 @@ def session(families: Path) -> Iterator[rekindle.Session]:
 
 
 def test_1_no_buffer_is_written_after_its_dispatch(session: rekindle.Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device may read it, and the arrays it was sent as may alias it, as long as the tick is under way."""
+    """Check this because the device may read the buffer, and its arrays may alias it, until the tick has ended."""
     dispatched: list[tuple[Any, Any]] = []
 
     def recorded(*arguments: Any) -> Any:
@@ -98,7 +104,7 @@ def test_11_importing_changes_nothing_and_loads_nothing_heavy() -> None:
 
 
 def test_19_keys_of_prefixes_are_the_same_in_every_process() -> None:
-    """Tokens as bytes, where Python's `hash` would be salted."""
+    """Check that keys have tokens as bytes, because Python's `hash` is salted."""
     code = "from rekindle.scheduler.cache.tree import PrefixTree; print(PrefixTree(4).next_page('', [1, 2, 3, 400]))"
     keys = {
         subprocess.run(

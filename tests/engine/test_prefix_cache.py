@@ -1,4 +1,4 @@
-"""Whatever the prefix cache finds, and wherever, the tokens are those of a session without it; on the tiny models."""
+"""Whatever the prefix cache finds, in any tier, the tokens of the tiny models are those without a cache."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from tests.engine.sampled import MIXED, SEEDED
 
 PAGE = 16
 HOST_PAGES = 112
-"""The pool has 28: a quarter of it."""
+"""The pages of the host tier; the pool has a quarter as many."""
 SMALL: SettingsOptions = {
     "page_size": PAGE,
     "num_pages": 29,
@@ -67,7 +67,7 @@ class Pair:
     known: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def expected(self, ask: Ask) -> tuple[int, ...]:
-        """What the session without a cache answers."""
+        """Return the answer of the session without a cache."""
         key = repr(ask)
         if key not in self.known:
             answer = self.plain.generate_sync(token_ids=ask[0], max_tokens=NEW, ignore_eos=True, **ask[1])
@@ -76,7 +76,7 @@ class Pair:
         return self.known[key]
 
     def check_together(self, asks: Sequence[Ask]) -> list[int]:
-        """Ask all at once, and compare; what each found in the cache."""
+        """Ask all at once and check the answers; return how many tokens each found in the cache."""
         handles = [
             self.cached.submit(token_ids=prompt, max_tokens=NEW, ignore_eos=True, **options) for prompt, options in asks
         ]
@@ -86,12 +86,12 @@ class Pair:
         return [answer.cached_tokens for answer in answers]
 
     def crowd_out(self, seed: int, pages: int) -> None:
-        """Let others use this many pages, one after the other."""
+        """Let other requests use this many pages, one after the other."""
         for turn in range(pages // 7):
             self.cached.generate_sync(token_ids=tokens(seed + turn, 7 * PAGE), max_tokens=1)
 
     def assert_nothing_is_left(self) -> None:
-        """Every page is free or can be evicted, every entry of the host tier is known, and all tokens add up."""
+        """Check that each page is free or can be evicted, each host entry is known, and all tokens add up."""
         scheduler, host_tier = self.cached._assembly.actors.scheduler, self.cached._assembly.actors.host_tier
         assert isinstance(scheduler, Scheduler)
         assert isinstance(host_tier, HostTier)
@@ -126,7 +126,7 @@ ONE_WAY = pytest.mark.parametrize("pair", ["llama-tied"], indirect=True)
 
 @EVERY_WAY
 def test_tokens_are_those_of_no_cache_wherever_the_pages_are(pair: Pair, compilations: list[str]) -> None:
-    """Cold, warm, offloaded and onloaded, pruned, and hits of both tiers beside misses; and nothing is compiled."""
+    """Hold cold, warm, offloaded, onloaded and pruned, and with hits of both tiers beside misses; compile nothing."""
     for ask in [*ASKS, *OTHERS]:
         pair.expected(ask)
     compilations.clear()
@@ -158,7 +158,7 @@ def test_tokens_are_those_of_no_cache_wherever_the_pages_are(pair: Pair, compila
 @ONE_WAY
 @pytest.mark.parametrize("count", [2, 16])
 def test_identical_requests_compute_the_prompt_once_and_agree(pair: Pair, count: int) -> None:
-    """Together, also where they outnumber the slots; each computes at least the last token, which gives the next."""
+    """Hold also where they outnumber the slots; each computes at least the last token, which gives the next."""
     prompt = tokens(50 + count, 100)
     expected = pair.expected((prompt, {}))
     before = pair.cached.stats.scheduler
@@ -233,7 +233,7 @@ def same_scores(mine: Scores, theirs: Scores) -> None:
 
 @ONE_WAY
 def test_statistics_count_every_prompt_token_once_and_say_where_it_was(pair: Pair) -> None:
-    """PEERS.md 13."""
+    """Check this because another engine's "hit rate" was that of cached pages among all pages."""
     before = pair.cached.stats.scheduler
     prompts = [[*tokens(110, 48), *tokens(111 + place, place)] for place in range(6)]
     answers = [pair.cached.generate_sync(token_ids=prompt, max_tokens=3, ignore_eos=True) for prompt in prompts]
@@ -251,7 +251,7 @@ def test_statistics_count_every_prompt_token_once_and_say_where_it_was(pair: Pai
 
 @ONE_WAY
 def test_the_hottest_prefix_survives_and_is_shown_first(pair: Pair) -> None:
-    """PEERS.md 17."""
+    """Check this because another engine dropped the hottest prefixes first."""
     hot = tokens(120, 4 * PAGE)
     pair.cached.generate_sync(token_ids=hot, max_tokens=1)
     before = pair.cached.stats.scheduler.host_hit_tokens
@@ -299,7 +299,7 @@ def test_what_cannot_fit_beside_held_prefixes_is_turned_away_and_others_go_on(pa
 
 
 def soak(pair: Pair, requests: int) -> None:
-    """Requests of documents that together need eight times the pool; the first documents are asked for most."""
+    """Ask about documents that together need eight times the pool, and about the first ones most often."""
     rng = np.random.default_rng(9)
     documents = [tokens(200 + place, 6 * PAGE) for place in range(36)]
     sampling = [GREEDY, SEEDED, MIXED, PENALTY]

@@ -1,4 +1,4 @@
-"""The prefix cache on the default model: the goldens wherever their pages are, chats of several turns, and handles."""
+"""The prefix cache keeps the default model's goldens, chats of several turns, and handles of prefixes right."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -42,14 +42,14 @@ def session() -> Iterator[rekindle.Session]:
 
 
 def crowd_out(session: rekindle.Session, seed: int, requests: int) -> None:
-    """Let others use eight pages each, one after the other."""
+    """Let other requests use eight pages each, one after the other."""
     prompts = np.random.default_rng(seed).integers(0, 49_000, (requests, 128)).tolist()
     for prompt in prompts:
         session.generate_sync(token_ids=prompt, max_tokens=1)
 
 
 def check_goldens(session: rekindle.Session, goldens: Sequence[Golden], new: int) -> None:
-    """Tokens are the reference's, and log-probabilities after a prompt within 1e-3 of them."""
+    """Check that the tokens are the reference's, and the log-probabilities after a prompt to 1e-3."""
     prompts: Any = [golden.get("prompt") or golden["messages"] for golden in goldens]
     for answer, golden in zip(session.generate_sync(prompts, max_tokens=new, logprobs=5), goldens, strict=True):
         assert list(answer.token_ids) == golden["new_ids"][:new]
@@ -60,7 +60,7 @@ def check_goldens(session: rekindle.Session, goldens: Sequence[Golden], new: int
 
 
 def check_samplings(session: rekindle.Session, expected: Sequence[rekindle.Generation]) -> list[int]:
-    """Seeded tokens are the same as those of no cache; what was found."""
+    """Check that seeded tokens are those without a cache; return how many tokens of each prompt were found."""
     handles = [session.submit(TEXT, max_tokens=12, **sampling) for sampling in SAMPLINGS]
     answers = [handle.result(timeout=120) for handle in handles]
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
@@ -75,7 +75,7 @@ def test_goldens_and_seeded_tokens_are_the_same_wherever_the_pages_are(
         for place, sampling in enumerate(SAMPLINGS)
     ]
     assert [answer.cached_tokens for answer in alone] == [0, 0, 0]
-    crowd_out(session, 0, 6)  # those of other salts leave the device
+    crowd_out(session, 0, 6)  # the pages of other salts leave the device
     assert session.stats.scheduler.device_hit_tokens == 0
 
     check_goldens(session, smollm2_goldens, 24)
@@ -123,7 +123,7 @@ def test_each_turn_of_a_chat_finds_the_turns_before_it_without_a_handle(session:
         alone = session.generate_sync(messages, max_tokens=12, cache_salt=f"turn {place}")
         assert answer == alone
         assert alone.cached_tokens == 0
-        computed = answer.usage.total_tokens - 1  # nothing was computed from the last one
+        computed = answer.usage.total_tokens - 1  # the last token was not put in
         messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": question}]
 
 

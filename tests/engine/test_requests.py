@@ -1,4 +1,4 @@
-"""A request's tokens are a function of the request alone, and its end is exact; on a real model."""
+"""On a real model, a request's tokens are a function of the request alone, and its end is exact."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_an_unseeded_request_draws_afresh(session: rekindle.Session) -> None:
 
 
 def test_max_tokens_is_exact(session: rekindle.Session) -> None:
-    """PEERS.md 16: 32 asked, 40 returned."""
+    """Check this because another engine returned 40 tokens where 32 were asked for."""
     for tokens in (1, 2, 15, 16, 17, 33):
         generation = session.generate_sync(token_ids=[4, 5, 6], max_tokens=tokens, ignore_eos=True)
         assert len(generation.token_ids) == tokens
@@ -52,7 +52,7 @@ def test_max_tokens_is_exact(session: rekindle.Session) -> None:
 
 
 def test_a_stop_token_ends_at_once_and_is_the_last(session: rekindle.Session) -> None:
-    """PEERS.md 6 and 16: also the very first token, and also with ignore_eos."""
+    """Check also the very first token, and with ignore_eos, where other engines went on."""
     free = session.generate_sync(token_ids=[4, 5, 6], max_tokens=20, ignore_eos=True).token_ids
     for at in (0, 1, 7):
         stop = free[at]
@@ -62,7 +62,7 @@ def test_a_stop_token_ends_at_once_and_is_the_last(session: rekindle.Session) ->
 
 
 def test_the_models_end_tokens_end_unless_ignored(session: rekindle.Session, families: Path) -> None:
-    """The goldens' eos is 2; a stop id that equals it still ends with ignore_eos."""
+    """Check also that a stop id that equals the goldens' eos, 2, still ends with ignore_eos."""
     hot: dict[str, Any] = {"max_tokens": 30, "temperature": 20.0, "seed": 1}
     prompts: list[list[int]] = np.random.default_rng(0).integers(0, 512, (400, 8)).tolist()
     for seed, prompt in enumerate(prompts):
@@ -88,7 +88,7 @@ def test_the_context_is_the_last_limit(session: rekindle.Session) -> None:
 
 
 def test_token_id_0_is_a_token_like_any_other(session: rekindle.Session) -> None:
-    """PEERS.md 18."""
+    """Check this because another engine took it for padding."""
     zeros = session.generate_sync(token_ids=[0, 0, 0, 5], max_tokens=8, ignore_eos=True)
     assert zeros.usage.prompt_tokens == 4
     assert zeros.token_ids != session.generate_sync(token_ids=[5], max_tokens=8, ignore_eos=True).token_ids
@@ -96,20 +96,20 @@ def test_token_id_0_is_a_token_like_any_other(session: rekindle.Session) -> None
 
 @pytest.mark.parametrize("token", [-1, 512, 513, 2**31])
 def test_token_ids_outside_the_vocabulary_are_rejected(session: rekindle.Session, token: int) -> None:
-    """PEERS.md 8: the vocabulary size itself too."""
+    """Check also the vocabulary size itself, which another engine let pass."""
     with pytest.raises(rekindle.InvalidRequest, match="from 0 to 511"):
         session.generate_sync(token_ids=[1, token])
 
 
 def test_streamed_pieces_are_the_generation(session: rekindle.Session) -> None:
-    """PEERS.md 12: every token as it is settled."""
+    """Check that each token comes as it is settled; another engine's came in lumps."""
     whole = session.generate_sync(token_ids=[3, 1, 4], max_tokens=25, ignore_eos=True)
     pieces = list(session.stream_sync(token_ids=[3, 1, 4], max_tokens=25, ignore_eos=True))
     assert [piece.token_ids for piece in pieces] == [(token,) for token in whole.token_ids]
 
 
 def test_cancelling_frees_that_request_and_no_other(session: rekindle.Session) -> None:
-    """PEERS.md 7: identity is exact."""
+    """Check this because another engine cancelled all requests whose ids began with the given one."""
     handles = [session.submit(token_ids=[i + 1], max_tokens=60, ignore_eos=True) for i in range(12)]
     handles[1].cancel()
     handles[1].cancel()

@@ -1,4 +1,4 @@
-"""The real stepper and the real host tier, told by hand what a scheduler would say."""
+"""The real stepper and the real host tier keep pages right; a test sends them a scheduler's messages by hand."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ PARAMS = SamplingParams(max_tokens=1 + MORE, temperature=0.7, seed=3, logprobs=0
 
 @dataclass
 class Device:
-    """Stepper, settler and host tier of a machine."""
+    """The stepper, the settler and the host tier of an assembly."""
 
     stepper: Actor
     settler: Actor
@@ -56,7 +56,7 @@ class Device:
         return dispatched
 
     async def decode(self, dispatched: Dispatched, table: tuple[int, ...]) -> list[TokenLogprob]:
-        """The new tokens of a request whose prompt is completed by what was dispatched."""
+        """Return the new tokens of a request whose prompt was completed by the dispatched tick."""
         logprobs = [await self._settle(dispatched)]
         for position in range(len(PROMPT), len(PROMPT) + MORE):
             row = Row(1, 0, table[position // PAGE], PARAMS.logprobs)
@@ -70,14 +70,14 @@ class Device:
 
 
 async def only(actor: Actor, message: Message) -> Message:
-    """What an actor says, which is one message."""
+    """Return the one message with which an actor answers."""
     said = actor.handle(message)
     (answer,) = await said if isinstance(said, Awaitable) else said
     return answer
 
 
 def chunk(start: int, table: tuple[int, ...], prompt: tuple[int, ...] = PROMPT) -> Chunk:
-    """What is left of a prompt."""
+    """Make the chunk of a prompt from `start` to its end."""
     request = Request(1, prompt, PARAMS, frozenset(), 256)
     pages = tuple(table[position // PAGE] for position in range(start, len(prompt), PAGE))
     return Chunk(1, 0, start, prompt[start:], pages, table, request)
@@ -98,7 +98,7 @@ async def test_a_prefix_that_was_saved_and_onloaded_elsewhere_decodes_as_if_it_h
     stayed = await device.decode(await device.plan(chunk(2 * PAGE, here)), here)
 
     gathered = await only(device.stepper, Offload(0, here[:2], (0, 1)))
-    overwritten = await device.plan(chunk(0, here, OTHER))  # before anybody has waited for what was gathered
+    overwritten = await device.plan(chunk(0, here, OTHER))  # nobody has waited for the gathered pages yet
     assert await device.decode(overwritten, here) != stayed
     assert isinstance(gathered, Gathered)
     assert await only(device.host_tier, gathered) == Offloaded(0, kept=True)
@@ -108,4 +108,4 @@ async def test_a_prefix_that_was_saved_and_onloaded_elsewhere_decodes_as_if_it_h
         assert fetched.staged is not None
         onload = Onload(fetched.staged, there[:2])
         assert await device.decode(await device.plan(chunk(2 * PAGE, there), (onload,)), there) == stayed
-        await device.plan(chunk(0, there, OTHER))  # what becomes of the pages is nothing to the entries
+        await device.plan(chunk(0, there, OTHER))  # the host entries do not depend on the pages

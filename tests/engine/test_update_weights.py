@@ -1,4 +1,4 @@
-"""Weights are swapped between requests: nothing compiles, nothing stale is found, and nobody mixes two models."""
+"""Weights are swapped between requests: nothing compiles, nothing stale is found, and no request mixes two models."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,14 +23,14 @@ def model(families: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def others(model: Path) -> dict[str, Any]:
-    """Weights of the same structure that say something else."""
+    """Return weights of the same structure that give other tokens."""
     tensors = load_file(model / "model.safetensors")
     return {name: array * 1.5 if "q_proj" in name else array for name, array in tensors.items()}
 
 
 @pytest.fixture(scope="module")
 def expected(model: Path, others: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """The tokens of `ASKED` and `LONG` by the other weights, from a session that was opened on them."""
+    """Return the tokens of `ASKED` and `LONG` by the other weights, from a session without a cache."""
     with rekindle.open_sync(model, progress=False, precompile="lazy", prefix_cache=False) as session:
         session.update_weights_sync(others)
         return session.generate_sync(**ASKED).token_ids, session.generate_sync(**LONG).token_ids
@@ -132,7 +132,7 @@ def test_a_closed_session_says_so(session: rekindle.Session, others: dict[str, A
 
 
 def test_a_wait_that_is_left_keeps_the_old_weights(session: rekindle.Session, others: dict[str, Any]) -> None:
-    """As by an interrupt, here while a request that has started is still to finish."""
+    """Leave the wait, as an interrupt does, while a started request has still to finish."""
     before = session.generate_sync(**ASKED)
     running = session.submit(**LONG)
     pieces = iter(running)

@@ -1,4 +1,4 @@
-"""What a session stored is there for the next one, is right, and is of the same model: all of it or none."""
+"""A session finds the pages and programs that earlier ones stored, right and of the same model, or none."""
 
 import errno
 import json
@@ -46,13 +46,13 @@ from tests.engine.restart_child import (
 )
 
 MOMENTS = [(1, 0.6), (2, 0.1), (3, 0.02), (3, 0.1), (4, 0.1), (5, 0.1), (6, 0.1)]
-"""After how many steps of `serve_until_killed` a process is killed, and at most how many seconds later."""
+"""Moments to kill a process: (the steps of `serve_until_killed` that it has done, at most so many seconds later)."""
 NUMBERS = [0, 1]
 Answers = dict[int, tuple[int, ...]]
 
 
 def all_told(*runs: tuple[BaseProcess, Connection]) -> list[dict[str, Any]]:
-    """What processes that ended well said of themselves."""
+    """Return the reports of processes, and check that these ended well."""
     reports = []
     for process, connection in runs:
         (report,) = told(connection)
@@ -69,14 +69,14 @@ def model(families: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def first_runs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """Two processes that were started at once with an empty cache directory: that directory, and what they said."""
+    """Start two processes at once with an empty cache directory; return that directory and their reports."""
     cache = tmp_path_factory.mktemp("first") / "cache"
     return cache, all_told(*(start(serve, cache, model, NUMBERS) for _ in range(2)))
 
 
 @pytest.fixture
 def cache(first_runs: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache directory of the test's own, with all programs and no prefixes."""
+    """Make a cache directory of the test's own, with all programs and no prefixes."""
     directory = tmp_path / "cache"
     directory.mkdir(mode=0o700)
     shutil.copytree(first_runs[0] / "programs", directory / "programs")
@@ -86,26 +86,26 @@ def cache(first_runs: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture(scope="module")
 def cold(model: Path, first_runs: tuple[Path, Any]) -> Answers:
-    """What a session answers that looks for no prefixes."""
+    """Return the answers of a session that looks for no prefixes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REKINDLE_CACHE", str(first_runs[0]))
         return answers(model, range(8), prefix_cache=False)
 
 
 def answers(model: Path, numbers: Iterable[int], **settings: Unpack[SettingsOptions]) -> Answers:
-    """Of a session of its own."""
+    """Return the tokens of these requests from a new session."""
     with open_session(model, **settings) as session:
         return {number: session.generate_sync(**asked(number)).token_ids for number in numbers}
 
 
 def ask(session: rekindle.Session, number: int, **options: Any) -> tuple[tuple[int, ...], int]:
-    """Its answer, and how many tokens of the prompt were found."""
+    """Return the tokens of the answer, and how many tokens of the prompt were found."""
     answer = session.generate_sync(**asked(number, **options))
     return answer.token_ids, answer.cached_tokens
 
 
 def save_some(model: Path, numbers: Sequence[int] = NUMBERS, **settings: Unpack[SettingsOptions]) -> None:
-    """A session that stores the prefixes of these requests."""
+    """Store the prefixes of these requests, in a session of its own."""
     with open_session(model, **settings) as session:
         for number in numbers:
             session.generate_sync(**asked(number))
@@ -114,19 +114,19 @@ def save_some(model: Path, numbers: Sequence[int] = NUMBERS, **settings: Unpack[
 
 @contextmanager
 def recorded() -> Iterator[list[warnings.WarningMessage]]:
-    """Every warning of every thread."""
+    """Record every warning of every thread."""
     with warnings.catch_warnings(record=True, action="always") as warned:
         yield warned
 
 
 def files(directory: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of change of every file."""
+    """Return the size and the time of change of every file."""
     found = {str(path.relative_to(directory)): path.stat() for path in directory.rglob("*") if path.is_file()}
     return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
 
 
 def programs(cache: Path, *names: str) -> list[Entry]:
-    """The stored programs of these names."""
+    """Return the stored programs of these names."""
     return [entry for entry in KeptPrograms(cache / "programs").entries() if entry.parts["program"] in names]
 
 
@@ -137,7 +137,7 @@ def lose(cache: Path, *names: str) -> None:
 
 
 def flip(directory: Path, chance: random.Random) -> None:
-    """Change one byte of the largest file, which is not the seal."""
+    """Change one bit of the largest file, which is not the seal."""
     file = max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     content = bytearray(file.read_bytes())
     content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
@@ -256,7 +256,7 @@ def test_pages_of_another_kind_are_not_used_and_said_so_once(
         session.save_sync()
         assert part in session.restored.differences
     assert [f"differs in {part}: " in str(each.message) for each in warned] == [True]
-    with open_session(model, **lazy) as session:  # no word: it has pages of its own
+    with open_session(model, **lazy) as session:  # there is no warning, because it has pages of its own now
         assert [ask(session, number) for number in NUMBERS] == [(expected[number], CACHED) for number in NUMBERS]
     with open_session(model) as session:
         assert session.restored.nodes == len(NUMBERS) * PAGES, "others took its place"
@@ -335,7 +335,7 @@ def test_namespaces_are_kept_apart(cache: Path, model: Path, cold: Answers) -> N
 def test_the_directory_stays_within_its_bound_and_the_latest_pages_stay(
     cache: Path, model: Path, cold: Answers
 ) -> None:
-    """There is room for three prompts: a page takes 12 KiB."""
+    """Give room for three prompts; a page takes 12 KiB."""
     bound = 200_000
 
     def stored_pages() -> int:
@@ -357,7 +357,7 @@ def test_the_directory_stays_within_its_bound_and_the_latest_pages_stay(
 
 
 async def save_in_time(session: rekindle.Session) -> int:
-    """It would take for ever if what leaves the disk for new pages were written again, and so on."""
+    """Save within 30 s. It would never end if pages that leave the disk for new ones were written again."""
     with anyio.fail_after(30):
         return await session.save()
 
@@ -371,7 +371,7 @@ def test_a_cache_that_others_can_write_to_is_refused(place: str, cache: Path, mo
 
 
 def test_an_empty_store_that_others_can_write_to_is_refused_too(cache: Path, model: Path) -> None:
-    """Before anything is compiled for it."""
+    """Check that it is refused before anything is compiled for it."""
     shutil.rmtree(cache / "programs")
     (cache / "programs").mkdir()
     (cache / "programs").chmod(0o777)
@@ -447,7 +447,7 @@ def test_damaged_files_cost_warnings_and_are_made_again(cache: Path, model: Path
 def test_whatever_a_kill_interrupts_the_next_session_is_right_and_has_all_that_was_saved(
     seed: int, kills: int, cache: Path, model: Path
 ) -> None:
-    """Killed a moment after one of its first steps; in every fourth run it has programs to compile and store too."""
+    """Kill a process a moment after one of its first steps; in every fourth run it also stores programs."""
     chance, saved, first = random.Random(seed), 0, 0
     with open_session(model, prefix_cache=False, restore="require", precompile="all") as plain:
         for kill in range(kills):
@@ -468,7 +468,7 @@ def test_whatever_a_kill_interrupts_the_next_session_is_right_and_has_all_that_w
 
 
 def killed(cache: Path, model: Path, first: int, steps: int, longest: float, chance: random.Random) -> list[int]:
-    """Run a process from a number on, and kill it; the numbers that it told us to be saved."""
+    """Run a process from a number on, and kill it; return the numbers that it reported as saved."""
     process, connection = start(serve_until_killed, cache, model, first)
     heard = told(connection)
     steps_done = [next(heard) for _ in range(steps)]

@@ -1,4 +1,4 @@
-"""Ragged inputs of the operations. The reference and every implementation get the same numbers."""
+"""Make ragged inputs of the operations. The reference and every implementation get the same numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Shape:
 
     @property
     def longest(self) -> int:
-        """How many tokens a row of the page table has room for."""
+        """The number of tokens that a row of the page table has room for."""
         return self.page_size * self.pages_per_sequence
 
     def pool(self, sequences: int) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ from tests.kernels.cases import (
     stored,
 )
 
-# Each example is a compilation: shrinking one would take minutes.
+# Each example is a compilation, so shrinking one would take minutes.
 PHASES = (Phase.explicit, Phase.generate)
 few = settings(max_examples=3, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 many = settings(few, max_examples=50, derandomize=False)
@@ -41,7 +41,7 @@ lengths = st.one_of(st.sampled_from([0, 1, 16, 128]), st.integers(0, 640))
 
 
 class Suite:
-    """The tests of one implementation. What it says that it does not serve is skipped, and must be refused.
+    """The tests of one implementation. Shapes that it does not serve are skipped, and a call with them must raise.
 
     Attributes:
         implementation: the name of the implementation.
@@ -232,7 +232,7 @@ class Suite:
         self.check_write(shape, tokens, [(2, 0), (7, page_size // tokens - 1)])
 
     def test_of_several_blocks_for_one_place_one_is_kept(self) -> None:
-        """Test this because padding may write anywhere in the null page."""
+        """Check this because padding may write anywhere in the null page."""
         shape = Shape(dtype="bfloat16")
         self.skip_unserved(shape)
         kv = np.random.default_rng(0).standard_normal((4, 2, shape.kv_heads, 1, shape.head_dim))

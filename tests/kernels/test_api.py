@@ -1,4 +1,4 @@
-"""The choice of an implementation, and arguments that are refused."""
+"""The platform and the pool decide which kernels run, and wrong arguments are refused."""
 
 import subprocess
 import sys

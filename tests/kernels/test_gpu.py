@@ -1,4 +1,4 @@
-"""The GPU kernels, interpreted on CPU, hold to the reference in float64; and how they are cut."""
+"""The GPU kernels, interpreted on CPU, hold to the reference in float64, however they are cut."""
 
 from contextlib import AbstractContextManager
 
@@ -22,7 +22,7 @@ class TestGpu(Suite):
         return tracing_for(Target(interpret=True))
 
     def test_a_large_group_of_heads(self) -> None:
-        """More heads than a tile of queries holds take several tiles."""
+        """Check heads that need several tiles, because one tile of queries does not hold them."""
         shape = Shape(group=12, kv_heads=1, dtype="bfloat16")
         self.check_rows(shape, [40, 0])
         self.check_blocks(shape, [(0, 3)], 1)
@@ -45,7 +45,7 @@ class TestGpu(Suite):
         assert np.isnan(out[2:]).all()
 
     def test_blocks_of_any_length(self) -> None:
-        """A block is padded to a power of two inside, and its neighbours still follow it."""
+        """Check that neighbours still follow a block, which is padded to a power of two inside."""
         shape = Shape(dtype="bfloat16", pages_per_sequence=6)
         contexts = Contexts(shape, [(0, 96)])
         q = jnp.asarray(queries(shape, 96), jnp.float32)

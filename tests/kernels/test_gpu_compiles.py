@@ -1,4 +1,4 @@
-"""The real CUDA compiler takes every GPU kernel, for GPUs that are not there."""
+"""The real CUDA compiler takes every GPU kernel, for GPUs that are absent."""
 
 import importlib.util
 from collections.abc import Callable
@@ -67,7 +67,7 @@ Shape = jax.ShapeDtypeStruct
 
 
 def compiled(device_kind: str, function: Callable[..., Any], *shapes: Any, donated: tuple[int, ...] = ()) -> Any:
-    """The program for one GPU of this kind."""
+    """Compile a program for one GPU of this kind."""
     topology = get_topology_desc(platform="cuda", topology="1x1x1", target_config=TARGETS[device_kind])
     sharding = SingleDeviceSharding(topology.devices[0])
     with tracing_for(Target(device_kind)):
@@ -132,7 +132,7 @@ def test_a_page_is_copied_in_place(device_kind: str) -> None:
 
 @pytest.mark.parametrize("bucket", [Bucket(2048, 0), Bucket(0, 32), Bucket(512, 8)])
 def test_the_step_of_a_llama_3_8b_shape_compiles_and_updates_its_pages_in_place(bucket: Bucket) -> None:
-    """Two of its layers: the others are the same."""
+    """Compile two of its layers, because the others are the same."""
     config = replace(LLAMA_3_8B, num_layers=2)
     dtype = jnp.dtype(jnp.bfloat16)
     graph, state = nnx.split(nnx.eval_shape(lambda: random_decoder(config, dtype)))

@@ -1,4 +1,4 @@
-"""The reference itself, against sums that are written out in numpy."""
+"""The reference itself equals sums that are written out in numpy."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SHAPES = (
 
 
 def by_hand(shape: Shape, q: Floats, contexts: Contexts, sequence: int, last: int) -> Floats:
-    """One query, (heads, head_dim), that sees the positions before `last`, one sum after the other."""
+    """Compute one query, (heads, head_dim), that sees the positions before `last`, one sum after the other."""
     first = 0 if shape.window is None else max(0, last - shape.window)
     out = np.zeros_like(q)
     for head in range(shape.heads if last else 0):

@@ -1,4 +1,4 @@
-"""The TPU kernels in the interpreter, with races looked for and memory that nobody wrote full of NaN."""
+"""The TPU kernels hold to the reference in an interpreter that finds races and fills unwritten memory with NaN."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -34,7 +34,7 @@ class TestTpu(Suite):
 
     @pytest.mark.parametrize("stages", [2, 3])
     def test_many_small_tiles_go_round_the_buffer(self, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Over several runs and grid steps, with empty runs between them."""
+        """Go round over several runs and grid steps, with empty runs between them."""
         small = {"row_tile": 32, "block_tile": 32, "row_stages": stages, "block_stages": stages}
         use(monkeypatch, replace(tuning.tuning(), step_rows=3, window_rows=64, **small))
         shape = Shape(pages_per_sequence=20, dtype="bfloat16", kv_heads=1, window=150)
@@ -48,13 +48,13 @@ class TestTpu(Suite):
 
 
 def use(monkeypatch: pytest.MonkeyPatch, sizes: tuning.Tuning) -> None:
-    """Instead of those of tuning.json."""
+    """Use these sizes instead of those of tuning.json."""
     monkeypatch.setattr(tuning, "_kinds", lambda: {"default": sizes})
 
 
 @contextmanager
 def interpreted() -> Iterator[None]:
-    """Not optimized: the interpreter's programs take longer to compile than to run."""
+    """Interpret without optimization, because the interpreter's programs take longer to compile than to run."""
     optimized = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     try:

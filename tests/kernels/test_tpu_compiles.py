@@ -1,4 +1,4 @@
-"""The real TPU compiler takes every TPU kernel, and whole steps with them, for chips that are not there."""
+"""The real TPU compiler takes every TPU kernel, and whole steps with them, for chips that are absent."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ LLAMA_3_8B = ModelConfig("llama", 128256, 4096, 14336, 32, 32, 8, 128, 8192, 1e-
 
 
 def lowered(topology: str, function: Callable[..., Any], *shapes: Any, donated: tuple[int, ...] = ()) -> Any:
-    """The program for one chip, not yet compiled. A compiled step has no text: jaxlib cannot parse libtpu's."""
+    """Lower a program for one chip. A compiled step would have no text, because jaxlib cannot parse libtpu's."""
     sharding = chip(topology)
     placed = jax.tree.map(lambda x: Shape(x.shape, x.dtype, sharding=sharding), shapes)
     with pytest.MonkeyPatch.context() as patch:
@@ -40,12 +40,12 @@ def lowered(topology: str, function: Callable[..., Any], *shapes: Any, donated: 
 
 
 def compiled(topology: str, function: Callable[..., Any], *shapes: Any, donated: tuple[int, ...] = ()) -> Any:
-    """The program for one chip."""
+    """Compile a program for one chip."""
     return lowered(topology, function, *shapes, donated=donated).compile()
 
 
 def pool(head_dim: int, dtype: jnp.dtype, page_size: int = 64, kv_heads: int = 8, pages: int = 513) -> Shape:
-    """A pool much larger than all else in a program."""
+    """Return the shape of a pool that is much larger than all else in a program."""
     return Shape(form.stored_shape((pages, 2, kv_heads, page_size, head_dim)), dtype)
 
 
@@ -153,7 +153,7 @@ def test_the_stated_cost_of_prefill_attention_is_the_program_s(topology: str) ->
 
 
 def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[Any, int]:
-    """The step with abstract weights, and the bytes of its pools."""
+    """Return the lowered step with abstract weights, and the bytes of its pools."""
     decoder, _ = abstract_decoder(config)
     graph, state = nnx.split(decoder)
     state = jax.tree.map(lambda weight: Shape(weight.shape, BFLOAT16), state)

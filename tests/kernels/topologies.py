@@ -1,4 +1,4 @@
-"""TPUs that are not there: the real compiler compiles for a topology that is given by name."""
+"""Describe absent TPUs: the real compiler compiles for a topology that is given by name."""
 
 import os
 from typing import Final

@@ -1,4 +1,4 @@
-"""A tiny model with a tokenizer, and kernels that have it open."""
+"""Make a tiny model with a tokenizer, and kernels that have it open."""
 
 import json
 import shutil

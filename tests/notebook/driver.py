@@ -1,4 +1,4 @@
-"""A real Jupyter kernel and what its cells say, driven as a front end drives it."""
+"""Drive a real Jupyter kernel as a front end does, and hear what its cells say."""
 
 import queue
 import time
@@ -12,9 +12,9 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 SILENCE = 60
-"""How many seconds a kernel may be silent before the test fails: far more than any cell here takes."""
+"""Seconds of a kernel's silence after which the test fails: far more than any cell here takes."""
 DEAF = 10
-"""How many seconds a kernel has to answer an interrupt before the test fails."""
+"""Seconds that a kernel has to answer an interrupt before the test fails."""
 
 
 @dataclass
@@ -143,7 +143,7 @@ class Notebook:
         self.client.wait_for_ready(timeout=SILENCE)
 
     def shutdown(self) -> tuple[float, int]:
-        """Shut the kernel down in the same way; return the seconds until it was gone, and its exit status."""
+        """Shut the kernel down as `restart` does; return the seconds until it was gone, and its exit status."""
         process, start = self.process, time.monotonic()
         self.manager.shutdown_kernel()
         return time.monotonic() - start, process.wait()
@@ -171,7 +171,7 @@ class Notebook:
 
     def said_elsewhere(self) -> str:
         """Return what was said outside of cells: in the kernel's log, and late by earlier cells."""
-        self.run("import gc; gc.collect()")  # Python warns of what was never awaited when it is dropped
+        self.run("import gc; gc.collect()")  # Python warns of a coroutine that was never awaited when it is dropped
         while True:
             try:
                 self.stray.append(self.hear(0.5))

@@ -20,7 +20,7 @@ COLAB_PINS = (
     "ipython==7.34.0",
     "ipywidgets==7.7.1",
     "jupyter_client==7.4.9",
-    # What the older kernel needs and the newer one does not. All other packages are those of the installed kernel.
+    # Only the older kernel needs these. All other packages are those of the installed kernel.
     "backcall==0.2.0",
     "decorator==4.4.2",
     "entrypoints==0.4",

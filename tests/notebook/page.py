@@ -1,4 +1,4 @@
-"""A front end's view of a kernel: outputs by cell, widgets, and clicks on them."""
+"""Read a kernel as a front end does: outputs by cell, widgets, and clicks on them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The stop button, pressed while a cell waits for the engine."""
+"""Press the stop button while a cell waits for the engine."""
 
 import textwrap
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from tests.notebook.driver import Notebook
 
 HALF_A_SECOND = 0.5
 RENDERED = 2.0
-"""How many seconds IPython may take to render the traceback before it answers: 0.3 on an idle machine."""
+"""Seconds that IPython may take to render the traceback before it answers: 0.3 on an idle machine."""
 
 Record = Callable[[str, object], None]
 

@@ -1,4 +1,4 @@
-"""A program that compiles on the engine's thread holds up nobody but who waits for it."""
+"""A program that compiles on the engine's thread holds up only those who wait for it."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ print(json.dumps(dict(largest=max(gaps), seconds=seconds, compiled=compiled)))
 
 @pytest.fixture
 def lazy(notebook: Notebook) -> Iterator[None]:
-    """A session `lazy` that has compiled nothing yet."""
+    """Open a session `lazy` that has compiled nothing yet."""
     assert (
         notebook.run(
             "lazy = await open_tiny(precompile='lazy', restore='off', progress=False); print(lazy.stats.programs)"

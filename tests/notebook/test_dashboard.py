@@ -14,12 +14,12 @@ pytestmark = pytest.mark.notebook
 
 THREADS = "[thread for thread in threading.enumerate() if thread.name == 'rekindle-dashboard']"
 ENDED = f"for thread in {THREADS}: thread.join(20)\nprint({THREADS})"
-"""Its thread goes on for an instant after its last word."""
+"""Code that waits for the dashboard's thread, which goes on for an instant after its last message."""
 LOOKS = 6
 
 
 class Front:
-    """A front end whose last cell shows a dashboard, as a first output of its own kernel."""
+    """A front end whose last cell shows a dashboard, the only output of its kernel."""
 
     def __init__(self, notebook: Notebook, code: str):
         self.notebook = notebook
@@ -32,18 +32,18 @@ class Front:
 
     @property
     def output(self) -> dict[str, Any]:
-        """What it shows, by MIME type."""
+        """The dashboard's output, by MIME type."""
         return self.widgets.outputs[self.display_id]
 
     def _children(self, box: str) -> list[str]:
         return [child.removeprefix("IPY_MODEL_") for child in self.widgets.states[box]["children"]]
 
     def looks(self) -> list[float]:
-        """When its numbers changed."""
+        """Return when the dashboard's numbers changed."""
         return [when for when, widget, _ in self.widgets.changes if widget == self.overview]
 
     def moves(self) -> None:
-        """Return once its numbers have changed some times from now on."""
+        """Return once the dashboard's numbers have changed `LOOKS` times from now on."""
         seen = len(self.looks())
         self.widgets.read_until(lambda: len(self.looks()) >= seen + LOOKS)
 

@@ -1,4 +1,4 @@
-"""A notebook that a tool executes, as papermill does, is left with outputs that need neither widgets nor a kernel."""
+"""A notebook that a tool such as papermill executes has outputs that need neither widgets nor a kernel."""
 
 from pathlib import Path
 from typing import Any

@@ -12,7 +12,7 @@ BY_ITSELF, BY_FORCE = 2.5, 4.0
 
 
 def assert_prompt(seconds: float, status: int, kernel: str) -> None:
-    """It ended by itself and without a crash.
+    """Check that the kernel ended by itself and without a crash.
 
     ipykernel 6.17.1 does not, in any notebook that has imported absl, as flax and orbax do: absl closes the kernel's
     stderr at exit, which waits for ever. A front end then ends it by force.

@@ -1,4 +1,4 @@
-"""Requests that are shown in a cell's output: one output that grows, and is static at its end."""
+"""A request is shown in one output of its cell, which grows, and is static at its end."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ GRAB = """
 grabbed = []
 asyncio.get_running_loop().call_soon(lambda: grabbed.extend(session.requests.values()))
 """
-"""Has the next request of a cell that awaits in `grabbed`."""
+"""Code that puts the next request of a cell that awaits into `grabbed`."""
 
 
 @pytest.fixture
@@ -29,26 +29,26 @@ def page(notebook: Notebook) -> Iterator[Page]:
 
 
 def card(page: Page) -> str:
-    """The id of the only output that shows a generation."""
+    """Return the id of the only output that shows a generation."""
     page.catch_up()
     (output,) = page.cards
     return output
 
 
 def drawn(page: Page) -> dict[str, Any]:
-    """What it shows."""
+    """Return what that output shows, by MIME type."""
     return page.outputs[card(page)]
 
 
 def wait_for(page: Page, text: str) -> None:
-    """Return as soon as the card says this."""
+    """Wait until the card says this."""
     page.catch_up()
     while not page.cards or text not in drawn(page)["text/plain"]:
         page.listen()
 
 
 def wait_until_static(page: Page) -> None:
-    """Return as soon as nothing that is saved needs a widget, and none is left."""
+    """Wait until no widget is left and no saved output needs one."""
     page.catch_up()
     while page.widgets or [shown for shown in page.outputs.values() if VIEW in shown]:
         page.listen()
@@ -95,7 +95,7 @@ def test_an_interrupt_leaves_what_came_and_that_it_was_cancelled(wait: str, note
 
 
 def test_an_interrupt_is_not_blamed_on_a_timeout(notebook: Notebook) -> None:
-    for _ in range(6):  # of those at any moment, more than half once were
+    for _ in range(6):  # more than half of interrupts at random moments once were
         cell = notebook.start("when(generating(), 'now'); await session.show(token_ids=PROMPT, **LONG)")
         cell.wait_for("now\n")
         interrupted, *_ = cell.interrupt()

@@ -1,4 +1,4 @@
-"""The tutorial of the warm restart is warm itself when its kernel was restarted and it is run again."""
+"""The tutorial of the warm restart is warm itself when it runs again on a restarted kernel."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
 TUTORIAL = Path(__file__).parents[2] / "tutorials" / "06_warm_restart.ipynb"
 PAGE = 64
 OPENING = 300
-"""Seconds after which a cell that says nothing is a failure: 30 times what compiling takes on a machine at rest."""
+"""Seconds of silence after which a cell fails: 30 times what compiling takes on a machine at rest."""
 TELL = """
 print(json.dumps({
     "inner": {name: (run["loaded"], run["compiled"], run["cached"]) for name, run in
@@ -32,7 +32,7 @@ print(json.dumps({
 
 @pytest.fixture
 def notebook(smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    """A kernel that finds the downloaded model, and nothing that another test has compiled."""
+    """Start a kernel that finds the downloaded model, and nothing that another test has compiled."""
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     (cache / "models").symlink_to(smollm2_path.parent.resolve())
@@ -43,7 +43,7 @@ def notebook(smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def run_all(notebook: Notebook) -> dict[str, Any]:
-    """All of its cells, with their asserts; what it says of itself."""
+    """Run all cells of the tutorial, with their asserts; return what it reports."""
     for cell in json.loads(TUTORIAL.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
             notebook.run("".join(cell["source"]))
@@ -59,7 +59,7 @@ def test_after_a_restart_of_its_kernel_it_compiles_nothing_and_finds_its_prompt(
     assert (again["loaded"], again["compiled"]) == (6, [0, 0])
     assert min(again["found"]) >= again["prompt"] // PAGE * PAGE > 0
     assert again["tokens"] == first["tokens"]
-    # The kernels that it starts itself have a cache of their own in every run: the first of them is always cold.
+    # The kernels that it starts itself have a new cache in every run, so the first of them is always cold.
     assert again["inner"] == first["inner"]
     assert again["inner"]["warm"][:2] == [6, 0]
     assert notebook.log() == ""

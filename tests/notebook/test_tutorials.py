@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
 MARK = "# %%"
 OPENING = 300
-"""Seconds after which its first cell, which compiles, is a failure: 30 times what it takes on a machine at rest."""
+"""Seconds after which the first cell, which compiles, fails: 30 times what it takes on a machine at rest."""
 
 
 def code_cells(tutorial: str) -> list[str]:
-    """The code of each cell, as jupytext parts them."""
+    """Return the code of each cell, parted as jupytext does it."""
     _, *cells = f"\n{(TUTORIALS / tutorial).read_text(encoding='utf-8')}".split(f"\n{MARK}")
     return [cell.strip() for cell in cells if not cell.startswith(" [markdown]")]
 

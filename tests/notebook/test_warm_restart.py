@@ -57,7 +57,7 @@ print(sum(answer.cached_tokens for answer in found))
 
 
 def run_all(notebook: Notebook, prelude: str) -> dict[str, Any]:
-    """The notebook from the first cell to the last; what it says of itself."""
+    """Run the notebook from the first cell to the last; return what it reports."""
     notebook.run(LISTEN)
     notebook.run(prelude)
     notebook.run("session = await open_tiny()")
@@ -70,7 +70,7 @@ def run_all(notebook: Notebook, prelude: str) -> dict[str, Any]:
 def test_a_notebook_that_is_run_again_compiles_nothing_and_finds_its_prompt_on_disk(
     end: Callable[[Notebook], object], fresh: Notebook, prelude: str
 ) -> None:
-    """Without `session.save()` and without `session.close()`."""
+    """Check this without `session.save()` and without `session.close()`."""
     cold = run_all(fresh, prelude)
     assert (cold["cached"], cold["found_on_disk"]) == ([0, PAGES * PAGE], 0)
     fresh.run(WAIT_FOR_PAGES.format(pages=PAGES))

@@ -1,4 +1,4 @@
-"""A front end's view of a kernel's widgets and outputs, and the messages that it sends to them."""
+"""Read a kernel's widgets and outputs as a front end does, and send messages to them."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 @dataclass
 class Widgets:
-    """The widgets of one kernel that were made since this began to read.
+    """The widgets of one kernel that were made since this object began to read.
 
     Attributes:
         states: the states of the widgets that are open, by id.
@@ -47,7 +47,7 @@ class Widgets:
         self._send(widget, {"method": "custom", "content": {"event": "click"}})
 
     def change(self, widget: str, **state: object) -> None:
-        """Say that a front end has changed something."""
+        """Tell the kernel that a front end has changed a widget."""
         self._send(widget, {"method": "update", "state": state, "buffer_paths": []})
 
     def _send(self, widget: str, data: dict[str, Any]) -> None:

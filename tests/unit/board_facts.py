@@ -1,4 +1,4 @@
-"""Facts about engines, for the tests of the dashboard."""
+"""Make facts about engines, for the tests of the dashboard."""
 
 from dataclasses import replace
 

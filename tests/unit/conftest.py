@@ -1,4 +1,4 @@
-"""Sessions on the fake device, a disk that is full soon, and interrupts that are heard."""
+"""Fixtures of the unit tests: sessions on the fake device, a small disk, and interrupts."""
 
 import shutil
 import signal
@@ -49,7 +49,7 @@ def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a file system of 2 MiB."""
+    """Mount a file system of 2 MiB, which is full soon."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = shutil.which("mount")

@@ -10,7 +10,7 @@ def ids(text: str) -> list[int]:
 
 
 class Letters(PrefixTree):
-    """A tree over the letters of texts. Device pages count from 0, entries from 100, records from 200."""
+    """A tree over the letters of texts. Device pages count from 0, host entries from 100, records from 200."""
 
     def __init__(self) -> None:
         super().__init__(page_size=2)

@@ -1,4 +1,4 @@
-"""How state machines are run: with the same stories in every run, and with many fresh ones in deep tests."""
+"""Run state machines: with the same stories in every run, and with many fresh ones in deep tests."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
@@ -7,7 +7,7 @@ CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_
 
 
 def run(machine: type[RuleBasedStateMachine], stories: int, steps: int) -> None:
-    """Run so many stories, each of at most so many steps."""
+    """Run `stories` stories, each of at most `steps` steps."""
     run_state_machine_as_test(machine, settings=settings(CALM, max_examples=stories, stateful_step_count=steps))
 
 

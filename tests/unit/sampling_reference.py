@@ -1,4 +1,4 @@
-"""The distribution that the step must draw from, by its definition: in float64, with sorts and loops."""
+"""Compute the distribution that the step must draw from by its definition: in float64, with sorts and loops."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A check of the engine at the end of tests of sessions."""
+"""Check the engine at the end of tests of sessions."""
 
 from rekindle.session.session import Session
 

@@ -1,4 +1,4 @@
-"""An engine without its loop: its stages take one message at a time, in an order that a test chooses."""
+"""Run an engine without its loop: its stages take one message at a time, in an order that a test chooses."""
 
 import random
 from collections import deque

@@ -1,4 +1,4 @@
-"""Programs and keys for tests of the executable store, and what other processes do with it."""
+"""Make programs and keys for tests of the executable store, and use it from other processes."""
 
 import json
 import os
@@ -35,18 +35,18 @@ def some_key(number: int) -> ProgramKey:
 
 
 def nth(number: int) -> Bucket:
-    """Return the use of the program of `some_key(number)`."""
+    """Return the bucket of the program of `some_key(number)`."""
     return Bucket(number, 0)
 
 
 def key_of(key: Key) -> ProgramKey:
-    """Return the key of the program that `nth` names."""
+    """Return the key of a bucket that `nth` made."""
     assert isinstance(key, Bucket)
     return some_key(key.prefill_tokens)
 
 
 def open_programs(directory: Path, capacity_bytes: int = DEFAULT_BYTES) -> ProgramStore:
-    """Open the store of the programs of `some_key`."""
+    """Open the store of the programs of `some_key` anew."""
     return ProgramStore(directory, key_of, jax.devices()[:1], capacity_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Pages whose content follows from their digest, for tests of the snapshot store, and what other processes do."""
+"""Make pages whose content follows from their digest, and use the snapshot store from other processes."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from rekindle.store.snapshot_store import SnapshotStore, Written
 from rekindle.store.snapshots import KeptSnapshots
 
 SHAPE = (4, 2, 4, 8, 16)
-"""The shape of a page: 16 KiB in float32. A few of them are more than one digest of a seal covers."""
+"""The shape of a page: 16 KiB in float32. The seal has no digest of a file with a few of them."""
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "uint16": np.uint16, "int8": np.int8}
 PAGE_SIZE = 4
 PATH_PAGES = 3
@@ -86,7 +86,7 @@ def readable(store: SnapshotStore) -> set[str]:
 
 
 def stored_bytes(directory: Path) -> int:
-    """Return the bytes that all snapshots take on disk."""
+    """Count the bytes of all snapshots on disk."""
     return sum(entry.bytes for entry in KeptSnapshots(directory).entries())
 
 

@@ -1,4 +1,4 @@
-"""A settler that tests can follow and hold back, and a session that is stepped to its end."""
+"""A settler that tests can follow and hold back, and a function that steps a session to its end."""
 
 from rekindle.concurrency.feed import Feed
 from rekindle.messages import Message

@@ -117,7 +117,7 @@ async def test_what_waits_in_a_paused_mailbox_is_received_once_it_resumes_and_no
         tasks.start_soon(receive)
         mailbox.put(0)
         await anyio.wait_all_tasks_blocked()
-        for first in (1, 4):  # paused while the receiver waits, and a second time
+        for first in (1, 4):  # each pause comes while the receiver waits
             mailbox.pause()
             mailbox.put(first)
             await to_thread.run_sync(mailbox.put, first + 1)
@@ -128,7 +128,7 @@ async def test_what_waits_in_a_paused_mailbox_is_received_once_it_resumes_and_no
             await anyio.wait_all_tasks_blocked()
             assert received == [*range(first + 3)]
         mailbox.put(7)
-        mailbox.pause()  # the receiver was woken, and finds it paused when it looks
+        mailbox.pause()  # the receiver is awake already, and finds the pause when it looks
         await anyio.wait_all_tasks_blocked()
         assert mailbox.items == (7,)
         await to_thread.run_sync(mailbox.resume)
@@ -177,7 +177,7 @@ def test_the_oldest_of_several_mailboxes_is_the_one_whose_first_item_was_put_fir
     while waiting := [mailbox for mailbox in mailboxes if mailbox]:
         taken.append(min(waiting, key=lambda mailbox: mailbox.oldest).take())
         if taken[-1] == 4:
-            mailboxes[2].put(len(order))  # what comes later is younger than all that is there
+            mailboxes[2].put(len(order))  # a later message is younger than all that wait
     assert taken == [*range(len(order) + 1)]
 
 
@@ -233,7 +233,7 @@ async def test_a_wake_before_the_wait_ends_it_at_once(pulse: bool) -> None:
 async def test_a_callers_loop_keeps_turning_while_it_waits_and_the_engines_does_not(
     monkeypatch: pytest.MonkeyPatch, anyio_backend_name: str
 ) -> None:
-    """Under asyncio, that is; trio sees a signal by itself."""
+    """Check this under asyncio alone, because trio sees a signal by itself."""
     beats: list[asyncio.TimerHandle] = []
     beat = mailbox._Pulses._beat
 
@@ -259,7 +259,7 @@ async def test_a_callers_loop_keeps_turning_while_it_waits_and_the_engines_does_
 
 
 class Echo:
-    """Answers a Cancel with two messages, a Withdraw with none, and anything else with an error."""
+    """An actor that answers a Cancel with two messages, a Withdraw with none, and anything else with an error."""
 
     def __init__(self) -> None:
         self.handled: list[Message] = []
@@ -277,7 +277,7 @@ class Echo:
 
 
 class SlowEcho(Echo):
-    """The same, awaitable."""
+    """An actor like `Echo` whose answers are awaitable."""
 
     def handle(self, message: Message) -> Awaitable[list[Message]]:  # type: ignore[override]
         async def answer() -> list[Message]:
@@ -293,7 +293,7 @@ async def test_an_actor_takes_one_message_after_the_other_and_its_answers_are_se
     seen: list[Handled] = []
     stage = Stage("echo", echo, sent.append, seen.append)
     messages: list[Message] = [Cancel(1), Withdraw(5), Cancel(2)]
-    echo.handled.clear()  # it is made once for both backends
+    echo.handled.clear()  # the same object serves both backends
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stage.run)
         for message in messages:

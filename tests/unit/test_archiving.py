@@ -1,4 +1,4 @@
-"""Cached pages get to disk: soon, a few at a time, in the order of their prefixes, and what fails is tried again."""
+"""Cached pages get to disk soon, a few at a time, in the order of their prefixes, and failed ones are tried again."""
 
 from itertools import pairwise
 

@@ -25,7 +25,7 @@ BOARD = Board(FACTS, Rate(now=148.25, mean=120.5, seconds=60.3, history=(100.0, 
 
 
 class Reader(HTMLParser):
-    """Reads what a reader of the page reads."""
+    """A parser that reads the text which a reader of the page reads."""
 
     text = ""
 
@@ -144,7 +144,7 @@ def test_an_age_does_not_flicker() -> None:
     ]
 
 
-# What an engine tells
+# The facts that an engine tells
 
 
 @pytest.fixture

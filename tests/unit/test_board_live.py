@@ -1,4 +1,4 @@
-"""A dashboard follows its engine until one of the two is gone, and sends what has changed."""
+"""A dashboard follows its engine until one of the two is gone, and sends only changes."""
 
 import gc
 import subprocess
@@ -123,11 +123,11 @@ def test_at_its_end_its_screen_is_left_and_then_closed_and_no_thread_is_there(
     assert threads() == []
 
 
-# What is sent
+# The messages to the front end
 
 
 class RecordingComm(BaseComm):
-    """What a kernel would send."""
+    """A comm that records the messages which a kernel would send."""
 
     sent: list[tuple[str, Mapping[str, Any]]]
 
@@ -146,7 +146,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Mapping[str, Any]]]
 
 
 class FakeSource:
-    """An engine that only remembers what it was told."""
+    """An engine that only remembers the commands that it was told."""
 
     def __init__(self) -> None:
         self.facts = EMPTY
@@ -170,7 +170,7 @@ def buttons(panel: Panel) -> dict[str, ipywidgets.Button]:
 
 
 def views(panel: Panel, count: int) -> None:
-    """What a front end says of them."""
+    """Tell a panel, as a front end does, how many views it has."""
     panel.root.set_state({"_view_count": count})
 
 
@@ -217,7 +217,7 @@ def test_a_request_has_one_button_from_when_it_is_a_moment_old_until_it_ends(
     assert list(buttons(panel)) == ["Pause", "Cancel 8", "Cancel 9"]
     assert buttons(panel)["Cancel 8"] is eight
     eight.click()
-    seven.click()  # pressed before it went, and heard after
+    seven.click()  # this click was pressed before the button went, and is heard after
     assert source.told == [8, 7]
 
 
@@ -231,7 +231,7 @@ def test_buttons_of_requests_that_ended_do_not_pile_up(sent: list[tuple[str, Map
 def test_views_are_counted_by_one_widget_as_they_come_and_by_another_as_they_go(
     sent: list[tuple[str, Mapping[str, Any]]],
 ) -> None:
-    """A kernel can hear the first word of a widget while a cell awaits, and no other."""
+    """Use two widgets, because a kernel hears only the first message of a widget while a cell awaits."""
     panel = Panel(FakeSource())
     assert (panel.root._view_count, panel.seen, panel.viewed) == (0, False, False)
     views(panel, 1)
@@ -266,7 +266,7 @@ def test_a_panel_is_closed_with_all_its_widgets_but_only_if_a_front_end_has_spok
         assert panel.closed == bool(viewed)
 
 
-# The whole
+# The whole dashboard
 
 
 class FakeOutput:
@@ -280,7 +280,7 @@ class FakeOutput:
 def drawn(
     sent: list[tuple[str, Mapping[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[Mapping[str, object]]]:
-    """What is drawn by a process that takes itself for a kernel."""
+    """Record all that is drawn by a process that takes itself for a kernel."""
     drawn: list[Mapping[str, object]] = []
     monkeypatch.setattr(FakeOutput, "drawn", drawn, raising=False)
     monkeypatch.setattr(front_end, "Output", FakeOutput)
@@ -311,7 +311,7 @@ def test_where_there_are_no_widgets_it_is_drawn_once_and_without_a_word(
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     dashboard = session.dashboard()
     for _ in range(2):
-        with pytest.raises(NotImplementedError):  # on which IPython goes on to the next that an object has
+        with pytest.raises(NotImplementedError):  # IPython then tries the object's next method
             dashboard._ipython_display_()
     assert set(dashboard._repr_mimebundle_()) == {"text/plain", "text/html"}
     assert drawn == []
@@ -389,7 +389,7 @@ def test_buttons_act_on_the_engine(session: Session, drawn: list[Mapping[str, ob
     with pytest.raises(Exception, match="cancelled"):
         handle.result(timeout=60)
     dashboard._panel._toggle.click()
-    session.step_sync()  # what it answers comes after the pause
+    session.step_sync()  # the answer to the cancel comes after the pause
     assert session.paused
     dashboard.stop()
 

@@ -1,4 +1,4 @@
-"""Tokens per second are those of the counter, wherever between two seconds it is read."""
+"""Tokens per second follow from the counter, whenever between two seconds it is read."""
 
 from itertools import accumulate, pairwise
 
@@ -24,7 +24,7 @@ def test_they_are_those_of_the_counter_drawn_as_a_line_through_all_looks(
         rate = rates.look(began + time, count)
     newest = int(times[-1] + 1e-9)
     if abs(times[-1] - round(times[-1])) < 1e-6:
-        return  # whether that second is whole yet is a matter of rounding
+        return  # rounding decides whether that second is whole yet
     if not newest:
         assert rate == Rate()
         return

@@ -1,4 +1,4 @@
-"""What a result says of cached tokens, tier by tier, is what the counters of the scheduler grow by."""
+"""The cached tokens of a result, tier by tier, are those by which the counters of the scheduler grow."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.anyio
 PAGE = 16
 DOCUMENT = [place % 11 for place in range(6 * PAGE)]
 SMALL: dict[str, Any] = {"page_size": PAGE, "num_pages": 10, "max_running": 1, "restore": "off"}
-"""A pool that one long prompt fills."""
+"""Settings with a pool that one long prompt fills."""
 
 
 def found(stats: SchedulerStats) -> CachedTokens:
-    """All that was found in the cache until now."""
+    """Return the tokens that were found in the cache until now, by tier."""
     return CachedTokens(stats.device_hit_tokens, stats.host_hit_tokens, stats.disk_hit_tokens)
 
 
@@ -43,7 +43,7 @@ def grown(session: Session, before: CachedTokens) -> CachedTokens:
 
 
 async def cached_of(session: Session, token_ids: list[int]) -> CachedTokens:
-    """Of one request, which is checked against the counters."""
+    """Return the cached tokens of one request, after checking them against the counters."""
     before = found(session.stats.scheduler)
     generation = await session.generate(token_ids=token_ids, max_tokens=3)
     assert generation.token_ids == expected_tokens(token_ids, 3)
@@ -59,7 +59,7 @@ def small() -> Iterator[Session]:
 
 
 def session_on(disk: FakeDiskTier, **options: Any) -> Session:
-    """A session that writes its pages there, and knows of those that earlier ones wrote."""
+    """Open a session that writes its pages to this disk, and knows the pages that earlier ones wrote."""
     limits = fake_limits(**options)
     assembly = fake_assembly(limits)
     actors = replace(assembly.actors, disk_tier=disk, host_tier=FakeHostTier(limits.host_pages, disk))
@@ -129,7 +129,7 @@ async def test_what_is_shown_names_the_tiers() -> None:
 
 ASK = st.tuples(st.sampled_from([0, 1, 2]), st.integers(1, 7 * PAGE), st.sampled_from([1, 3, 20]))
 LIVES = st.lists(st.lists(st.lists(ASK, min_size=1, max_size=4), min_size=1, max_size=6), min_size=1, max_size=2)
-"""In each life of a disk some batches of requests, each for the beginning of a document."""
+"""The lives of a disk: in each some batches of requests, each for the beginning of a document."""
 CROWDED = st.fixed_dictionaries(
     {
         "page_size": st.just(PAGE),
@@ -142,12 +142,12 @@ CROWDED = st.fixed_dictionaries(
 
 
 def total(cached: list[CachedTokens]) -> CachedTokens:
-    """Tier by tier."""
+    """Sum cached tokens tier by tier."""
     return CachedTokens(*(sum(tier) for tier in zip(*map(astuple, cached), strict=True)))
 
 
 async def lived(lives: list[list[list[tuple[int, int, int]]]], limits: dict[str, Any]) -> CachedTokens:
-    """What was found in all lives, by the counters."""
+    """Play all lives of a disk; return the tokens that were found, by the counters."""
     disk, everything = FakeDiskTier(), []
     for batches in lives:
         with session_on(disk, **limits) as session:
@@ -183,7 +183,7 @@ def test_whatever_is_asked_the_results_add_up_to_the_counters(
 
 
 async def test_these_stories_find_something_in_every_tier() -> None:
-    """Or the test above would hold of nothing."""
+    """Check that the test above finds something in each tier, as it must to prove anything."""
     batches = [[(document, 7 * PAGE, 3)] for document in (0, 1, 0, 0)]
     limits = {"page_size": PAGE, "num_pages": 10, "max_running": 1, "host_cache_bytes": 64 * 128}
     cached = await lived([batches, batches], limits)

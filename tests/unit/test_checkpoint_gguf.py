@@ -1,4 +1,4 @@
-"""A GGUF file gives the model that its Hugging Face directory gives, and is refused with a message where broken."""
+"""A GGUF file gives the model of its Hugging Face directory, and a broken one is refused with a message."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -45,14 +45,14 @@ def gguf_name(name: str) -> str:
 
 
 def permuted(weight: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
-    """llama.cpp's order: row 2i of a head is our row i, row 2i + 1 is our row i + head_dim / 2."""
+    """Put rows into llama.cpp's order: its row 2i of a head is our row i, 2i + 1 is our row i + head_dim / 2."""
     half = weight.shape[0] // heads // 2
     order = [head * 2 * half + pair + side * half for head in range(heads) for pair in range(half) for side in (0, 1)]
     return np.ascontiguousarray(weight[order])
 
 
 def llama3_factors(scaling: Llama3Scaling, turns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What llama.cpp's converter divides each frequency by, in turns per token."""
+    """Return the divisors of llama.cpp's converter for frequencies in turns per token."""
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     smooth = np.clip((scaling.original_context * turns - low) / (high - low), 0.0, 1.0)
     factors: np.ndarray[Any, Any] = 1.0 / ((1.0 - smooth) / scaling.factor + smooth)
@@ -150,7 +150,7 @@ def test_blocks_are_dequantized_to_the_bit_as_the_gguf_library_does(kind: str) -
     library = GGMLQuantizationType[kind]
     ours, random = kind_of(library), np.random.default_rng(0)
     blocks = random.integers(0, 256, (1000, GGML_QUANT_SIZES[library][1]), np.uint8)
-    for place in (0, 2, -2):  # where kinds keep their scales
+    for place in (0, 2, -2):  # kinds keep their scales at these places
         scales = random.standard_normal((1000, 1)).astype(np.float16).view(np.uint8)
         blocks[:, place : place + 2 or None] = scales
     numbers = ours.read(blocks.reshape(-1))
@@ -165,7 +165,7 @@ def test_a_kind_has_the_librarys_name_and_sizes(name: str) -> None:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """Metadata as the gguf library reads it, without what it adds about the file."""
+    """Read the metadata with the gguf library, without the fields that it adds about the file."""
     fields = GGUFReader(path).fields.items()
     return {key: field.contents() for key, field in fields if not key.startswith("GGUF.")}
 
@@ -274,7 +274,7 @@ def test_a_damaged_header_never_gets_past_as_another_error(place: int, tied: Che
     try:
         open_checkpoint(path)
     except (CheckpointError, UnsupportedModel) as error:
-        assert "model.gguf" in str(error)  # noqa: PT017  # some damage is in a part that nobody reads
+        assert "model.gguf" in str(error)  # noqa: PT017  # some damage is in a part that is never read
 
 
 def test_a_damaged_count_of_an_array_is_an_error(tied: Checkpoint, tmp_path: Path) -> None:

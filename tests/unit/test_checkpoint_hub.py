@@ -1,6 +1,7 @@
 """A hub id is served from the hub, or from the hub library's cache when the hub cannot be reached.
 
-The hub here is a small server on this machine. The library reads its environment when imported: hence the processes.
+The hub here is a small server on this machine. The library reads its environment when it is imported, so each test
+opens the model in a process of its own.
 """
 
 import hashlib
@@ -46,14 +47,14 @@ def open_elsewhere(model: str, cache: Path, endpoint: str = UNREACHABLE, offline
     command = [sys.executable, "-c", PROGRAM, model]
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert process.returncode == 0, process.stderr
-    assert process.stderr == ""  # no bar was drawn past our own reports
+    assert process.stderr == ""  # the library drew no bar of its own
     result: dict[str, Any] = json.loads(process.stdout)
     return result
 
 
 @pytest.fixture
 def cache(families: Path, tmp_path: Path) -> Path:
-    """A cache laid out as the hub's library does it: blobs, a snapshot of links to them, and a ref to the snapshot."""
+    """Make a cache as the hub's library lays it out: blobs, a snapshot of links to them, and a ref to the snapshot."""
     repository = tmp_path / "hub" / ("models--" + MODEL.replace("/", "--"))
     snapshot, blobs, refs = repository / "snapshots" / COMMIT, repository / "blobs", repository / "refs"
     for directory in (snapshot, blobs, refs):
@@ -83,11 +84,11 @@ def test_without_hub_and_cache_the_message_says_what_to_do(offline: bool, tmp_pa
 
 @pytest.fixture
 def hub(families: Path) -> Iterator[str]:
-    """The address of a server that has the one model MODEL, and what a download needs of the hub's protocol."""
+    """Serve the one model MODEL by the part of the hub's protocol that a download needs; yield the address."""
     files = {file.name: file.read_bytes() for file in (families / "qwen2").iterdir()}
 
     class Hub(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:  # named by the library
+        def do_HEAD(self) -> None:  # the library chose this name
             self.answer(body=False)
 
         def do_GET(self) -> None:

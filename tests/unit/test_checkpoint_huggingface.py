@@ -1,4 +1,4 @@
-"""A Hugging Face directory is read as it is, and every way for it to be broken has its message."""
+"""A Hugging Face directory is read as it is, and each kind of broken one has its message."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ Copy = Callable[[str], Path]
 
 @pytest.fixture
 def copy(families: Path, tmp_path: Path) -> Copy:
-    """Makes a copy of a family's directory that a test may break."""
+    """Return a function that copies a family's directory, so that a test may break it."""
 
     def make(family: str) -> Path:
         directory = Path(shutil.copytree(families / family, tmp_path / family))

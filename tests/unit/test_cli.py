@@ -1,4 +1,4 @@
-"""The command line: text on stdout and all else on stderr, one line for an error, exit codes that scripts can use."""
+"""The command line writes text to stdout and all else to stderr, and has exit codes that scripts can use."""
 
 import io
 import json
@@ -29,7 +29,7 @@ TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content 
 
 @pytest.fixture(scope="module")
 def model(families: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The tiny model, with a tokenizer of bytes and of words for the rest of its 512 tokens."""
+    """Make the tiny model with a tokenizer of bytes, and of words for the rest of its 512 tokens."""
     directory = tmp_path_factory.mktemp("models") / "tiny"
     shutil.copytree(families / "llama-tied", directory)
     tokens = ["<pad>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
@@ -52,7 +52,7 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _fake_device(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> None:
-    """Whatever is opened is the fake device, which writes bytes."""
+    """Open the fake device, which writes bytes, for every model."""
     speaking = Tokenizer(byte_tokenizer.backend, TEMPLATE)
 
     def open_fake(model: str, *, progress: bool = True, **settings: Any) -> Session:
@@ -63,7 +63,7 @@ def _fake_device(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> 
 
 @contextmanager
 def running(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """The command line in a process of its own."""
+    """Run the command line in a process of its own."""
     command = [sys.executable, "-m", "rekindle", *arguments]
     path = os.pathsep.join([str(Path(rekindle.__file__).parents[1]), *sys.path])
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -194,7 +194,7 @@ def test_interrupting_the_compiler_does_not_wait_for_it(
     smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o700)
-    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))  # where no program is stored yet
+    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))  # no program is stored there yet
     with running("generate", str(smollm2_path), "Hello") as process:
         assert process.stderr is not None
         while process.stderr.readline() != "preparing programs\n":

@@ -1,4 +1,4 @@
-"""`rekindle cache`: what a cache directory holds, in words, and less of it where that was asked for."""
+"""`rekindle cache` tells in words what a cache directory holds, and removes only what it is asked to remove."""
 
 import json
 import os
@@ -31,14 +31,14 @@ STEPS = ("step of 64+0", "step of 512+0", "step of 0+4")
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache directory that nobody made yet."""
+    """Choose a cache directory that nobody has made yet."""
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with a model, three programs, and a snapshot of two segments."""
+    """Make a cache with a model, three programs, and a snapshot of two segments."""
     root = tmp_path_factory.mktemp("caches") / "example"
     for name in ("models", "tests"):
         (root / name).mkdir(mode=0o700, parents=True)
@@ -87,7 +87,7 @@ def flip_a_byte(entry: Path) -> None:
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
-    """What a command writes to stdout, or to stderr for an error."""
+    """Run a command; return its text on stdout, or on stderr for an error."""
     capsys.readouterr()
     assert main(["cache", *arguments]) == status
     output = capsys.readouterr()
@@ -219,7 +219,7 @@ def test_clearing_removes_what_is_named_alone(
 
 
 class Terminal:
-    """A person at the keyboard."""
+    """A terminal where a person types an answer."""
 
     def __init__(self, answer: str):
         self._answer = answer
@@ -296,7 +296,7 @@ def test_no_command_deserializes_anything(
 
 @pytest.fixture
 def wanted(cache: Path, families: Path) -> Needed:
-    """What `explain` looks for."""
+    """Return the programs and pages that `explain` looks for."""
     parser = ArgumentParser()
     needed.add_arguments(parser)
     return Needed.of(parser.parse_args([str(families / "llama-tied"), *OPTIONS.split()]), silent)

@@ -1,4 +1,4 @@
-"""An engine's actors may be one's own, and so may the family of its model."""
+"""Users may replace an engine's actors and add the family of its model."""
 
 import gc
 import json
@@ -45,9 +45,9 @@ FEW: SettingsOptions = {
     "precompile": "lazy",
     "restore": "off",
 }
-"""Few programs, and nothing that would still be written when a test is over."""
+"""Settings with few programs, and without writes that would go on when a test is over."""
 EMBER = Family("EmberForCausalLM", qkv_bias=True)
-"""As qwen2 is, under a name that is not known."""
+"""The family of qwen2 under a name that is not known."""
 
 
 def session_of(compose: Compose, tokenizer: Tokenizer | None = None) -> Session:
@@ -59,7 +59,7 @@ def session_of(compose: Compose, tokenizer: Tokenizer | None = None) -> Session:
 
 
 class Between:
-    """Stands in front of an actor: sees what it takes and what it says, and may change that."""
+    """An actor in front of another: it sees what that one takes and says, and may change what it says."""
 
     def __init__(self, actor: Actor, change: Callable[[Message], Iterable[Message]] = lambda said: [said]):
         self.actor, self.change = actor, change
@@ -134,7 +134,7 @@ def test_an_actor_may_turn_a_request_away_and_the_others_go_on() -> None:
 
 
 def test_an_actor_may_say_what_only_others_say() -> None:
-    """A settler that cancels each request at its third token, as a caller does."""
+    """Have a settler cancel each request at its third token, as a caller does."""
     tokens: Counter[int] = Counter()
 
     def cancel(message: Message) -> Iterator[Message]:
@@ -177,7 +177,7 @@ def test_one_actor_may_have_two_places_and_takes_one_message_at_a_time() -> None
             assert not self.busy
             self.busy = True
             self.kinds[type(message).__name__] += 1
-            await anyio.lowlevel.checkpoint()  # where another message could come in between
+            await anyio.lowlevel.checkpoint()  # another message could come in between here
             said = await answers(self.actors.by_message()[type(message)], message)
             self.busy = False
             return said
@@ -236,7 +236,7 @@ def test_what_compose_raises_comes_out_of_open_as_it_is_and_nothing_stays_on_the
     def held() -> int:
         return sum(array.nbytes for array in jax.live_arrays())
 
-    gc.collect()  # what earlier tests left
+    gc.collect()  # drop the arrays of earlier tests
     before = held()
     with pytest.raises(LookupError, match="nothing to compose with"):
         rekindle.open_sync(families / "qwen2", progress=False, compose=compose, **FEW)
@@ -258,7 +258,7 @@ def test_compose_has_to_be_a_function(compose: Any) -> None:
 
 @pytest.fixture
 def unknown(families: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """The directory of a family under the name of an architecture that is not known."""
+    """Return a function that copies a family's directory and gives it the name of an unknown architecture."""
 
     def make(name: str) -> Path:
         directory = Path(shutil.copytree(families / name, tmp_path / name, copy_function=shutil.copyfile))

@@ -26,7 +26,7 @@ PROMPT = (3, 1, 4)
 ENDLESS = 4000
 
 
-# An engine on the loop of the test, which can so be waited for until nothing is left to do
+# The engine runs on the loop of the test, so that a test can wait until it has nothing left to do.
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Running:
     seen: list[Handled] = field(default_factory=list)
 
     async def told(self, command: Command) -> Command:
-        """The command, after everything that can happen has happened."""
+        """Tell the engine a command; return it once nothing more can happen."""
         self.engine.conductor.tell(command)
         await anyio.wait_all_tasks_blocked()
         return command
@@ -158,7 +158,7 @@ async def test_a_step_of_a_busy_engine_waits_until_it_is_idle_and_then_takes_one
 
 
 async def test_each_step_takes_the_oldest_message_of_all() -> None:
-    """As if there were one queue: what is posted and what is said joins at its end, and its first is taken."""
+    """Compare with one queue: all that is posted or said joins at its end, and its first message is taken."""
     async with running(fake_assembly(fake_limits(max_running=2, page_size=16))) as one:
         await one.told(Pause())
         queue: list[Message] = []
@@ -213,7 +213,7 @@ async def test_an_error_in_a_step_comes_out_of_the_engine_as_it_does_otherwise()
 
 
 class Ordered(Feed[Handled]):
-    """Adds its name to a list when it is closed."""
+    """A feed that adds its name to a list when it is closed."""
 
     def __init__(self, name: str, closed: list[str]):
         super().__init__()

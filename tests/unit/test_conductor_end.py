@@ -1,4 +1,4 @@
-"""Who pauses or steps a session may leave, and is answered however the session ends."""
+"""A caller that pauses or steps a session may leave, and is answered however the session ends."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 PROMPT = (3, 1, 4)
 ENDLESS = 4000
 HANG_SECONDS = 120
-"""A guard: a run that takes longer hangs."""
+"""Seconds after which a run is taken to hang."""
 
 
 # Leaving early
@@ -69,7 +69,7 @@ WAITERS: list[Callable[[Session], Any]] = [
 
 @dataclass
 class Outcomes:
-    """What those got who called."""
+    """The results and errors of calls, in the order in which they ended."""
 
     got: list[object] = field(default_factory=list)
 
@@ -81,7 +81,7 @@ class Outcomes:
 
 
 async def with_waiters(session: Session, settler: Telling, outcomes: Outcomes, end: Callable[[], Any]) -> None:
-    """Let there be one who waits in each way, for a settler that is busy, and then come to an end."""
+    """Let a caller wait in each way for a settler that is busy, and then end the session."""
     handle = session.submit(token_ids=PROMPT, max_tokens=ENDLESS)
     await settler.took.grown(0)
     async with anyio.create_task_group() as tasks:
@@ -145,7 +145,7 @@ async def test_a_closed_session_can_be_neither_paused_nor_stepped(
 
 
 class Witness(Feed[Handled]):
-    """Remembers what the error of the host was when it was closed."""
+    """A feed that records its engine thread's error when it is closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,15 +161,15 @@ class Witness(Feed[Handled]):
 @pytest.mark.parametrize("kind", [Pause, Step])
 @pytest.mark.parametrize("fails", [True, False])
 async def test_who_waits_is_let_go_only_once_the_error_is_known(kind: type[Command], fails: bool) -> None:
-    """Or a command that was never done would look like one that was."""
+    """Check this because a command that was never done would otherwise look like one that was."""
     settler, witnesses = Telling(fails=fails), [Witness(), Witness()]
     with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
         session.submit(token_ids=PROMPT)
         await settler.took.grown(0)
-        for witness in witnesses:  # one is being done, one is still to be done
+        for witness in witnesses:  # one command is being done, one is still to be done
             witness.host = session._engine
             session._engine.command(kind(witness))
-        session.resume()  # so that a close saves nothing: it would wait for what nobody takes
+        session.resume()  # otherwise a close would save, and wait for messages that nobody takes
         if fails:
             settler.step()
         else:

@@ -1,4 +1,4 @@
-"""Stepped, paused and resumed in any way, by anyone, requests get the tokens that they get otherwise."""
+"""However and by whomever the engine is stepped, paused and resumed, requests get the same tokens."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 PROMPT = (3, 1, 4)
 HANG_SECONDS = 120
-"""A guard: a run that takes longer hangs."""
+"""Seconds after which a run is taken to hang."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Do:
-    """Something that a user does; `number` says to whom, or how often."""
+    """An act of a user; `number` says to which request, or how often."""
 
     what: Literal["step", "pause", "resume", "cancel", "in a thread"]
     number: int
@@ -55,7 +55,7 @@ LIMITS = st.fixed_dictionaries(WAYS | {"num_pages": st.sampled_from([6, 40]), "m
 
 
 async def told(story: list[Ask | Do], limits: dict[str, Any], ending: str) -> None:
-    """The requests of a story give what they give when nobody interferes, or the beginning of it."""
+    """Play a story, and check that its requests give the tokens that they give alone, or the first of them."""
     session = fake_session(**limits)
     asked: list[tuple[Ask, Handle]] = []
     cancelled: set[Handle] = set()
@@ -79,7 +79,7 @@ async def told(story: list[Ask | Do], limits: dict[str, Any], ending: str) -> No
         for ask, handle in asked:
             expected = expected_tokens([ask.length] * ask.length, ask.max_tokens, draw=ask.seed or 0)
             if handle in cancelled:
-                with anyio.CancelScope():  # it may have ended before
+                with anyio.CancelScope():  # the request may have ended before
                     try:
                         assert (await handle).token_ids == expected
                     except RequestCancelled:
@@ -142,7 +142,7 @@ def test_in_very_many_stories_requests_get_the_tokens_that_they_get_otherwise(
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_stepping_takes_the_same_messages_in_the_same_order_whoever_steps(overlap: bool) -> None:
-    """So that a walk through the engine shows the same each time, awaited or blocking."""
+    """Check this so that a walk through the engine shows the same each time, awaited or blocking."""
 
     def walked(how: str) -> list[str]:
         walk: list[str] = []
@@ -171,7 +171,7 @@ def test_stepping_takes_the_same_messages_in_the_same_order_whoever_steps(overla
 
 async def test_threads_and_loops_step_pause_and_resume_at_once_and_nothing_is_lost(session: Session) -> None:
     seen: list[Handled] = []
-    taken: list[Handled] = []  # append is one step for any thread
+    taken: list[Handled] = []  # appending is atomic, so threads need no lock
 
     def step(times: int) -> None:
         taken.extend(handled for _ in range(times) if (handled := session.step_sync()) is not None)
@@ -199,7 +199,7 @@ async def test_threads_and_loops_step_pause_and_resume_at_once_and_nothing_is_lo
         session.resume()
         for number, handle in enumerate(handles):
             assert (await handle).token_ids == expected_tokens([number] * 9, 30)
-        await session.pause()  # what is still on its way to disk is seen too
+        await session.pause()  # so the messages that are still on their way to disk are seen too
     assert len({*map(id, taken)}) == len(taken), "no message is given to two who step"
     assert {*map(id, taken)} <= {*map(id, seen)}
     assert len({id(each.message) for each in seen}) == len(seen)

@@ -1,4 +1,4 @@
-"""Settings are checked where they are given, and limits fit together and the model."""
+"""Settings are checked where they are given, and limits fit each other and the model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_the_largest_tick_has_a_bucket(ticks: Any) -> None:
 
 
 def test_ahead_of_time_mode_keeps_every_program() -> None:
-    """One given up would have to be compiled again after `open`."""
+    """Check this because a program that is dropped would have to be compiled again after `open`."""
     with pytest.raises(ConfigError, match="need 33 programs, and max_executables keeps 24"):
         fake_limits(ticks="combined", max_executables=24)
     assert len(fake_limits(ticks="combined", max_executables=33).all_buckets()) == 29, "and four beside them"

@@ -1,4 +1,4 @@
-"""What generation_config.json recommends is honoured in our own names, and what cannot be honoured is named."""
+"""Recommendations of generation_config.json are followed in our own names, and those that cannot be are named."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The disk tier hands on what it can, in order, and says what became of each page."""
+"""The disk tier hands on the pages that it can, in order, and says what became of each."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -18,7 +18,7 @@ PAGES = tuple(NewPage(str(number), "root", "", bytes(4)) for number in range(3))
 
 
 class FakeStore:
-    """Takes everything but pages of zeros."""
+    """A store that takes everything but pages of zeros."""
 
     def __init__(self) -> None:
         self.contents: list[Any] = []
@@ -40,7 +40,7 @@ class FakeStore:
 
 
 class SameCopies:
-    """Copies nothing."""
+    """Copies between memories that copy nothing."""
 
     def keep(self, pages: Sequence[Any]) -> list[Any]:
         return list(pages)

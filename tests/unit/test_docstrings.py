@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PLACES = ("toolkit", "kernels", "tutorials")
+PLACES = ("toolkit", "kernels", "tests", "tutorials")
 
 POINTERS = re.compile(
     "also|as|at|because|both|by|either|for|from|if|its?|of|such|that|them|these|they|those|what|with",

@@ -1,4 +1,4 @@
-"""The actors wired: by hand, one message at a time, and on the engine's loop."""
+"""Wired actors answer requests, by hand with one message at a time and on the engine's loop."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
@@ -260,7 +260,7 @@ async def test_an_error_in_any_actor_ends_the_engine_and_comes_out(stage: str) -
 
 @dataclass
 class Tap:
-    """An actor of a user's own: it cannot be hashed, and is equal to any other around an equal one."""
+    """An actor of a user's own, which cannot be hashed and equals any other around an equal actor."""
 
     actor: Any
     kinds: list[type] = field(default_factory=list, compare=False)

@@ -1,4 +1,4 @@
-"""Programs are made once, in order of need, on threads of their own; what should have been ready and is not is said."""
+"""Programs are made once, in order of need, on threads of their own; a late one is reported."""
 
 import threading
 import warnings
@@ -26,7 +26,7 @@ SECONDS = 20.0
 
 
 class GatedPrograms:
-    """Stands for `Programs`; a program is compiled when its gate is open."""
+    """A stand-in for `Programs`; a program is compiled when its gate is open."""
 
     def __init__(self, *, closed: Sequence[Key] = ()):
         self.gates = {key: threading.Event() for key in closed}
@@ -57,7 +57,7 @@ class _Lowered:
 
 
 class Store:
-    """Stands for `ProgramStore`."""
+    """A stand-in for `ProgramStore`."""
 
     def __init__(self, stored: Sequence[Key] = ()):
         self.stored = set(stored)
@@ -117,7 +117,7 @@ def test_stored_programs_are_loaded_and_others_saved() -> None:
 
 
 def test_a_program_is_serialized_before_anybody_can_call_it() -> None:
-    """XLA serializes no sort that has run."""
+    """Check this because XLA cannot serialize a sort that has run."""
     store, known = Store(), list[list[Key]]()
     executables = made(GatedPrograms(), store=store)
     executables.obtain(ENTER).add_done_callback(lambda _: known.append(list(store.serialized)))
@@ -254,7 +254,7 @@ def test_a_compilation_for_other_arguments_says_which_property_differs(arguments
 
 
 def test_a_real_program_that_is_called_with_another_dtype_raises_before_it_takes_anything() -> None:
-    """What the stepper relies on when it compiles for the arguments that came."""
+    """Check this because the stepper relies on it when it compiles for the arguments that came."""
     sizes = Sizes(num_pages=4, page_size=16, pages_per_request=2, max_running=2, max_logprobs=0)
     programs = Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), "cpu")
     page = programs.lowered(SCATTER).compile()

@@ -1,4 +1,4 @@
-"""The fake device tells a wrong plan from a right one: that is what it is for."""
+"""The fake device tells a wrong plan from a right one, which is its purpose."""
 
 import copy
 import math
@@ -49,12 +49,12 @@ def request(request_id: int, prompt: tuple[int, ...], params: SamplingParams | N
 def whole(
     request_id: int, slot: int, prompt: tuple[int, ...], pages: tuple[int, ...], params: SamplingParams | None = None
 ) -> Chunk:
-    """A prompt in one chunk."""
+    """Make the chunk of a whole prompt."""
     return Chunk(request_id, slot, 0, prompt, pages, pages, request(request_id, prompt, params))
 
 
 def tokens_of(plans: list[Plan]) -> list[int] | None:
-    """The tokens of these plans; None where the device refuses one."""
+    """Return the tokens of these plans, or None if the device refuses one."""
     device, tokens = FakeStepper(fake_limits(page_size=16, max_running=2)), []
     for plan in plans:
         try:
@@ -67,7 +67,7 @@ def tokens_of(plans: list[Plan]) -> list[int] | None:
 
 
 def plans(page: int = 2, start: int = 16, slot: int = 0, row_page: int = 2) -> list[Plan]:
-    """Two prompts in chunks, then one more token for the longer one; the defaults are right."""
+    """Make two prompts in chunks, then one more token for the longer one; the defaults are right."""
     longer, shorter = request(0, LONG), request(1, SHORT)
     return [
         Plan(1, (Chunk(1, 1, 0, SHORT[:16], (4,), (4,), None),), ()),
@@ -161,7 +161,7 @@ def test_the_tokens_of_a_completed_prompt_are_those_of_its_request() -> None:
     ],
 )
 def test_each_parameter_bans_what_it_says(options: SamplingOptions, banned: set[int]) -> None:
-    """After the prompt 5, 6 and one token of output, 9."""
+    """Check this after the prompt 5, 6 and the one new token 9."""
     params = SamplingParams.from_options(options)
     words = tuple(word for word in params.bad_words if not isinstance(word, str))
     asked = Request(0, (5, 6), params, params.stop_token_ids, 100, words)
@@ -178,14 +178,14 @@ def test_the_seed_counts_only_where_something_is_drawn() -> None:
 
 @pytest.fixture
 def filled() -> FakeStepper:
-    """A device with the first 16 tokens of LONG in page 1, and the rest of it in page 2, which is not full."""
+    """Make a device with the first 16 tokens of LONG in page 1, and the rest in page 2, which is not full."""
     device = FakeStepper(fake_limits(page_size=16, max_running=2))
     device.handle(Plan(1, (whole(0, 0, LONG, (1, 2)),), ()))
     return device
 
 
 def onloaded(staged: tuple[Any, ...], pages: tuple[int, ...] = (5,)) -> Plan:
-    """The rest of LONG on a page that is onloaded."""
+    """Plan the rest of LONG after a page that is onloaded."""
     chunk = Chunk(7, 1, 16, LONG[16:], (6,), (5, 6), request(7, LONG))
     return Plan(9, (chunk,), (), (Onload(staged, pages),))
 
@@ -235,7 +235,7 @@ def test_the_fake_host_tier_refuses_what_the_scheduler_must_not_ask() -> None:
     ):
         with pytest.raises(AssertionError):
             copy.deepcopy(tier).handle(message)
-    tier.handle(Gathered(1, (9,), (content,)))  # dropped ahead, so that it takes no room
+    tier.handle(Gathered(1, (9,), (content,)))  # it was dropped ahead, so it takes no room
     assert tier.entries.keys() == {3, 4}
     tier.lose([Copy(3, None)])
     assert tier.handle(
@@ -249,7 +249,7 @@ def test_the_fake_host_tier_refuses_what_the_scheduler_must_not_ask() -> None:
 
 
 class Scripted(CheckedScheduler):
-    """Says what it is told to say next, and notes what it hears."""
+    """A scheduler that says what it is told to say next, and records what it hears."""
 
     def __init__(self, limits: Limits, said: list[list[Message]]):
         super().__init__(limits)

@@ -1,4 +1,4 @@
-"""A feed is read in full by any number of tasks, loops and threads, and a reader that left harms nobody."""
+"""A feed is read in full by any number of tasks, loops and threads, and a reader that leaves harms no other."""
 
 import threading
 from collections.abc import Callable

@@ -22,7 +22,7 @@ CPU = jax.devices("cpu")[0]
 
 
 class Named:
-    """Copies of pages that are just names. Each copy waits for `permits`.
+    """Copies between memories of pages that are just names. Each copy waits for `permits`.
 
     Attributes:
         begun: set when a copy has begun.
@@ -55,7 +55,7 @@ class Named:
 
 
 async def keep(tier: HostTier, pages: dict[int, Any]) -> bool:
-    """Gather pages as entries of these numbers; whether they were kept."""
+    """Gather pages as entries of these numbers; return whether they were kept."""
     (saved,) = await tier.handle(Gathered(5, tuple(pages), tuple(pages.values())))
     assert isinstance(saved, Offloaded)
     assert saved.offload_id == 5

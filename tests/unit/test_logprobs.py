@@ -76,7 +76,7 @@ def test_neighbours_with_and_without_them_share_a_batch(session: Session) -> Non
 
 
 def test_texts_are_those_of_the_tokens_by_themselves(texts: Session, byte_tokenizer: Tokenizer) -> None:
-    """A part of a character alone is U+FFFD."""
+    """Check also that a part of a character alone is U+FFFD."""
     generation = texts.generate_sync("né", max_tokens=3, logprobs=4, prompt_logprobs=4)
     assert generation.logprobs is not None
     assert generation.prompt_logprobs is not None
@@ -136,7 +136,7 @@ LIMITS = st.fixed_dictionaries(
 
 
 def check(asks: list[tuple[int, SamplingOptions]], limits: dict[str, Any], order: int) -> int:
-    """Each request gets what it asked for and no more; returns how often one lost its pages."""
+    """Check that each request gets what it asked for and no more; return how often one lost its pages."""
     stages = Stages(**limits)
     prompts = [tuple(range(length)) for length, _ in asks]
     handles = [stages.ask(prompt, **options) for prompt, (_, options) in zip(prompts, asks, strict=True)]

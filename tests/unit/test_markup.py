@@ -1,4 +1,4 @@
-"""HTML for the results of cells: hostile text stays text, nothing runs, nothing is loaded, nothing is large."""
+"""The HTML of cells' results keeps hostile text as text, runs and loads nothing, and stays small."""
 
 import re
 from dataclasses import replace
@@ -68,7 +68,7 @@ class Page(HTMLParser):
 
 
 def read(html: str, tags: set[str] = ALLOWED) -> Page:
-    """Parse what a cell would show, and check what holds of all of it."""
+    """Parse what a cell would show, and check the rules for all HTML."""
     html.encode()  # a lone surrogate would fail here, and in the file of a notebook
     page = Page(html)
     assert page.tags <= tags
@@ -292,7 +292,7 @@ def test_a_drawn_tree_is_xml_that_says_text_pages_tiers_hits_and_locks() -> None
 
 
 def test_a_drawing_shows_its_text_where_a_page_takes_its_style_sheet_and_its_svg_away() -> None:
-    """As JupyterLab does in a notebook that it does not trust, where it leaves the words of both elements."""
+    """Do as JupyterLab does in a notebook that it does not trust: it leaves the words of both elements."""
     svg = "<svg><title>words</title></svg>"
     html = Drawing(svg, f"{HOSTILE}\nas text")._repr_mimebundle_()["text/html"]
     assert html.count(svg) == 1
@@ -333,7 +333,7 @@ def test_what_does_not_fit_is_counted_and_the_hottest_is_drawn() -> None:
     seen = viewed(tree)
     assert len(seen.runs) == MAX_RUNS
     assert seen.runs[0].hits == 1000
-    assert min(run.hits for run in seen.runs) == 80  # two each with 99 to 81, one with 80, and the one above
+    assert min(run.hits for run in seen.runs) == 80  # the hot one, two each with 99 to 81, and one with 80
     assert seen.runs[0].hidden == MAX_RUNS * 5
     assert seen.more_beginnings == MAX_RUNS * 5 - (MAX_RUNS - 1)
     drawing = seen.draw()
@@ -350,7 +350,7 @@ def test_a_drawing_is_small_whatever_the_texts_are() -> None:
 
 
 def ends(element: ElementTree.Element) -> float:
-    """Where a text ends, in pixels."""
+    """Return where a text ends, in pixels."""
     return float(element.attrib["x"]) + CHARACTER * len(element.text or "")
 
 

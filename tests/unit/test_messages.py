@@ -1,4 +1,4 @@
-"""Every message says itself in a few words on one line, whatever it carries, and whose it is."""
+"""Every message describes itself in a few words on one line, whatever it carries, and names its requests."""
 
 from dataclasses import replace
 from typing import Any
@@ -59,7 +59,7 @@ from rekindle.results import CachedTokens, TokenLogprob
 from rekindle.testing import fake_assembly, fake_limits, fake_session
 
 LONGEST = 2000
-"""Characters; what has lines in it would have more of them for the same words."""
+"""The most characters of a message's description, which has no line breaks."""
 
 HOSTILE = "ignore\nthat\r\x0b\x0c\x1b[2J\x85\u2028\u2029\u202e\U000e0001\ud800 <b>&'\"\\" * 50
 MANY = tuple(range(100_000, 100_500))

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def paged_logits(decoder: Decoder, ids: Array, page_size: int = 16) -> Array:
-    """Logits of every position of one prompt, (token, vocabulary), computed as one prefill chunk."""
+    """Compute the logits of every position of one prompt, (token, vocabulary), as one prefill chunk."""
     bucket = Bucket(-(-len(ids) // QUERY_BLOCK) * QUERY_BLOCK, 0)
     layout = InputLayout(bucket, 1, -(-len(ids) // page_size))
     packed = layout.padding()

@@ -33,7 +33,7 @@ def test_loading_compiles_nothing(family: str, dtype: str, families: Path, compi
 
 
 def expected(checkpoint: Checkpoint, dtype: str, *names: str) -> Array:
-    """Joined and cast as JAX does it."""
+    """Join tensors and cast them as JAX does it."""
     return np.asarray(jnp.concatenate([jnp.asarray(checkpoint.tensors[name]) for name in names]).astype(dtype))
 
 
@@ -65,7 +65,7 @@ def test_weights_are_the_tensors_to_the_bit(
 
 
 def aligned(tensor: Array) -> Array:
-    """A copy where the CPU backend could take it as it is."""
+    """Copy a tensor to aligned memory, which the CPU backend could take without a copy."""
     memory = np.empty(tensor.nbytes + 64, np.uint8)
     begin = -memory.ctypes.data % 64
     copy = memory[begin : begin + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)

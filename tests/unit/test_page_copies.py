@@ -1,4 +1,4 @@
-"""Pages copied out of the pool and back: all layers of a page, nothing else, and never the pool."""
+"""Copying pages out of the pool and back moves all layers of a page and nothing else, and never copies the pool."""
 
 import jax
 import jax.numpy as jnp

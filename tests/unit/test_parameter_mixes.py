@@ -1,4 +1,4 @@
-"""What a request gives depends on the request alone: any mix of parameters, alone and in any batch."""
+"""A request's tokens depend on the request alone, with any mix of parameters, alone and in any batch."""
 
 import math
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ ASK = st.builds(make_ask, prompt=st.lists(TOKEN, min_size=1, max_size=40), optio
 
 
 def assert_as_if_alone(ask: Ask, handle: Handle, capacity: int) -> None:
-    """By what the fake model says of the request, and of nothing else."""
+    """Compare a request with the fake model's answer to it alone."""
     options, generation = ask.options, handle.result(timeout=0)
     ends = frozenset[int]() if options.get("ignore_eos") else EOS
     request = request_of(ask.prompt, options, capacity, ends)
@@ -130,6 +130,6 @@ def test_very_many_mixes_of_parameters_give_the_same_alone_and_in_any_batch(
 
 
 def test_the_mixes_are_of_all_parameters() -> None:
-    """Those of stop strings, which take text, are in test_stop_strings_property.py."""
+    """Leave out stop strings, which take text: test_stop_strings_property.py mixes them."""
     texts = {"stop", "keep_stop"}
     assert {*PARAMETERS, "max_tokens", "seed"} | texts == set(SamplingOptions.__annotations__)

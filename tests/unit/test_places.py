@@ -1,4 +1,4 @@
-"""The waiting queue never holds more than its places, and who waits outside enters in order."""
+"""The waiting queue never holds more than its places, and callers outside enter in order."""
 
 import threading
 from queue import SimpleQueue

@@ -1,4 +1,4 @@
-"""A policy decides who leaves the waiting queue next, and nothing else."""
+"""A policy decides which request leaves the waiting queue next, and nothing else."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,17 +14,17 @@ from rekindle.scheduler.waiting import CONSIDERED
 from rekindle.testing import ByHand, expected_tokens, fake_session
 
 SHARED = list(range(40))
-"""Two whole pages of 16 tokens, and a half."""
+"""A prefix of two whole pages of 16 tokens and a half."""
 BEFORE = 1000
 
 
 def prompt_of(request_id: int) -> list[int]:
-    """No two begin alike."""
+    """Make a prompt; no two begin alike."""
     return [request_id % 250, request_id // 250, 7]
 
 
 def starts(policy: Policy, prompts: Sequence[Sequence[int]], before: Sequence[int] = (250,)) -> list[int]:
-    """The order in which requests start, numbered as they came, that all wait for the one slot, which another has."""
+    """Return the order in which requests start that all wait for the one slot, by the numbers in which they came."""
     engine = ByHand(page_size=16, max_running=1, overlap=False, policy=policy)
     engine.admit(BEFORE, before, max_tokens=2)
     for request_id, prompt in enumerate(prompts):
@@ -35,7 +35,7 @@ def starts(policy: Policy, prompts: Sequence[Sequence[int]], before: Sequence[in
 
 
 def by(keys: Sequence[Any]) -> Order:
-    """A policy that knows the keys."""
+    """Make a policy that looks the keys up."""
     return lambda candidate: None if candidate.request.id == BEFORE else keys[candidate.request.id]
 
 
@@ -72,7 +72,7 @@ def test_only_the_first_of_the_queue_are_considered_and_the_next_when_one_of_the
     assert order == [0, CONSIDERED, last, *range(1, CONSIDERED)]
 
 
-# What a policy sees
+# The facts that a policy sees
 
 
 def test_a_candidate_is_the_request_itself() -> None:
@@ -140,7 +140,7 @@ def test_one_that_lost_its_pages_goes_on_before_those_that_came_later(policy: Po
     overlap=st.booleans(),
 )
 def test_no_policy_changes_what_is_generated_or_leaves_one_behind(keys: list[int], last: bool, overlap: bool) -> None:
-    """Not even one that lets those wait that lost their pages."""
+    """Check also a policy that puts requests last which lost their pages."""
 
     def policy(candidate: Candidate) -> tuple[bool, int]:
         return (candidate.started == last, keys[candidate.request.id])
@@ -156,7 +156,7 @@ def test_no_policy_changes_what_is_generated_or_leaves_one_behind(keys: list[int
     ]
 
 
-# What is wrong with one
+# Wrong policies
 
 
 @pytest.mark.parametrize("value", ["lifo", "", None, 3, ["fcfs"]])

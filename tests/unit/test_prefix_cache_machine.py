@@ -1,5 +1,6 @@
-"""Whatever is cached, held, offloaded, archived, fetched, lost and withdrawn, and whenever the process is killed: the
-tokens are those of no cache at all, and every page has one owner after every message.
+"""Whatever happens to cached pages, the tokens are those without a cache, and each page always has one owner.
+
+Pages are cached, held, offloaded, archived, fetched and lost, requests are withdrawn, and the process is killed.
 """
 
 from dataclasses import dataclass
@@ -29,12 +30,12 @@ SETTINGS = st.fixed_dictionaries(
         "num_pages": st.integers(6, 20),
         "max_running": st.integers(1, 4),
         "prefill_chunk": st.sampled_from([512, 16]),
-        "host_cache_bytes": st.sampled_from([0, 1, 3, 8, 1000]).map(lambda pages: pages * 128),  # 128 bytes a page
+        "host_cache_bytes": st.sampled_from([0, 1, 3, 8, 1000]).map(lambda pages: pages * 128),  # a page has 128 bytes
         "max_context": st.just(5 * PAGE),
     }
 )
 FAMILIES = [[(7 * family + 3 * place) % VOCAB_SIZE for place in range(5 * PAGE)] for family in range(3)]
-"""Prompts begin with a part of one of these, so that they share pages."""
+"""The documents that prompts begin with, so that they share pages."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Asked:
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """The checks are `CheckedScheduler`'s, which looks at every page, and `FakeStepper`'s, which reads them."""
+    """The stories of a cache. `CheckedScheduler` checks every page, and `FakeStepper` reads them."""
 
     @initialize(limits=SETTINGS)
     def begin(self, limits: dict[str, Any]) -> None:
@@ -59,7 +60,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.asked: list[Asked] = []
         self.withdrawn: set[int] = set()
         self.changes = self.cache_saves = 0
-        self.all_went_well = self.engine.limits.host_pages >= 1000  # what has no room is not written
+        self.all_went_well = self.engine.limits.host_pages >= 1000  # pages without room are not written
 
     @rule(
         family=st.integers(0, 2),
@@ -124,7 +125,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked and not self.changes)
     @rule(idle=st.booleans())
     def be_killed_and_start_again(self, idle: bool) -> None:
-        """Lose what was on its way, and find what was written."""
+        """Lose the pages that were on their way, and find those that were written."""
         if idle:
             self.become_idle()
         self.begin_with(self.engine.disk_tier)
@@ -192,7 +193,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let more requests wait than are looked at."""
+    """Let more requests wait than the scheduler considers."""
     monkeypatch.setattr(waiting, "CONSIDERED", 4)
 
 

@@ -1,4 +1,4 @@
-"""What is cached is found, kept while it is locked, and leaves least recently used first. Pages of two letters."""
+"""Cached pages, here of two letters, are found, stay while locked, and leave least recently used first."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What is on disk is found as long as its record is good, and comes back into any tree. Pages of two letters."""
+"""Pages on disk, here of two letters, are found while their record is good, and come back into any tree."""
 
 import subprocess
 import sys
@@ -94,7 +94,7 @@ def test_a_page_with_a_record_may_be_offloaded_too(tree: Letters) -> None:
     assert tree.in_both == 1
 
 
-# What is archived
+# Archiving
 
 
 def test_one_call_chooses_whole_paths_parents_first(tree: Letters) -> None:

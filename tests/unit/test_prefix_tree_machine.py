@@ -1,4 +1,4 @@
-"""Whatever is done with the prefix tree, in any order: it is what a plain table of prefixes would be."""
+"""Whatever is done with the prefix tree, in any order, it equals a plain table of prefixes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ NAMESPACES = st.sampled_from(["a", "a", "b"])
 TOKENS = st.lists(st.sampled_from([0, 0, 1]), min_size=1, max_size=8)
 SOME = st.sampled_from([1, 2, 3, 50])
 WHICH = st.integers(0, 9)
-"""Picks one of however many there are."""
+"""A number that picks one of any number of things."""
 
 
 def shortened(page: StoredPage) -> StoredPage:
@@ -37,7 +37,7 @@ DAMAGES: dict[str, Callable[[StoredPage], StoredPage]] = {
 
 
 class Stock:
-    """Ids that are lent out, each to one holder, and come back once."""
+    """Ids, each of which is lent to one holder and comes back once."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -57,7 +57,7 @@ class Stock:
 
 @dataclass(eq=False)
 class Row:
-    """A cached page: that of the last tokens of a prefix."""
+    """A cached page, which has the last tokens of a prefix."""
 
     table: "Table" = field(repr=False)
     prefix: Tokens
@@ -126,7 +126,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         self.uses = 0
         self.held: list[Held] = []
         self.archives: list[tuple[Node, Row]] = []
-        self.shelf: dict[tuple[str, Tokens], StoredPage] = {}  # all that was ever archived, whatever the tree forgot
+        self.shelf: dict[tuple[str, Tokens], StoredPage] = {}  # all pages ever archived, whatever the tree forgot
         self.pages, self.entries, self.records = Stock(), Stock(), Stock()
         for tokens in prompts:
             self.unlock_both(self.compute_both("a", tokens))
@@ -138,7 +138,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             if self.tree.disk_pages:
                 self.lose_a_record(which, False)
 
-    # The model, and what is done with both
+    # The model, and acts on both
 
     def table(self, namespace: str) -> Table:
         return self.tables.setdefault(namespace, Table())
@@ -177,7 +177,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         return row.table.rows.get(row.prefix[: -self.tree.page_size])
 
     def row_of(self, node: Node) -> Row:
-        """Found by whatever the node holds."""
+        """Return the row that holds the same copies as a node."""
         same = ((r.page, r.host, r.disk) == (node.page, node.host, node.disk) for r in self.rows())
         return next(row for row, is_it in zip(self.rows(), same, strict=True) if is_it)
 
@@ -192,7 +192,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             del each.table.rows[each.prefix]
 
     def give_back(self, right: Gone, evicted: Evicted) -> None:
-        """See that the tree let go of what is right, and take it back."""
+        """Check that the tree let go of the right ids, and take them back."""
         assert sorted(right.pages) == sorted(evicted.pages)
         assert sorted(right.entries) == sorted(evicted.entries)
         self.pages.give_back(right.pages)
@@ -272,7 +272,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(not held.node.on_device and not held.node.gone for held in self.held))
     @rule(which=WHICH, count=SOME)
     def attach(self, which: int, count: int) -> None:
-        """Pages are onloaded for one who locked them."""
+        """Onload pages for one of the locks on them."""
         able = [held for held in self.held if not held.node.on_device and not held.node.gone]
         held = able[which % len(able)]
         path = zip(self.tree.path(held.node), held.path, strict=True)
@@ -387,7 +387,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tree.disk_pages)
     @rule(which=WHICH, alone=st.booleans())
     def lose_a_record(self, which: int, alone: bool) -> None:
-        """Drop a record, of a locked row too; with `alone`, rather of one that has no other tier."""
+        """Drop the record of a row, which may be locked; with `alone`, prefer a row that is in no other tier."""
         stored = [row for row in self.rows() if row.disk is not None]
         needed = [row for row in stored if alone and not row.in_memory]
         row, right = (needed or stored)[which % len(needed or stored)], Gone()
@@ -406,7 +406,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.shelf)
     @rule(chosen=st.lists(WHICH, min_size=1, max_size=6), damage=st.sampled_from([None, None, *DAMAGES]))
     def restore(self, chosen: list[int], damage: str | None) -> None:
-        """Restore some of what was ever archived; the first page may be damaged."""
+        """Restore some of the pages that were ever archived; the first may be damaged."""
         places = sorted(self.shelf, key=lambda place: len(place[1]))
         places = sorted({places[which % len(places)] for which in chosen}, key=places.index)
         numbers = self.records.take(len(places))
@@ -427,7 +427,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tree.disk_pages)
     @rule()
     def restore_elsewhere(self) -> None:
-        """Let another process find what is on disk from its root on, and see that it has nothing else."""
+        """Let another process find the pages whose prefixes are on disk, and check that it has no others."""
         reached = set()
         for row in sorted(self.rows(), key=lambda row: len(row.prefix)):
             above = self.parent(row)
@@ -458,7 +458,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         self.give_back(right, evicted)
         assert not self.tree.match(namespace, [0] * 9)
 
-    # What is always true
+    # Invariants
 
     def assert_oldest(self, row: Row, candidates: list[Row]) -> None:
         assert row in candidates
@@ -503,7 +503,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         assert self.tree.in_both == sum(row.page is not None and row.host is not None for row in self.rows())
 
     def teardown(self) -> None:
-        """Unlocked, evicted, pruned and lost from disk, nothing is left."""
+        """Unlock, evict, prune and lose everything, and check that nothing is left."""
         if not hasattr(self, "tree"):
             return
         while self.held:

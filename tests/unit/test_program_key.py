@@ -1,4 +1,4 @@
-"""A program's key changes with everything that makes a compiled program valid, and with nothing else."""
+"""A program's key changes with everything that the compiled program depends on, and with nothing else."""
 
 import ast
 import platform
@@ -45,7 +45,7 @@ def key(**changes: Any) -> ProgramKey:
 
 
 def changed(before: ProgramKey) -> set[str]:
-    """The parts that differ now; the digest must differ exactly if there are any."""
+    """Return the parts that differ now, after checking that the digest differs exactly if there are any."""
     after = key()
     differences = set(before.explain(after.parts()))
     assert (before.digest != after.digest) == bool(differences)
@@ -56,7 +56,7 @@ Parts = TypeVar("Parts", ProgramKey, Build, Target)
 
 
 def alternatives(parts: Parts) -> dict[str, Parts]:
-    """By the name of each field that is text, the same parts with that one changed."""
+    """Return, by the name of each field that is text, the parts with that field changed."""
     names = [field.name for field in fields(parts) if isinstance(getattr(parts, field.name), str)]
     changes: list[dict[str, Any]] = [{name: "new"} for name in names]
     return {name: replace(parts, **change) for name, change in zip(names, changes, strict=True)}
@@ -210,7 +210,7 @@ class FakeGpu(FakeDevice):
 
 
 def test_an_attached_chip_and_the_description_of_it_are_one_target() -> None:
-    """Attached ones say which slice they are in, where there is but one."""
+    """Ignore the slice, which attached chips report even where there is only one."""
 
     @dataclass(frozen=True)
     class Attached(FakeDevice):
@@ -306,7 +306,7 @@ def test_where_there_is_no_cpuinfo_python_says_what_it_knows(tmp_path: Path) -> 
 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copies of both packages, which the key is computed of."""
+    """Copy both packages, and compute keys from the copies."""
     for name, content in validity._sources():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
@@ -334,7 +334,7 @@ def test_sources_that_were_edited_after_the_import_never_have_the_same_key_twice
 
 
 def imports_of(module: str) -> Iterator[str]:
-    """The modules of ours that a module imports, at once or later."""
+    """Yield our modules that a module imports, at once or later."""
     spec = util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None

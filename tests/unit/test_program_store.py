@@ -1,4 +1,4 @@
-"""A stored program comes back as it was, or not at all; and whatever happens to the store, nobody fails by it."""
+"""A stored program comes back as it was, or not at all, and no damage to the store makes its users fail."""
 
 import errno
 import json
@@ -64,13 +64,13 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def entry(directory: Path, program: Serialized) -> Path:
-    """The entry of `some_key(0)`."""
+    """Save a program as `some_key(0)`; return its entry."""
     assert open_programs(directory).save(nth(0), program)
     return directory / some_key(0).digest
 
 
 def loads(directory: Path, number: int) -> bool:
-    """Whether a fresh store has a program; it must then be the right one."""
+    """Return whether a fresh store has a program, after checking that it is the right one."""
     found = open_programs(directory).load(nth(number))
     assert found is None or multiplies(found)
     return found is not None
@@ -101,7 +101,7 @@ def test_a_program_comes_back(directory: Path, program: Serialized) -> None:
 def test_a_step_from_the_store_is_the_compiled_one_in_a_process_that_compiles_nothing(
     families: Path, directory: Path, tmp_path: Path
 ) -> None:
-    """Bit by bit, with everything donated that was, and from several threads at once."""
+    """Compare bit by bit, with the same donations, and from several threads at once."""
     checkpoint, bucket, dtype = open_checkpoint(families / "llama-tied"), Bucket(16, 2), jnp.dtype("float32")
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, dtype)
     graph, state = nnx.split(decoder)
@@ -306,7 +306,7 @@ def test_a_link_to_the_directory_is_followed(entry: Path, tmp_path: Path) -> Non
 
 
 def fill(directory: Path, program: Serialized, numbers: range) -> int:
-    """Save programs, the first ones least recently used; the size of one."""
+    """Save programs, the first ones least recently used; return the size of one."""
     for number in numbers:
         assert open_programs(directory).save(nth(number), program)
         age = time.time_ns() - (1000 - number) * 10**9
@@ -478,7 +478,7 @@ def test_a_save_that_is_killed_leaves_what_was_saved_before(kills: int, director
         with warnings.catch_warnings(action="error"):
             assert all(loads(directory, number) for number in saved[-2:])
             known = max(saved, default=0)
-            while loads(directory, known):  # the one that was being saved: all of it, or nothing
+            while loads(directory, known):  # the program that was being saved is there whole or not at all
                 known += 1
         assert KeptPrograms(directory).verify() == {}
         assert digests(*saved) <= stored(directory)
@@ -499,7 +499,7 @@ def test_two_processes_that_save_load_and_evict_at_once_only_see_right_programs(
 def test_temporary_names_are_made_in_the_store_itself(
     directory: Path, program: Serialized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rename is only atomic inside of one file system."""
+    """Check this because a rename is atomic only inside of one file system."""
     made: list[Path] = []
     make = tempfile.mkdtemp
 

@@ -1,4 +1,4 @@
-"""Progress is drawn for the place that it is drawn in: bars on a terminal, a few lines in a pipe."""
+"""Progress is drawn as bars on a terminal, and as a few lines in a pipe."""
 
 import contextlib
 import io
@@ -26,7 +26,7 @@ def draw(*reports: Progress) -> None:
 
 
 def drawn(*reports: Progress) -> str:
-    """What a terminal is sent."""
+    """Return the text that a terminal is sent."""
     with contextlib.redirect_stderr(Terminal()) as terminal:
         draw(*reports)
     return terminal.getvalue()

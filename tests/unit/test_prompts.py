@@ -1,4 +1,4 @@
-"""What is accepted as a prompt is told apart where it is given: text, messages, token ids, or a batch of them."""
+"""A call tells its kinds of prompts apart: text, messages, token ids, or a batch of them."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ def chat(*messages: Any) -> Chat:
 
 
 def prompts_of(prompt: Any, **options: Any) -> tuple[list[Prompt], bool]:
-    """What a call with these keywords asks for, of a model with ten tokens."""
+    """Return the prompts of a call with these keywords, for a model with ten tokens."""
     return all_prompts(prompt, options, vocab_size=10)  # type: ignore[arg-type]
 
 
 def prompt_of(prompt: Any, **options: Any) -> Prompt:
-    """The same for a call that takes one prompt."""
+    """Return the prompt of a call that takes one."""
     return one_prompt(*prompts_of(prompt, **options))
 
 

@@ -1,4 +1,4 @@
-"""What a user may rely on: the names of the package, and each option's in the same order wherever they are listed."""
+"""Users may rely on the names of the package, and on one order of options wherever they are listed."""
 
 import re
 from dataclasses import fields
@@ -24,7 +24,7 @@ def test_these_names_are_public() -> None:
 
 
 def documented(record: type[Any]) -> list[str]:
-    """The names in the `Attributes:` of a docstring."""
+    """Return the names in the `Attributes:` of a docstring."""
     attributes = (record.__doc__ or "").partition("Attributes:")[2]
     return re.findall(r"^        (\w+): ", attributes, re.MULTILINE)
 

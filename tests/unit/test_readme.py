@@ -1,4 +1,4 @@
-"""The README's map is complete: every folder of the package is in it once, and every file that lies at its top."""
+"""The README's map has every folder of the package and every file at its top exactly once."""
 
 from itertools import takewhile
 from pathlib import Path
@@ -8,7 +8,7 @@ PACKAGE = ROOT / "toolkit" / "rekindle"
 
 
 def named_in_the_map() -> list[Path]:
-    """Folders and files of the package as the README's tree names them; indentation says what lies in what."""
+    """Return the folders and files in the README's tree of the package, which nests by indentation."""
     lines = iter((ROOT / "README.md").read_text(encoding="utf-8").splitlines())
     assert any(line.startswith("toolkit/rekindle/") for line in lines), "the tree begins there"
     found: list[Path] = []

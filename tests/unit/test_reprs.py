@@ -1,4 +1,4 @@
-"""What a user's objects look like as the result of a cell."""
+"""Objects that are the result of a cell show what a user wants to know of them."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What can be told of parameters only beside a model or beside each other: draws, bans, and what a program gives."""
+"""Parameters are checked against the model and against each other: draws, bans, and the limits of the programs."""
 
 import math
 from typing import Any

@@ -53,7 +53,7 @@ CASES: list[dict[str, Any]] = [
 
 
 def request_of(options: dict[str, Any]) -> Request:
-    """As the intake makes it."""
+    """Make a request as the intake does."""
     params = SamplingParams.from_options(options)
     words = tuple(word for word in params.bad_words if isinstance(word, tuple))
     return Request(0, PROMPT, params, END, 1000, words)
@@ -61,7 +61,7 @@ def request_of(options: dict[str, Any]) -> Request:
 
 @jax.jit
 def drawn(logits: jax.Array, packed: jax.Array, positions: jax.Array, adjustments: Adjustments) -> jax.Array:
-    """A token a row, each row in the slot of its number."""
+    """Draw a token for each row, each in the slot of its number."""
     rows = SamplingRows.unpack(packed)
     return sample(logits, rows, positions, adjustments, jnp.arange(len(logits), dtype=jnp.int32))
 
@@ -69,7 +69,7 @@ def drawn(logits: jax.Array, packed: jax.Array, positions: jax.Array, adjustment
 def batch_of(
     requests: Sequence[Request], outputs: Sequence[Sequence[int]], vocabulary: int
 ) -> tuple[jax.Array, Adjustments]:
-    """Packed parameters, and the slots that they entered; those that adjust nothing keep what was there before."""
+    """Pack the parameters and enter them into slots; a request that adjusts nothing leaves its slot as it was."""
     adjustments = Adjustments.empty(len(requests), vocabulary)
     for slot, (request, output) in enumerate(zip(requests, outputs, strict=True)):
         if request.params.adjusts:
@@ -81,7 +81,7 @@ def batch_of(
 @pytest.mark.parametrize("options", CASES, ids=[", ".join(sorted(case)) + f" {i}" for i, case in enumerate(CASES)])
 @pytest.mark.parametrize("vocabulary", [11, 300])
 def test_draws_follow_the_exact_distribution(options: dict[str, Any], vocabulary: int) -> None:
-    """Pearson's chi-square at 1e-6; the statistic is approximated as normal (Wilson and Hilferty, 1931)."""
+    """Apply Pearson's chi-square at 1e-6; the statistic is approximated as normal (Wilson and Hilferty, 1931)."""
     logits = np.random.default_rng(1).standard_normal(vocabulary).astype(np.float32) * 2 - 5
     p = distribution(logits, request_of(options), OUTPUT)
     counts, rows = np.zeros(vocabulary), 1000
@@ -109,7 +109,7 @@ def test_draws_follow_the_exact_distribution(options: dict[str, Any], vocabulary
 
 
 def test_positions_of_one_seed_draw_independently() -> None:
-    """Along the positions of one request, as a generation goes, chi-square over pairs of neighbours."""
+    """Apply chi-square to pairs of neighbours along the positions of one request."""
     logits = jnp.zeros((DRAWS, 8), jnp.float32)
     packed, slots = batch_of([request_of(HOT | {"seed": 7})], [()], 8)
     rows = jnp.broadcast_to(packed, (DRAWS, packed.shape[1]))
@@ -147,7 +147,7 @@ OPTIONS = st.fixed_dictionaries(
 def test_any_mix_of_parameters_stays_within_each_rows_distribution(
     rows: list[tuple[dict[str, Any], list[int]]], at: int
 ) -> None:
-    """Greedy rows take the likeliest token, others one that is possible, and each is the same in a batch of one."""
+    """Check that greedy rows take the likeliest token, others a possible one, and each the same in a batch of one."""
     logits = np.random.default_rng(at).standard_normal((4, 40)).astype(np.float32) * 3
     requests, outputs = [request_of(options) for options, _ in rows], [output for _, output in rows]
     positions = [len(PROMPT) + len(output) for output in outputs]
@@ -155,7 +155,7 @@ def test_any_mix_of_parameters_stays_within_each_rows_distribution(
     together = np.asarray(drawn(jnp.asarray(logits), packed, jnp.asarray(positions, jnp.int32), slots))
     for row, (request, output) in enumerate(zip(requests, outputs, strict=True)):
         params = request.params
-        # A little wider than asked, since float32 and float64 may differ about a token right at the edge.
+        # The bounds are a little wider, because float32 and float64 may differ about a token right at the edge.
         wider = replace(params, top_p=min(1.0, params.top_p + 1e-5), min_p=max(0.0, params.min_p - 1e-5))
         assert distribution(logits[row], replace(request, params=wider), output)[together[row]] > 0
         packed_one, slot = batch_of([request], [output], 40)
@@ -166,7 +166,7 @@ def test_any_mix_of_parameters_stays_within_each_rows_distribution(
 
 
 def test_min_p_is_relative_to_the_largest_probability_for_negative_logits() -> None:
-    """PEERS.md 3: thresholding logits would sample these four uniformly."""
+    """Check this because a threshold on logits, as in another engine, would sample these four uniformly."""
     p = distribution(np.asarray([-1.0, -2.0, -3.0, -9.0]), request_of_none(min_p=0.3))
     np.testing.assert_allclose(p, [0.731, 0.269, 0, 0], atol=0.001)
     logits = jnp.broadcast_to(jnp.asarray([-1.0, -2.0, -3.0, -9.0]), (DRAWS, 4))
@@ -182,7 +182,7 @@ def request_of_none(**options: Any) -> Request:
 
 
 def test_a_draw_depends_on_its_seed_and_position_alone() -> None:
-    """Not on the row's index, its neighbours, or the size of the batch."""
+    """Vary the row's index, its neighbours, and the size of the batch."""
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((1, 400)).astype(np.float32)
     row = request_of({"temperature": 1.3, "top_p": 0.9, "seed": 77, "repetition_penalty": 1.2})
@@ -204,7 +204,7 @@ def test_a_draw_depends_on_its_seed_and_position_alone() -> None:
     "options", [{"top_k": 1}, {"top_p": 1e-6}, {"top_p": 1e-50}, {"min_p": 1.0}, {"temperature": 1e-40}], ids=str
 )
 def test_extreme_values_are_greedy(options: dict[str, Any]) -> None:
-    """Also those that float32 rounds to nothing."""
+    """Check also values that float32 rounds to zero."""
     logits = np.random.default_rng(3).standard_normal((1, 300)).astype(np.float32)
     packed, slot = batch_of([request_of({"temperature": 5.0} | options)], [()], 300)
     for at in range(20):

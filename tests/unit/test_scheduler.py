@@ -1,4 +1,4 @@
-"""What is planned, for whom and when: by hand, message by message."""
+"""The scheduler plans the right work for each request at the right time, message by message."""
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_as_many_ticks_are_in_flight_as_overlap_allows(overlap: bool, depth: int
 
 def test_several_prompts_share_a_tick_within_its_token_budget() -> None:
     engine = ByHand(max_prefill_tokens=64, overlap=False)
-    engine.admit(9, [1])  # keeps the device busy while the others come
+    engine.admit(9, [1])  # this request keeps the device busy while the others come
     for request_id in range(3):
         engine.admit(request_id, PROMPT[:20])
     (plan,) = engine.settle()
@@ -131,7 +131,7 @@ def test_who_finds_no_slot_waits_in_order() -> None:
 
 def test_who_finds_no_pages_waits_and_a_page_is_left_for_each_that_runs() -> None:
     engine = ByHand(page_size=16, num_pages=6, overlap=False)
-    engine.admit(0, PROMPT, max_tokens=2)  # 3 of 5 pages
+    engine.admit(0, PROMPT, max_tokens=2)  # this takes 3 of 5 pages
     engine.admit(1, PROMPT[:20], max_tokens=2)  # 2 pages are free, but one is left for the first
     assert engine.started == [0]
     assert engine.scheduler.stats.free_pages == 2

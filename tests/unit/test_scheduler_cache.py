@@ -1,4 +1,4 @@
-"""Who computes, who finds, who waits, and who goes first, where prompts share prefixes: by hand, message by message."""
+"""Requests that share prefixes compute each page once, wait for each other, and start in the order of the policy."""
 
 import sys
 
@@ -15,7 +15,7 @@ from rekindle.testing import ByHand, expected_tokens
 SHARED = list(range(48))
 OTHER = list(range(100, 148))
 PAGE_BYTES = 128
-"""Of a page of 16 tokens of the fake model."""
+"""The bytes of a page of 16 tokens of the fake model."""
 
 
 def chunks_of(plan: Plan) -> list[tuple[int, int, int]]:
@@ -138,10 +138,10 @@ def test_longest_prefix_starts_those_of_equal_prefixes_as_they_came() -> None:
 
 
 def test_the_least_recently_used_pages_are_evicted_and_the_hottest_survive() -> None:
-    """PEERS.md 17."""
+    """Check this because another engine dropped its hottest prefixes first."""
     engine = ByHand(page_size=16, num_pages=13, max_running=1, host_cache_bytes=0)
     for request_id in range(40):
-        engine.admit(2 * request_id, SHARED)  # the hot one is the oldest, with the lowest page ids and request id
+        engine.admit(2 * request_id, SHARED)  # the hot prompt is the oldest, with the lowest page ids and request id
         engine.admit(2 * request_id + 1, [request_id, *OTHER[:31]])
         engine.drain()
     hot, cold = 39 * 32, 40 * 32
@@ -153,7 +153,7 @@ def test_the_least_recently_used_pages_are_evicted_and_the_hottest_survive() -> 
 
 
 def engine_with_a_prefix_in_the_host_tier_alone() -> ByHand:
-    """SHARED was computed, offloaded and evicted, by others who needed its pages; nothing runs."""
+    """Make an idle engine for which SHARED was computed, offloaded, and evicted by requests that needed its pages."""
     engine = ByHand(
         page_size=16, num_pages=7, max_running=2, overlap=False, host_cache_bytes=8 * PAGE_BYTES, disk_cache_bytes=0
     )
@@ -320,7 +320,7 @@ def test_of_a_prompt_that_is_cached_whole_the_last_block_is_computed_and_nothing
     assert engine.tokens[0] == engine.tokens[1]
 
 
-# What is told of it
+# The facts about the cache
 
 
 @pytest.mark.parametrize(("page", "device", "host"), [(16, 32, 0), (64, 128, 48)])
@@ -422,7 +422,7 @@ def test_what_comes_late_of_the_old_weights_is_not_taken_for_what_the_new_ones_c
     engine.settle()
     assert [fetch.request_id for fetch, _ in engine.fetching] == [0]
     engine.say(NewWeights(1, [], fail=False))
-    for request_id, prompt in ((1, [*SHARED, 201]), (2, [*OTHER, 202])):  # computed, and then evicted, before it comes
+    for request_id, prompt in ((1, [*SHARED, 201]), (2, [*OTHER, 202])):  # evicted before the fetch comes
         engine.admit(request_id, prompt, max_tokens=2)
     while engine.in_flight or engine.offloading:
         engine.settle() if engine.in_flight else engine.settle_offload()
@@ -464,7 +464,7 @@ def test_one_that_lost_its_pages_goes_on_before_new_weights_however_many_are_bef
         engine.admit(request_id, [*document, 3], max_tokens=1)
     for _ in range(3):
         engine.settle()
-    while engine.fetching:  # what is staged goes before it
+    while engine.fetching:  # staged pages go before it
         engine.settle_fetch()
     assert [tracked.started for tracked in engine.scheduler._waiting] == [False] * 5 + [True]
     engine.say(NewWeights(1, [], fail=False))

@@ -1,4 +1,4 @@
-"""Whatever is submitted, withdrawn and settled, in any order: every invariant of the scheduler after every message."""
+"""Whatever is submitted, withdrawn and settled, in any order, each message leaves the scheduler's invariants intact."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +35,7 @@ CROWDED = st.fixed_dictionaries(
         "host_cache_bytes": st.just(0),
     }
 )
-"""Requests that grow beyond the pool together."""
+"""Settings with a pool that requests together outgrow."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Asked:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """`CheckedScheduler` asserts where pages and slots are, `FakeStepper` that each plan fits a bucket."""
+    """The stories of a scheduler. `CheckedScheduler` checks pages and slots; `FakeStepper`, that plans fit a bucket."""
 
     @initialize(limits=CROWDED | ROOMY)
     def begin(self, limits: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def submit(self, lengths: list[int], first: int, max_tokens: int, draw: int, end_ids: frozenset[int]) -> None:
         capacity = self.engine.limits.max_context
         for length in lengths:
-            length = min(length, capacity - 1)  # the intake turns longer ones away
+            length = min(length, capacity - 1)  # the intake turns longer prompts away
             prompt = [(first + length + 3 * position) % VOCAB_SIZE for position in range(length)]
             self.engine.admit(len(self.asked), prompt, max_tokens, draw=draw, end_ids=end_ids)
             most = min(max_tokens, capacity - length)
@@ -81,7 +81,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
-        request_id = data.draw(st.integers(0, len(self.asked)))  # ended ones, and one that never was, too
+        request_id = data.draw(st.integers(0, len(self.asked)))  # also ended requests, and one that never was
         ended = request_id in self.engine.ends
         self.engine.say(Withdraw(request_id))
         if request_id < len(self.asked) and not ended:

@@ -1,4 +1,4 @@
-"""Log-probabilities are those of the raw logits, with exact ranks, and cost nothing where nobody asks."""
+"""Log-probabilities are those of the raw logits, with exact ranks, and cost nothing unless a request asks."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_scores_are_zeros_where_nobody_wants_them() -> None:
 
 @pytest.mark.parametrize("tokens", [16, 64, 80, 200])
 def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
-    """Also where the last group is not full, and where a whole group is not asked for."""
+    """Check also a last group that is not full, and a whole group that is not asked for."""
     rng = np.random.default_rng(tokens)
     hidden = rng.standard_normal((tokens, 8)).astype(np.float32)
     weight = jnp.asarray(rng.standard_normal((8, 50)).astype(np.float32))

@@ -1,4 +1,4 @@
-"""How a session ends: closed, failed or dropped; every caller is answered, and nothing goes on in the background."""
+"""When a session is closed, fails or is dropped, each caller is answered, and nothing goes on in the background."""
 
 import gc
 import selectors
@@ -34,7 +34,7 @@ CALLS: list[Callable[[Session], Any]] = [
 
 
 class Failing(FakeSettler):
-    """Fails where a tick is settled, when told to."""
+    """A settler that fails at a tick as soon as the settler is released."""
 
     async def handle(self, message: Message) -> list[Message]:
         await super().handle(message)
@@ -53,13 +53,13 @@ def machine_of(settler: FakeSettler, freed: list[str]) -> Assembly:
 
 @pytest.fixture
 def held(freed: list[str]) -> Iterator[Session]:
-    """One slot and two places in the queue, and nothing ever settles."""
+    """Open a session with one slot and two places in the queue, in which nothing ever settles."""
     with fake_session(machine_of(FakeSettler(held=True), freed), max_waiting=2) as session:
         yield session
 
 
 class Waiting:
-    """Callers of every kind who wait: one runs, two are in the queue, the others outside."""
+    """Callers of every kind that wait: one runs, two are in the queue, the others outside."""
 
     def __init__(self, session: Session):
         self.answers: list[object] = []
@@ -83,7 +83,7 @@ class Waiting:
             self.answers.append(error)
 
     async def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Start them and come back when they all wait."""
+        """Start the callers, and return when they all wait."""
         for call in self._calls:
             tasks.start_soon(self._wait, call)
         await anyio.wait_all_tasks_blocked()
@@ -150,7 +150,7 @@ async def test_a_closed_session_leaves_no_thread(held: Session) -> None:
 
 
 class Abandoned(FakeSettler):
-    """Waits in a worker thread that cannot be interrupted, as for XLA."""
+    """A settler that waits in a worker thread that cannot be interrupted, as for XLA."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Abandoned(FakeSettler):
 
 
 async def test_close_does_not_wait_for_what_cannot_be_interrupted_but_the_engines_thread_does(freed: list[str]) -> None:
-    """A process that ends waits for the engine's thread: what comes back into it after its end would abort it."""
+    """Keep the engine's thread, because a worker that comes back into a process that has ended would abort it."""
     settler = Abandoned()
     async with fake_session(machine_of(settler, freed)) as session:
         session.submit(token_ids=PROMPT)
@@ -192,7 +192,7 @@ async def test_a_session_that_is_dropped_stops_its_engine(freed: list[str]) -> N
 
 @pytest.mark.parametrize("stepped", [False, True])
 def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool) -> None:
-    """An error has the frames of whom it was raised to, and so their session."""
+    """Check this because an error keeps the frames that it passed through, and so their session."""
 
     def use(session: Session) -> EngineThread:
         if stepped:
@@ -212,7 +212,7 @@ def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool
 
 
 async def test_one_that_comes_while_the_session_ends_is_answered_too() -> None:
-    """It may have seen the session open and find the queue full when nobody leaves it any more."""
+    """Post a request that saw the session open, and finds the queue full when no request leaves it any more."""
     callers = Callers(max_waiting=1)
     posted: list[Message] = []
     inside = callers.submit((1,), SamplingParams(), posted.append, wait=True)
@@ -325,7 +325,7 @@ async def test_a_session_closed_while_it_opens_frees_what_was_built(freed: list[
 
 
 async def test_an_idle_engine_sleeps_until_it_is_told_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its loop waits without a timeout, so nothing but a message can wake it."""
+    """Check that its loop waits without a timeout, so that only a message can wake it."""
     asleep, select = threading.Event(), selectors.DefaultSelector.select
     timeouts: list[float | None] = []
 

@@ -1,4 +1,4 @@
-"""Whole sessions on the fake device: every call of the face, under both kinds of loop."""
+"""Every call of a session gives the right answer on the fake device, under both kinds of loop."""
 
 from functools import partial
 from typing import Any
@@ -204,7 +204,7 @@ async def test_a_handle_is_awaited_by_several_at_once(held: Session, settler: Fa
 
 
 async def test_a_caller_whose_loop_was_closed_harms_nobody(held: Session, settler: FakeSettler) -> None:
-    """A notebook may throw a loop away that a request still waits on."""
+    """Check this because a notebook may throw away a loop on which a request still waits."""
     handle = held.submit(token_ids=PROMPT, max_tokens=5)
     left: list[Any] = []
 

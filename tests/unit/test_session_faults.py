@@ -1,4 +1,4 @@
-"""Whatever goes wrong around a session: who waits is answered, errors say where they are from, and nothing stays."""
+"""Whatever goes wrong around a session, callers are answered, errors say where they arose, and nothing stays."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ ENDLESS = 4000
 
 
 def held_session(free: Callable[[], None] = lambda: None) -> Session:
-    """Nothing ever settles in it."""
+    """Open a session in which nothing ever settles."""
     return fake_session(fake_assembly(fake_limits(), settler=FakeSettler(held=True), free=free))
 
 
@@ -141,7 +141,7 @@ def test_any_other_reason_why_no_thread_begins_is_told_as_it_is(monkeypatch: pyt
 
 
 def _begin_to_end(monkeypatch: pytest.MonkeyPatch, ending: tuple[bool, ...]) -> None:
-    """Have no thread begin any more, and say so at the so-many-th question."""
+    """Let no thread start, and give these answers to the question whether the process ends."""
     answers = iter(ending)
 
     def refuse(*_: object) -> None:
@@ -151,18 +151,18 @@ def _begin_to_end(monkeypatch: pytest.MonkeyPatch, ending: tuple[bool, ...]) -> 
     monkeypatch.setattr("rekindle.session.opening.EngineThread", refuse)
 
 
-# What the author of an actor is told
+# Messages for the author of an actor
 
 
 @dataclass(frozen=True)
 class Note:
-    """No message of ours."""
+    """An object that is no message of ours."""
 
     text: str
 
 
 class Saying:
-    """Says always the same."""
+    """An actor that always says the same."""
 
     def __init__(self, said: object):
         self._said = said
@@ -190,7 +190,7 @@ def test_an_actor_that_says_something_else_than_messages_is_named(said: object, 
     assert getattr(cause, "__notes__", []) == [note]
 
 
-# What watchers are told
+# Messages for watchers
 
 
 def test_a_watcher_is_told_nothing_once_its_with_statement_was_left() -> None:
@@ -241,7 +241,7 @@ def test_a_forked_process_is_told_that_the_engine_is_not_in_it() -> None:
         read, write = os.pipe()
         child = os.fork()
         if not child:
-            signal.alarm(60)  # ends it, should it hang
+            signal.alarm(60)  # this ends the process if it hangs
             try:
                 session.generate_sync(token_ids=PROMPT, max_tokens=2)
             except SessionClosed as error:

@@ -1,4 +1,4 @@
-"""Whatever callers do, in any order: every page and slot is free in the end, and everybody was answered."""
+"""Whatever callers do, in any order, each is answered, and in the end every page and slot is free."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,12 +19,12 @@ from rekindle.testing import CheckedScheduler, FakeSettler, expected_tokens, fak
 from tests.unit.limits import WAYS
 
 HANG_SECONDS = 120
-"""A guard: a run that takes longer hangs."""
+"""Seconds after which a run is taken to hang."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A caller who asks in one of the ways of a session, and leaves a stream after `leave_after` pieces."""
+    """A caller that asks in one of the ways of a session, and leaves a stream after `leave_after` pieces."""
 
     how: Literal["generate", "batch", "stream", "await", "result"]
     length: int
@@ -34,7 +34,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Do:
-    """Something that happens to the session or to one of those who asked before."""
+    """An event of the session or of one of its earlier callers."""
 
     what: Literal["settle", "let run", "cancel", "interrupt", "release", "close"]
     whom: int
@@ -132,7 +132,7 @@ async def told(story: list[Ask | Do], limits: dict[str, Any]) -> None:
     await session.close()
     assert freed == [True]
     assert isinstance(scheduler, CheckedScheduler)
-    if closed:  # it was stopped in the middle, but what it holds adds up, and comes free
+    if closed:  # the scheduler was stopped in the middle, but its pages add up, and come free
         for request_id in tuple(scheduler._tracked):
             scheduler.handle(Withdraw(request_id))
     scheduler.check()
@@ -159,7 +159,7 @@ async def happen(event: Do, session: Session, settler: FakeSettler, callers: lis
 
 
 async def let_the_engine_catch_up(session: Session) -> None:
-    """Those who were interrupted were not told when the engine was done with them; ask until it is."""
+    """Ask until the engine is done with interrupted requests, whose callers were not told of their ends."""
     while session.stats.scheduler.running or session.stats.scheduler.waiting:
         await session.generate(token_ids=[1], max_tokens=1)
     await session.generate(token_ids=[1], max_tokens=1)

@@ -1,4 +1,4 @@
-"""Leaving a request early, in every way and state, and the bound of the waiting queue."""
+"""A caller may leave its request in every way and state, and the waiting queue keeps its bound."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -64,7 +64,7 @@ async def test_any_thread_may_cancel(held: Session) -> None:
 
 
 async def test_a_cancel_from_within_the_submit_itself_is_not_lost() -> None:
-    """As the garbage collector may do it."""
+    """Cancel as the garbage collector may do it."""
     said: list[Message] = []
 
     def post(message: Message) -> None:
@@ -82,7 +82,7 @@ async def test_a_cancel_from_within_the_submit_itself_is_not_lost() -> None:
 @pytest.mark.parametrize("how", ["await", "stream"])
 async def test_leaving_the_wait_for_a_handle_cancels_its_request(held: Session, how: str) -> None:
     handle = held.submit(token_ids=PROMPT, max_tokens=ENDLESS)
-    stream = aiter(handle)  # kept: it is the wait that cancels, and not the drop
+    stream = aiter(handle)  # keep it, so that leaving the wait cancels the request, and not dropping the stream
 
     async def wait() -> None:
         await (handle if how == "await" else anext(stream))
@@ -166,7 +166,7 @@ async def test_submit_is_refused_when_the_queue_is_full_and_nothing_is_left_of_i
 ) -> None:
     running = held.submit(token_ids=PROMPT, max_tokens=5)
     settler.step()
-    stream = aiter(running)  # dropping it would cancel
+    stream = aiter(running)  # dropping the handle would cancel
     await anext(stream)
     waiting = [held.submit(token_ids=PROMPT) for _ in range(2)]
     with pytest.raises(QueueFull, match="the waiting queue is full, max_waiting is 2; await one of its requests first"):
@@ -181,7 +181,7 @@ async def test_submit_is_refused_when_the_queue_is_full_and_nothing_is_left_of_i
 
 
 class Recorded:
-    """An actor and what it was told."""
+    """An actor that records the messages which it was told."""
 
     def __init__(self, actor: Actor):
         self.told: list[Message] = []

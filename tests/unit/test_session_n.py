@@ -1,4 +1,4 @@
-"""Several draws for a prompt, what a call may leave out, and what the face refuses beside a model."""
+"""A call may ask for several draws and leave out defaults, and is refused where it does not fit the model."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +21,7 @@ SEEDED: dict[str, Any] = {"max_tokens": 6, "temperature": 1.0, "seed": 11}
 
 
 def drawn(prompt: list[int], n: int, seed: int = 11) -> list[tuple[int, ...]]:
-    """What the fake model gives for each draw of a seed."""
+    """Return the fake model's tokens for each draw of a seed."""
     seeds = [one.seed or 0 for one in draws(SamplingParams(seed=seed), n)]
     return [expected_tokens(prompt, 6, draw=seed) for seed in seeds]
 
@@ -96,7 +96,7 @@ async def test_an_unknown_keyword_is_named_at_the_call_with_the_one_that_was_mea
 
 @pytest.fixture
 def recommended() -> Iterator[Session]:
-    """A session on a model whose authors recommend something."""
+    """Open a session on a model whose authors recommend sampling parameters."""
     defaults = {"temperature": 1.0, "seed": 5, "max_tokens": 4, "stop_token_ids": [250]}
     with fake_session(replace(fake_assembly(fake_limits()), defaults=defaults)) as session:
         yield session

@@ -1,4 +1,4 @@
-"""Handles of held prefixes: what they continue, what they hold, and how they are let go."""
+"""A handle of a held prefix continues it, keeps its pages, and lets them go in every way to leave it."""
 
 import gc
 import weakref
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 PAGES = 20
 DOCUMENT = list(range(70))
-"""Four whole pages of 16 tokens, and six tokens more."""
+"""A prompt of four whole pages of 16 tokens and six more tokens."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 
 def settled(session: Session) -> Session:
-    """The same when every message on its way has arrived: the last of these comes after them."""
+    """Return the session once every message on its way has arrived, because a new request comes after them."""
     session.generate_sync(token_ids=[250], max_tokens=1)
     return session
 
@@ -43,7 +43,7 @@ def held_pages(session: Session) -> int:
     return stats.pages - stats.free_pages
 
 
-# What it is
+# The facts of a handle
 
 
 async def test_it_knows_its_tokens_and_what_of_them_was_cached(session: Session) -> None:
@@ -76,7 +76,7 @@ async def test_a_prefix_of_less_than_a_page_can_be_continued_though_it_holds_not
     assert answer.token_ids == expected_tokens([3, 1, 4], 5)
 
 
-# What continues it
+# Requests that continue a prefix
 
 
 async def test_generate_continues_it_or_begins_right_after_it(session: Session) -> None:
@@ -134,7 +134,7 @@ async def test_the_salt_of_a_prefix_is_that_of_its_continuations(session: Sessio
 
 
 async def test_text_follows_text_and_a_message_or_the_users_words_follow_messages(texts: Session) -> None:
-    """The tokens of this tokenizer are bytes, and its chat template writes the contents one after the other."""
+    """Use a tokenizer of bytes whose chat template writes the contents one after the other."""
     system = [{"role": "system", "content": "You are a patient teacher of counting. "}]
     asked = {"role": "user", "content": "One, two?"}
     whole = await texts.generate([*system, asked], max_tokens=4, cache_salt="no other")
@@ -166,7 +166,7 @@ async def test_what_cannot_follow_is_said_at_once(texts: Session) -> None:
             await text.fork(0)
 
 
-# How it is let go
+# Releasing a prefix
 
 
 async def test_after_its_release_it_says_so_and_what_was_submitted_goes_on(session: Session) -> None:
@@ -251,7 +251,7 @@ async def test_who_stops_waiting_for_a_prefix_holds_nothing(slow: Session, settl
 async def test_who_is_interrupted_when_the_prefix_has_just_come_holds_nothing(
     slow: Session, settler: FakeSettler, anyio_backend: str
 ) -> None:
-    """The engine has said that it is held; the task that waits is cancelled before it hears of it."""
+    """Cancel the task that waits after the engine has said that the prefix is held, and before the task hears of it."""
 
     async def hold() -> None:
         async with slow.prefix(token_ids=DOCUMENT):
@@ -261,6 +261,6 @@ async def test_who_is_interrupted_when_the_prefix_has_just_come_holds_nothing(
         tasks.start_soon(hold)
         await anyio.wait_all_tasks_blocked()
         settler.release()
-        held_pages(slow)  # blocks the loop until the engine has answered
+        held_pages(slow)  # this blocks the loop until the engine has answered
         tasks.cancel_scope.cancel()
     assert held_pages(slow) == 0

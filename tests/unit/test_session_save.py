@@ -1,4 +1,4 @@
-"""Saving tells how far it is: never backwards, never more than there is, and all of it at the end."""
+"""Saving reports its progress: never backwards, never more than there is, and all of it at the end."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -33,7 +33,7 @@ SAVES: list[Callable[..., Any]] = [
 
 
 class Recorder(ProgressBars):
-    """Remembers what it was shown."""
+    """Progress bars that record the progress which they were shown."""
 
     shown: list[Progress]
 
@@ -48,7 +48,7 @@ class Recorder(ProgressBars):
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[Progress]:
-    """What is drawn."""
+    """Return a list that takes all progress that is drawn."""
     shown: list[Progress] = []
     monkeypatch.setattr(Recorder, "shown", shown, raising=False)
     monkeypatch.setattr(operations, "ProgressBars", Recorder)
@@ -57,7 +57,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[Progress]:
 
 @pytest.fixture
 def paged() -> Iterator[Session]:
-    """A session whose pages are small, and which has not had the time to write any."""
+    """Open a session whose pages are small, and which has had no time to write any."""
     with fake_session(page_size=PAGE, max_context=100 * PAGE) as session:
         yield session
 
@@ -71,7 +71,7 @@ async def paused_with_pages(session: Session) -> None:
 
 
 def answers_of(seen: list[Handled]) -> dict[int, list[CacheSaving | CacheSaved]]:
-    """What each ticket was told, in order."""
+    """Return the answers to each ticket, in order."""
     told: dict[int, list[CacheSaving | CacheSaved]] = {}
     for handled in seen:
         for said in handled.said:
@@ -133,7 +133,7 @@ async def test_each_who_asks_is_told_of_what_was_written_since(paged: Session) -
 
 
 class NoRoom(FakeDiskTier):
-    """Can write the first batch alone."""
+    """A disk tier that can write only the first batch."""
 
     def handle(self, message: Message) -> list[Written]:
         if self.contents and isinstance(message, Write):
@@ -199,7 +199,7 @@ async def test_leaving_a_save_early_leaves_the_session_usable(paged: Session) ->
 
 
 def test_one_who_asks_while_the_engine_ends_does_not_disturb_its_end() -> None:
-    """The engine's thread tells one after the other, and meanwhile another thread may ask."""
+    """Ask from another thread while the engine's thread tells one caller after the other."""
     callers = Callers(max_waiting=1)
     closed = SessionClosed("closed")
     late: list[Feed[Any]] = []

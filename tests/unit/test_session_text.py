@@ -1,4 +1,4 @@
-"""Text to token ids and back, for parameters that take ids."""
+"""A session turns text into token ids and back, for parameters that take ids."""
 
 import pytest
 

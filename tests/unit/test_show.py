@@ -1,4 +1,4 @@
-"""A request that is shown is drawn as it comes, seldom enough, and always as it has ended."""
+"""A shown request is drawn as it comes, at bounded times, and always as it has ended."""
 
 import re
 import sys
@@ -36,13 +36,13 @@ ENDLESS = 4000
 
 @dataclass
 class Kernel:
-    """As much of one as is looked at."""
+    """A kernel with the one attribute that the package reads."""
 
     shell_channel_thread: object = None
 
 
 class Widget:
-    """In the place of one of a button's three."""
+    """A stand-in for each of a button's three widgets."""
 
     closed = False
 
@@ -63,10 +63,10 @@ class Page:
     """A front end's page.
 
     Attributes:
-        drawn: all that was displayed or updated, for who waits for it.
+        drawn: all that was displayed or updated, for tests that wait for it.
         outputs: what each output shows now, by display id.
-        buttons: those that were made.
-        when_drawn: called whenever something is.
+        buttons: the buttons that were made.
+        when_drawn: called whenever an output is drawn.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Page:
 
     @property
     def stop(self) -> Mapping[str, object]:
-        """What there is to stop it with."""
+        """The first output, which has the means to stop the request."""
         return next(iter(self.outputs.values()))
 
     @property
@@ -101,7 +101,7 @@ class Page:
             await self.drawn.grown(len(self.drawn.items))
 
     async def is_static(self) -> None:
-        """Wait until there is nothing to be stopped with."""
+        """Wait until no output has the means to stop a request."""
         while self.stops:
             await self.drawn.grown(len(self.drawn.items))
 
@@ -112,7 +112,7 @@ class Page:
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
-    """That of the newest kind of kernel. In the end nothing on it can be stopped any more."""
+    """Make the page of the newest kind of kernel. Check that at its end no request on it can be stopped any more."""
     page = Page()
     monkeypatch.setattr("IPython.display.display", page.display)
     monkeypatch.setattr(live_text, "kernel", lambda: Kernel(shell_channel_thread=object()))
@@ -124,7 +124,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
 
 @pytest.fixture
 def held(settler: FakeSettler, byte_tokenizer: Tokenizer) -> Iterator[Session]:
-    """A session that speaks, and says nothing before the settler is told."""
+    """Open a session that writes text, and says nothing before the settler is released."""
     with fake_session(fake_assembly(fake_limits(), tokenizer=byte_tokenizer, settler=settler)) as session:
         yield session
 
@@ -134,11 +134,11 @@ def step(settler: FakeSettler, ticks: int) -> None:
         settler.step()
 
 
-# How often
+# The times of drawing
 
 
 class Simulated:
-    """A request whose pieces come at given times, a clock that only waits move on, and a screen that notes when."""
+    """A request whose pieces come at given times, a clock that only waits advance, and a screen that records times."""
 
     seconds = 0.06
 
@@ -209,7 +209,7 @@ async def test_a_thread_draws_in_the_context_of_its_cell_where_nothing_is_drawn_
     page: Page,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Elsewhere the kernel is to take the cell that runs."""
+    """Let the kernel take the cell that runs on all other versions."""
     monkeypatch.setattr("ipykernel.version_info", version)
     drawn_by: list[tuple[str, str]] = []
 
@@ -228,7 +228,7 @@ async def test_a_thread_draws_in_the_context_of_its_cell_where_nothing_is_drawn_
     assert (threads, drawn_by[0][1]) == ({by_a_thread}, "the first")
 
 
-# What is shown
+# The text that is shown
 
 
 def piece(text: str, end: EndReason | None = None) -> Text:
@@ -236,7 +236,7 @@ def piece(text: str, end: EndReason | None = None) -> Text:
 
 
 def handle_of(*messages: Text) -> Handle:
-    """A request that was told this."""
+    """Make the handle of a request that was told these messages."""
     handle = Handle(Submit(0, (1,), SamplingParams()), lambda _: None)
     handle.send()
     handle.record.deliver(Started(0, 2, CachedTokens()))
@@ -260,7 +260,7 @@ async def test_show_leaves_what_a_cell_shows_of_the_generation(texts: Session, p
 
 
 def text_of(card: Mapping[str, object]) -> str:
-    """What was generated, above the line that says how."""
+    """Return the generated text, which is above the line that tells how it ended."""
     said, _, ending = str(card["text/plain"]).rpartition("\n[")
     assert ending.startswith("ended: length, 40 tokens; prompt 2 tokens")
     return said
@@ -307,7 +307,7 @@ def test_a_request_that_has_ended_is_drawn_once(page: Page) -> None:
     assert page.buttons == []
 
 
-# How it is left
+# Leaving a shown request
 
 
 @pytest.mark.anyio
@@ -353,7 +353,7 @@ def test_an_interrupt_while_it_is_drawn_cancels_and_leaves_how_it_ended(
         held.show_sync("AB", max_tokens=ENDLESS)
     with pytest.raises(RequestCancelled):
         handles[0].result()
-    if drawing > 2:  # there was an output before
+    if drawing > 2:  # an output was there before
         while page.stops:
             assert page.drawn.grown_blocking(len(page.drawn.items), timeout=30)
         assert "[cancelled, " in str(page.card["text/plain"])
@@ -391,7 +391,7 @@ async def library() -> str:
 
 
 def page_has_button_in(library: str) -> bool:
-    """Under trio a cell blocks the loop that clicks come to."""
+    """Return whether there is a button; under trio a cell blocks the loop that hears its clicks."""
     return library == "asyncio"
 
 
@@ -413,7 +413,7 @@ async def end(session: Session, settler: FakeSettler) -> None:
     await session.close()
 
 
-# Where there is a button
+# The button
 
 
 @pytest.mark.parametrize(

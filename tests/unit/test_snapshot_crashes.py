@@ -1,4 +1,4 @@
-"""Whatever kills a process or happens to files: a stored page comes back bit by bit, or not at all."""
+"""Whatever kills a process or damages files, a stored page comes back bit by bit, or not at all."""
 
 import random
 import shutil
@@ -38,7 +38,7 @@ def written_down(log: Path) -> list[int]:
 
 @pytest.mark.parametrize("stores", [2, pytest.param(30, marks=pytest.mark.deep)])
 def test_a_write_that_is_killed_leaves_every_page_that_was_written_before(stores: int, tmp_path: Path) -> None:
-    """Ten kills for each store."""
+    """Kill ten writers of each store."""
     chance, saved = random.Random(0), 0
     for number in range(stores):
         directory, log, first = tmp_path / f"{number}", tmp_path / f"{number}.log", 0
@@ -78,10 +78,10 @@ def test_a_write_that_is_killed_while_it_evicts_leaves_the_latest_pages(
 
 
 def damage(directory: Path, chance: random.Random) -> str:
-    """Change something in a store of several segments, in one of the ways in which files get damaged; what it was."""
+    """Damage a store of several segments in one of the ways in which files get damaged; return which it was."""
     segments = sorted(child for child in (directory / snapshot_key().digest).iterdir())
     files = sorted(file for segment in segments for file in segment.rglob("*") if file.is_file())
-    # Every other time one of the large ones: they are few.
+    # Every other time the largest is taken, because large files are few.
     file = chance.choice(files) if chance.random() < 0.5 else max(files, key=lambda each: each.stat().st_size)
     content = bytearray(file.read_bytes())
     start = chance.randrange(len(content))
@@ -149,7 +149,7 @@ def test_damage_of_any_kind_costs_pages_and_a_warning_and_never_gives_a_wrong_by
         shutil.rmtree(directory, ignore_errors=True)
         shutil.copytree(tmp_path / "whole", directory)
         store = open_store(directory)
-        if chance.random() < 0.5:  # it may have read the headers before the damage
+        if chance.random() < 0.5:  # so that some stores have read the headers before the damage
             store.index()
         what = damage(directory, chance)
         wrong = KeptSnapshots(directory).verify()
@@ -168,7 +168,7 @@ def test_damage_of_any_kind_costs_pages_and_a_warning_and_never_gives_a_wrong_by
 
 
 def heals(store: SnapshotStore, pages: list[NewPage], what: str) -> None:
-    """Written again, all pages are there; what lies below a damaged one may only then prove to be damaged as well."""
+    """Write all pages again and check that they are there; those below a damaged page may only then show damage."""
     with warnings.catch_warnings(action="ignore"):
         for _ in range(2):
             assert None not in write(store, pages).records, what

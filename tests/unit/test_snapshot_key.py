@@ -18,7 +18,7 @@ from tests.unit.stored_snapshots import snapshot_key
 
 
 def key_of(model: Path, settings: Settings | None = None) -> SnapshotKey:
-    """The key that a session of the model would have."""
+    """Return the key that a session of the model would have."""
     return Blueprint.of(open_checkpoint(model), settings or Settings(), jax.devices()[0]).snapshot_key()
 
 
@@ -74,7 +74,7 @@ LARGE = 5 << 20
 
 @pytest.fixture
 def weights(tmp_path: Path) -> list[Path]:
-    """A large file and a small one."""
+    """Write a large file and a small one."""
     files = [tmp_path / "model-1.safetensors", tmp_path / "model-2.safetensors"]
     files[0].write_bytes(np.random.default_rng(0).bytes(LARGE))
     files[1].write_bytes(b"small")

@@ -1,4 +1,4 @@
-"""Stored pages come back as they were, under one bound; and whatever happens to the store, nobody fails by it."""
+"""Stored pages come back as they were, under one bound, and no damage to the store makes its users fail."""
 
 import errno
 import os
@@ -45,13 +45,13 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def segment(directory: Path) -> Path:
-    """The only segment of a store: `path(0, length=8)`, large enough that its seal has no digest of the pages."""
+    """Write the only segment of a store: `path(0, length=8)`, so large that its seal has no digest of the pages."""
     write(open_store(directory), path(0, length=8))
     return segments(directory)[0]
 
 
 def segments(directory: Path, number: int = 0) -> list[Path]:
-    """Of one key; the least recently used first."""
+    """Return the segments of one key, the least recently used first."""
     return sorted((directory / snapshot_key(number).digest).glob("[0-9a-f]*"), key=store_entries.last_used)
 
 
@@ -60,7 +60,7 @@ def large_file(segment: Path) -> Path:
 
 
 def spoil(segment: Path, pages: list[NewPage]) -> int:
-    """Change one of a segment's pages, where the seal has no digest of it; its place."""
+    """Change one of a segment's pages, of which the seal has no digest; return its place."""
     file = large_file(segment)
     stored = bytearray(file.read_bytes())
     found = {place: stored.find(content(page.digest).tobytes()) for place, page in enumerate(pages)}
@@ -71,7 +71,7 @@ def spoil(segment: Path, pages: list[NewPage]) -> int:
 
 
 def listing(directory: Path) -> dict[Path, tuple[int, int]]:
-    """All that is there, and when it last changed."""
+    """Return all paths in a directory, and when each last changed."""
     return {path: (path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in directory.rglob("*")}
 
 
@@ -224,7 +224,7 @@ def test_a_page_that_the_seal_does_not_cover_is_still_checked(segment: Path, dir
 
 
 def test_a_page_of_another_dtype_with_the_same_bytes_is_damaged(segment: Path, directory: Path) -> None:
-    """What says so lies in a file that the seal does not cover."""
+    """Check this because the dtype lies in a file that the seal does not cover."""
     store = open_store(directory)
     records = [page.record for page in store.index()]
     restore = store_entries.arrays_of
@@ -255,7 +255,7 @@ def test_a_segment_that_was_moved_from_another_key_is_dropped(directory: Path) -
 
 
 def honest(directory: Path, header: store_entries.Header) -> None:
-    """An entry whose seal is right, and whose header is not ours."""
+    """Write an entry whose seal is right, and whose header is not ours."""
     with store_entries.written(directory, header, {"0": np.zeros(3)}, singly=True) as temporary:
         store_entries.publish(temporary, directory / ("0" * 32))
 
@@ -395,7 +395,7 @@ def test_a_page_that_two_processes_stored_outlives_one_of_them(directory: Path, 
 
 
 def size_of_one(tmp_path: Path) -> int:
-    """Of a segment that holds a path, at most: Orbax writes a few KiB more at some times than at others."""
+    """Return the most bytes of a segment that holds a path; Orbax sometimes writes a few KiB more."""
     write(open_store(tmp_path / "one"), path(0))
     return store_entries.size_of(segments(tmp_path / "one")[0]) + (8 << 10)
 
@@ -420,7 +420,7 @@ def test_snapshots_of_all_keys_share_one_bound(directory: Path, tmp_path: Path) 
 
 
 def test_children_leave_before_their_parents(directory: Path, tmp_path: Path) -> None:
-    """Also where the leaf was just used and all of its prefix lies in other segments."""
+    """Check this with a leaf that was just used and whose prefix lies in other segments."""
     store = open_store(directory)
     pages = path(0, length=4)
     for page in pages:
@@ -454,7 +454,7 @@ def test_what_is_above_new_pages_never_leaves_for_them(directory: Path, tmp_path
 
 
 def test_the_bound_counts_all_bytes_on_disk(directory: Path) -> None:
-    """Here the pages alone would fit, and their segment does not."""
+    """Set a bound that the pages alone would fit, and their segment does not."""
     capacity = sum(array.nbytes for array in contents(path(0)))
     store = open_store(directory, capacity)
     assert write(store, path(0)).records == (None, None, None)

@@ -1,4 +1,4 @@
-"""Stop strings, case by case: where the text and the tokens end, and what the scheduler does about it."""
+"""Stop strings end the text and the tokens of a request at the right place, and free its pages."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,13 +21,13 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @pytest.fixture(scope="module")
 def letters(byte_tokenizer: Tokenizer) -> dict[str, Any]:
-    """Options that let the fake model write letters alone, so that each token is one character, and none twice."""
+    """Return options that let the fake model write only letters: each token is one character, and none comes twice."""
     return {"allowed_token_ids": byte_tokenizer.encode(LETTERS), "repetition_penalty": 2.0, "max_tokens": 12}
 
 
 @pytest.fixture(scope="module")
 def tokens(letters: dict[str, Any]) -> tuple[int, ...]:
-    """The tokens that follow `PROMPT` when nothing stops them."""
+    """Return the tokens that follow `PROMPT` when nothing stops them."""
     options: Any = letters
     return expected_of(request_of(PROMPT, options, capacity=100))
 
@@ -52,7 +52,7 @@ def test_the_text_ends_before_the_stop_and_the_tokens_after_it(
 
 
 def test_a_stream_holds_back_what_may_begin_a_stop(texts: Session, letters: dict[str, Any], text: str) -> None:
-    """And goes on with it when it does not become one."""
+    """Check also that it shows them when they do not become a stop."""
     stop = text[3:5] + "!"
     pieces = [piece.text for piece in texts.stream_sync(token_ids=PROMPT, **letters, stop=stop)]
     assert "".join(pieces) == text
@@ -80,7 +80,7 @@ def test_a_stop_that_an_end_token_completes_is_a_stop(
 def test_a_stop_is_found_however_it_is_tokenized_and_not_in_the_prompt(
     texts: Session, byte_tokenizer: Tokenizer
 ) -> None:
-    """PEERS.md 4."""
+    """Check this because another engine found stops only as `encode(stop)`."""
     newline: dict[str, Any] = {"allowed_token_ids": byte_tokenizer.encode("\n"), "max_tokens": 9}
     generation = texts.generate_sync("\n\n\n", **newline, stop=["\n\n\n", "never"])
     assert (generation.text, len(generation.token_ids), generation.stopped_by) == ("", 3, "\n\n\n")
@@ -108,7 +108,7 @@ def detokenizer(byte_tokenizer: Tokenizer) -> Actor:
 
 
 def output_of(ids: tuple[int, ...], end: EndReason | None, stop: str, tokenizer: Tokenizer) -> Outputs:
-    """Several tokens at once, each with its log-probability."""
+    """Make an output of several tokens at once, each with its log-probability."""
     scores = tuple(TokenLogprob(token, tokenizer.decode([token]), -1.0, 1) for token in ids)
     return Outputs((Output(request_of(PROMPT, {"stop": stop}, capacity=100), ids, end, scores),))
 
@@ -144,7 +144,7 @@ def test_an_output_of_several_tokens_without_a_stop_is_whole(
 def test_nothing_more_is_computed_for_a_request_that_a_stop_ended(
     byte_tokenizer: Tokenizer, letters: dict[str, Any], text: str
 ) -> None:
-    """But for the ticks that were in flight; their tokens are surplus."""
+    """Allow for the ticks that were in flight, whose tokens are surplus."""
     stages = Stages(byte_tokenizer)
     handle = stages.ask(PROMPT, **{**letters, "max_tokens": 4000}, stop=text[3:6])
     stages.run(lambda ready: ready - 1)
@@ -161,7 +161,7 @@ def told(handle: Handle) -> str:
 def test_a_cancel_that_comes_after_the_stop_changes_nothing(
     byte_tokenizer: Tokenizer, letters: dict[str, Any], text: str
 ) -> None:
-    """The scheduler has not heard of either when the caller has the whole text."""
+    """Cancel when the caller has the whole text and the scheduler does not know of the stop yet."""
     stages = Stages(byte_tokenizer)
     handle = stages.ask(PROMPT, **letters, stop=text[3:6])
     while not handle.done:
@@ -173,7 +173,7 @@ def test_a_cancel_that_comes_after_the_stop_changes_nothing(
 
 
 def test_half_a_character_that_a_cancel_leaves_is_no_stop(byte_tokenizer: Tokenizer) -> None:
-    """At the end of a request's own text it is."""
+    """Check also that it is one at the end of a request's own text."""
     begin, _ = byte_tokenizer.encode("é")
     stages = Stages(byte_tokenizer, overlap=False)
     whole = stages.ask(PROMPT, allowed_token_ids=[begin], max_tokens=1, stop="\ufffd")

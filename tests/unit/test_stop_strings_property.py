@@ -1,4 +1,4 @@
-"""A stop string ends its request where a reader of the text would, whatever the stages do in which order."""
+"""A stop string ends its request where a reader of the text would, in whatever order the stages run."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled
 
 LETTERS = "aé\n"
-"""What the fake model may write, for the most part: so few letters that stop strings come up often."""
+"""The letters that the fake model mostly writes: so few that stop strings come up often."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Expected:
-    """How one request must end."""
+    """The right end of one request."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -61,7 +61,7 @@ LIMITS = st.fixed_dictionaries(WAYS | {"num_pages": st.integers(4, 9), "max_runn
 
 
 def pieces_of(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> list[str]:
-    """The text that each token completes; the last has what is left."""
+    """Return the text that each token completes; the last has the rest."""
     decoder = IncrementalDecoder(tokenizer)
     pieces = [decoder.push(token) for token in token_ids]
     pieces[-1] += decoder.finish()
@@ -70,7 +70,7 @@ def pieces_of(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> list[str]:
 
 
 def read(pieces: list[str], stops: list[str], min_tokens: int) -> tuple[str, int, str | None]:
-    """By definition: the text up to and with the first complete stop, how many tokens that takes, and the stop."""
+    """Return, by definition, the text through the first complete stop, the tokens that it takes, and the stop."""
     text = ""
     for count, piece in enumerate(pieces, 1):
         for character in piece:
@@ -82,7 +82,7 @@ def read(pieces: list[str], stops: list[str], min_tokens: int) -> tuple[str, int
 
 
 def resolved(ask: Ask, capacity: int, tokenizer: Tokenizer) -> tuple[SamplingOptions, Expected]:
-    """The options of a request, and how it must end; its end token is one that it would take early or late."""
+    """Return the options of a request and how it must end. Its end token is one that it would take early or late."""
     options: SamplingOptions = {**ask.options}
     options["min_tokens"] = min(options.get("min_tokens", 0), options["max_tokens"])
     if ask.few_letters:
@@ -112,9 +112,9 @@ def assert_ended_as(handle: Handle, expected: Expected) -> None:
 
 
 def assert_cut_short(handle: Handle, expected: Expected) -> None:
-    """What a request showed before it was cancelled is the beginning of what it would have shown."""
+    """Check that a cancelled request showed the beginning of the text that it would have shown."""
     shown, tokens = "", tuple[int, ...]()
-    with pytest.raises(RequestCancelled):  # noqa: PT012 - what comes before the error counts
+    with pytest.raises(RequestCancelled):  # noqa: PT012 - the pieces before the error count
         for piece in handle:
             shown, tokens = shown + piece.text, tokens + piece.token_ids
     assert tokens == expected.token_ids[: len(tokens)]

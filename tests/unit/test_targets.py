@@ -1,4 +1,4 @@
-"""A target is known by its name, or refused with what to do."""
+"""A target is known by its name, or refused with advice."""
 
 import os
 import re
@@ -20,7 +20,7 @@ JAX_NAMES = ("jax_platforms", "jax_pjrt_client_create_options")
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
-    """What jax is asked to describe, on a machine with both compilers; what is set for them is set back."""
+    """Record what jax is asked to describe on a machine with both compilers, and set everything back."""
     requests: list[dict[str, str]] = []
 
     def describe(topology: str = "", platform: str = "", **options: str) -> SimpleNamespace:
@@ -76,7 +76,7 @@ def test_without_libtpu_the_error_says_what_to_install(
     with pytest.raises(ConfigError, match=r"tpu:v5e:1x1 needs libtpu: install rekindle\[tpu\]"):
         devices_of("tpu:v5e:1x1")
     monkeypatch.setitem(os.environ, "TPU_LIBRARY_PATH", "/somewhere/libtpu.so")
-    with pytest.warns(UserWarning, match="TPU_LIBRARY_PATH"):  # jax's own, since there is no such file
+    with pytest.warns(UserWarning, match="TPU_LIBRARY_PATH"):  # jax warns, because there is no such file
         assert devices_of("tpu:v5e:1x1")
 
 
@@ -103,7 +103,7 @@ def test_what_a_compiler_says_against_a_target_is_passed_on(
 def test_flags_that_jax_sets_where_there_are_chips_are_set_beside_those_of_the_user(
     asked: list[dict[str, Any]],
 ) -> None:
-    """They are in the key of every program."""
+    """Check this because these flags are in the key of every program."""
     devices_of("tpu:v5e:1x1")
     first, *others = os.environ["LIBTPU_INIT_ARGS"].split()
     assert first == "--mine=1"

@@ -17,7 +17,7 @@ CALL = {
     "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"city": "Köln"}}}],
 }
 ANSWER = {"role": "tool", "content": "sunny"}
-# What Qwen's templates do, in small.
+# This is a small template of the kind that Qwen has.
 WITH_TOOLS = """\
 {%- if tools %}
     {{- '<|im_start|>system\n<tools>' }}
@@ -229,7 +229,7 @@ def test_malformed_variables_say_what_was_expected(variables: Any, said: str) ->
 
 
 def test_tools_and_variables_that_the_template_does_not_read_are_an_error() -> None:
-    """A misspelt name would do nothing, and nobody would notice."""
+    """Check this because a misspelt name would do nothing, and nobody would notice."""
     messages = [{"role": "user", "content": "hi"}]
     template = "{% for message in messages %}{{ message.content }}{% endfor %}{{ thinking | default('') }}"
     with pytest.raises(InvalidRequest, match="no place for tools: write them into a message"):

@@ -14,7 +14,7 @@ SHOWN_AND_FOUND = tuple[list[str], str | None]
 
 
 def run(pieces: Sequence[str], stops: Sequence[str], keep: bool = False, min_pieces: int = 0) -> SHOWN_AND_FOUND:
-    """What is shown of each piece, up to the stop or to the end, and the stop."""
+    """Return the text shown of each piece, up to the stop or to the end, and the stop."""
     matcher = StopMatcher(stops, keep)
     shown = []
     for place, piece in enumerate(pieces):
@@ -27,7 +27,7 @@ def run(pieces: Sequence[str], stops: Sequence[str], keep: bool = False, min_pie
 
 
 def expected_end(pieces: Sequence[Piece], stops: Sequence[str]) -> tuple[int, str | None]:
-    """By definition: how many characters there are up to the first complete stop, and the stop."""
+    """Return, by definition, the number of characters up to the first complete stop, and the stop."""
     text = "".join(piece for piece, _ in pieces)
     allowed = [may_stop for piece, may_stop in pieces for _ in piece]
     for end in range(1, len(text) + 1):
@@ -38,7 +38,7 @@ def expected_end(pieces: Sequence[Piece], stops: Sequence[str]) -> tuple[int, st
 
 
 def expected_held(text: str, stops: Sequence[str]) -> int:
-    """By definition: the length of the longest end that a longer stop begins with."""
+    """Return, by definition, the length of the longest end that a longer stop begins with."""
     return max(
         (length for stop in stops for length in range(1, len(stop)) if text.endswith(stop[:length])),
         default=0,

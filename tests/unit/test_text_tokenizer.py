@@ -19,7 +19,7 @@ TEXTS = ["Hello  world's 12345 days\n\n  end ", "naïve — 東京 🚀", "a<|en
 
 
 def metadata(**changes: Any) -> dict[str, Any]:
-    """A byte-level vocabulary with two merges, an ordinary added token, and two special ones."""
+    """Make a byte-level vocabulary with two merges, an ordinary added token, and two special ones."""
     tokens = [*BYTES, "he", "hel", "<think>", "<|start|>", "<|end|>"]
     return {
         "tokenizer.ggml.model": "gpt2",
@@ -199,7 +199,7 @@ def test_the_config_overrules_the_ends_of_tokenizer_json(
     write_tokenizer(tmp_path, config)
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer is not None
-    assert len(tokenizer.encode("long enough")) == 11 + before + after  # neither cut nor padded
+    assert len(tokenizer.encode("long enough")) == 11 + before + after  # the prompt is neither cut nor padded
     assert tokenizer.encode("x")[:before] == [256] * before
     assert tokenizer.encode("x")[before + 1 :] == [257] * after
     assert len(tokenizer.encode_chat("x")) == 1

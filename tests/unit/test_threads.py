@@ -1,4 +1,4 @@
-"""A process that ends stops the work that goes on and waits for it, within reason; all in processes of their own."""
+"""A process that ends stops its running work and waits for it a bounded time. Each test has its own process."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def tell(text): os.write(1, text.encode())
 
 
 def ended(script: str) -> tuple[int, str, str]:
-    """(Exit status, stdout, stderr) of a process."""
+    """Run a script in a process; return its exit status, stdout and stderr."""
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + script], capture_output=True, text=True, check=False, timeout=60
     )

@@ -1,4 +1,4 @@
-"""What prefills compute and how fast tokens come is logged for those who ask for it, and for nobody else."""
+"""The work of prefills and the rate of tokens are logged for those who ask for it, and for nobody else."""
 
 import logging
 import re
@@ -29,7 +29,7 @@ def logged(caplog: LogCaptureFixture) -> Iterator[LogCaptureFixture]:
 
 
 def numbers(log: LogCaptureFixture, kind: re.Pattern[str]) -> list[tuple[int, ...]]:
-    """The numbers of the lines of one kind, all lines being of a kind."""
+    """Return the numbers in the lines of one kind, after checking that each line is of a known kind."""
     lines = [record.getMessage() for record in log.records if record.name == tick_log.LOG.name]
     assert all(PREFILL.fullmatch(line) or DECODE.fullmatch(line) for line in lines), lines
     found = (kind.fullmatch(line) for line in lines)
@@ -37,7 +37,7 @@ def numbers(log: LogCaptureFixture, kind: re.Pattern[str]) -> list[tuple[int, ..
 
 
 async def test_prefills_tell_what_is_new_computed_and_cached(logged: LogCaptureFixture) -> None:
-    prompt = list(range(1, 44))  # two whole pages of it are found again
+    prompt = list(range(1, 44))  # its two whole pages are found again
     with fake_session(fake_assembly(fake_limits(page_size=16))) as session:
         for _ in range(2):
             await session.generate(token_ids=prompt, max_tokens=1)
@@ -76,7 +76,7 @@ async def test_who_does_not_ask_is_told_nothing(session: Session, caplog: LogCap
 
 
 def test_one_that_is_asked_for_in_the_middle_counts_from_there(logged: LogCaptureFixture) -> None:
-    """A request that ends though no tick was seen has nothing to be divided by."""
+    """Check that a request that ends before a tick was seen causes no division by zero."""
     log = tick_log.TickLog(lambda: SchedulerStats(pages=4, free_pages=4, generated_tokens=9))
     said: tuple[Message, ...] = (Started(1, 3, CachedTokens()),)
     log(Handled("scheduler", said[0], said, 0.0, 0.0))

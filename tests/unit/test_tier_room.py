@@ -1,4 +1,4 @@
-"""Room in the tiers is used for pages that are nowhere else, and nothing is offloaded or staged without end."""
+"""Tiers use their room for pages that are nowhere else, and nothing is offloaded or staged without end."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from rekindle.testing import ByHand
 
 PAGE = 16
 PAGE_BYTES = 128
-"""Of a page of the fake model."""
+"""The bytes of a page of the fake model."""
 
 
 def document(number: int, pages: int) -> list[int]:
@@ -45,7 +45,7 @@ def test_a_full_pool_with_a_small_host_tier_comes_to_rest(host_pages: int) -> No
 
 
 def found_of(one: ByHand, prompt: list[int]) -> int:
-    """Pages of a prompt that the next request finds in any tier."""
+    """Count the pages of a prompt that the next request finds in any tier."""
     before = one.scheduler.stats.computed_tokens
     one.admit(max(one.ends) + 1, [*prompt, 7], max_tokens=1)
     one.drain()
@@ -78,7 +78,7 @@ def test_of_a_document_that_the_host_tier_cannot_hold_whole_it_holds_a_part(host
 
 @pytest.mark.parametrize("disk_bytes", [0, 1 << 20])
 def test_the_device_and_the_host_tier_together_hold_more_than_either(disk_bytes: int) -> None:
-    """Five documents of 16 pages in turn, and room for four on the device and for four in the host tier."""
+    """Ask about five documents of 16 pages in turn, with room for four on the device and for four in the host tier."""
     one = engine(64, 64, disk_bytes)
     for turn in range(25):
         one.admit(turn, [*document(turn % 5, 15), 1], max_tokens=2)
@@ -121,7 +121,7 @@ def test_a_page_that_comes_back_to_the_device_leaves_the_host_tier() -> None:
 
 
 def engine_with_documents_on_disk(pages: list[int], num_pages: int, policy: Policy) -> ByHand:
-    """Document n has `pages[n]` pages, and is on disk alone."""
+    """Make an engine whose document n has `pages[n]` pages and is only on disk."""
     first = engine(60, 64, 1 << 20)
     for number, length in enumerate(pages):
         first.admit(number, document(number, length), max_tokens=1)

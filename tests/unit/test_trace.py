@@ -1,4 +1,4 @@
-"""A trace keeps words and numbers of every message, of bounded size, and lets go of everything else."""
+"""A trace keeps a bounded number of words and numbers of every message, and lets go of everything else."""
 
 import gc
 from types import ModuleType
@@ -51,7 +51,7 @@ async def test_nothing_is_recorded_after_the_with_and_tracing_changes_nothing(se
         generation = await session.generate(token_ids=PROMPT, max_tokens=5)
     assert generation.token_ids == expected_tokens(PROMPT, 5)
     recorded, seconds = trace.handled, trace.seconds
-    trace._see(Handled("intake", Cancel(0), (), 0.0, 1.0))  # the engine may just have been about to
+    trace._see(Handled("intake", Cancel(0), (), 0.0, 1.0))  # the engine may have been about to do this
     await session.generate(token_ids=PROMPT, max_tokens=5)
     assert (trace.handled, trace.seconds) == (recorded, seconds)
     assert {request for one in recorded for request in one.requests} == {0}
@@ -118,11 +118,11 @@ async def test_a_trace_is_of_one_with_statement_and_of_an_open_session(session: 
 
 
 class Array:
-    """Stands for a device array."""
+    """A stand-in for a device array."""
 
 
 def reachable(thing: object) -> list[object]:
-    """Everything that it keeps alive, but for code."""
+    """Return everything that an object keeps alive, without code."""
     found: dict[int, object] = {}
     waiting = [thing]
     while waiting:

@@ -1,4 +1,4 @@
-"""The file of a trace is what readers of Chrome's trace event format take: slices that nest, names, and counters."""
+"""The file of a trace has slices that nest, names and counters, as readers of Chrome's trace event format need."""
 
 import json
 import os
@@ -32,7 +32,7 @@ Event = dict[str, Any]
 
 
 async def traced(**settings: Any) -> Trace:
-    """Of requests that wait, lose their pages, are cancelled and turned away."""
+    """Trace requests that wait, lose their pages, are cancelled and turned away."""
     with fake_session(page_size=16, num_pages=6, max_running=4, **settings) as session, session.trace() as trace:
         gone = session.submit(token_ids=[9] * 15, max_tokens=60)
         asked = [session.submit(token_ids=[number] * 15, max_tokens=30) for number in range(8)]
@@ -55,7 +55,7 @@ def written(trace: Trace, path: Path) -> list[Event]:
 
 
 def slices(events: list[Event], pid: int) -> dict[str, list[Event]]:
-    """The slices of each track of a group, by its name."""
+    """Return the slices of each track of a group, by the track's name."""
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     found: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
@@ -117,7 +117,7 @@ async def test_the_phases_of_a_request_follow_each_other_without_a_gap_to_its_en
         assert all(one.ended == other.began for one, other in pairwise(spans))
         assert (spans[0].began, spans[-1].ended) == (course.at["joined"], course.at["ended"])
         assert [span.doing for span in spans][:2] == ["queued", "prefill"]
-        # One that gets pages again in the tick that it lost them at does not wait.
+        # A request that gets pages again in the tick in which it lost them does not wait.
         assert sum(span.doing == "preempted" for span in spans) <= len(course.lost)
     assert any(event["name"] == "preempted" for track in shown.values() for event in track)
 
@@ -147,7 +147,7 @@ async def test_counters_are_how_many_did_what_in_each_tick(tmp_path: Path) -> No
 
 def test_twice_as_many_requests_are_twice_the_work_however_long_they_wait() -> None:
     def crowd(requests: int) -> list[Seen]:
-        """All of them come at once, and each is computed in a tick of its own."""
+        """Record requests that come at once, each of which is computed in a tick of its own."""
         joined = [Joined(request, 3, False) for request in range(requests)]
         ticks = [
             fact
@@ -165,7 +165,7 @@ def test_twice_as_many_requests_are_twice_the_work_however_long_they_wait() -> N
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions it calls."""
+    """Count the functions that some work calls."""
     count = 0
 
     def note(frame: object, event: str, argument: object) -> None:

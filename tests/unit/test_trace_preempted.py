@@ -1,4 +1,4 @@
-"""Who lost their pages, and when: a timeline says exactly what the scheduler did, whatever is asked of it."""
+"""A timeline says exactly which requests lost their pages and when, whatever is asked of the scheduler."""
 
 import random
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ class Truth(CheckedScheduler):
 
     Attributes:
         records: a trace of it.
-        lost: each that lost its pages, and the tick that is planned next, in order.
-        waiting, known: by tick, when its plan is made: who waits, and who has not ended.
+        lost: the requests that lost their pages, each with the tick that is planned next, in order.
+        waiting, known: the requests that wait, and that have not ended, when the plan of each tick is made.
     """
 
     records: list[Seen]
@@ -54,7 +54,7 @@ class Truth(CheckedScheduler):
 
 @cache
 def crowded(seed: int) -> Truth:
-    """What becomes of random requests, more than there are pages for; some are withdrawn, stopped, or to be held."""
+    """Run random requests, more than there are pages for; some are withdrawn, stopped, or to be held."""
     draws = random.Random(seed)
     engine = ByHand(
         ticks=draws.choice(["prefill-first", "combined"]),
@@ -88,8 +88,8 @@ def crowded(seed: int) -> Truth:
             engine.settle_offload()
     engine.drain()
     for each in range(asked):
-        engine.say(Withdraw(each))  # of the held prefixes
-    # What no plan could tell of yet is told with the next.
+        engine.say(Withdraw(each))  # this releases the held prefixes
+    # The next plan tells of the losses that no plan could tell of yet.
     engine.admit(asked, [3], max_tokens=1)
     engine.drain()
     return truth
@@ -99,7 +99,7 @@ SEEDS = range(30)
 
 
 def losses(timeline: Timeline) -> list[tuple[int, int]]:
-    """(request, tick) of each loss, ordered."""
+    """Return (request, tick) of each loss, ordered."""
     return sorted((name, tick) for name, course in timeline.courses.items() for tick in course.lost)
 
 
@@ -158,7 +158,7 @@ def test_a_trace_that_begins_anywhere_knows_each_loss_since_of_whoever_is_seen_i
 # By hand
 
 MARK = f'stroke="rgb({RED})" stroke-width="2.5"'
-"""Of a loss."""
+"""The mark of a loss in a drawing."""
 
 
 def planned(tick: int, *rows: int, chunks: tuple[Part, ...] = (), preempted: tuple[int, ...] = ()) -> Planned:
@@ -166,7 +166,7 @@ def planned(tick: int, *rows: int, chunks: tuple[Part, ...] = (), preempted: tup
 
 
 def drawn(*facts: Fact) -> dict[int, str]:
-    """The letters of each request."""
+    """Return the letters of each request."""
     timeline = Timeline(recorded(*facts))
     return {
         name: "".join(LETTERS[kind] if kind else " " for kind in course.kinds(list(timeline.ticks)))

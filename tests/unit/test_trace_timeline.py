@@ -38,13 +38,13 @@ def timeline_of(trace: Trace) -> Timeline:
 
 
 def kinds_of(timeline: Timeline) -> dict[int, dict[int, Kind | None]]:
-    """What each request did, by tick."""
+    """Return what each request did, by tick."""
     ticks = list(timeline.ticks)
     return {name: dict(zip(ticks, course.kinds(ticks), strict=True)) for name, course in timeline.courses.items()}
 
 
 def row(text: str, name: str) -> str:
-    """The letters of one line of a drawing."""
+    """Return the letters of one line of a drawing."""
     lines = text.splitlines()
     head = next(line for line in lines if line.startswith("tick "))
     (line,) = [line for line in lines if re.match(rf"{name}\b", line)]
@@ -52,11 +52,11 @@ def row(text: str, name: str) -> str:
 
 
 class Truth:
-    """What the scheduler says when it is asked right after each message that it handled.
+    """A record of the scheduler, which is asked right after each message that it handled.
 
     Attributes:
-        plans: all that it made.
-        waiting: who waited when a plan was made, by its tick, of the last plan in answer to each message.
+        plans: all plans that it made.
+        waiting: by the tick of the last plan after each message, the requests that waited then.
     """
 
     def __init__(self, session: Session):
@@ -70,12 +70,12 @@ class Truth:
         plans = [said for said in handled.said if isinstance(said, Plan)]
         self.plans += plans
         if plans:
-            # Those that no plan told of lost their pages after the last one.
+            # Requests that no plan told of lost their pages after the last plan.
             waiting = {tracked.request.id for tracked in self._scheduler._waiting}
             self.waiting[plans[-1].tick] = waiting - set(self._scheduler._running.preempted)
 
 
-# What it adds up to
+# Sums
 
 
 @pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
@@ -197,7 +197,7 @@ async def test_a_stop_string_ends_a_request_where_the_text_is_complete(texts: Se
 
 
 def recorded(*facts: Fact) -> list[Seen]:
-    """A record for each of these, a second after the other."""
+    """Make a record of each fact, a second after the other."""
     return [Seen("scheduler", "", "", (), None, (), at, at + 0.5, (fact,)) for at, fact in enumerate(facts)]
 
 
@@ -318,7 +318,7 @@ def test_of_one_that_began_before_no_more_tokens_are_said_to_be_its_own_than_are
 
 
 async def test_any_end_of_a_trace_makes_a_timeline(session: Session) -> None:
-    """As of one whose oldest messages were dropped."""
+    """Check also a trace whose oldest messages were dropped."""
     with session.trace() as trace:
         await session.generate(token_ids=[[number] * 20 for number in range(4)], max_tokens=6)
     for first in range(len(trace.handled)):

@@ -1,4 +1,4 @@
-"""An operation that waits is one and the same, awaited or blocking: its results, its errors, and how it is left."""
+"""An operation has the same results, errors and ways to leave it, awaited or blocking."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ from rekindle.notebook.progress_bars import ProgressBars, shown
 
 T = TypeVar("T")
 HANG_SECONDS = 60
-"""A guard: nothing here takes so long."""
+"""Seconds after which an operation is taken to hang."""
 
 
 def awaited_by(backend: str) -> Callable[[Waits[Any]], Any]:
@@ -182,7 +182,7 @@ async def test_a_timeout_from_outside_is_not_taken_for_that_of_a_wait() -> None:
 
 
 def test_asyncios_own_ways_to_leave_are_thrown_into_it_as_they_are() -> None:
-    """'Interrupt kernel' cancels the task of a cell; it must not be taken for a timeout."""
+    """Check this because 'Interrupt kernel' cancels the task of a cell, and must not be taken for a timeout."""
     left: list[str] = []
 
     async def cell() -> None:
@@ -213,7 +213,7 @@ def test_leaving_a_blocking_one_early_is_thrown_into_it(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_between_two_waits_is_heard_though_a_loop_runs() -> None:
-    """The handler of `asyncio.run`, as that of a cell that awaits, would only tell the loop, which is blocked."""
+    """Check this because the handler of `asyncio.run` would only tell the loop, which is blocked."""
     left: list[str] = []
 
     def drawing() -> Waits[None]:
@@ -236,7 +236,7 @@ def test_an_interrupt_between_two_waits_is_heard_though_a_loop_runs() -> None:
 
 
 def test_wherever_an_interrupt_comes_what_has_begun_is_cleaned_up() -> None:
-    """Also between two waits, outside of the operation: what it began may be a request."""
+    """Interrupt also between two waits, outside of the operation, which may have begun a request."""
     begun: list[Feed[int]] = []
     left: list[str] = []
     interrupts: list[int] = []
@@ -251,7 +251,7 @@ def test_wherever_an_interrupt_comes_what_has_begun_is_cleaned_up() -> None:
             left.append("cleaned up")
 
     def interrupted(line: int) -> weakref.ref[Feed[int]] | None:
-        """Raise before the so-many-th line of what runs the operation: the operation's feed, if it had begun."""
+        """Interrupt at this line of the code that runs the operation; return the operation's feed, if it had begun."""
         begun.clear()
         left.clear()
         lines = count()
@@ -268,7 +268,7 @@ def test_wherever_an_interrupt_comes_what_has_begun_is_cleaned_up() -> None:
             blocked(operation())
         except KeyboardInterrupt:
             interrupts.append(line)
-            cleaned = list(left)  # now: its frames live on as long as their interrupt is looked at
+            cleaned = list(left)  # read this before the frames go, which would clean up too
         else:
             cleaned = ["cleaned up"]
         finally:
@@ -277,7 +277,7 @@ def test_wherever_an_interrupt_comes_what_has_begun_is_cleaned_up() -> None:
         return weakref.ref(begun.pop()) if begun else None
 
     gc.collect()
-    gc.disable()  # what goes at once is in no cycle
+    gc.disable()  # feeds that go without the collector are in no cycle
     try:
         held = [interrupted(line) for line in range(20)]
     finally:
@@ -331,11 +331,11 @@ async def test_the_loop_keeps_turning_while_one_is_awaited() -> None:
     assert got == [5]
 
 
-# What is drawn
+# Drawing
 
 
 class Recorder(ProgressBars):
-    """Remembers what it was shown, and lets something happen then."""
+    """Progress bars that record the progress which they were shown, and then call a function."""
 
     def __init__(self, then: Callable[[Progress], None] = lambda progress: None):
         super().__init__(False)
@@ -370,7 +370,7 @@ def test_all_that_a_feed_reports_is_drawn_once_and_in_order(run: Run) -> None:
 
 @RUNS
 def test_what_is_reported_just_before_the_end_is_drawn_too(run: Run) -> None:
-    """Or a bar would stay short of its end."""
+    """Check this because a bar would otherwise stay short of its end."""
     feed: Feed[Progress] = Feed()
     first, *others = reports(3)
 

@@ -1,4 +1,4 @@
-"""Who watches an engine is told of every message once, and changes nothing."""
+"""A watcher of an engine is told of every message once, and changes nothing."""
 
 import sys
 from collections import Counter
@@ -24,7 +24,7 @@ PROMPT = [3, 1, 4]
 
 
 def tokens_of(handled: list[Handled]) -> list[int]:
-    """The tokens of the texts that were said."""
+    """Return the tokens of the texts that were said."""
     texts = [text for each in handled for said in each.said if isinstance(said, Texts) for text in said.texts]
     return [token for text in texts for token in text.token_ids]
 
@@ -33,7 +33,7 @@ def nothing(handled: Handled) -> None:
     pass
 
 
-# What is seen
+# The messages that are seen
 
 
 async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(session: Session) -> None:
@@ -51,7 +51,7 @@ async def test_every_message_is_seen_once_in_order_with_all_that_was_said_to_it(
     for actor, messages in said.items():
         took = [each.message for each in seen if each.actor == actor and not isinstance(each.message, Submit)]
         assert [*map(id, took)] == [*map(id, messages)][: len(took)], "each once, in the order in which they were said"
-        # Beyond the last answer only the cached pages are still on their way to disk.
+        # After the last answer only cached pages are still on their way to disk.
         assert len(took) == len(messages) or actor in ("scheduler", "stepper", "host_tier", "disk_tier")
     assert [each.message.request_id for each in seen if isinstance(each.message, Submit)] == [0, 1, 2]
     for handled in seen:
