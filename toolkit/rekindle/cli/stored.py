@@ -35,6 +35,14 @@ def place(name: str) -> Path:
     return cache_dir(name) if path.is_dir() else path
 
 
+def entries(name: str) -> list[Path]:
+    """Return the paths of all entries of a store, or of all models."""
+    if name in STORES:
+        return kept(name).paths()
+    directory = place(name)
+    return list(directory.iterdir()) if directory.is_dir() else []
+
+
 def size_of(path: Path) -> int:
     """Return the bytes of a file, or of all files below a directory; 0 if it is gone."""
     if path.is_dir():

@@ -185,7 +185,7 @@ def _environment() -> jinja2.Environment:
     filters: dict[str, Callable[..., Any]] = environment.filters
     filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
 
 
@@ -224,7 +224,3 @@ def _raise_exception(message: str) -> NoReturn:
     from jinja2 import TemplateError
 
     raise TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
