@@ -110,8 +110,6 @@ def _draw_nucleus(mass: jax.Array, least: jax.Array, rows: SamplingRows, positio
     Args:
         mass: (rows, vocabulary) float32, 1 for the likeliest token.
         least: (rows,) float32, the least mass of the top-k.
-        rows: the parameters of each row.
-        positions: (rows,) int32, the token's position in its request.
     """
     wanted = rows.top_p * jnp.where(mass >= least[:, None], mass, 0.0).sum(-1)
     floor = jnp.maximum(least, rows.min_p)

@@ -52,9 +52,6 @@ def written(store: Path, header: Header, arrays: Mapping[str, Array], *, singly:
     Do not call this on an event loop's thread, because Orbax would patch the loop.
 
     Args:
-        store: the directory of the store.
-        header: see `Header`.
-        arrays: the entry's arrays by name.
         singly: whether the arrays are read one by one. Then they are not compressed, and the seal holds the length
             alone of large files, because the store checks each array against a digest of its own.
 
