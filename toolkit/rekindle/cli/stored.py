@@ -16,11 +16,7 @@ STORES: Final[Mapping[str, Callable[[Path], Kept[Any]]]] = {PROGRAMS: KeptProgra
 
 
 def kept(name: str) -> Kept[Any]:
-    """Return a store by its name.
-
-    Raises:
-        StorageError, UnsafeStorage: as `place`.
-    """
+    """Return a store by its name, or raise an error as `place` does."""
     return STORES[name](place(name))
 
 

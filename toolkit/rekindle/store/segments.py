@@ -54,8 +54,6 @@ class Segment:
     """A segment as its header describes it.
 
     Attributes:
-        path: the segment's directory.
-        origin: see `Origin`.
         created: seconds since the epoch.
         pages: the segment's pages, in the order of their arrays.
     """
