@@ -84,7 +84,6 @@ def adjust(
 
     Args:
         logits: (rows, vocabulary) float32.
-        rows: the parameters of each row.
         positions: (rows,) int32, the position of the next token.
         adjustments: of all slots.
         owners: (rows,) int32, the slot of each row.

@@ -114,7 +114,6 @@ def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternati
 
     Args:
         row: (columns,) int32, as `scores.score` packs it.
-        token: the token that was scored.
         alternatives: how many of the likeliest tokens to return.
     """
     most = (len(row) - 2) // 2

@@ -27,7 +27,6 @@ def sample(
 
     Args:
         logits: (rows, vocabulary) float32.
-        rows: the parameters of each row.
         positions: (rows,) int32, the token's position in its request.
         adjustments: of all slots.
         owners: (rows,) int32, the slot of each row.
