@@ -12,8 +12,9 @@ from time import monotonic
 from typing import NoReturn
 
 import rekindle
-from rekindle.cli import cache, generate, info, needed
+from rekindle.cli import cache, generate, needed
 from rekindle.cli.demo import demo
+from rekindle.cli.info import info
 from rekindle.cli.precompile import precompile
 from rekindle.errors import RekindleError
 from rekindle.models.checkpoint.embedded import NAME
@@ -64,8 +65,8 @@ def _parser() -> ArgumentParser:
     generate.add_arguments(generates)
     generates.set_defaults(run=generate.generate)
     informs = commands.add_parser("info", help="versions, devices and the cache; with MODEL, what it is and needs")
-    info.add_arguments(informs)
-    informs.set_defaults(run=info.info)
+    needed.add_model(informs, nargs="?")
+    informs.set_defaults(run=info)
     compiles = commands.add_parser(
         "precompile", help="compile a model's programs ahead of need, for this machine or for another"
     )

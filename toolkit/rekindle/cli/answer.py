@@ -33,10 +33,7 @@ def answer(session: Session, prompt: str | Messages, *, show: bool, **sampling: 
     """Generate from one prompt to the end, and measure the times.
 
     Args:
-        session: an open session.
-        prompt: text, or messages.
         show: whether to write the text to stdout as it comes.
-        **sampling: as for `Session.submit`.
     """
     start, first = perf_counter(), 0.0
     handle = session.submit(prompt, **sampling)

@@ -79,7 +79,8 @@ def prune(arguments: Namespace) -> int:
 
 def clear(arguments: Namespace) -> int:
     """Remove whole stores, after asking."""
-    names = [name for name in (STORES if arguments.what == ALL else (arguments.what,)) if _holds_something(name)]
+    wanted = tuple(STORES) if arguments.what == ALL else (arguments.what,)
+    names = [name for name in wanted if stored.entries(name) or stored.size_of(stored.place(name))]
     if not names:
         print(f"There is nothing to remove in {cache_dir()}.")
         return 0
@@ -88,7 +89,7 @@ def clear(arguments: Namespace) -> int:
         return 1
     for name in names:
         print(_freed(name, partial(_clear, name)))
-    left = [str(stored.place(name)) for name in names if _entries(name)]
+    left = [str(stored.place(name)) for name in names if stored.entries(name)]
     if left:
         raise StorageError(
             f"something is left in {' and '.join(left)}: this user may not remove it, or a session wrote it meanwhile"
@@ -135,7 +136,7 @@ def _clear(name: str) -> None:
     if name in STORES:
         stored.kept(name).clear()
         return
-    for path in _entries(name):
+    for path in stored.entries(name):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -145,22 +146,11 @@ def _clear(name: str) -> None:
 def _freed(name: str, remove: Callable[[], None]) -> str:
     """Remove something of a store, and return in words what went and what is left."""
     directory = stored.place(name)
-    entries, taken = len(_entries(name)), stored.size_of(directory)
+    entries, taken = len(stored.entries(name)), stored.size_of(directory)
     remove()
-    left, leaves = len(_entries(name)), stored.size_of(directory)
+    left, leaves = len(stored.entries(name)), stored.size_of(directory)
     gone = counted(max(0, entries - left), "entry", "entries")
     return f"{name}: {gone} removed, {size_text(max(0, taken - leaves))} freed; {left} left, {size_text(leaves)}"
-
-
-def _entries(name: str) -> list[Path]:
-    if name in STORES:
-        return stored.kept(name).paths()
-    directory = stored.place(name)
-    return list(directory.iterdir()) if directory.is_dir() else []
-
-
-def _holds_something(name: str) -> bool:
-    return bool(_entries(name)) or stored.size_of(stored.place(name)) > 0
 
 
 def _agreed(names: list[str]) -> bool:

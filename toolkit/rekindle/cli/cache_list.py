@@ -18,7 +18,7 @@ from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
 from rekindle.markup import counted, size_text
 from rekindle.store.directory import cache_dir
 from rekindle.store.kept import Entry
-from rekindle.store.snapshots import KeptSnapshots, SnapshotEntry
+from rekindle.store.snapshots import KeptSnapshots
 from rekindle.store.validity import code_digest
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
@@ -65,11 +65,8 @@ def _section(name: str, lines: Iterable[str]) -> list[str]:
     return [f"{name}, {size_text(stored.size_of(path))}{link}", *lines]
 
 
-def _models() -> Iterator[str]:
-    directory = stored.place(MODELS)
-    found = sorted(directory.iterdir()) if directory.is_dir() else []
-    if found:
-        yield from columns([(path.name, size_text(stored.size_of(path))) for path in found])
+def _models() -> list[str]:
+    return columns([(path.name, size_text(stored.size_of(path))) for path in sorted(stored.entries(MODELS))])
 
 
 def _programs(long: bool) -> Iterator[str]:
@@ -90,7 +87,8 @@ def _programs(long: bool) -> Iterator[str]:
 def _snapshots(root: Path, long: bool) -> Iterator[str]:
     found, code = KeptSnapshots(stored.place(SNAPSHOTS)).entries(), code_digest()
     for entry in found:
-        yield f"  {_model_of(entry, root)}, {entry.parts.get('dtype', '')}{_version(entry, code)}"
+        model = entry.model.removeprefix(f"{root}{os.sep}{MODELS}{os.sep}")
+        yield f"  {model}, {entry.parts.get('dtype', '')}{_version(entry, code)}"
         told = f"{counted(entry.pages, 'page')}, {counted(entry.tokens, 'token')}"
         yield f"    {told}, {_size_and_use([entry])}"
         if long:
@@ -110,10 +108,6 @@ def _made_for(entry: Entry, code: str) -> str:
 
 def _version(entry: Entry, code: str) -> str:
     return "" if entry.parts.get("code") == code else ", of another version of Rekindle"
-
-
-def _model_of(entry: SnapshotEntry, root: Path) -> str:
-    return entry.model.removeprefix(f"{root}{os.sep}{MODELS}{os.sep}")
 
 
 def _name(entry: Entry) -> str:

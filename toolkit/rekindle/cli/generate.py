@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 import rekindle
+from rekindle.cli import needed
 from rekindle.cli.answer import Answer, answer
 from rekindle.errors import InvalidRequest
 from rekindle.request import SamplingOptions, SamplingParams
@@ -16,58 +17,36 @@ PREFILL_TOKENS = 128
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's arguments. A sampling flag that is not given leaves the default to `SamplingParams`."""
-    parser.add_argument("model", metavar="MODEL", help="smollm2-135m-instruct, a directory, a .gguf file, or a hub id")
+    needed.add_model(parser)
     parser.add_argument("prompt", metavar="PROMPT", help='the text, or "-" to read it from stdin')
     parser.add_argument("--chat", action="store_true", help="the prompt is a message for the model's chat template")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens to generate (256)")
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        metavar="T",
-        help="0 takes the likeliest token, which is the default where the model names none",
-    )
-    parser.add_argument(
-        "--top-k", type=int, metavar="K", help="sample among the K likeliest tokens (with a temperature above 0)"
-    )
-    parser.add_argument(
-        "--top-p",
-        type=float,
-        metavar="P",
-        help="sample among the fewest likeliest tokens that have this probability (likewise)",
-    )
-    parser.add_argument(
-        "--min-p", type=float, metavar="P", help="drop tokens less than P times as likely as the likeliest (likewise)"
-    )
-    for name, what in (
-        ("repetition", "above 1 repeats less of prompt and output, 1 changes nothing"),
-        ("frequency", "above 0 repeats less of the output, by how often it has a token"),
-        ("presence", "above 0 repeats less of the output, however often it has a token"),
+    for flag, kind, metavar, what in (
+        ("max-tokens", int, "N", "most tokens to generate (256)"),
+        ("temperature", float, "T", "0 takes the likeliest token, which is the default where the model names none"),
+        ("top-k", int, "K", "sample among the K likeliest tokens (with a temperature above 0)"),
+        ("top-p", float, "P", "sample among the fewest likeliest tokens that have this probability (likewise)"),
+        ("min-p", float, "P", "drop tokens less than P times as likely as the likeliest (likewise)"),
+        ("repetition-penalty", float, "P", "above 1 repeats less of prompt and output, 1 changes nothing"),
+        ("frequency-penalty", float, "P", "above 0 repeats less of the output, by how often it has a token"),
+        ("presence-penalty", float, "P", "above 0 repeats less of the output, however often it has a token"),
+        ("seed", int, "N", "makes the draws repeatable"),
+        ("min-tokens", int, "N", "do not stop before there are N tokens"),
     ):
-        parser.add_argument(f"--{name}-penalty", type=float, metavar="P", help=what)
-    parser.add_argument("--seed", type=int, metavar="N", help="makes the draws repeatable")
-    parser.add_argument("--min-tokens", type=int, metavar="N", help="do not stop before there are N tokens")
-    parser.add_argument(
-        "--stop",
-        metavar="TEXT",
-        action="append",
-        help="stop before this text (a line end is $'\\n' in bash); may be repeated",
-    )
+        parser.add_argument(f"--{flag}", type=kind, metavar=metavar, help=what)
+    for flag, item, metavar, what in (
+        ("stop", str, "TEXT", "stop before this text (a line end is $'\\n' in bash); may be repeated"),
+        ("stop-token-id", int, "N", "stop at this token too; may be repeated"),
+    ):
+        parser.add_argument(f"--{flag}", type=item, metavar=metavar, action="append", help=what)
     parser.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's own end tokens")
-    parser.add_argument(
-        "--stop-token-id", type=int, metavar="N", action="append", help="stop at this token too; may be repeated"
-    )
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), help="of weights and pages (float32 on CPU, else bfloat16)"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="one JSON object at the end instead of the text as it comes"
-    )
+    parser.add_argument("--json", action="store_true", help="one JSON object at the end, not the text as it comes")
     parser.add_argument("--quiet", action="store_true", help="no progress and no figures on stderr")
 
 
 def generate(arguments: Namespace) -> int:
     """Check everything that needs no model, open it, and generate."""
-    sampling = _sampling(arguments)
+    options: Any = {**needed.given(arguments, SamplingOptions), "stop_token_ids": arguments.stop_token_id or ()}
+    sampling: SamplingOptions = options
     SamplingParams.from_options(sampling)
     prompt = _prompt(arguments)
     # One request compiles two programs; longer prompts take several ticks of the first.
@@ -87,17 +66,6 @@ def generate(arguments: Namespace) -> int:
     if not arguments.quiet:
         print(_figures(given), file=sys.stderr)
     return 0
-
-
-def _sampling(arguments: Namespace) -> SamplingOptions:
-    names = (
-        *("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "min_tokens", "stop"),
-        *("repetition_penalty", "frequency_penalty", "presence_penalty"),
-    )
-    options: Any = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    options["ignore_eos"], options["stop_token_ids"] = arguments.ignore_eos, arguments.stop_token_id or ()
-    chosen: SamplingOptions = options
-    return chosen
 
 
 def _prompt(arguments: Namespace) -> str | Messages:

@@ -3,7 +3,7 @@
 import math
 import os
 import platform
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -23,16 +23,6 @@ from rekindle.scheduler.limits import Limits
 from rekindle.store.directory import cache_dir
 
 Rows = Iterator[tuple[str, str]]
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the command's arguments."""
-    parser.add_argument(
-        "model", metavar="MODEL", nargs="?", help="smollm2-135m-instruct, a directory, a .gguf file, or a hub id"
-    )
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), help="of weights and pages (float32 on CPU, else bfloat16)"
-    )
 
 
 def info(arguments: Namespace) -> int:

@@ -3,25 +3,19 @@
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import jax
 from jax.sharding import SingleDeviceSharding
 
 from rekindle.concurrency.progress import Report
-from rekindle.config import Settings
+from rekindle.config import Settings, SettingsOptions
 from rekindle.device.programs.store import ProgramStore
 from rekindle.device.programs.targets import devices_of, known_targets
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.stores import PROGRAMS
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.store.directory import cache_dir
-
-SETTINGS: Final = (
-    *("dtype", "page_size", "num_pages", "max_context", "max_running", "max_prefill_tokens", "ticks"),
-    *("prefill_buckets", "decode_buckets", "max_logprobs"),
-)
-"""The settings of `open` on which its programs depend, beside `prefill_chunk`, which must only fit in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +49,23 @@ class Needed:
         return cls(blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), devices[:1]))
 
 
+def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
+    """Add a model, `nargs` of them, and its dtype."""
+    what = "smollm2-135m-instruct, a directory, a .gguf file, or a hub id"
+    parser.add_argument("model", metavar="MODEL", nargs=nargs, help=what)
+    what = "of weights and pages (float32 on CPU, else bfloat16)"
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=what)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """Add a model, a target and settings. A setting that is not given has the default of `open`."""
-    parser.add_argument("model", metavar="MODEL", help="smollm2-135m-instruct, a directory, a .gguf file, or a hub id")
+    add_model(parser)
     parser.add_argument(
         "--target",
         metavar="TARGET",
         help=f"a machine other than this one: {', '.join(known_targets())}, or a larger TPU arrangement",
     )
     settings = parser.add_argument_group("settings, as `open` will be given them")
-    settings.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), help="of weights and pages (float32 on CPU, else bfloat16)"
-    )
     for name, what in (
         ("page-size", "tokens per page"),
         ("num-pages", "pages in the pool"),
@@ -86,6 +85,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
+def given(arguments: Namespace, options: type) -> dict[str, Any]:
+    """Return the arguments that were given and that a TypedDict of options names."""
+    names = options.__annotations__
+    return {name: value for name, value in vars(arguments).items() if name in names and value is not None}
+
+
 def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(","))
@@ -94,7 +99,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _settings(arguments: Namespace) -> Settings:
-    given: dict[str, Any] = {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
-    if "max_prefill_tokens" in given:
-        given["prefill_chunk"] = given["max_prefill_tokens"]
-    return Settings(**given, precompile="lazy")  # which does not mind how many programs there are
+    chosen = given(arguments, SettingsOptions)
+    if "max_prefill_tokens" in chosen:
+        chosen["prefill_chunk"] = chosen["max_prefill_tokens"]
+    return Settings(**chosen, precompile="lazy")  # which does not mind how many programs there are

@@ -16,11 +16,7 @@ STORES: Final[Mapping[str, Callable[[Path], Kept[Any]]]] = {PROGRAMS: KeptProgra
 
 
 def kept(name: str) -> Kept[Any]:
-    """Return a store by its name.
-
-    Raises:
-        StorageError, UnsafeStorage: as `place`.
-    """
+    """Return a store by its name, or raise an error as `place` does."""
     return STORES[name](place(name))
 
 
@@ -33,6 +29,14 @@ def place(name: str) -> Path:
     """
     path = cache_dir() / name
     return cache_dir(name) if path.is_dir() else path
+
+
+def entries(name: str) -> list[Path]:
+    """Return the paths of all entries of a store, or of all models."""
+    if name in STORES:
+        return kept(name).paths()
+    directory = place(name)
+    return list(directory.iterdir()) if directory.is_dir() else []
 
 
 def size_of(path: Path) -> int:

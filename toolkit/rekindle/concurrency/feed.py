@@ -1,5 +1,6 @@
 """Feeds, which one thread writes and any task or thread can follow: the bridge from the engine to its callers."""
 
+import asyncio
 import signal
 import sys
 import threading
@@ -91,7 +92,8 @@ def interruptible() -> Iterator[None]:
     a cell that awaits anything, a blocking wait would hear of an interrupt only at its end.
     """
     handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler) or not _in_asyncio():
+    blocks_a_loop = threading.current_thread() is threading.main_thread() and asyncio._get_running_loop() is not None
+    if not blocks_a_loop or not callable(handler):
         yield
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -99,9 +101,3 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-
-
-def _in_asyncio() -> bool:
-    import asyncio
-
-    return asyncio._get_running_loop() is not None

@@ -16,7 +16,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from time import monotonic, sleep
-from types import TracebackType
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -72,7 +71,7 @@ class Doing:
     def __enter__(self) -> None:
         self._threads.add(threading.get_ident())
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._threads.discard(threading.get_ident())
 
     def __bool__(self) -> bool:
@@ -125,17 +124,12 @@ def _end() -> None:
             now = monotonic()
             if compiling:
                 since = now
-                if now - began > EXIT_SECONDS and not said:
+                if now - began > EXIT_SECONDS and not said and sys.stderr is not None:
                     said = True
-                    _say(WAITING)
+                    sys.stderr.write(f"{WAITING}\n")
+                    sys.stderr.flush()
             elif now - since > EXIT_SECONDS:
                 return
-
-
-def _say(text: str) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
 
 
 def _works() -> list[Work]:

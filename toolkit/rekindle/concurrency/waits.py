@@ -63,9 +63,7 @@ def _blocked(waits: Waits[T], left_by: BaseException | None = None) -> T:
         result: T = ended.value
         return result
     except BaseException as error:
-        if (
-            getgeneratorstate(waits) == GEN_CLOSED
-        ):  # the error is the operation's own; all others are interrupts, wherever they came
+        if getgeneratorstate(waits) == GEN_CLOSED:  # the error is the operation's own; all others are interrupts
             raise
         return _blocked(waits, error)
     finally:

@@ -65,12 +65,7 @@ def unpack_adjustments(packed: Any, vocabulary: int) -> Any:
 
 
 def enter_slot(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
-    """Write the rows of one slot.
-
-    Args:
-        slot: () int32.
-        packed: the rows, from `pack_adjustments`.
-    """
+    """Write the rows of one slot, () int32, as `pack_adjustments` packs them."""
     bias, marks, recent, bad_words = unpack_adjustments(packed, adjustments.bias.shape[1])
     return Adjustments(
         bias=adjustments.bias.at[slot].set(lax.bitcast_convert_type(bias, jnp.float32)),
@@ -89,7 +84,6 @@ def adjust(
 
     Args:
         logits: (rows, vocabulary) float32.
-        rows: the parameters of each row.
         positions: (rows,) int32, the position of the next token.
         adjustments: of all slots.
         owners: (rows,) int32, the slot of each row.

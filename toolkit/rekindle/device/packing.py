@@ -61,13 +61,7 @@ def pack_sampling(request: Request) -> Array:
         params.presence_penalty,
     )
     free_from = len(request.prompt) + params.min_tokens
-    row[len(FLOATS) :] = (
-        params.top_k,
-        params.seed or 0,
-        free_from,
-        params.adjusts,
-        params.logprobs is not None,
-    )
+    row[len(FLOATS) :] = params.top_k, params.seed or 0, free_from, params.adjusts, params.logprobs is not None
     return row
 
 
@@ -75,9 +69,7 @@ def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int
     """Pack a request's rows of `Adjustments` into one int32 array for `enter_slot`.
 
     Args:
-        request: the one that takes the slot.
-        generated: the tokens that it generated before it was preempted.
-        vocabulary: the number of tokens.
+        generated: the tokens that the request generated before it was preempted.
     """
     packed = no_adjustments(vocabulary)
     bias, marks, recent, bad_words = unpack_adjustments(packed, vocabulary)
@@ -122,7 +114,6 @@ def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternati
 
     Args:
         row: (columns,) int32, as `scores.score` packs it.
-        token: the token that was scored.
         alternatives: how many of the likeliest tokens to return.
     """
     most = (len(row) - 2) // 2

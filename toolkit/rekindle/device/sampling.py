@@ -27,7 +27,6 @@ def sample(
 
     Args:
         logits: (rows, vocabulary) float32.
-        rows: the parameters of each row.
         positions: (rows,) int32, the token's position in its request.
         adjustments: of all slots.
         owners: (rows,) int32, the slot of each row.
@@ -110,8 +109,6 @@ def _draw_nucleus(mass: jax.Array, least: jax.Array, rows: SamplingRows, positio
     Args:
         mass: (rows, vocabulary) float32, 1 for the likeliest token.
         least: (rows,) float32, the least mass of the top-k.
-        rows: the parameters of each row.
-        positions: (rows,) int32, the token's position in its request.
     """
     wanted = rows.top_p * jnp.where(mass >= least[:, None], mass, 0.0).sum(-1)
     floor = jnp.maximum(least, rows.min_p)

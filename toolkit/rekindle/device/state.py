@@ -68,15 +68,9 @@ def page_bytes(pages: Pages) -> int:
 
 
 def gather(pages: Pages, page_id: jax.Array, implementation: kernels.Implementation | None = None) -> jax.Array:
-    """Copy one page out of the pool.
+    """Copy one page, () int32, out of the pool: (layers, 2, kv_heads, page_size, head_dim) in the pool's stored form.
 
-    Args:
-        pages: the pool.
-        page_id: () int32.
-        implementation: of the kernels; None is the best for this process's platform.
-
-    Returns:
-        (layers, 2, kv_heads, page_size, head_dim) in the pool's stored form.
+    Without `implementation`, the kernels are the best for this process's platform.
     """
     return jnp.stack([kernels.read_page(layer, page_id, implementation=implementation) for layer in pages])
 

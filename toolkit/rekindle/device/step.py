@@ -44,7 +44,6 @@ def step(
     """Run one tick: prefill blocks and decode rows through the decoder, then sample.
 
     Args:
-        decoder: the model.
         pages, slots: the device state, donated by the caller.
         packed: (size,) int32, the `TickInputs` as `InputLayout` packs them.
         bucket: the padded shape, static.

@@ -32,9 +32,7 @@ def load_decoder(
     """Build the decoder, and read each tensor once, in several threads. Nothing is traced or compiled.
 
     Args:
-        config: the model.
         tensors: by Hugging Face name, looked up when needed.
-        dtype: of all weights.
         loaded: called on this thread with the number of tensors that were read since the last call.
 
     Raises:

@@ -52,9 +52,6 @@ def written(store: Path, header: Header, arrays: Mapping[str, Array], *, singly:
     Do not call this on an event loop's thread, because Orbax would patch the loop.
 
     Args:
-        store: the directory of the store.
-        header: see `Header`.
-        arrays: the entry's arrays by name.
         singly: whether the arrays are read one by one. Then they are not compressed, and the seal holds the length
             alone of large files, because the store checks each array against a digest of its own.
 
@@ -67,10 +64,13 @@ def written(store: Path, header: Header, arrays: Mapping[str, Array], *, singly:
     with storing:
         if ending():
             raise OSError("the process ends")
+        import orbax.checkpoint as ocp
+
         _require_room(store, sum(array.nbytes for array in arrays.values()))
         temporary = Path(tempfile.mkdtemp(dir=store, prefix=WRITING))
         try:
-            _save(temporary / ARRAYS, arrays, compressed=not singly)
+            with ocp.PyTreeCheckpointer(use_compression=not singly) as checkpointer:
+                checkpointer.save((temporary / ARRAYS).absolute(), dict(arrays))
             files = _closed(temporary)
             seals = {name: _fingerprint(path, not singly or _size(path) < LARGE_BYTES) for name, path in files.items()}
             body = json.dumps({"header": header, "files": seals})
@@ -111,11 +111,7 @@ def verified(entry: Path) -> Header:
 
 
 def header_of(entry: Path) -> Header:
-    """Check an entry's seal, and return its header. The rest of the entry may be damaged.
-
-    Raises:
-        OSError, UnsafeStorage, Damaged: as `verified`.
-    """
+    """Check an entry's seal, and return its header, or raise an error as `verified` does. The rest may be damaged."""
     _private_files(entry)
     return _unsealed(entry)[0]
 
@@ -209,13 +205,6 @@ def import_orbax() -> None:
     import fail.
     """
     import orbax.checkpoint  # noqa: F401
-
-
-def _save(path: Path, arrays: Mapping[str, Array], compressed: bool) -> None:
-    import orbax.checkpoint as ocp
-
-    with ocp.PyTreeCheckpointer(use_compression=compressed) as checkpointer:
-        checkpointer.save(path.absolute(), dict(arrays))
 
 
 def _require_room(store: Path, needed: int) -> None:

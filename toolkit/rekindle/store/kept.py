@@ -42,6 +42,9 @@ class Entry:
 class Kept(ABC, Generic[Described]):
     """The entries of all models in one directory, for any number of threads and processes at once.
 
+    Methods raise `UnsafeStorage` if the directory or an entry that they read belongs to another user, or is writable by
+    others; of an entry, `verify` only says so.
+
     Args:
         directory: of nothing but these entries; it need not be there.
         contents: what the entries hold, in words.
@@ -61,22 +64,14 @@ class Kept(ABC, Generic[Described]):
 
     @abstractmethod
     def describe(self, path: Path) -> Described:
-        """Return what the header of an entry says. The rest of the entry may be damaged.
-
-        Raises:
-            OSError, UnsafeStorage, Damaged: as `entries.header_of`.
-        """
+        """Return what the header of an entry says, or raise an error as `entries.header_of` does."""
 
     @abstractmethod
     def check(self, path: Path) -> None:
         """Read all of an entry. Raise any error if it is not as it was written."""
 
     def folders(self) -> list[Path]:
-        """Return the directories in which entries lie; none if the store is not there.
-
-        Raises:
-            UnsafeStorage: the store's directory belongs to another user, or is writable by others.
-        """
+        """Return the directories in which entries lie; none if the store is not there."""
         try:
             require_private(self.directory)
         except OSError:
@@ -88,20 +83,12 @@ class Kept(ABC, Generic[Described]):
         return named(folder, self.names)
 
     def paths(self) -> list[Path]:
-        """Return the paths of all entries, the most recently used first.
-
-        Raises:
-            UnsafeStorage: as `folders`.
-        """
+        """Return the paths of all entries, the most recently used first."""
         paths = [path for folder in self.folders() for path in self.paths_in(folder)]
         return sorted(paths, key=disk.last_used, reverse=True)
 
     def described(self, paths: Iterable[Path]) -> Iterator[Described]:
-        """Yield what the headers of entries say; skip entries that are gone or whose header is damaged.
-
-        Raises:
-            UnsafeStorage: an entry belongs to another user, or is writable by others.
-        """
+        """Yield what the headers of entries say; skip entries that are gone or whose header is damaged."""
         for path in paths:
             try:
                 yield self.describe(path)
@@ -109,11 +96,7 @@ class Kept(ABC, Generic[Described]):
                 continue
 
     def verify(self) -> dict[Path, str]:
-        """Read all entries, and return what is wrong with each that cannot be used.
-
-        Raises:
-            UnsafeStorage: as `folders`.
-        """
+        """Read all entries, and return what is wrong with each that cannot be used."""
         wrong = {}
         for path in self.paths():
             found = disk.identity(path)
@@ -128,7 +111,6 @@ class Kept(ABC, Generic[Described]):
         """Remove the least recently used entries until the rest takes at most `max_bytes`; return their paths.
 
         Args:
-            max_bytes: room for all entries.
             keep: entries that stay in any case.
         """
         sizes = {path: disk.bytes_of(path) for path in reversed(self.paths())}
@@ -156,11 +138,7 @@ class Kept(ABC, Generic[Described]):
             disk.remove_left_behind(folder, older_than=0)
 
     def read(self, path: Path, read: Callable[[], T]) -> T | None:
-        """Return what `read` makes of an entry. If it raises an error, drop the entry, warn, and return None.
-
-        Raises:
-            UnsafeStorage: as `read` does.
-        """
+        """Return what `read` makes of an entry. If it raises another error, drop the entry, warn, and return None."""
         found = disk.identity(path)
         if found is None or found in self._unusable:
             return None
@@ -174,11 +152,7 @@ class Kept(ABC, Generic[Described]):
             return None
 
     def write(self, write: Callable[[], T]) -> T | None:
-        """Return what `write` does. If it raises an error, return None, and warn if it is the first.
-
-        Raises:
-            UnsafeStorage: as `write` does.
-        """
+        """Return what `write` does. If it raises another error, return None, and warn if it is the first."""
         try:
             return write()
         except UnsafeStorage:

@@ -54,8 +54,6 @@ class Segment:
     """A segment as its header describes it.
 
     Attributes:
-        path: the segment's directory.
-        origin: see `Origin`.
         created: seconds since the epoch.
         pages: the segment's pages, in the order of their arrays.
     """
@@ -72,18 +70,17 @@ class Segment:
 
 
 def write_segment(directory: Path, origin: Origin, pages: Sequence[NewPage], arrays: Sequence[Array]) -> Segment:
-    """Store pages as one segment. Do not call this on an event loop's thread, because Orbax would patch the loop.
+    """Store pages and their content as one segment in a snapshot's directory.
 
-    Args:
-        directory: the snapshot's directory.
-        origin: the model and the key of the pages.
-        pages: see `NewPage`.
-        arrays: the content of each page.
+    Do not call this on an event loop's thread, because Orbax would patch the loop.
 
     Raises:
         OSError: there is no room for it, or it cannot be written. Orbax may raise other errors then.
     """
-    told = tuple(_told(page, array) for page, array in zip(pages, arrays, strict=True))
+    told = tuple(
+        SegmentPage(**asdict(page), content=_content(array), shape=array.shape, dtype=str(array.dtype))
+        for page, array in zip(pages, arrays, strict=True)
+    )
     header = asdict(origin) | {
         "created": time.time(),
         "pages": [asdict(page) | {"key": page.key.hex()} for page in told],
@@ -112,11 +109,9 @@ def open_segment(path: Path) -> Segment:
 
 
 def read_pages(segment: Segment, places: Sequence[int]) -> list[Array]:
-    """Read some pages of a segment. Do not call this on an event loop's thread, because Orbax would patch the loop.
+    """Read the pages at some places in `segment.pages`.
 
-    Args:
-        segment: the segment, whose header was read.
-        places: the positions of the pages in `segment.pages`.
+    Do not call this on an event loop's thread, because Orbax would patch the loop.
 
     Raises:
         OSError, UnsafeStorage: as `open_segment`.
@@ -130,12 +125,6 @@ def read_pages(segment: Segment, places: Sequence[int]) -> list[Array]:
         if (array.shape, str(array.dtype), _content(array)) != (page.shape, page.dtype, page.content):
             raise disk.Damaged(f"page {place} is not as it was written")
     return found
-
-
-def _told(page: NewPage, array: Array) -> SegmentPage:
-    return SegmentPage(
-        page.digest, page.parent, page.namespace, page.key, _content(array), array.shape, str(array.dtype)
-    )
 
 
 def _page(fields: dict[str, Any]) -> SegmentPage:

@@ -36,8 +36,9 @@ class SnapshotStore:
     """The pages of one model, under one key, for any number of threads and processes at once.
 
     Pages that lie together in a segment leave together. Whatever is wrong with the directory or its segments costs a
-    warning and the pages, never more: a page comes back bit by bit as it was, or not at all. Call none of the methods
-    on an event loop's thread.
+    warning and the pages, never more: a page comes back bit by bit as it was, or not at all. Only if the directory or a
+    segment belongs to another user, or is writable by others, methods raise `UnsafeStorage`. Call none of them on an
+    event loop's thread.
 
     Args:
         directory: of nothing but snapshots; made, with mode 0700, when the first page is written.
@@ -58,11 +59,7 @@ class SnapshotStore:
         self._growing = threading.Lock()  # held by whoever adds segments to the index
 
     def index(self) -> list[StoredPage]:
-        """Return all pages whose whole prefix is stored, by whatever process, parents before children.
-
-        Raises:
-            UnsafeStorage: the directory or a segment belongs to another user, or is writable by others.
-        """
+        """Return all pages whose whole prefix is stored, by whatever process, parents before children."""
         with self._growing:
             self._refresh()
         with self._lock:
@@ -74,9 +71,6 @@ class SnapshotStore:
         Args:
             pages: the pages; each comes after its parent, unless that is stored already.
             arrays: the content of each page, which must not change meanwhile.
-
-        Raises:
-            UnsafeStorage: the directory or a segment belongs to another user, or is writable by others.
         """
         with self._growing:
             self._refresh()
@@ -89,11 +83,7 @@ class SnapshotStore:
             return Written(tuple(self._index.record_of(page.digest) for page in pages), tuple(pruned))
 
     def read(self, records: Sequence[int]) -> list[Array | None]:
-        """Return the content of pages; None for those that are gone, or are damaged and dropped with a warning.
-
-        Raises:
-            UnsafeStorage: the directory or a segment belongs to another user, or is writable by others.
-        """
+        """Return the content of pages; None for those that are gone, or are damaged and dropped with a warning."""
         arrays: list[Array | None] = [None] * len(records)
         if self._is_there():
             for segment, wanted in self._found(records):
@@ -115,9 +105,6 @@ class SnapshotStore:
         Returns:
             The parts that differ, each with its value here and there; None if this key has a snapshot, or the model
             has none at all.
-
-        Raises:
-            UnsafeStorage: the directory or a segment belongs to another user, or is writable by others.
         """
         if self._is_there() and self._kept.paths_in(self._own):
             return None

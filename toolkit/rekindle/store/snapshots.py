@@ -29,11 +29,7 @@ class SnapshotEntry(Entry):
 
 
 class KeptSnapshots(Kept[Segment]):
-    """The segments of all snapshots.
-
-    Args:
-        directory: see `Kept`.
-    """
+    """The segments of all snapshots."""
 
     names: ClassVar = re.compile("[0-9a-f]{32}")
 
@@ -55,22 +51,14 @@ class KeptSnapshots(Kept[Segment]):
         read_pages(segment, range(len(segment.pages)))
 
     def entries(self) -> list[SnapshotEntry]:
-        """Return all snapshots, the most recently used first; segments whose headers are damaged do not count.
-
-        Raises:
-            UnsafeStorage: a directory or a segment belongs to another user, or is writable by others.
-        """
+        """Return all snapshots, the most recently used first; segments whose headers are damaged do not count."""
         snapshots: dict[str, list[Segment]] = {}
         for segment in self.described(self.paths()):
             snapshots.setdefault(segment.path.parent.name, []).append(segment)
         return [_entry(digest, segments) for digest, segments in snapshots.items()]
 
     def latest(self) -> Iterator[Segment]:
-        """Yield the most recently used segment of each snapshot, the most recently used snapshot first.
-
-        Raises:
-            UnsafeStorage: as `entries`.
-        """
+        """Yield the most recently used segment of each snapshot, the most recently used snapshot first."""
         known: set[Path] = set()
         for path in self.paths():
             if path.parent not in known:

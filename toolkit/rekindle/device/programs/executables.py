@@ -99,7 +99,6 @@ class Executables:
         """Begin to make programs, in the order of their keys; each future is done when its program is ready.
 
         Args:
-            keys: the uses of the programs.
             patient: whether each begins only when no program was called for a moment, or after seconds of calls.
         """
         if patient:
@@ -247,7 +246,7 @@ def followed(programs: Sequence[Future[Any]], stored: "Future[None]") -> Feed[Pr
     return feed
 
 
-def raise_first(programs: Sequence[Future[Any]]) -> None:
+def raise_first(programs: Iterable[Future[Any]]) -> None:
     """Raise the error of the first program that failed, if there is one. None of them may still be being made."""
     for program in programs:
         program.result()
@@ -255,9 +254,7 @@ def raise_first(programs: Sequence[Future[Any]]) -> None:
 
 def _wait_for_one(programs: Sequence[Future[Program]]) -> None:
     """Wait until one program is ready; raise its error if it failed."""
-    done, _ = wait(programs, return_when=FIRST_COMPLETED)
-    for program in done:
-        program.result()
+    raise_first(wait(programs, return_when=FIRST_COMPLETED).done)
 
 
 def _differences(expected: dict[str, Any], got: Sequence[Any]) -> Iterator[str]:

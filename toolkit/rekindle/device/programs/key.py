@@ -179,8 +179,6 @@ class ProgramKey(StoreKey):
         """Return the key of one program.
 
         Args:
-            build: shared by all programs of a session.
-            program: the program's name.
             statics: values that are compiled into the program, and are neither in its name nor in the model's config.
             arguments: by name, pytrees of arrays or of `jax.ShapeDtypeStruct`.
         """

@@ -58,8 +58,6 @@ class Programs:
     """Lowers the programs of one model.
 
     Args:
-        config: the model.
-        sizes: of the device state.
         dtype: of weights and pages.
         platform: "cpu", "gpu" or "tpu", which the programs are to run on.
         place: where all arguments are to be; None for the default device.
@@ -124,7 +122,6 @@ class Programs:
         """Trace and lower one program, which can take seconds.
 
         Args:
-            key: the use of the program.
             arguments: to lower the program for others than `arguments(key)`.
         """
         if arguments is None:

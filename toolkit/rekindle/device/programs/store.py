@@ -24,11 +24,7 @@ Serialized = Mapping[str, disk.Array]
 
 
 class KeptPrograms(Kept[Entry]):
-    """The programs of all models; none of them is deserialized here.
-
-    Args:
-        directory: see `Kept`.
-    """
+    """The programs of all models; none of them is deserialized here."""
 
     def __init__(self, directory: Path):
         super().__init__(directory, "compiled programs")
@@ -43,20 +39,16 @@ class KeptPrograms(Kept[Entry]):
         disk.verified(path)
 
     def entries(self) -> list[Entry]:
-        """Return all programs, the most recently used first; entries whose headers are damaged do not count.
-
-        Raises:
-            UnsafeStorage: the directory or an entry belongs to another user, or is writable by others.
-        """
+        """Return all programs, the most recently used first; entries whose headers are damaged do not count."""
         return list(self.described(self.paths()))
 
 
 class ProgramStore:
     """The programs of one model for some devices, for any number of threads and processes at once.
 
-    Loading a program runs what is in its file, so the directory and all in it must be this user's alone. Whatever else
-    is wrong with the directory or its entries costs a warning and a compilation, never more. Call none of the methods
-    on an event loop's thread.
+    Loading a program runs what is in its file, so methods raise `UnsafeStorage` if the directory or an entry belongs to
+    another user, or is writable by others. Whatever else is wrong with them costs a warning and a compilation, never
+    more. Call none of the methods on an event loop's thread.
 
     Args:
         directory: of nothing but programs; made, with mode 0700, when the first program is saved.
@@ -89,11 +81,7 @@ class ProgramStore:
         return [key for key in keys if disk.identity(self.entry(key)) is None]
 
     def explain(self, key: Key) -> dict[str, Difference] | None:
-        """Return how a program differs from the stored one most like it: empty if it is stored, None if none is.
-
-        Raises:
-            UnsafeStorage: the directory or an entry belongs to another user, or is writable by others.
-        """
+        """Return how a program differs from the stored one most like it: empty if it is stored, None if none is."""
         wanted = self._key_of(key)
         stored = [entry.parts for entry in self._kept.entries() if entry.parts.get("program") == wanted.program]
         return min(map(wanted.explain, stored), key=len, default=None)
@@ -101,11 +89,7 @@ class ProgramStore:
     def load(self, key: Key) -> Program | None:
         """Load a program, without tracing, lowering or compiling anything.
 
-        Returns:
-            The program, or None if there is none that can be used; a damaged one is dropped with a warning.
-
-        Raises:
-            UnsafeStorage: the directory or the entry belongs to another user, or is writable by others.
+        Return None if there is none that can be used; a damaged one is dropped with a warning.
         """
         entry = self.entry(key)
         program = self._kept.read(entry, partial(self._load, entry, key))
@@ -116,23 +100,16 @@ class ProgramStore:
         return program
 
     def serialize(self, program: Program) -> Serialized | None:
-        """Return a compiled program as `save` takes it.
+        """Return a compiled program as `save` takes it, or None; the first time, a warning says why.
 
         Call this before the program is called: XLA for CPUs cannot serialize a sort that has run.
-
-        Returns:
-            The bytes, or None if they cannot be had. The first time, a warning says why.
         """
         return self._kept.write(partial(_serialized, cast(jax.stages.Compiled, program)))
 
     def save(self, key: Key, program: Serialized) -> bool:
         """Store a program, unless it is stored already.
 
-        Returns:
-            Whether it is in the store now. The first time that it is not, a warning says why.
-
-        Raises:
-            UnsafeStorage: the directory belongs to another user, or is writable by others.
+        Return whether it is in the store now. The first time that it is not, a warning says why.
         """
         saved = self._kept.write(partial(self._save, key, program))
         if saved is False:

@@ -108,7 +108,9 @@ def _is_arrangement(text: str, axes: int) -> bool:
 
 def _tpus(target: str, topology: str) -> list[jax.Device]:
     if find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
-        raise ConfigError(f"{_needs(target)} libtpu: install rekindle[tpu] here, with the target's versions")
+        raise ConfigError(
+            f"compiling for {target} needs libtpu: install rekindle[tpu] here, with the target's versions"
+        )
     from jax._src.cloud_tpu_init import cloud_tpu_init
 
     _have_no_devices()
@@ -128,7 +130,7 @@ def _gpu(target: str, gpu: Gpu) -> list[jax.Device]:
     versions = [version for plugin, version in _PLUGINS.items() if plugin in installed]
     if not versions:
         raise ConfigError(
-            f"{_needs(target)} jax's CUDA plugin: install rekindle[cuda] here, with the target's versions"
+            f"compiling for {target} needs jax's CUDA plugin: install rekindle[cuda] here, with the target's versions"
         )
     _have_no_devices()
     text = _description(gpu, versions[0])
@@ -163,10 +165,6 @@ def _description(gpu: Gpu, cuda: int) -> str:
 def _have_no_devices() -> None:
     """Hide all devices from jax, which raises an error where there is none, and compiles for it where there is one."""
     jax.config.update("jax_platforms", "cpu")
-
-
-def _needs(target: str) -> str:
-    return f"compiling for {target} needs"
 
 
 def _first_line(error: Exception) -> str:

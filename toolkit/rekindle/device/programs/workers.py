@@ -55,7 +55,6 @@ class Workers:
         """Make a program after those that are in line.
 
         Args:
-            key: the use of the program.
             patient: whether to wait until no program was called for a moment, or until seconds have passed.
         """
         with self._lock:

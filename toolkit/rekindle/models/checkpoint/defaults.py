@@ -59,9 +59,6 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> tuple[dict[str, A
     given = {name: value for name, value in generation_config.items() if value is not None}
     options = {ours: given[name] for name, ours in _OURS.items() if name in given}
     options["temperature"] = given.get("temperature", 1.0) if given.get("do_sample") else 0.0
-    return options, tuple(name for name in sorted(_NEUTRAL) if name in given and not _is_neutral(name, given[name]))
-
-
-def _is_neutral(name: str, value: Any) -> bool:
-    """Return whether an option changes nothing; empty lists, of tokens to suppress for example, change nothing."""
-    return bool(value == _NEUTRAL[name]) or value in ([], {})
+    # Empty lists, of tokens to suppress for example, change nothing.
+    others = (name for name, neutral in _NEUTRAL.items() if given.get(name, neutral) not in (neutral, [], {}))
+    return options, tuple(sorted(others))

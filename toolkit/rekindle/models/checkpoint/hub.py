@@ -1,6 +1,8 @@
 """Models on the Hugging Face hub, by `owner/name`, through the hub's own library and cache."""
 
 import re
+from contextlib import suppress
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,44 +21,28 @@ def is_hub_id(model: str) -> bool:
 
 
 def download_snapshot(model: str, report: Report) -> Path:
-    """Download a hub model unless it is in the hub library's cache, and return its directory there.
+    """Download a hub model, `owner/name`, unless it is in the hub library's cache; return its directory there.
 
     Without a network, or with HF_HUB_OFFLINE set, a cached model is used as it is.
-
-    Args:
-        model: `owner/name`.
 
     Raises:
         ModelNotFound: the hub does not have the model or denies access, or it cannot be reached and nothing is cached.
     """
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
     from tqdm.std import tqdm
 
+    snapshot = partial(snapshot_download, model, allow_patterns=_FILES, ignore_patterns=_IGNORED)
     try:
-        place = snapshot_download(
-            model, allow_patterns=_FILES, ignore_patterns=_IGNORED, tqdm_class=_reporting(tqdm, model, report)
-        )
+        return Path(snapshot(tqdm_class=_reporting(tqdm, model, report)))
     except Exception as error:  # the errors of the library's HTTP client, which differs between its versions
-        cached = _cached(model)
-        if cached is None:
-            raise ModelNotFound(
-                f"{model!r} is no directory here, could not be downloaded from the Hugging Face hub, and is not cached "
-                f"({type(error).__name__}: {error})\nCheck the name and the network, log in with `hf auth login` if "
-                "the model is gated, or give the path of a model directory or GGUF file instead"
-            ) from error
-        place = cached
-    return Path(place)
-
-
-def _cached(model: str) -> str | None:
-    """Return the cached directory, or None: the library itself does not look there when a proxy fails."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        return snapshot_download(model, allow_patterns=_FILES, ignore_patterns=_IGNORED, local_files_only=True)
-    except (HFValidationError, OSError):
-        return None
+        with suppress(HFValidationError, OSError):  # the library itself does not look there when a proxy fails
+            return Path(snapshot(local_files_only=True))
+        raise ModelNotFound(
+            f"{model!r} is no directory here, could not be downloaded from the Hugging Face hub, and is not cached "
+            f"({type(error).__name__}: {error})\nCheck the name and the network, log in with `hf auth login` if "
+            "the model is gated, or give the path of a model directory or GGUF file instead"
+        ) from error
 
 
 def _reporting(base: Any, model: str, report: Report) -> Any:

@@ -77,8 +77,9 @@ def check_messages(messages: object) -> None:
             raise InvalidRequest(
                 f"messages[{place}] must be a mapping with role and content, got {type(message).__name__}"
             )
+        calls_tools = message.get("role") == "assistant" and message.get("tool_calls")
         for key in ("role", "content"):
-            if key == "content" and message.get(key) is None and _calls_tools(message):
+            if key == "content" and message.get(key) is None and calls_tools:
                 continue
             if key not in message:
                 raise InvalidRequest(f"messages[{place}] has no {key!r}; it has {sorted(map(str, message))}")
@@ -123,11 +124,6 @@ def check_variables(variables: object) -> None:
 
 
 _ARGUMENTS = {"messages": "the messages are the prompt", "tools": "give them as the argument tools="}
-
-
-def _calls_tools(message: Mapping[str, Any]) -> bool:
-    """Return whether a message calls tools, so that it needs no content."""
-    return message.get("role") == "assistant" and bool(message.get("tool_calls"))
 
 
 def _described(value: object) -> str:
@@ -185,7 +181,7 @@ def _environment() -> jinja2.Environment:
     filters: dict[str, Callable[..., Any]] = environment.filters
     filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
 
 
@@ -224,7 +220,3 @@ def _raise_exception(message: str) -> NoReturn:
     from jinja2 import TemplateError
 
     raise TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)

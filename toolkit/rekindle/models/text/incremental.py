@@ -10,7 +10,6 @@ import codecs
 import json
 import re
 from functools import cache
-from typing import Protocol
 
 from rekindle.models.text.tokenizer import Tokenizer
 
@@ -22,7 +21,9 @@ class IncrementalDecoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._special = tokenizer.special_ids
-        self._method: _Method = _ByteLevel(tokenizer) if _is_byte_level(tokenizer) else _Windows(tokenizer)
+        self._method: _ByteLevel | _Windows = (
+            _ByteLevel(tokenizer) if _is_byte_level(tokenizer) else _Windows(tokenizer)
+        )
 
     def push(self, token_id: int) -> str:
         """Take the next token.
@@ -35,11 +36,6 @@ class IncrementalDecoder:
     def finish(self) -> str:
         """Return what was held back, with U+FFFD for an incomplete character. Call it once, after the last token."""
         return self._method.finish()
-
-
-class _Method(Protocol):
-    def push(self, token_id: int) -> str: ...
-    def finish(self) -> str: ...
 
 
 class _ByteLevel:

@@ -44,27 +44,12 @@ class Tokenizer:
         added = self.backend.get_added_tokens_decoder()
         return frozenset(token for token, entry in added.items() if entry.special)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a raw prompt, with the special tokens that the tokenizer puts around every text.
 
         Raises:
             InvalidRequest: the text has a lone surrogate, which no encoding can represent.
         """
-        return self._encode(text, add_special_tokens=True)
-
-    def encode_chat(self, rendered: str) -> list[int]:
-        """Return the token ids of a rendered chat, in which the template has written every special token.
-
-        Raises:
-            InvalidRequest: the text has a lone surrogate, which no encoding can represent.
-        """
-        return self._encode(rendered, add_special_tokens=False)
-
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of some tokens. Invalid UTF-8 becomes U+FFFD, and ids outside the vocabulary are ignored."""
-        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
-
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -73,6 +58,14 @@ class Tokenizer:
                 "that can be written as UTF-8"
             ) from error
         return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def encode_chat(self, rendered: str) -> list[int]:
+        """Return the token ids of a rendered chat, in which the template has written every special token."""
+        return self.encode(rendered, add_special_tokens=False)
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of some tokens. Invalid UTF-8 becomes U+FFFD, and ids outside the vocabulary are ignored."""
+        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
 
 def wrap(backend: tokenizers.Tokenizer, before: str | None, after: str | None) -> None:

@@ -1,6 +1,6 @@
 """Opening a GGUF file: llama.cpp's names and conventions are turned back into Hugging Face's."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,10 @@ def open_gguf(path: Path) -> Checkpoint:
     names = {hf: own for own in file.shapes if (hf := _huggingface_name(own)) is not None}
     config = parse_config(_settings(file, names, source), source)
     check_shapes({name: file.shapes[own] for name, own in names.items()}, config, source)
-    loaders: dict[str, Callable[[], Array]] = {
-        name: partial(file.read, names[name]) for name in expected_shapes(config)
+    heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads} if config.family == "llama" else {}
+    loaders = {
+        name: partial(_read, file, names[name], heads.get(name.split(".")[-2])) for name in expected_shapes(config)
     }
-    if config.family == "llama":
-        for name in loaders:
-            heads = _rotated_heads(name, config.num_heads, config.num_kv_heads)
-            if heads is not None:
-                loaders[name] = partial(_read_unpermuted, file, names[name], heads)
     tokenizer = gguf_tokenizer(file.metadata, source)
     return Checkpoint(source, config, LazyTensors(loaders), _eos_ids(file), tokenizer, {}, (path,))
 
@@ -78,14 +74,9 @@ def unpermute(rows: Array, heads: int) -> Array:
     return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
-def _read_unpermuted(file: GGUFFile, name: str, heads: int) -> Array:
-    return unpermute(file.read(name), heads)
-
-
-def _rotated_heads(name: str, num_heads: int, num_kv_heads: int) -> int | None:
-    if ".q_proj." in name:
-        return num_heads
-    return num_kv_heads if ".k_proj." in name else None
+def _read(file: GGUFFile, name: str, heads: int | None) -> Array:
+    """Read a tensor; `heads` is given for those whose rows llama.cpp has in another order."""
+    return file.read(name) if heads is None else unpermute(file.read(name), heads)
 
 
 def _huggingface_name(own: str) -> str | None:

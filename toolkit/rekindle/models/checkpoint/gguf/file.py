@@ -6,17 +6,19 @@ second for 49,000 tokens and as many merges.
 
 import math
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from struct import error as struct_error
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from rekindle.errors import CheckpointError, UnsupportedModel
 from rekindle.models.checkpoint.gguf.kinds import Kind, kind_of
+
+T = TypeVar("T")
 
 _MAGIC = b"GGUF"
 _UINT32, _UINT64 = Struct("<I"), Struct("<Q")
@@ -113,23 +115,22 @@ class _Header:
     def contents(self) -> tuple[dict[str, Any], dict[str, _Stored]]:
         """Read what follows the version: the metadata, and the tensors by name."""
         num_tensors, num_keys = self._number(_UINT64), self._number(_UINT64)
-        metadata: dict[str, Any] = {}
-        for _ in range(num_keys):
-            key = self._string()
-            if key in metadata:
-                raise ValueError(f"the key {key!r} occurs twice")
-            metadata[key] = self._value(self._number(_UINT32))
-        places = {}
-        for _ in range(num_tensors):
-            name = self._string()
-            if name in places:
-                raise ValueError(f"the tensor {name!r} occurs twice")
-            places[name] = self._tensor()
+        metadata = self._named("key", num_keys, self._value)
+        places = self._named("tensor", num_tensors, self._tensor)
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment <= 0:
             raise ValueError(f"general.alignment must be a positive integer, got {alignment!r}")
         begin = -(-self._place // alignment) * alignment
         return metadata, {name: self._stored(name, begin, *place) for name, place in places.items()}
+
+    def _named(self, what: str, count: int, read: Callable[[], T]) -> dict[str, T]:
+        found: dict[str, T] = {}
+        for _ in range(count):
+            name = self._string()
+            if name in found:
+                raise ValueError(f"the {what} {name!r} occurs twice")
+            found[name] = read()
+        return found
 
     def _stored(self, name: str, begin: int, shape: tuple[int, ...], code: int, offset: int) -> _Stored:
         kind = kind_of(code)
@@ -148,7 +149,8 @@ class _Header:
         shape = tuple(reversed([self._number(_UINT64) for _ in range(dimensions)]))
         return shape, self._number(_UINT32), self._number(_UINT64)
 
-    def _value(self, kind: int) -> Any:
+    def _value(self) -> Any:
+        kind = self._number(_UINT32)
         if kind == _STRING:
             return self._string()
         return self._array() if kind == _ARRAY else self._number(_NUMBERS[kind])

@@ -7,6 +7,7 @@ bit, in a quarter of its time, and other threads can run during each pass. The l
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import ml_dtypes
@@ -81,15 +82,11 @@ def _float16(blocks: Bytes, place: int) -> Floats:
     return blocks[:, place : place + 2].view(np.float16).astype(np.float32)
 
 
-def _stored(dtype: Any) -> Callable[[Bytes], Array]:
-    return lambda data: data.view(dtype)
-
-
 _OURS: Mapping[int, Kind] = {
-    0: Kind("F32", 1, 4, _stored(np.float32)),
-    1: Kind("F16", 1, 2, _stored(np.float16)),
+    0: Kind("F32", 1, 4, methodcaller("view", np.float32)),
+    1: Kind("F16", 1, 2, methodcaller("view", np.float16)),
     2: Kind("Q4_0", 32, 18, _q4_0),
     3: Kind("Q4_1", 32, 20, _q4_1),
     8: Kind("Q8_0", 32, 34, _q8_0),
-    30: Kind("BF16", 1, 2, _stored(ml_dtypes.bfloat16)),
+    30: Kind("BF16", 1, 2, methodcaller("view", ml_dtypes.bfloat16)),
 }

@@ -52,14 +52,7 @@ _CUTTINGS: Mapping[str, _Cutting] = {
 
 
 def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer | None:
-    """Rebuild the tokenizer.
-
-    Args:
-        metadata: the file's key-value pairs.
-        source: the file, for error messages.
-
-    Returns:
-        The tokenizer, or None if the file has none: the model is then served by token ids alone.
+    """Rebuild the tokenizer from a file's metadata; None if it has none: the model is then served by token ids alone.
 
     Raises:
         UnsupportedModel: the tokenizer is not byte-level BPE, or its pre-tokenizer is unknown.
@@ -86,8 +79,8 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer | None
 
 
 def _backend(tokens: Sequence[str], merges: list[tuple[str, str]], cutting: _Cutting, source: str) -> Any:
+    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
     from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, normalizers
 
     vocab = {token: place for place, token in enumerate(tokens)}
     try:
@@ -96,16 +89,11 @@ def _backend(tokens: Sequence[str], merges: list[tuple[str, str]], cutting: _Cut
         raise CheckpointError(f"{source}: its tokens and merges do not fit together ({error})") from error
     if cutting.nfc:
         backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = _pre_tokenizer(cutting)
+    cuts: list[PreTokenizer] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cutting.patterns]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*cuts, byte_level])
     backend.decoder = decoders.ByteLevel()
     return backend
-
-
-def _pre_tokenizer(cutting: _Cutting) -> PreTokenizer:
-    from tokenizers import Regex, pre_tokenizers
-
-    cuts: list[PreTokenizer] = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cutting.patterns]
-    return pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def _add_special(backend: Any, tokens: Sequence[str], types: Any, source: str) -> None:

@@ -20,7 +20,6 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     """Open a model directory: read its headers and tokenizer, and leave the weights on disk.
 
     Args:
-        directory: that holds config.json.
         family: how to read it, instead of as one of the supported families.
 
     Raises:
