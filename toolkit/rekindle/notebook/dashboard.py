@@ -13,18 +13,12 @@ from rekindle.notebook.live import Live
 from rekindle.notebook.panel import Panel
 from rekindle.notebook.rates import Rates
 
-VIEW = "application/vnd.jupyter.widget-view+json"
-
 
 class Dashboard:
     """A dashboard of an engine's speed, slots, pages and requests, which moves in the output of the cell that shows it.
 
     It stops when that output is closed, when the session ends, or at `stop()`; the last snapshot stays in the output.
     Where there is no notebook it prints as a table of text, and where there are no widgets it does not move.
-
-    Args:
-        source: the engine.
-        clock: in seconds of `time.perf_counter`.
     """
 
     def __init__(self, source: Source, clock: Callable[[], float] = perf_counter):
@@ -40,8 +34,7 @@ class Dashboard:
 
     def stop(self) -> None:
         """Stop following the engine. Any thread may call this, any number of times."""
-        live = self._live
-        if live is not None:
+        if (live := self._live) is not None:
             live.stop()
         else:
             self._leave()
@@ -69,7 +62,7 @@ class Dashboard:
                 raise NotImplementedError("a dashboard moves only where ipywidgets works") from error
             self._panel = panel
         output = front_end.Output()
-        output.draw(_bundle(board) | {VIEW: self._panel.root.get_view_spec()})
+        output.draw(_bundle(board) | {front_end.VIEW: self._panel.root.get_view_spec()})
         self._outputs.append(output)
         if self._live is None:
             self._live = Live(self._look, self._panel, self._leave)

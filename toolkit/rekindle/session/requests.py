@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rekindle.concurrency.waits import Wait, Waits
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.thread import EngineThread
 from rekindle.messages import Prompt
@@ -116,21 +117,17 @@ class Batch:
     several: bool
     n: int | None
 
-    async def ended(self) -> Any:
+    def ended(self) -> Waits[Any]:
         """Wait for all of them; leaving the wait in any way cancels those that have not ended."""
         __tracebackhide__ = True  # a cell shows errors without such frames
+        generations = []
         try:
-            return self._shaped([await handle for handle in self.handles])
+            for handle in self.handles:
+                yield Wait(handle.record.pieces)
+                generations.append(handle.record.result())
         finally:
             self.cancel()
-
-    def ended_blocking(self) -> Any:
-        """Run `ended`, and block until it has ended."""
-        __tracebackhide__ = True
-        try:
-            return self._shaped([handle.result() for handle in self.handles])
-        finally:
-            self.cancel()
+        return self._shaped(generations)
 
     def cancel(self) -> None:
         """Cancel those that have not ended."""
