@@ -1,7 +1,6 @@
 """What `session.dashboard()` shows: an engine as it works, in the output of a cell."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 
@@ -21,9 +20,8 @@ class Dashboard:
     Where there is no notebook it prints as a table of text, and where there are no widgets it does not move.
     """
 
-    def __init__(self, source: Source, clock: Callable[[], float] = perf_counter):
+    def __init__(self, source: Source):
         self._source: Source | None = source
-        self._clock = clock
         self._rates = Rates()
         self._lock = threading.Lock()
         self._panel: Panel | None = None
@@ -72,7 +70,7 @@ class Dashboard:
         """Take a snapshot; return the last one if the engine is followed no longer."""
         with self._lock:
             if self._source is not None:
-                at = self._clock()
+                at = perf_counter()
                 facts = self._source.look(at)
                 self._last = Board(facts, self._rates.look(at, facts.stats.scheduler.generated_tokens))
             return self._last

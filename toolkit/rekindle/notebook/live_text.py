@@ -12,13 +12,7 @@ from rekindle.concurrency.mailbox import in_trio
 from rekindle.concurrency.threads import soon
 from rekindle.concurrency.waits import Wait, Waits, blocked
 from rekindle.errors import RequestCancelled
-from rekindle.notebook.front_end import (
-    Output,
-    StopButton,
-    context_of_threads,
-    hears_clicks_while_a_cell_awaits,
-    kernel,
-)
+from rekindle.notebook import front_end
 from rekindle.results import Piece
 
 REDRAWN_SECONDS = 0.06
@@ -100,18 +94,18 @@ def _draw_on(record: Record, screen: "Card | Printed") -> None:
     if record.pieces.closed:
         draw()
     else:
-        soon(partial(context_of_threads().run, draw), "display")
+        soon(partial(front_end.context_of_threads().run, draw), "display")
 
 
 def _screen(request: Request, cell: Cell) -> "Card | Printed":
-    if (found := kernel()) is None:
+    if (found := front_end.kernel()) is None:
         return Printed(request.record)
     if cell == "ends":
         heard, otherwise = True, "To stop it, call cancel() of the handle."
     else:
-        heard = cell == "awaits" and not in_trio() and hears_clicks_while_a_cell_awaits(found)
+        heard = cell == "awaits" and not in_trio() and front_end.hears_clicks_while_a_cell_awaits(found)
         otherwise = "To stop it, interrupt the kernel."
-    return Card(request.record, partial(StopButton, request.cancel, otherwise, button=heard))
+    return Card(request.record, partial(front_end.StopButton, request.cancel, otherwise, button=heard))
 
 
 class Card:
@@ -123,11 +117,11 @@ class Card:
 
     seconds = REDRAWN_SECONDS
 
-    def __init__(self, record: Record, stop: Callable[[], StopButton]):
+    def __init__(self, record: Record, stop: Callable[[], front_end.StopButton]):
         self._record = record
         self._make_stop = stop
-        self._stop: StopButton | None = None
-        self._output = Output()
+        self._stop: front_end.StopButton | None = None
+        self._output = front_end.Output()
         self._seen = self._before = 0
         self._text = ""
 

@@ -19,11 +19,7 @@ _WIDGET_WORDS = 40  # about what JupyterLab shows in one line beside a bar
 
 
 class ProgressBars:
-    """One bar at a time, drawn on the thread that calls `show`. Use it as a context manager.
-
-    Args:
-        enabled: False draws nothing.
-    """
+    """One bar at a time, or none if not enabled, drawn on the thread that calls `show`. Use it as a context manager."""
 
     def __init__(self, enabled: bool):
         self._enabled = enabled

@@ -21,10 +21,6 @@ class Handle:
 
     Leaving a wait for it in any way but a timeout of `result` cancels it: an interrupt, a timeout scope, a `break`.
 
-    Args:
-        request: the request as the engine is told of it.
-        post: sends to the engine.
-
     Attributes:
         record: what is known of the request.
     """
@@ -37,11 +33,7 @@ class Handle:
         self._lock = threading.RLock()  # the garbage collector may drop a stream, and so cancel, at any instruction
 
     def send(self) -> bool:
-        """Send the request to the engine, unless it was cancelled before.
-
-        Returns:
-            Whether it was sent.
-        """
+        """Send the request to the engine, unless it was cancelled before, and return whether it was sent."""
         with self._lock:
             if self.done:
                 return False

@@ -82,14 +82,7 @@ def open_sync(
 
 
 class Opening(Eventual[Session]):
-    """A session that is to be opened.
-
-    Args:
-        name: the model as its user calls it.
-        build: makes what the engine's thread runs.
-        max_waiting: places in the waiting queue.
-        progress: whether progress bars are drawn.
-    """
+    """A session that is to be opened."""
 
     _gives = Session
     _hint = "it is not open yet; session = await rekindle.open(...)"

@@ -23,12 +23,6 @@ class Prefix:
 
     A prefix that is dropped is released too; one that was the result of a cell lives on in `Out`.
 
-    Args:
-        prompt: the prefix as it was given.
-        requests: makes what continues it.
-        handle: of the request that holds it.
-        made: what that request gave.
-
     Attributes:
         tokens: tokens in the prefix.
         cached: tokens of it that were found in the cache when it was made, by tier.
@@ -37,8 +31,7 @@ class Prefix:
     def __init__(self, prompt: Prompt, requests: Requests, handle: Handle, made: Generation):
         self.tokens = made.usage.prompt_tokens
         self.cached = made.cached
-        self._prompt = prompt
-        self._requests = requests
+        self._prompt, self._requests = prompt, requests
         self._release = weakref.finalize(self, handle.withdraw)
 
     def __repr__(self) -> str:
@@ -136,7 +129,7 @@ class Prefix:
 
 
 class PendingPrefix(Eventual[Prefix]):
-    """A prefix that is to be computed; its arguments are those of `Prefix`."""
+    """A prefix that is to be computed."""
 
     _gives = Prefix
     _hint = "it is not computed yet; doc = await session.prefix(...)"

@@ -19,7 +19,6 @@ class Requests:
     """Makes the requests of one session, or those that continue one prefix of it.
 
     Args:
-        engine, assembly, callers: what serves them.
         options: sampling options of calls that do not give them.
         prefix: what all prompts continue; None for those of the session itself.
     """
@@ -41,12 +40,7 @@ class Requests:
         return self._engine.error is None
 
     def continuing(self, prefix: Prompt, cache_salt: str) -> "Requests":
-        """Return what makes the requests that continue a prefix.
-
-        Args:
-            prefix: as from `prompt`.
-            cache_salt: whose cached prefixes they share.
-        """
+        """Return what makes the requests that continue a prefix, with the cached prefixes of this salt."""
         options = {**self._options, "cache_salt": cache_salt}
         return Requests(self._engine, self._assembly, self._callers, options, prefix)
 
@@ -55,12 +49,7 @@ class Requests:
         return one_prompt(*self._prompts(prompt, options))
 
     def one(self, prompt: Any, ask: Ask[Any], *, wait: bool) -> Handle:
-        """Make one request.
-
-        Args:
-            prompt, ask: as the caller gave them.
-            wait: whether the request waits outside while the waiting queue is full.
-        """
+        """Make one request; if it is to wait, it waits outside while the waiting queue is full."""
         params = self._params(ask)
         return self._submit(self.prompt(prompt, ask), params, wait=wait)
 

@@ -36,10 +36,6 @@ class Session:
     """One open model, from `open`. Its methods may be used from any number of tasks, loops and threads at once.
 
     The sampling keywords are those of `rekindle.SamplingParams`.
-
-    Args:
-        engine, assembly, callers: what serves the session.
-        name: the model as its user calls it.
     """
 
     def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers, name: str = ""):
