@@ -17,7 +17,7 @@ from comm.base_comm import BaseComm
 from rekindle.errors import SessionClosed
 from rekindle.notebook import front_end, live
 from rekindle.notebook.board import Board, Facts
-from rekindle.notebook.dashboard import VIEW
+from rekindle.notebook.front_end import VIEW
 from rekindle.notebook.live import GRACE, Live
 from rekindle.notebook.panel import BUTTON_AFTER, RETIRED, Panel
 from rekindle.notebook.rates import Rate

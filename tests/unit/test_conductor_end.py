@@ -87,7 +87,7 @@ async def with_waiters(session: Session, settler: Telling, outcomes: Outcomes, e
     async with anyio.create_task_group() as tasks:
         for waiter in WAITERS:
             tasks.start_soon(outcomes.call, partial(waiter, session))
-        tasks.start_soon(outcomes.call, handle._wait)
+        tasks.start_soon(outcomes.call, lambda: handle)
         await anyio.wait_all_tasks_blocked()
         assert outcomes.got == []
         await end()
@@ -124,7 +124,7 @@ async def test_an_error_in_a_step_is_that_of_the_session_for_all() -> None:
             await run_to_the_end(session)
         for waiter in WAITERS:
             await outcomes.call(partial(waiter, session))
-        await outcomes.call(handle._wait)
+        await outcomes.call(lambda: handle)
         assert {*map(id, outcomes.got)} == {id(caught.value)} == {id(session._engine.error)}
         with pytest.raises(EngineFailed):
             session.resume()

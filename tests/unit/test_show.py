@@ -115,7 +115,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     """Make the page of the newest kind of kernel. Check that at its end no request on it can be stopped any more."""
     page = Page()
     monkeypatch.setattr("IPython.display.display", page.display)
-    monkeypatch.setattr(live_text, "kernel", lambda: Kernel(shell_channel_thread=object()))
+    monkeypatch.setattr(front_end, "kernel", lambda: Kernel(shell_channel_thread=object()))
     monkeypatch.setattr(front_end, "_button", page.button)
     yield page
     while page.stops:
@@ -434,7 +434,7 @@ def test_there_is_a_button_where_a_click_is_heard(
     page: Page,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live_text, "kernel", lambda: kernel)
+    monkeypatch.setattr(front_end, "kernel", lambda: kernel)
     page.when_drawn = settler.release
     if show == "display":
         held.submit("AB", max_tokens=100).display()
@@ -448,7 +448,7 @@ def test_there_is_a_button_where_a_click_is_heard(
 async def test_an_older_kernel_has_no_button_while_a_cell_awaits(
     held: Session, settler: FakeSettler, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_text, "kernel", lambda: Kernel())
+    monkeypatch.setattr(front_end, "kernel", lambda: Kernel())
     page.when_drawn = settler.release
     await held.show("AB", max_tokens=10)
     assert "To stop it, " in str(page.drawn.items[0]["text/plain"])

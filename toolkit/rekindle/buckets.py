@@ -1,6 +1,7 @@
 """Padded shapes: a program is compiled for each bucket, and a tick runs in the smallest bucket that holds it."""
 
 from collections.abc import Sequence
+from itertools import count, takewhile
 from typing import NamedTuple
 
 QUERY_BLOCK = 16
@@ -51,14 +52,9 @@ def all_buckets(prefill: Sequence[int], decode: Sequence[int], *, combined: bool
 
 def larger(buckets: Sequence[Bucket], needed: Bucket) -> list[Bucket]:
     """Return the larger buckets that hold what `needed` holds, the one with the least padding first."""
-    return sorted(
-        (
-            b
-            for b in buckets
-            if b != needed and b.prefill_tokens >= needed.prefill_tokens and b.decode_rows >= needed.decode_rows
-        ),
-        key=sum,
-    )
+    tokens, rows = needed
+    holding = (bucket for bucket in buckets if bucket.prefill_tokens >= tokens and bucket.decode_rows >= rows)
+    return sorted((bucket for bucket in holding if bucket != needed), key=sum)
 
 
 def smallest(sizes: Sequence[int], needed: int) -> int:
@@ -76,8 +72,5 @@ def smallest(sizes: Sequence[int], needed: int) -> int:
 
 
 def _geometric(first: int, factor: int, limit: int) -> tuple[int, ...]:
-    sizes = []
-    while first < limit:
-        sizes.append(first)
-        first *= factor
-    return (*sizes, limit)
+    sizes = (first * factor**power for power in count())
+    return (*takewhile(lambda size: size < limit, sizes), limit)

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from rekindle import buckets
 from rekindle.errors import ConfigError
 from rekindle.policy import NAMED, Order
 
+Dtype = Literal["float32", "bfloat16"]
 Ticks = Literal["prefill-first", "combined"]
 Policy = Literal["fcfs", "longest-prefix"] | Order
 Precompile = Literal["all", "background", "lazy"]
@@ -50,7 +51,7 @@ class Settings:
             does not give; "neutral" takes the defaults of `SamplingParams`.
     """
 
-    dtype: Literal["float32", "bfloat16"] | None = None
+    dtype: Dtype | None = None
     page_size: int = 64
     num_pages: int | None = None
     max_context: int | None = None
@@ -77,27 +78,26 @@ class Settings:
             _integer(name, getattr(self, name), 1, multiple=buckets.QUERY_BLOCK)
         for name in ("max_running", "max_waiting", "max_executables"):
             _integer(name, getattr(self, name), 1)
-        for name, low in (("num_pages", 2), ("max_context", 2)):
+        for name in ("host_cache_bytes", "disk_cache_bytes", "max_logprobs"):
+            _integer(name, getattr(self, name), 0)
+        for name in ("num_pages", "max_context"):
             if getattr(self, name) is not None:
-                _integer(name, getattr(self, name), low)
-        _one_of("dtype", self.dtype, (None, "float32", "bfloat16"))
-        _one_of("ticks", self.ticks, ("prefill-first", "combined"))
+                _integer(name, getattr(self, name), 2)
+        _one_of("dtype", self.dtype, (None, *get_args(Dtype)))
+        _one_of("ticks", self.ticks, get_args(Ticks))
         if not callable(self.policy):
             _one_of("policy", self.policy, tuple(NAMED), "or a function of a rekindle.Candidate")
         _one_of("prefix_cache", self.prefix_cache, (True, False))
-        _integer("host_cache_bytes", self.host_cache_bytes, 0)
-        _integer("disk_cache_bytes", self.disk_cache_bytes, 0)
         _one_of("overlap", self.overlap, (True, False))
-        _one_of("precompile", self.precompile, ("all", "background", "lazy"))
-        _one_of("restore", self.restore, ("auto", "require", "off"))
-        _integer("max_logprobs", self.max_logprobs, 0)
-        _one_of("sampling_defaults", self.sampling_defaults, ("model", "neutral"))
+        _one_of("precompile", self.precompile, get_args(Precompile))
+        _one_of("restore", self.restore, get_args(Restore))
+        _one_of("sampling_defaults", self.sampling_defaults, get_args(SamplingDefaults))
 
 
 class SettingsOptions(TypedDict, total=False):
     """The keywords of `open`; `Settings` says what each does."""
 
-    dtype: Literal["float32", "bfloat16"] | None
+    dtype: Dtype | None
     page_size: int
     num_pages: int | None
     max_context: int | None

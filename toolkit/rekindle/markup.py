@@ -44,12 +44,7 @@ def bundle(plain: str, html: str) -> Bundle:
 
 
 def card(kind: str, state: str, *parts: str) -> str:
-    """Return an object as HTML.
-
-    Args:
-        kind, state: what it is and how it is, as text.
-        parts: HTML.
-    """
+    """Return an object as HTML: what it is and how it is, as text, above parts of HTML."""
     said = f' <span style="opacity:0.75">{visible(state)}</span>' if state else ""
     title = f'<div style="margin:0 0 0.3em 0"><b>{visible(kind)}</b>{said}</div>'
     return f'<div style="line-height:1.5;max-width:72em">{title}{"".join(parts)}</div>'
@@ -109,9 +104,7 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
 def shares(parts: Mapping[str, int], unit: str) -> str:
     """Return a bar of the parts of a whole, with their names and counts below it; nothing for an empty whole.
 
-    Args:
-        parts: counts by tier, or by another name, which has no colour.
-        unit: what is counted.
+    The parts are counts of a unit, by tier, or by another name, which has no colour.
     """
     whole = sum(parts.values())
     if not whole:
@@ -134,12 +127,7 @@ def shade(tier: str) -> str:
 
 
 def counted(count: int, what: str, plural: str = "") -> str:
-    """Return a count in words: "1 page", "2,000 pages".
-
-    Args:
-        what: the singular.
-        plural: the plural, if it is not the singular with an s.
-    """
+    """Return a count in words: "1 page", "2,000 pages". A plural is given if it is not the singular with an s."""
     return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
 
 
@@ -180,12 +168,9 @@ def _block(html: str) -> str:
 
 def _row(tag: str, cells: Sequence[str]) -> str:
     style = "padding:0.1em 0.8em;border:0;text-align:"
+    right = [place > 0 and (tag == "th" or cell[:1].isdigit()) for place, cell in enumerate(cells)]
     made = (
-        f'<{tag} style="{style}{"right" if place and _number(cell, tag) else "left"}">{visible(cell)}</{tag}>'
-        for place, cell in enumerate(cells)
+        f'<{tag} style="{style}{"right" if number else "left"}">{visible(cell)}</{tag}>'
+        for cell, number in zip(cells, right, strict=True)
     )
     return f"<tr>{''.join(made)}</tr>"
-
-
-def _number(cell: str, tag: str) -> bool:
-    return tag == "th" or cell[:1].isdigit()

@@ -68,12 +68,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A snapshot of an engine.
-
-    Attributes:
-        facts: the facts at that moment.
-        rate: how fast tokens are generated.
-    """
+    """A snapshot of an engine: the facts at one moment, and how fast tokens were generated until then."""
 
     facts: Facts
     rate: Rate
@@ -83,7 +78,7 @@ class Board:
         rows = {
             "slots": f"{stats.running} of {facts.slots} in use, {stats.waiting} waiting",
             "tokens/s": self.speed(),
-            "first token": self.first_token(),
+            "first token": " ".join(self.first_token() or ["no request ended in the last minute"]),
             "pages": ", ".join(f"{count:,} {name}" for name, count in pages(stats).items()),
             "prompts": _shares(stats),
             "programs": self.programs(),
@@ -109,12 +104,12 @@ class Board:
             return "measured after the first second"
         return f"{self.rate.now:,.1f} now, {self.rate.mean:,.1f} over the last {self.rate.seconds:.0f} s"
 
-    def first_token(self) -> str:
-        """Say how long requests waited for their first token."""
+    def first_token(self) -> tuple[str, str] | None:
+        """Say how long the last request waited for its first token, and how long the others did."""
         times = self.facts.first_tokens
         if not times:
-            return "no request ended in the last minute"
-        return f"{markup.seconds(times[-1])} last, {markup.seconds(median(times))} median of {len(times)}"
+            return None
+        return markup.seconds(times[-1]), f"last, {markup.seconds(median(times))} median of {len(times)}"
 
     def programs(self) -> str:
         """Say how many programs are ready, and where they came from."""

@@ -1,7 +1,6 @@
 """The dashboard's snapshot as HTML, in parts, so that a live dashboard sends only the parts that have changed."""
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 from rekindle import markup
 from rekindle.markup import visible
@@ -36,19 +35,21 @@ def board_html(board: Board) -> str:
 
 def overview_html(board: Board) -> str:
     """Return all of the snapshot but the requests."""
-    stats = board.facts.stats.scheduler
+    facts, stats = board.facts, board.facts.stats.scheduler
     here = pages(stats)
     elsewhere = {name: here.pop(name) for name in ("in host memory", "on disk")}
-    free = {"slots": stats.running, "": board.facts.slots - stats.running}
+    free = {"slots": stats.running, "": facts.slots - stats.running}
+    slots = f"of {facts.slots} in use, {stats.waiting:,} waiting"
+    ready = {"ready": facts.ready, "to come": facts.wanted - facts.ready}
     sections = (
         _section("tokens per second", _speed(board), _sparkline(board.rate.history)),
-        _section("time to the first token", _first_token(board.facts.first_tokens)),
-        _section("slots", _slots(board), _bar(free, "slot")),
+        _section("time to the first token", _number(*(board.first_token() or ("-", "none in the last minute")))),
+        _section("slots", _number(f"{stats.running}", slots), _bar(free, "slot")),
         _section("pages", _bar(here, "page"), _legend(here, elsewhere)),
         _section("tokens of prompts, found in", _bar(found(stats), "token"), _found(found(stats))),
-        _section("programs", _ready(board), _programs(board)),
+        _section("programs", _bar(ready, "program"), _programs(board)),
     )
-    faded = ";opacity:0.85" if board.facts.ended else ""
+    faded = ";opacity:0.85" if facts.ended else ""
     return f'<div style="{WHOLE}{faded}">{_title(board)}<div style="{GRID}">{"".join(sections)}</div></div>'
 
 
@@ -93,26 +94,10 @@ def _speed(board: Board) -> str:
     return _number(f"{rate.now:,.1f}", f"now, {rate.mean:,.1f} over {rate.seconds:.0f} s")
 
 
-def _first_token(times: Sequence[float]) -> str:
-    if not times:
-        return _number("-", "none in the last minute")
-    return _number(markup.seconds(times[-1]), f"last, {markup.seconds(median(times))} median of {len(times)}")
-
-
-def _slots(board: Board) -> str:
-    stats = board.facts.stats.scheduler
-    return _number(f"{stats.running}", f"of {board.facts.slots} in use, {stats.waiting:,} waiting")
-
-
 def _programs(board: Board) -> str:
     ready, _, made = board.programs().partition(", ")
     restored = f", {markup.counted(board.facts.restored, 'cached page')} found" if board.facts.restored else ""
     return f'<div>{visible(ready)}</div><div style="{PALE}">{visible(made + restored)}</div>'
-
-
-def _ready(board: Board) -> str:
-    ready, wanted = board.facts.ready, board.facts.wanted
-    return _bar({"ready": ready, "to come": wanted - ready}, "program")
 
 
 def _found(parts: Mapping[str, int]) -> str:
@@ -140,12 +125,7 @@ def _named(name: str, count: int | str, shade: str | None) -> str:
 
 
 def _bar(parts: Mapping[str, int], unit: str) -> str:
-    """Return a bar of the parts of a whole.
-
-    Args:
-        parts: counts by name.
-        unit: what is counted.
-    """
+    """Return a bar of the parts of a whole, which are counts of a unit by name."""
     whole = sum(parts.values())
     filled = "".join(
         f'<span title="{visible(f"{name}: {markup.counted(count, unit)}")}" style="width:{100 * count / whole:.1f}%;'

@@ -1,7 +1,6 @@
 """What `session.dashboard()` shows: an engine as it works, in the output of a cell."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 
@@ -13,23 +12,16 @@ from rekindle.notebook.live import Live
 from rekindle.notebook.panel import Panel
 from rekindle.notebook.rates import Rates
 
-VIEW = "application/vnd.jupyter.widget-view+json"
-
 
 class Dashboard:
     """A dashboard of an engine's speed, slots, pages and requests, which moves in the output of the cell that shows it.
 
     It stops when that output is closed, when the session ends, or at `stop()`; the last snapshot stays in the output.
     Where there is no notebook it prints as a table of text, and where there are no widgets it does not move.
-
-    Args:
-        source: the engine.
-        clock: in seconds of `time.perf_counter`.
     """
 
-    def __init__(self, source: Source, clock: Callable[[], float] = perf_counter):
+    def __init__(self, source: Source):
         self._source: Source | None = source
-        self._clock = clock
         self._rates = Rates()
         self._lock = threading.Lock()
         self._panel: Panel | None = None
@@ -40,8 +32,7 @@ class Dashboard:
 
     def stop(self) -> None:
         """Stop following the engine. Any thread may call this, any number of times."""
-        live = self._live
-        if live is not None:
+        if (live := self._live) is not None:
             live.stop()
         else:
             self._leave()
@@ -69,7 +60,7 @@ class Dashboard:
                 raise NotImplementedError("a dashboard moves only where ipywidgets works") from error
             self._panel = panel
         output = front_end.Output()
-        output.draw(_bundle(board) | {VIEW: self._panel.root.get_view_spec()})
+        output.draw(_bundle(board) | {front_end.VIEW: self._panel.root.get_view_spec()})
         self._outputs.append(output)
         if self._live is None:
             self._live = Live(self._look, self._panel, self._leave)
@@ -79,7 +70,7 @@ class Dashboard:
         """Take a snapshot; return the last one if the engine is followed no longer."""
         with self._lock:
             if self._source is not None:
-                at = self._clock()
+                at = perf_counter()
                 facts = self._source.look(at)
                 self._last = Board(facts, self._rates.look(at, facts.stats.scheduler.generated_tokens))
             return self._last

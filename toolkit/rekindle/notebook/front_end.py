@@ -6,6 +6,8 @@ from contextvars import Context, copy_context
 from typing import Any
 from uuid import uuid4
 
+VIEW = "application/vnd.jupyter.widget-view+json"
+"""The MIME type of a widget."""
 EMPTY = {"text/plain": "", "text/html": ""}
 """The content of an output that has nothing to show any more; an output cannot be taken back."""
 
@@ -63,9 +65,7 @@ class StopButton:
 
     def __init__(self, stop: Callable[[], None], otherwise: str, *, button: bool):
         self._button = _button(stop) if button else None
-        view = (
-            {} if self._button is None else {"application/vnd.jupyter.widget-view+json": self._button.get_view_spec()}
-        )
+        view = {} if self._button is None else {VIEW: self._button.get_view_spec()}
         self._output = Output()
         self._output.draw({"text/plain": otherwise, **view})
 

@@ -24,10 +24,8 @@ class Live:
     """A follower of an engine, until that has ended, until the output is closed, or until it is told to stop.
 
     Args:
-        look: takes a snapshot.
-        panel: shows it.
+        look: takes a snapshot, which the panel shows.
         leave: called at the end, before the panel is closed; puts something else in its place.
-        clock: in seconds.
     """
 
     def __init__(

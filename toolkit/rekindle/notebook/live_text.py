@@ -12,13 +12,7 @@ from rekindle.concurrency.mailbox import in_trio
 from rekindle.concurrency.threads import soon
 from rekindle.concurrency.waits import Wait, Waits, blocked
 from rekindle.errors import RequestCancelled
-from rekindle.notebook.front_end import (
-    Output,
-    StopButton,
-    context_of_threads,
-    hears_clicks_while_a_cell_awaits,
-    kernel,
-)
+from rekindle.notebook import front_end
 from rekindle.results import Piece
 
 REDRAWN_SECONDS = 0.06
@@ -53,22 +47,6 @@ class Request(Protocol):
     def result(self) -> object: ...
 
 
-class Screen(Protocol):
-    """Where a record is drawn.
-
-    Attributes:
-        seconds: the least time between two drawings.
-    """
-
-    seconds: float
-
-    def draw(self) -> None:
-        """Draw the record as it is now."""
-
-    def close(self) -> None:
-        """Draw the record as it has ended."""
-
-
 def show(request: Request, cell: Cell) -> Waits[None]:
     """Draw a request to its end. Leaving early cancels it, and the text so far stays, as it does where it is cancelled.
 
@@ -98,7 +76,7 @@ def display(request: Request) -> None:
     _draw_on(request.record, screen)
 
 
-def drawing(record: Record, screen: Screen) -> Waits[None]:
+def drawing(record: Record, screen: "Card | Printed") -> Waits[None]:
     """Draw a record whenever there is something new, but not too often, and at its end."""
     __tracebackhide__ = True
     pieces = record.pieces
@@ -110,52 +88,51 @@ def drawing(record: Record, screen: Screen) -> Waits[None]:
     screen.close()
 
 
-def _draw_on(record: Record, screen: Screen) -> None:
+def _draw_on(record: Record, screen: "Card | Printed") -> None:
     """Draw a record to its end, on a thread if the request has not ended."""
     draw = partial(blocked, drawing(record, screen))
     if record.pieces.closed:
         draw()
     else:
-        soon(partial(context_of_threads().run, draw), "display")
+        soon(partial(front_end.context_of_threads().run, draw), "display")
 
 
-def _screen(request: Request, cell: Cell) -> Screen:
-    if (found := kernel()) is None:
+def _screen(request: Request, cell: Cell) -> "Card | Printed":
+    if (found := front_end.kernel()) is None:
         return Printed(request.record)
     if cell == "ends":
         heard, otherwise = True, "To stop it, call cancel() of the handle."
     else:
-        heard = cell == "awaits" and not in_trio() and hears_clicks_while_a_cell_awaits(found)
+        heard = cell == "awaits" and not in_trio() and front_end.hears_clicks_while_a_cell_awaits(found)
         otherwise = "To stop it, interrupt the kernel."
-    return Card(request.record, partial(StopButton, request.cancel, otherwise, button=heard))
+    return Card(request.record, partial(front_end.StopButton, request.cancel, otherwise, button=heard))
 
 
 class Card:
     """An output that shows the end of the text while it grows, and then what a cell shows of the generation.
 
-    Args:
-        record: what is drawn.
-        stop: makes what the request can be stopped with.
+    Attributes:
+        seconds: the least time between two drawings.
     """
 
     seconds = REDRAWN_SECONDS
 
-    def __init__(self, record: Record, stop: Callable[[], StopButton]):
+    def __init__(self, record: Record, stop: Callable[[], front_end.StopButton]):
         self._record = record
         self._make_stop = stop
-        self._stop: StopButton | None = None
-        self._output = Output()
+        self._stop: front_end.StopButton | None = None
+        self._output = front_end.Output()
         self._seen = self._before = 0
         self._text = ""
 
     def draw(self) -> None:
-        """See `Screen`."""
+        """Draw the record as it is now."""
         if self._stop is None:
             self._stop = self._make_stop()
         self._output.draw(self._now())
 
     def close(self) -> None:
-        """See `Screen`."""
+        """Draw the record as it has ended."""
         self._output.draw(self._record.shown())
         if self._stop is not None:
             self._stop.close()
@@ -173,7 +150,10 @@ class Card:
 
 
 class Printed:
-    """Standard output, with every piece as it comes, and at the end a line that says how the request ended."""
+    """Standard output, with every piece as it comes, and at the end a line that says how the request ended.
+
+    It has the attributes and methods of `Card`.
+    """
 
     seconds = 0.0
 
@@ -182,13 +162,11 @@ class Printed:
         self._seen = self._length = 0
 
     def draw(self) -> None:
-        """See `Screen`."""
         new = self._record.pieces.items[self._seen :]
         self._seen += len(new)
         self._print("".join(piece.text for piece in new))
 
     def close(self) -> None:
-        """See `Screen`."""
         whole = self._record.shown()["text/plain"]
         self._print(f"{whole[self._length :]}\n")
 

@@ -18,9 +18,6 @@ RETIRED = 64
 class Panel:
     """The widgets of one dashboard. A widget sends what has changed of it; one thread at a time may call `show`.
 
-    Args:
-        source: the engine that the buttons act on.
-
     Attributes:
         root: the widget that contains the others.
         seen: whether a front end has ever said that it shows the widgets.

@@ -6,8 +6,7 @@ import threading
 import warnings
 from functools import cache
 from time import monotonic
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
@@ -20,16 +19,12 @@ _WIDGET_WORDS = 40  # about what JupyterLab shows in one line beside a bar
 
 
 class ProgressBars:
-    """One bar at a time, drawn on the thread that calls `show`. Use it as a context manager.
-
-    Args:
-        enabled: False draws nothing.
-    """
+    """One bar at a time, or none if not enabled, drawn on the thread that calls `show`. Use it as a context manager."""
 
     def __init__(self, enabled: bool):
         self._enabled = enabled
         self._stage = ""
-        self._drawing: _Drawing | None = None
+        self._drawing: _Bar | _Lines | None = None
 
     def show(self, progress: Progress) -> None:
         """Draw one report; a new stage ends the bar of the last."""
@@ -46,7 +41,7 @@ class ProgressBars:
     def __enter__(self) -> "ProgressBars":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._close()
 
     def _close(self) -> None:
@@ -64,26 +59,17 @@ def shown(feed: Feed[Progress], bars: ProgressBars) -> Waits[None]:
             seen += 1
 
 
-class _Drawing(Protocol):
-    """The drawing of one stage."""
-
-    def show(self, progress: Progress) -> None: ...
-    def close(self) -> None: ...
-
-
 class _Bar:
-    """A tqdm bar. A thread keeps its clock going between reports: those of a compiler are many seconds apart.
+    """A tqdm bar of a class of tqdm's, with so many columns of a terminal, or as a widget.
 
-    Args:
-        progress: the first report.
-        bar_class: the kind of tqdm.
-        columns: how many columns of a terminal it may take; None for a widget.
+    A thread keeps its clock going between reports: those of a compiler are many seconds apart.
     """
 
     def __init__(self, progress: Progress, bar_class: Any, columns: int | None):
         in_bytes = progress.unit == "B"
+        room = _WIDGET_WORDS if columns is None else columns // 2
         self._bar = bar_class(
-            desc=_shortened(progress.stage, _WIDGET_WORDS if columns is None else columns // 2),
+            desc=progress.stage if len(progress.stage) <= room else progress.stage.partition(" (")[0],
             total=progress.total,
             unit=progress.unit,
             unit_scale=in_bytes,
@@ -136,25 +122,16 @@ class _Lines:
             sys.stderr.flush()
 
 
-def _start(progress: Progress) -> _Drawing:
+def _start(progress: Progress) -> _Bar | _Lines:
     widget = _widget_class()
     if widget is not None:
         return _Bar(progress, widget, columns=None)
     if sys.stderr is not None and sys.stderr.isatty():
         from tqdm.std import tqdm
 
-        return _Bar(progress, _with_own_lock(tqdm), _columns())
+        # There is room left for a ^C, which would make the bar's line wrap.
+        return _Bar(progress, _with_own_lock(tqdm), min(100, shutil.get_terminal_size().columns - 4))
     return _Lines(progress)
-
-
-def _columns() -> int:
-    """Return how many columns a bar may take, leaving room for a ^C, which would make the bar's line wrap."""
-    return min(100, shutil.get_terminal_size().columns - 4)
-
-
-def _shortened(stage: str, length: int) -> str:
-    """Return the name of a stage, without what it has in brackets if it is longer than this."""
-    return stage if len(stage) <= length else stage.partition(" (")[0]
 
 
 def _amount(progress: Progress) -> str:

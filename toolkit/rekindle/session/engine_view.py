@@ -15,12 +15,7 @@ LISTED = 8
 
 
 class EngineView(Source):
-    """The engine of a session. It does not hold the session, which may be dropped while a dashboard looks at this.
-
-    Args:
-        engine, assembly, callers: what serves the session.
-        name: the model as its user calls it.
-    """
+    """The engine of a session. It does not hold the session, which may be dropped while a dashboard looks at this."""
 
     def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers, name: str):
         self._engine, self._assembly, self._callers, self._name = engine, assembly, callers, name

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 from rekindle import markup
-from rekindle.concurrency.feed import TO_THE_END
+from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import RequestCancelled, SessionError
 from rekindle.messages import Cancel, Message, Submit
 from rekindle.notebook import live_text
@@ -21,10 +21,6 @@ class Handle:
 
     Leaving a wait for it in any way but a timeout of `result` cancels it: an interrupt, a timeout scope, a `break`.
 
-    Args:
-        request: the request as the engine is told of it.
-        post: sends to the engine.
-
     Attributes:
         record: what is known of the request.
     """
@@ -37,11 +33,7 @@ class Handle:
         self._lock = threading.RLock()  # the garbage collector may drop a stream, and so cancel, at any instruction
 
     def send(self) -> bool:
-        """Send the request to the engine, unless it was cancelled before.
-
-        Returns:
-            Whether it was sent.
-        """
+        """Send the request to the engine, unless it was cancelled before, and return whether it was sent."""
         with self._lock:
             if self.done:
                 return False
@@ -88,17 +80,10 @@ class Handle:
             RekindleError: the request failed; the class says why.
         """
         __tracebackhide__ = True  # a cell shows errors without such frames
-        try:
-            ended = self.record.pieces.grown_blocking(TO_THE_END, timeout)
-        except BaseException:
-            self.cancel()
-            raise
-        if not ended:
-            raise TimeoutError(f"the request had not ended after {timeout} seconds; it goes on")
-        return self.record.result()
+        return blocked(self._ended(timeout))
 
     def __await__(self) -> Generator[Any, None, Generation]:
-        return self._wait().__await__()
+        return awaited(self._ended()).__await__()
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         return Stream(self)
@@ -120,13 +105,15 @@ class Handle:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         return markup.bundle(repr(self), self.record.card("Handle"))
 
-    async def _wait(self) -> Generation:
+    def _ended(self, timeout: float | None = None) -> Waits[Generation]:
         __tracebackhide__ = True
         try:
-            await self.record.pieces.grown(TO_THE_END)
+            yield Wait(self.record.pieces, timeout=timeout)
         except BaseException:
             self.cancel()
             raise
+        if not self.done:
+            raise TimeoutError(f"the request had not ended after {timeout} seconds; it goes on")
         return self.record.result()
 
     def _tell(self, message: Message) -> None:
@@ -145,21 +132,15 @@ class Stream(AsyncIterator[Piece], Iterator[Piece]):
 
     async def __anext__(self) -> Piece:
         __tracebackhide__ = True
-        try:
-            await self._handle.record.pieces.grown(self._seen)
-        except BaseException:
-            self._handle.cancel()
-            raise
-        return self._next(StopAsyncIteration)
+        if (piece := await awaited(self._next())) is None:
+            raise StopAsyncIteration
+        return piece
 
     def __next__(self) -> Piece:
         __tracebackhide__ = True
-        try:
-            self._handle.record.pieces.grown_blocking(self._seen)
-        except BaseException:
-            self._handle.cancel()
-            raise
-        return self._next(StopIteration)
+        if (piece := blocked(self._next())) is None:
+            raise StopIteration
+        return piece
 
     def __del__(self) -> None:
         self._handle.cancel()
@@ -170,11 +151,17 @@ class Stream(AsyncIterator[Piece], Iterator[Piece]):
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         return markup.bundle(repr(self), self._handle.record.card("Stream"))
 
-    def _next(self, stop: type[Exception]) -> Piece:
+    def _next(self) -> Waits[Piece | None]:
+        """Wait for the next piece; return None at the end of a request that ended well."""
         __tracebackhide__ = True
-        pieces = self._handle.record.pieces.items
-        if self._seen < len(pieces):
-            self._seen += 1
-            return pieces[self._seen - 1]
-        self._handle.record.result()
-        raise stop
+        pieces = self._handle.record.pieces
+        try:
+            yield Wait(pieces, self._seen)
+        except BaseException:
+            self._handle.cancel()
+            raise
+        if self._seen == len(pieces.items):
+            self._handle.record.result()
+            return None
+        self._seen += 1
+        return pieces.items[self._seen - 1]

@@ -1,14 +1,12 @@
 """The way in: `open` a model."""
 
 import warnings
-from collections.abc import Generator
 from functools import partial
 from os import PathLike
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+from typing import Unpack
 
 from rekindle.concurrency.threads import TOO_LATE, ending
-from rekindle.concurrency.waits import Waits, awaited, blocked
+from rekindle.concurrency.waits import Waits
 from rekindle.config import Settings, SettingsOptions
 from rekindle.engine.assembly import build
 from rekindle.engine.engine import Compose
@@ -18,6 +16,7 @@ from rekindle.models.families import Family
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.request import SamplingOptions
 from rekindle.session.callers import Callers
+from rekindle.session.eventual import Eventual
 from rekindle.session.session import Session
 
 
@@ -82,47 +81,20 @@ def open_sync(
     return open(model, progress=progress, compose=compose, family=family, **settings).wait()
 
 
-class Opening:
-    """A session that is to be opened; nothing happens before this is awaited, entered, or waited for.
+class Opening(Eventual[Session]):
+    """A session that is to be opened."""
 
-    Args:
-        name: the model as its user calls it.
-        build: makes what the engine's thread runs.
-        max_waiting: places in the waiting queue.
-        progress: whether progress bars are drawn.
-    """
+    _gives = Session
+    _hint = "it is not open yet; session = await rekindle.open(...)"
 
     def __init__(self, name: str, build: Build, max_waiting: int, progress: bool):
+        super().__init__()
         self._name, self._build, self._max_waiting, self._progress = name, build, max_waiting, progress
-        self._session: Session | None = None
-
-    def __await__(self) -> Generator[Any, None, Session]:
-        return awaited(self._opened()).__await__()
 
     def __repr__(self) -> str:
         return f"<rekindle.Opening of {self._name!r}: await it, or enter it with 'async with'>"
 
-    if not TYPE_CHECKING:  # a type checker finds a forgotten await by itself
-
-        def __getattr__(self, name: str) -> NoReturn:
-            hint = ": it is not open yet; session = await rekindle.open(...)" if hasattr(Session, name) else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
-
-    async def __aenter__(self) -> Session:
-        self._session = await self
-        return self._session
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        assert self._session is not None, "entered before it is left"
-        await self._session.close()
-
-    def wait(self) -> Session:
-        """Block until the session is open, and return it."""
-        return blocked(self._opened())
-
-    def _opened(self) -> Waits[Session]:
+    def _made(self) -> Waits[Session]:
         too_late = ModelError(f"{self._name}: {TOO_LATE}")
         if ending():
             raise too_late

@@ -26,11 +26,7 @@ InFlight = Literal["finish", "fail"]
 
 
 class Operations:
-    """The operations of one session. Each can be awaited or blocked for; see `rekindle.concurrency.waits`.
-
-    Args:
-        engine, assembly, callers: what serves the session.
-    """
+    """The operations of one session. Each can be awaited or blocked for; see `rekindle.concurrency.waits`."""
 
     def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers):
         self._engine, self._assembly, self._callers = engine, assembly, callers
@@ -94,11 +90,7 @@ class Operations:
         raise_first(self._assembly.preparing)
 
     def command(self, command: Command) -> Waits[Handled | None]:
-        """Have the conductor do something.
-
-        Returns:
-            What an actor handled, if the command was a step and a message waited.
-        """
+        """Have the conductor do something; return what an actor handled, if it was a step and a message waited."""
         self._engine.command(command)
         try:
             yield Wait(command.answer)

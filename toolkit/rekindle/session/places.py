@@ -43,15 +43,11 @@ class Places:
             return False
 
     def leave(self, request_id: int) -> int | None:
-        """Take a request out of the queue, if it is in it.
-
-        Returns:
-            The first of those outside, which has its place now; None if nobody entered.
-        """
+        """Take a request out of the queue, and return the first of those outside, if it has that place now."""
         with self._lock:
             if request_id not in self._inside:
                 return None
-            self._inside.discard(request_id)
+            self._inside.remove(request_id)
             if not self._outside:
                 return None
             entered = self._outside.popleft()

@@ -1,15 +1,15 @@
 """A prefix that is computed once, held in the prefix cache, and continued as often as its user likes."""
 
 import weakref
-from collections.abc import Collection, Generator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
+from collections.abc import Collection
+from typing import Any, Unpack, overload
 
 from rekindle import markup
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
 from rekindle.results import Generation
+from rekindle.session.eventual import Eventual
 from rekindle.session.handle import Handle, Stream
 from rekindle.session.prompts import Ask, AskOne, OnePrompt, Prompts, as_text
 from rekindle.session.requests import Requests
@@ -23,12 +23,6 @@ class Prefix:
 
     A prefix that is dropped is released too; one that was the result of a cell lives on in `Out`.
 
-    Args:
-        prompt: the prefix as it was given.
-        requests: makes what continues it.
-        handle: of the request that holds it.
-        made: what that request gave.
-
     Attributes:
         tokens: tokens in the prefix.
         cached: tokens of it that were found in the cache when it was made, by tier.
@@ -37,8 +31,7 @@ class Prefix:
     def __init__(self, prompt: Prompt, requests: Requests, handle: Handle, made: Generation):
         self.tokens = made.usage.prompt_tokens
         self.cached = made.cached
-        self._prompt = prompt
-        self._requests = requests
+        self._prompt, self._requests = prompt, requests
         self._release = weakref.finalize(self, handle.withdraw)
 
     def __repr__(self) -> str:
@@ -83,12 +76,12 @@ class Prefix:
             InvalidRequest: the prefix was released, or as `Session.generate`.
         """
         self._check(ask)
-        return await self._requests.all(prompt, ask, n).ended()
+        return await awaited(self._requests.all(prompt, ask, n).ended())
 
     def generate_sync(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
         """Run `generate`, and block until it has ended."""
         self._check(ask)
-        return self._requests.all(prompt, ask, n).ended_blocking()
+        return blocked(self._requests.all(prompt, ask, n).ended())
 
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
         """Continue the prefix, and return the pieces as they come: `async for` or, blocking, `for`."""
@@ -117,15 +110,13 @@ class Prefix:
     async def __aenter__(self) -> "Prefix":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         self.release()
 
     def __enter__(self) -> "Prefix":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.release()
 
     def _check(self, given: Collection[str] = ()) -> None:
@@ -137,43 +128,18 @@ class Prefix:
                 raise InvalidRequest(f"{name} is given to session.prefix(), and holds for what continues the prefix")
 
 
-class PendingPrefix:
-    """A prefix that is to be made; nothing happens before it is awaited, entered, or waited for.
+class PendingPrefix(Eventual[Prefix]):
+    """A prefix that is to be computed."""
 
-    Args:
-        prompt, requests: see `Prefix`.
-    """
+    _gives = Prefix
+    _hint = "it is not computed yet; doc = await session.prefix(...)"
 
     def __init__(self, prompt: Prompt, requests: Requests):
-        self._prompt = prompt
-        self._requests = requests
-        self._prefix: Prefix | None = None
-
-    def __await__(self) -> Generator[Any, None, Prefix]:
-        return awaited(self._made()).__await__()
+        super().__init__()
+        self._prompt, self._requests = prompt, requests
 
     def __repr__(self) -> str:
         return "<rekindle.PendingPrefix: await it, or enter it with 'async with'>"
-
-    if not TYPE_CHECKING:  # a type checker finds a forgotten await by itself
-
-        def __getattr__(self, name: str) -> NoReturn:
-            hint = ": it is not computed yet; doc = await session.prefix(...)" if hasattr(Prefix, name) else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
-
-    async def __aenter__(self) -> Prefix:
-        self._prefix = await self
-        return self._prefix
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        assert self._prefix is not None, "entered before it is left"
-        self._prefix.release()
-
-    def wait(self) -> Prefix:
-        """Block until the prefix is computed, and return it."""
-        return blocked(self._made())
 
     def _made(self) -> Waits[Prefix]:
         handle = self._requests.hold(self._prompt)

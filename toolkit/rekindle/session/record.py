@@ -14,9 +14,6 @@ from rekindle.results import Generation, Piece, Standing, Timings, TokenLogprob,
 class Record:
     """The record of one request. The engine's thread writes it, and any thread may read it.
 
-    Args:
-        params: its sampling parameters.
-
     Attributes:
         pieces: what has come so far; closed once the request has ended.
         cancelling: whether its caller has asked for its end.

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rekindle.concurrency.waits import Wait, Waits
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.thread import EngineThread
 from rekindle.messages import Prompt
@@ -18,7 +19,6 @@ class Requests:
     """Makes the requests of one session, or those that continue one prefix of it.
 
     Args:
-        engine, assembly, callers: what serves them.
         options: sampling options of calls that do not give them.
         prefix: what all prompts continue; None for those of the session itself.
     """
@@ -40,12 +40,7 @@ class Requests:
         return self._engine.error is None
 
     def continuing(self, prefix: Prompt, cache_salt: str) -> "Requests":
-        """Return what makes the requests that continue a prefix.
-
-        Args:
-            prefix: as from `prompt`.
-            cache_salt: whose cached prefixes they share.
-        """
+        """Return what makes the requests that continue a prefix, with the cached prefixes of this salt."""
         options = {**self._options, "cache_salt": cache_salt}
         return Requests(self._engine, self._assembly, self._callers, options, prefix)
 
@@ -54,12 +49,7 @@ class Requests:
         return one_prompt(*self._prompts(prompt, options))
 
     def one(self, prompt: Any, ask: Ask[Any], *, wait: bool) -> Handle:
-        """Make one request.
-
-        Args:
-            prompt, ask: as the caller gave them.
-            wait: whether the request waits outside while the waiting queue is full.
-        """
+        """Make one request; if it is to wait, it waits outside while the waiting queue is full."""
         params = self._params(ask)
         return self._submit(self.prompt(prompt, ask), params, wait=wait)
 
@@ -116,21 +106,17 @@ class Batch:
     several: bool
     n: int | None
 
-    async def ended(self) -> Any:
+    def ended(self) -> Waits[Any]:
         """Wait for all of them; leaving the wait in any way cancels those that have not ended."""
         __tracebackhide__ = True  # a cell shows errors without such frames
+        generations = []
         try:
-            return self._shaped([await handle for handle in self.handles])
+            for handle in self.handles:
+                yield Wait(handle.record.pieces)
+                generations.append(handle.record.result())
         finally:
             self.cancel()
-
-    def ended_blocking(self) -> Any:
-        """Run `ended`, and block until it has ended."""
-        __tracebackhide__ = True
-        try:
-            return self._shaped([handle.result() for handle in self.handles])
-        finally:
-            self.cancel()
+        return self._shaped(generations)
 
     def cancel(self) -> None:
         """Cancel those that have not ended."""

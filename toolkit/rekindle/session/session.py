@@ -2,7 +2,6 @@
 
 import weakref
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Unpack, overload
 
 from rekindle import markup
@@ -37,10 +36,6 @@ class Session:
     """One open model, from `open`. Its methods may be used from any number of tasks, loops and threads at once.
 
     The sampling keywords are those of `rekindle.SamplingParams`.
-
-    Args:
-        engine, assembly, callers: what serves the session.
-        name: the model as its user calls it.
     """
 
     def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers, name: str = ""):
@@ -84,7 +79,7 @@ class Session:
             WeightsChanged: `update_weights` was told to fail those under way.
             SessionError: the session is closed or its engine failed.
         """
-        return await self._requests.all(prompt, ask, n).ended()
+        return await awaited(self._requests.all(prompt, ask, n).ended())
 
     @overload
     def generate_sync(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
@@ -96,7 +91,7 @@ class Session:
     def generate_sync(self, prompt: Prompts = None, *, n: int, **ask: Unpack[AskMany]) -> list[list[Generation]]: ...
     def generate_sync(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
         """Run `generate`, and block until it has ended."""
-        return self._requests.all(prompt, ask, n).ended_blocking()
+        return blocked(self._requests.all(prompt, ask, n).ended())
 
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
         """Return the pieces of one generation as they come: `async for piece in session.stream(...)`.
@@ -372,15 +367,13 @@ class Session:
     async def __aenter__(self) -> "Session":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     def __enter__(self) -> "Session":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close_sync()
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:

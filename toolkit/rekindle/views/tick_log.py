@@ -14,11 +14,7 @@ EVERY = 40
 
 
 class TickLog:
-    """A watcher that logs each prefill as it is planned, and the speed of decoding now and then.
-
-    Args:
-        stats: returns the scheduler's current stats.
-    """
+    """A watcher that logs each prefill as it is planned, and the speed of decoding now and then."""
 
     def __init__(self, stats: Callable[[], SchedulerStats]):
         self._stats = stats

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Collection
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 
 from rekindle import markup
 from rekindle.engine.handled import Handled
@@ -28,7 +27,6 @@ class Trace:
     may be looked at while it records.
 
     Args:
-        engine: the engine that is recorded.
         most: how many messages are kept. If there are more, the oldest are dropped and counted.
 
     Raises:
@@ -56,7 +54,7 @@ class Trace:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         with self._lock:  # the engine's thread may just be about to record one more message
             self._ended = perf_counter()
         # A trace may outlive its session, so it does not keep a reference to the engine.

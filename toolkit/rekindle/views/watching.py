@@ -1,7 +1,6 @@
 """A function of the user that is told of every message of an engine."""
 
 import threading
-from types import TracebackType
 
 from rekindle.engine.handled import Handled, See
 from rekindle.engine.thread import EngineThread
@@ -12,7 +11,6 @@ class Watching:
     """A `with` statement within which a function is told of every message.
 
     Args:
-        engine: the engine whose messages they are.
         see: the function. It is called on the engine's thread. If it raises an error, it is not called again, and the
             end of the `with` statement raises that error.
 
@@ -38,7 +36,7 @@ class Watching:
         self._watches = True
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         self._engine.unwatch(self._see)
         with self._lock:  # the engine's thread may be calling the function at this moment
             self._watches = False

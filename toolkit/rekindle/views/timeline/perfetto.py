@@ -48,7 +48,7 @@ def as_json(records: Sequence[Seen], now: float, dropped: int) -> bytes:
     """
     timeline, tracks = Timeline(records), count(FIRST_TRACK)
     groups = {ACTORS: "actors", DEVICE: "device", REQUESTS: "requests"}
-    events = [event for pid, name in groups.items() for event in _group(pid, name)]
+    events = [event for pid, name in groups.items() for event in _metadata("process", {"pid": pid}, name, pid)]
     events += [*_actors(records, tracks), *_ticks(timeline, next(tracks)), *_counters(timeline)]
     events += _requests(timeline, now, tracks)
     whole = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"by": "rekindle", "dropped": dropped}}
@@ -155,10 +155,6 @@ def _instant(pid: int, tid: int, name: str, at: float, args: Event) -> Event:
 
 def _counter(name: str, at: float, count: int) -> Event:
     return {"ph": "C", "name": name, "pid": DEVICE, "ts": _micro(at), "args": {"requests": count}}
-
-
-def _group(pid: int, name: str) -> Iterator[Event]:
-    return _metadata("process", {"pid": pid}, name, pid)
 
 
 def _track(pid: int, tid: int, name: str) -> Iterator[Event]:
