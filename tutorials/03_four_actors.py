@@ -13,7 +13,7 @@
 # your cell ─Submit─▶ Intake ─Admit─▶ Scheduler ─Plan─▶ Stepper ─Dispatched─▶ Settler
 #     ▲               tokens          what runs next    device               read back
 #     │                               ▲  │                                       │
-#     └──────Text────── Detokenizer ◀─┼──┘ Output                                │
+#     └──────Texts───── Detokenizer ◀─┼──┘ Outputs                               │
 #                       text          └───────────────── Settled ◀───────────────┘
 # ```
 #
@@ -159,7 +159,8 @@ print([(request_id, session.decode([token])) for request_id, token in settled.sa
 # %% [markdown]
 # `Settled` goes back to the scheduler. The scheduler notes the token, checks whether the request has ended, and plans
 # the next tick. In this plan the request has no chunk, but a **decode row**, which computes one token after the last
-# one. The device itself remembers that last token. What is new for the caller goes on as an `Output`.
+# one. The device itself remembers that last token. What is new for callers goes on as `Outputs`: one
+# message a tick, with an `Output` for each request that got something.
 
 # %%
 decoding = await session.step()
@@ -173,14 +174,14 @@ decoding
 waiting()
 
 # %%
-assert [said.__class__.__name__ for said in decoding.said] == ["Plan", "Output"]
+assert [said.__class__.__name__ for said in decoding.said] == ["Plan", "Outputs"]
 assert not decoding.said[0].chunks
 assert decoding.said[0].rows[0].request_id == request.id
 
 # %% [markdown]
 # The **detokenizer** owns unfinished characters and the search for stop strings: a token may be a part of a character,
-# and a stop string may be spread over several tokens. Its `Text` goes to the handle in your cell. Then the request goes
-# round the same circle twice more.
+# and a stop string may be spread over several tokens. Its answer is `Texts`, with a `Text` for each output. It goes
+# to the handle in your cell. Then the request goes round the same circle twice more.
 
 # %%
 circle = []
@@ -192,7 +193,8 @@ print(repr(handle.result().text))
 
 # %%
 assert [handled.actor for handled in circle] == 2 * ["stepper", "detokenizer", "settler", "scheduler"] + ["detokenizer"]
-assert handle.result().text == "".join(handled.said[0].text for handled in circle if handled.actor == "detokenizer")
+texts = [handled.said[0].texts[0].text for handled in circle if handled.actor == "detokenizer"]
+assert handle.result().text == "".join(texts)
 assert handle.done
 assert not session.requests
 assert not any(session.pending.values())
@@ -213,13 +215,14 @@ assert not any(session.pending.values())
 
 # %%
 from rekindle.engine.actors.detokenizer import Detokenizer
-from rekindle.messages import Output
+from rekindle.messages import Output, Outputs
 from rekindle.models.checkpoint.open import open_checkpoint
 
 tokenizer = open_checkpoint("smollm2-135m-instruct").tokenizer
 alone = Detokenizer(tokenizer)
 rocket = session.encode("🚀")
-pieces = [said.text for token in rocket for said in alone.handle(Output(request, (token,), None))]
+said = [alone.handle(Outputs((Output(request, (token,), None),))) for token in rocket]
+pieces = [text.text for (texts,) in said for text in texts.texts]
 print(f"tokens {rocket} become the texts {pieces}")
 
 # %%
@@ -382,7 +385,7 @@ class Tap:
 # %%
 import re
 
-from rekindle.messages import Text
+from rekindle.messages import Texts
 
 
 class Sentences:
@@ -393,13 +396,15 @@ class Sentences:
 
     def handle(self, message):
         for said in self.detokenizer.handle(message):
-            if isinstance(said, Text):
-                text = self.held.pop(said.request_id, "") + said.text
-                end = len(text) if said.end else max((m.end() for m in re.finditer(r"[.!?]\s+", text)), default=0)
-                if end < len(text):
-                    self.held[said.request_id] = text[end:]
-                said = replace(said, text=text[:end])
-            yield said
+            yield Texts(tuple(map(self.whole, said.texts))) if isinstance(said, Texts) else said
+
+    def whole(self, said):
+        """Return a `Text` with the sentences that are complete, and hold the rest back."""
+        text = self.held.pop(said.request_id, "") + said.text
+        end = len(text) if said.end else max((m.end() for m in re.finditer(r"[.!?]\s+", text)), default=0)
+        if end < len(text):
+            self.held[said.request_id] = text[end:]
+        return replace(said, text=text[:end])
 
 
 def composed(actors):

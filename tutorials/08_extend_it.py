@@ -17,7 +17,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import rekindle
-from rekindle.messages import Stopped
+from rekindle.messages import Outputs, Stopped
 from rekindle.models.families import FAMILIES, Family
 from rekindle.views.records import Begun
 
@@ -155,9 +155,9 @@ assert compiled == 0
 # message and returns messages. It knows no other actor. So another actor can take its place if it takes and sends the
 # same messages.
 #
-# The detokenizer takes `Output`, the new tokens of a request, and says `Text`. If a request has `logprobs=`, an
-# `Output` also says how likely each token was. So an actor that stands before the detokenizer can end an answer at the
-# first token that the model itself considers unlikely. Two messages do it:
+# The detokenizer takes `Outputs`, which has an `Output` with new tokens for each request of a tick, and says `Texts`.
+# If a request has `logprobs=`, its `Output` also says how likely each token was. So an actor that stands before the
+# detokenizer can end an answer at the first token that the model itself considers unlikely. Two messages do it:
 #
 # - The caller gets this `Output` through the real detokenizer, as the last one: its `end` is `"stop"`.
 # - The scheduler gets `Stopped`, the same message by which the detokenizer reports a stop string. It frees the
@@ -176,20 +176,23 @@ class Careful:
         self.tokens = Counter()
         self.stopped = set()
 
-    def handle(self, output):
-        request = output.request.id
-        if request in self.stopped:
-            if output.end is not None:  # the scheduler's answer to Stopped: nothing comes after it
-                self.stopped.remove(request)
-            return
-        self.tokens[request] += len(output.token_ids)
-        if output.end is None and any(scored.logprob < self.least for scored in output.logprobs):
-            self.stopped.add(request)
-            output = replace(output, end="stop")
-            yield Stopped(request, self.tokens[request])
-        yield from self.detokenizer.handle(output)
-        if output.end is not None:
-            del self.tokens[request]
+    def handle(self, message):
+        outputs = []
+        for output in message.outputs:
+            request = output.request.id
+            if request in self.stopped:
+                if output.end is not None:  # the scheduler's answer to Stopped: nothing comes after it
+                    self.stopped.remove(request)
+                continue
+            self.tokens[request] += len(output.token_ids)
+            if output.end is None and any(scored.logprob < self.least for scored in output.logprobs):
+                self.stopped.add(request)
+                output = replace(output, end="stop")
+                yield Stopped(request, self.tokens[request])
+            if output.end is not None:
+                del self.tokens[request]
+            outputs.append(output)
+        yield from self.detokenizer.handle(Outputs(tuple(outputs)))
 
 
 def careful(actors):
