@@ -213,7 +213,7 @@ async def test_a_caller_whose_loop_was_closed_harms_nobody(held: Session, settle
 
     for backend in ("asyncio", "trio"):
         await to_thread.run_sync(partial(anyio.run, leave_a_waiter, backend=backend))
-    handle.record.pieces._waiting.extend((waiter, 0) for waiter in left)
+    handle.record.pieces._waiting.extend((waiter.wake, 0) for waiter in left)
     settler.release()
     assert (await handle).token_ids == expected_tokens(PROMPT, 5)
     assert (await held.generate(token_ids=PROMPT, max_tokens=5)).token_ids == expected_tokens(PROMPT, 5)
