@@ -64,13 +64,10 @@ def written(store: Path, header: Header, arrays: Mapping[str, Array], *, singly:
     with storing:
         if ending():
             raise OSError("the process ends")
-        import orbax.checkpoint as ocp
-
         _require_room(store, sum(array.nbytes for array in arrays.values()))
         temporary = Path(tempfile.mkdtemp(dir=store, prefix=WRITING))
         try:
-            with ocp.PyTreeCheckpointer(use_compression=not singly) as checkpointer:
-                checkpointer.save((temporary / ARRAYS).absolute(), dict(arrays))
+            _save(temporary / ARRAYS, arrays, compressed=not singly)
             files = _closed(temporary)
             seals = {name: _fingerprint(path, not singly or _size(path) < LARGE_BYTES) for name, path in files.items()}
             body = json.dumps({"header": header, "files": seals})
@@ -205,6 +202,13 @@ def import_orbax() -> None:
     import fail.
     """
     import orbax.checkpoint  # noqa: F401
+
+
+def _save(path: Path, arrays: Mapping[str, Array], compressed: bool) -> None:
+    import orbax.checkpoint as ocp
+
+    with ocp.PyTreeCheckpointer(use_compression=compressed) as checkpointer:
+        checkpointer.save(path.absolute(), dict(arrays))
 
 
 def _require_room(store: Path, needed: int) -> None:
