@@ -1,6 +1,7 @@
 """A tutorial that nbconvert made into a page shows what its notebook shows, without a kernel or a script of ours."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,8 +65,12 @@ def test_outputs_of_an_exported_tutorial_can_be_seen_and_read(
         expect(card).to_contain_text("cold.")
         assert_has_room(card)
 
+        # How many tokens a draw has depends on the processor that ran the tutorial: logits differ in their last bits.
         tokens = outputs.locator("span[title*=rank]")
-        expect(tokens).to_have_count(24)
+        shaded = outputs.filter(has=page.locator("span[title*=rank]"))
+        ended = re.search(r"ended: .*?, (\d+) tokens", shaded.inner_text())
+        assert ended is not None
+        expect(tokens).to_have_count(int(ended[1]))
         for token in tokens.all():
             assert_has_room(token, least=3)
         assert len(set(tokens.evaluate_all(SHADES))) > 3
