@@ -112,7 +112,7 @@ class SamplingParams:
 
     @property
     def adjusts(self) -> bool:
-        """Whether logits are changed before the temperature divides them, which takes state on the device."""
+        """Tell whether logits are changed before the temperature divides them, which takes state on the device."""
         penalties = (self.repetition_penalty, self.frequency_penalty, self.presence_penalty)
         bans = self.logit_bias or self.bad_words or self.min_tokens or self.allowed_token_ids is not None
         return bool(bans) or penalties != (1.0, 0.0, 0.0)

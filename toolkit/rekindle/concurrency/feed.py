@@ -32,7 +32,7 @@ class Feed(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will come."""
+        """Tell whether nothing more will come."""
         return self._closed
 
     def put(self, item: T) -> None:

@@ -85,12 +85,12 @@ class EngineThread:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the engine is in the process that this one was forked from, where nothing is ever heard of it."""
+        """Tell whether the engine is in the process that this one was forked from. Nothing is ever heard of it here."""
         return os.getpid() != self._process
 
     @property
     def paused(self) -> bool:
-        """Whether the engine serves and is paused."""
+        """Tell whether the engine serves and is paused."""
         return self.error is None and self._engine is not None and self._engine.conductor.paused
 
     @property

@@ -40,12 +40,12 @@ class Panel:
 
     @property
     def viewed(self) -> bool:
-        """Whether a front end shows the widgets now, as far as it has said."""
+        """Tell whether a front end shows the widgets now, as far as it has said."""
         return bool(self.root._view_count) and self._row._view_count != 0
 
     @property
     def closed(self) -> bool:
-        """Whether somebody has closed the widgets."""
+        """Tell whether somebody has closed the widgets."""
         return self.root.comm is None
 
     def show(self, board: Board) -> None:

@@ -28,7 +28,7 @@ class Draft:
 
     @property
     def empty(self) -> bool:
-        """Whether the tick would do nothing."""
+        """Tell whether the tick would do nothing."""
         return not (self.chunks or self.rows or self.onloads)
 
     def add(self, chunk: Chunk, tracked: Tracked) -> None:

@@ -71,12 +71,12 @@ class Tracked:
 
     @property
     def in_prefill(self) -> bool:
-        """Whether known tokens are left to compute before the next one is sampled."""
+        """Tell whether known tokens are left to compute before the next one is sampled."""
         return self.computed < self.prefill_end
 
     @property
     def wants_token(self) -> bool:
-        """Whether a decode row is to be planned for it."""
+        """Tell whether a decode row is to be planned for it."""
         return self.prefill_end <= self.computed < self.final_length - 1
 
     @property

@@ -60,7 +60,7 @@ class Handle:
 
     @property
     def done(self) -> bool:
-        """Whether the request ended, well or not."""
+        """Tell whether the request ended, well or not."""
         return self.record.done
 
     @property

@@ -55,7 +55,7 @@ class Record:
 
     @property
     def done(self) -> bool:
-        """Whether the request ended, well or not."""
+        """Tell whether the request ended, well or not."""
         return self.pieces.closed
 
     @property

@@ -36,7 +36,7 @@ class Requests:
 
     @property
     def served(self) -> bool:
-        """Whether the session is neither closed nor failed."""
+        """Tell whether the session is neither closed nor failed."""
         return self._engine.error is None
 
     def continuing(self, prefix: Prompt, cache_salt: str) -> "Requests":

@@ -258,7 +258,7 @@ class Session:
 
     @property
     def paused(self) -> bool:
-        """Whether the engine was paused, and not resumed since."""
+        """Tell whether the engine was paused, and not resumed since."""
         return self._engine.paused
 
     @property

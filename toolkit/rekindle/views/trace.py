@@ -70,13 +70,13 @@ class Trace:
 
     @property
     def dropped(self) -> int:
-        """How many recorded messages, the oldest, are no longer kept."""
+        """Return how many recorded messages, the oldest, are no longer kept."""
         with self._lock:
             return self._count - len(self._kept)
 
     @property
     def seconds(self) -> float:
-        """How many seconds it has recorded."""
+        """Return how many seconds it has recorded."""
         if self._began is None:
             return 0.0
         return (perf_counter() if self._ended is None else self._ended) - self._began

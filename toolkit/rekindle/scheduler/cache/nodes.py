@@ -54,32 +54,32 @@ class Node:
 
     @property
     def gone(self) -> bool:
-        """Whether it has left the tree, and will never be in it again."""
+        """Tell whether it has left the tree, and will never be in it again."""
         return not self.in_memory and self.disk is None and self.parent is not None
 
     @property
     def in_memory(self) -> bool:
-        """Whether it has a device page or a host copy."""
+        """Tell whether it has a device page or a host copy."""
         return self.page is not None or self.host is not None
 
     @property
     def on_device(self) -> bool:
-        """Whether the whole prefix up to here is in the device tier; true of a root."""
+        """Tell whether the whole prefix up to here is in the device tier; true of a root."""
         return self.page is not None or self.parent is None
 
     @property
     def device_only(self) -> bool:
-        """Whether it has a device page and no host copy."""
+        """Tell whether it has a device page and no host copy."""
         return self.page is not None and self.host is None
 
     @property
     def archivable_below(self) -> bool:
-        """Whether its children may be archived: it is on disk, or on its way there, or a root."""
+        """Tell whether its children may be archived: it is on disk, or on its way there, or a root."""
         return self.disk is not None or self.archiving or self.parent is None
 
     @property
     def due(self) -> bool:
-        """Whether it is to be archived, and is not on its way to disk yet."""
+        """Tell whether it is to be archived, and is not on its way to disk yet."""
         if self.parent is None or self.gone or self.last_used == FORGOTTEN:
             return False
         if self.disk is not None or self.archiving or self.crowded_out:

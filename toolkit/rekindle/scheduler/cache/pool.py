@@ -17,7 +17,7 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """How many pages can be allocated now."""
+        """Return how many pages can be allocated now."""
         return len(self._free)
 
     def allocate(self, count: int) -> list[int]:

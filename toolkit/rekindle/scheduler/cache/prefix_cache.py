@@ -45,7 +45,7 @@ class PrefixCache:
 
     @property
     def offloading(self) -> bool:
-        """Whether pages are on their way to the host tier."""
+        """Tell whether pages are on their way to the host tier."""
         return bool(self._offloading)
 
     def said(self) -> list[Message]:

@@ -52,32 +52,32 @@ class PrefixTree:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are, roots not counted."""
+        """Return how many nodes there are, roots not counted."""
         return self._ledger.nodes
 
     @property
     def device_pages(self) -> int:
-        """How many nodes have a device page."""
+        """Return how many nodes have a device page."""
         return self._ledger.device_pages
 
     @property
     def host_pages(self) -> int:
-        """How many nodes have a host copy."""
+        """Return how many nodes have a host copy."""
         return self._ledger.host_pages
 
     @property
     def in_both(self) -> int:
-        """How many nodes have both a device page and a host copy."""
+        """Return how many nodes have both a device page and a host copy."""
         return self._ledger.in_both
 
     @property
     def disk_pages(self) -> int:
-        """How many nodes have a copy on disk."""
+        """Return how many nodes have a copy on disk."""
         return len(self.records)
 
     @property
     def evictable(self) -> int:
-        """How many device pages `evict` would free now, if asked for all; kept as a count."""
+        """Return how many device pages `evict` would free now, if asked for all; kept as a count."""
         return self._ledger.evictable
 
     def match(self, namespace: str, tokens: Sequence[int]) -> list[Node]:

@@ -46,7 +46,7 @@ class Cell:
 
     @property
     def prefill(self) -> bool:
-        """Whether its tokens are a chunk; otherwise they are the one token of a decode row."""
+        """Tell whether its tokens are a chunk; otherwise they are the one token of a decode row."""
         return self.start is not None
 
 
@@ -71,7 +71,7 @@ class Tick:
 
     @property
     def seconds(self) -> float | None:
-        """How long the device took at most, in seconds; None if that was not seen."""
+        """Return how long the device took at most, in seconds; None if that was not seen."""
         return None if self.began is None or self.ended is None else self.ended - self.began
 
 
@@ -116,12 +116,12 @@ class Course:
 
     @property
     def known(self) -> bool:
-        """Whether the trace saw more of it than a loss of its pages."""
+        """Tell whether the trace saw more of it than a loss of its pages."""
         return self.joined is not None or bool(self.cells or self.how)
 
     @property
     def whole(self) -> bool:
-        """Whether it was seen from its beginning. A request that is rejected at once never joins the queue."""
+        """Tell whether it was seen from its beginning. A request that is rejected at once never joins the queue."""
         return self.joined is not None or (self.how == "rejected" and not self.cells)
 
     def there(self, tick: int) -> bool:
