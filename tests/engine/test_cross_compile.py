@@ -1,25 +1,17 @@
 """Programs are compiled ahead of need, for this machine and for an absent one, and are found again."""
 
 import os
-import re
 import subprocess
 import sys
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-import jax
 import pytest
-from jax.sharding import SingleDeviceSharding
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.buckets import Bucket
-from rekindle.config import Settings
-from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key
 from rekindle.device.programs.store import KeptPrograms
-from rekindle.engine.blueprint import Blueprint
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.store.kept import Entry
 from tests.two_steps import OPTIONS, SETTINGS
 
@@ -88,31 +80,6 @@ def test_a_session_finds_what_was_precompiled_for_this_machine(
         session.generate_sync(token_ids=[1, 2, 3], max_tokens=4)
         assert (session.stats.compilations, len(stored(cache))) == (0, 6)
     assert [event for event in compilations if "backend_compile" in event] == []
-
-
-@pytest.fixture
-def blueprints(families: Path) -> list[Blueprint]:
-    """Make two blueprints of a model: one without a place for its programs, and one for the first device."""
-    checkpoint, here = open_checkpoint(families / "llama-tied"), jax.devices()[0]
-    settings = Settings(dtype="bfloat16", num_pages=5, page_size=16, max_running=2, max_logprobs=2, precompile="lazy")
-    return [Blueprint.of(checkpoint, settings, here, place) for place in (None, SingleDeviceSharding(here))]
-
-
-@pytest.mark.parametrize("key", [EMPTY, ENTER, GATHER, SCATTER, Bucket(16, 0), Bucket(0, 2)])
-def test_a_program_lowered_for_a_device_is_the_program_that_a_session_asks_for(
-    key: Key, blueprints: list[Blueprint]
-) -> None:
-    anywhere, there = blueprints
-    assert anywhere.program_keys()(key) == there.program_keys()(key)
-    programs = [blueprint.programs.lowered(key).as_text() for blueprint in blueprints]
-    assert without_shardings(programs[0]) == without_shardings(programs[1])
-
-
-def without_shardings(text: str) -> str:
-    """Remove the shardings from the text of a program that was lowered for one device."""
-    lines = [line for line in text.splitlines() if not line.startswith("  sdy.mesh")]
-    text = re.sub(r"(, )?sdy\.sharding = #sdy\.sharding<[^>]*>", "", "\n".join(lines))
-    return text.replace("{, ", "{").replace(" {}", "")
 
 
 def test_a_name_that_is_no_target_ends_the_command(

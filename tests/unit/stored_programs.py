@@ -17,6 +17,7 @@ from rekindle.buckets import Bucket
 from rekindle.device.programs.key import Build, ProgramKey, Target
 from rekindle.device.programs.lowering import Key, Program
 from rekindle.device.programs.store import ProgramStore, Serialized
+from rekindle.jax_settings import JaxSettings
 from rekindle.models.config import ModelConfig, Rope
 from rekindle.store.kept import DEFAULT_BYTES
 from tests.compilations import listen
@@ -128,7 +129,9 @@ def use_each_of_two_devices(directory: Path) -> None:
 def model_key(model: ModelConfig, shapes: tuple[Any, ...]) -> ProgramKey:
     """Make the key of an engine with one device, for the shapes of weights, pages, slots and packed inputs."""
     arguments = dict(zip(("weights", "pages", "slots", "packed"), shapes, strict=True))
-    return ProgramKey.of(Build.of(model, Target.of(jax.devices()[:1])), "16 + 2", {"max_logprobs": 2}, arguments)
+    return ProgramKey.of(
+        Build.of(model, Target.of(jax.devices()[:1]), JaxSettings.here()), "16 + 2", {"max_logprobs": 2}, arguments
+    )
 
 
 def run_stored_step(directory: Path, model: ModelConfig, shapes: tuple[Any, ...], inputs: Path, outputs: Path) -> None:

@@ -37,22 +37,13 @@ class GatedPrograms:
     def arguments(self, key: Key) -> dict[str, Any]:
         return {"weights": [jax.ShapeDtypeStruct((2, 3), jnp.float32)], "packed": np.zeros(4, np.int32)}
 
-    def lowered(self, key: Key, arguments: Sequence[Any] | None = None) -> "_Lowered":
+    def compiled(self, key: Key, arguments: Sequence[Any] | None = None) -> Program:
         with self._lock:
             self.begun.append(key)
-        return _Lowered(self, key)
-
-
-class _Lowered:
-    def __init__(self, programs: GatedPrograms, key: Key):
-        self._programs, self._key = programs, key
-
-    def compile(self) -> Program:
-        if self._key in self._programs.gates:
-            assert self._programs.gates[self._key].wait(SECONDS)
-        if self._key in self._programs.fails:
-            raise RuntimeError(f"no {self._key}")
-        key = self._key
+        if key in self.gates:
+            assert self.gates[key].wait(SECONDS)
+        if key in self.fails:
+            raise RuntimeError(f"no {key}")
         return lambda *_: key
 
 
@@ -256,12 +247,12 @@ def test_a_compilation_for_other_arguments_says_which_property_differs(arguments
 def test_a_real_program_that_is_called_with_another_dtype_raises_before_it_takes_anything() -> None:
     """Check this because the stepper relies on it when it compiles for the arguments that came."""
     sizes = Sizes(num_pages=4, page_size=16, pages_per_request=2, max_running=2, max_logprobs=0)
-    programs = Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), "cpu")
-    page = programs.lowered(SCATTER).compile()
-    pages, _ = programs.lowered("empty").compile()()
+    programs = Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), jax.devices()[0])
+    page = programs.compiled(SCATTER)
+    pages, _ = programs.compiled("empty")()
     content = np.zeros(programs.page.shape, np.float16)
     with pytest.raises(TypeError):
         page(pages, np.int32(1), content)
     assert not any(layer.is_deleted() for layer in pages)
-    again = programs.lowered(GATHER, (pages, np.int16(1))).compile()
+    again = programs.compiled(GATHER, (pages, np.int16(1)))
     assert again(pages, np.int16(1)).shape == programs.page.shape

@@ -17,7 +17,8 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from rekindle.device.programs import key as program_key
-from rekindle.device.programs.key import JAX_CONFIG, Build, ProgramKey, Target
+from rekindle.device.programs.key import Build, ProgramKey, Target
+from rekindle.jax_settings import COMPILED_IN, OWN, JaxSettings
 from rekindle.models.config import Rope
 from rekindle.store import validity
 from rekindle.store.validity import SOURCES, code_digest
@@ -40,7 +41,7 @@ OTHER_VALUES = {
 
 
 def key(**changes: Any) -> ProgramKey:
-    build = Build.of(changes.get("model", MODEL), Target.of(jax.devices()[:1]))
+    build = Build.of(changes.get("model", MODEL), Target.of(jax.devices()[:1]), JaxSettings.here())
     return ProgramKey.of(build, "decode 4", changes.get("statics", {"max_logprobs": 20}), changes.get("shapes", SHAPES))
 
 
@@ -121,7 +122,7 @@ def test_arrays_and_their_shapes_have_one_key() -> None:
     assert key(shapes=arrays) == key(shapes=shapes)
 
 
-@pytest.mark.parametrize("name", [name for name in JAX_CONFIG if name in jax.config.values])
+@pytest.mark.parametrize("name", [name for name in COMPILED_IN if name in jax.config.values and name not in OWN])
 def test_what_jax_is_told_is_in_the_key(name: str) -> None:
     before, value = key(), jax.config.values[name]
     try:
@@ -141,6 +142,20 @@ def test_flags_of_the_compiler_are_in_the_key_except_those_that_only_dump(monkey
     assert changed(before) == {"xla_flags"}
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_enable_async_all_gather=true")
+    assert changed(before) == {"xla_flags"}
+
+
+def test_flags_that_are_in_a_file_are_in_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA reads the file that the variable names, if that does not begin with a dash."""
+    file = tmp_path / "flags"
+    monkeypatch.setenv("XLA_FLAGS", str(file))
+    file.write_text("--xla_cpu_enable_fast_math=true")
+    before = key()
+    file.write_text("--xla_cpu_enable_fast_math=true\n--xla_dump_to=/tmp/x")
+    assert changed(before) == set()
+    file.write_text("--xla_cpu_enable_fast_math=false")
+    assert changed(before) == {"xla_flags"}
+    file.unlink()
     assert changed(before) == {"xla_flags"}
 
 

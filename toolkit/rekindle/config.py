@@ -21,6 +21,8 @@ class Settings:
     """The keywords of `open`.
 
     Attributes:
+        device: where weights, pages and programs are: a platform, as "gpu", one of its devices, as "gpu:1", or a
+            `jax.Device`. None is `jax_default_device`, else JAX's first device.
         dtype: of weights and pages, "float32" or "bfloat16"; None is float32 on CPU and bfloat16 elsewhere.
         page_size: tokens per page, a multiple of 16.
         num_pages: pages in the pool; None takes as many as 1 GiB holds, at most what `max_running` full requests need.
@@ -51,6 +53,7 @@ class Settings:
             does not give; "neutral" takes the defaults of `SamplingParams`.
     """
 
+    device: Any = None
     dtype: Dtype | None = None
     page_size: int = 64
     num_pages: int | None = None
@@ -97,6 +100,7 @@ class Settings:
 class SettingsOptions(TypedDict, total=False):
     """The keywords of `open`; `Settings` says what each does."""
 
+    device: Any
     dtype: Dtype | None
     page_size: int
     num_pages: int | None

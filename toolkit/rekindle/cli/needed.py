@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import SingleDeviceSharding
 
 from rekindle.concurrency.progress import Report
 from rekindle.config import Settings, SettingsOptions
@@ -44,8 +43,7 @@ class Needed:
         target: str | None = arguments.target
         devices = jax.devices() if target is None else devices_of(target)
         settings, checkpoint = _settings(arguments), open_checkpoint(arguments.model, report)
-        place = None if target is None else SingleDeviceSharding(devices[0])
-        blueprint = Blueprint.of(checkpoint, settings, devices[0], place)
+        blueprint = Blueprint.of(checkpoint, settings, devices[0])
         return cls(blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), devices[:1]))
 
 

@@ -46,7 +46,7 @@ def precompile(arguments: Namespace) -> int:
 def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], where: str, report: Report) -> None:
     def make(key: Key) -> None:
         try:
-            compiled = programs.lowered(key).compile()
+            compiled = programs.compiled(key)
         except jax.errors.JaxRuntimeError as error:
             raise ConfigError(f"the program {program_name(key)!r} does not compile for {where}: {error}") from error
         serialized = store.serialize(compiled)

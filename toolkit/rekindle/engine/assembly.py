@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from time import monotonic
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
 from rekindle.config import Settings
+from rekindle.device.devices import device_of
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import EMPTY, Key
 from rekindle.device.programs.store import ProgramStore
@@ -29,6 +31,7 @@ from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
 from rekindle.errors import CheckpointError, InvalidRequest
+from rekindle.jax_settings import own_settings, under_own_settings
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.defaults import sampling_defaults
 from rekindle.models.checkpoint.open import open_checkpoint
@@ -60,6 +63,7 @@ class Assembly:
         family: as `rekindle.open` takes it.
         limits: the settings as they are resolved for the model.
         dtype: the dtype of weights and pages, by name.
+        device: where weights, pages and programs are.
         defaults: sampling options of calls that do not give them.
         unserved: entries of the model's generation_config that Rekindle does not implement.
         scheduler: the one that was made; `actors` may have another around it.
@@ -74,6 +78,7 @@ class Assembly:
     family: Family | None
     limits: Limits
     dtype: str
+    device: jax.Device
     defaults: Mapping[str, Any]
     unserved: tuple[str, ...]
     scheduler: Scheduler
@@ -124,7 +129,8 @@ class Assembly:
         Returns:
             Device arrays, in the order in which programs take them.
         """
-        return load_weights(weights, self.model, jnp.dtype(self.dtype), self.family)
+        with own_settings():
+            return load_weights(weights, self.model, jnp.dtype(self.dtype), self.device, self.family)
 
     def free(self) -> None:
         """Delete everything on the device and in the host tier, and stop preparing programs."""
@@ -156,7 +162,7 @@ def build(
     report(Progress("opening the model", 0, 1, "model"))
     checkpoint = open_checkpoint(model, report, family)
     report(Progress("opening the model", 1, 1, "model"))
-    blueprint = Blueprint.of(checkpoint, settings, jax.devices()[0])
+    blueprint = Blueprint.of(checkpoint, settings, device_of(settings.device))
     limits = blueprint.limits
     defaults, unserved = _defaults(checkpoint, settings, limits)
     directory = store_directory(settings.restore)
@@ -168,7 +174,7 @@ def build(
         resources.callback(executables.stop)
         orbax = None if directory is None else soon(import_orbax, "orbax")
         preparing = executables.prepare(first)
-        state = soon(lambda: executables.obtain(EMPTY).result()(), "device-state")
+        state = soon(partial(under_own_settings, _empty_state, executables), "device-state")
         weights = _load(blueprint, report)
         pages, slots = state.result()
         stepper = Stepper(executables, weights, pages, slots, limits)
@@ -189,6 +195,7 @@ def build(
             family=family,
             limits=limits,
             dtype=blueprint.dtype.name,
+            device=blueprint.device,
             defaults=defaults,
             unserved=unserved,
             scheduler=scheduler,
@@ -198,6 +205,10 @@ def build(
             found=_found(snapshot, limits.page_size, monotonic() - started),
             resources=resources.pop_all(),
         )
+
+
+def _empty_state(executables: Executables) -> Any:
+    return executables.obtain(EMPTY).result()()
 
 
 def _order(
@@ -258,4 +269,5 @@ def _load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
         read += tensors
         report(Progress("loading weights", read, total, "tensors"))
 
-    return flat_weights(load_decoder(checkpoint.config, checkpoint.tensors, blueprint.dtype, loaded))
+    config, tensors, dtype = checkpoint.config, checkpoint.tensors, blueprint.dtype
+    return flat_weights(load_decoder(config, tensors, dtype, loaded, device=blueprint.device))

@@ -6,7 +6,6 @@ from functools import cache
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Sharding
 
 from rekindle.buckets import Bucket
 from rekindle.config import Settings
@@ -37,13 +36,8 @@ class Blueprint:
     programs: Programs
 
     @classmethod
-    def of(
-        cls, checkpoint: Checkpoint, settings: Settings, device: jax.Device, place: Sharding | None = None
-    ) -> "Blueprint":
+    def of(cls, checkpoint: Checkpoint, settings: Settings, device: jax.Device) -> "Blueprint":
         """Resolve settings for a model and a device.
-
-        Args:
-            place: where the programs' arguments are to be, for a device that is not attached.
 
         Raises:
             ConfigError: the settings do not fit the model.
@@ -53,7 +47,7 @@ class Blueprint:
         sizes = Sizes(
             limits.num_pages, limits.page_size, limits.pages_per_request, limits.max_running, limits.max_logprobs
         )
-        programs = Programs(checkpoint.config, sizes, dtype, device.platform, place)
+        programs = Programs(checkpoint.config, sizes, dtype, device)
         return cls(checkpoint, device, dtype, limits, programs)
 
     @property
@@ -74,9 +68,9 @@ class Blueprint:
         return list(dict.fromkeys([*first, GATHER, ENTER, *largest]))
 
     def program_keys(self) -> Callable[[Key], ProgramKey]:
-        """Return a function that makes the key of a program. Its first call reads the settings of JAX, for all keys."""
+        """Return a function that makes the key of a program. Its first call reads the flags of XLA, for all keys."""
         config, programs, target = self.checkpoint.config, self.programs, Target.of([self.device])
-        build = cache(lambda: Build.of(config, target))
+        build = cache(lambda: Build.of(config, target, programs.jax_settings))
         return lambda key: ProgramKey.of(build(), program_name(key), programs.statics, programs.arguments(key))
 
     def snapshot_key(self) -> SnapshotKey:

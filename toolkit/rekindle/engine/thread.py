@@ -16,6 +16,7 @@ from rekindle.engine.conductor import Command
 from rekindle.engine.engine import Deliver, Engine
 from rekindle.engine.handled import Pending, See
 from rekindle.errors import EngineFailed, SessionClosed
+from rekindle.jax_settings import JaxSettings
 from rekindle.messages import Message
 
 Build = Callable[[Report], Assembly]
@@ -23,6 +24,8 @@ Build = Callable[[Report], Assembly]
 
 class EngineThread:
     """The thread of one engine; it starts at once.
+
+    It has the settings of JAX that the thread that makes it has, but for Rekindle's own; see `JaxSettings`.
 
     A daemon thread, which a process that ends stops and waits for, with all that it has begun; see
     `rekindle.concurrency.threads`.
@@ -45,6 +48,7 @@ class EngineThread:
         self.assembly: Assembly | None = None
         self._engine: Engine | None = None
         self._build, self._deliver, self._ended = build, deliver, ended
+        self._jax_settings = JaxSettings.here()
         self._stop: Mailbox[None] = Mailbox()
         self._stopping = threading.Event()
         self._process = os.getpid()
@@ -111,9 +115,10 @@ class EngineThread:
 
     def _main(self) -> None:
         try:
-            self.assembly = self._build(self._report)
-            self._engine = Engine(self.assembly.actors, self._deliver)
-            anyio.run(self._serve)
+            with self._jax_settings.applied():
+                self.assembly = self._build(self._report)
+                self._engine = Engine(self.assembly.actors, self._deliver)
+                anyio.run(self._serve)
             self._error = SessionClosed(
                 "the session is closed, by close() or because nothing held it any more; open another with "
                 "rekindle.open()"

@@ -20,6 +20,7 @@ SOURCES: Final = (
     "rekindle/device/scores.py",
     "rekindle/device/state.py",
     "rekindle/device/step.py",
+    "rekindle/jax_settings.py",
     "rekindle/models/config.py",
     "rekindle/models/decoder.py",
     "rekindle/models/layers.py",

@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Any, Unpack, cast
 
+import jax
+
 from rekindle.config import Settings, SettingsOptions
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import Programs
@@ -57,6 +59,7 @@ def fake_assembly(
         family=None,
         limits=limits,
         dtype="int",
+        device=cast(jax.Device, None),  # the fake device is none of JAX's
         defaults={},
         unserved=(),
         scheduler=scheduler,

@@ -5,6 +5,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from rekindle.device.programs.lowering import Key, Program, Programs, program_na
 from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.device.programs.workers import Workers
 from rekindle.errors import SessionClosed
+from rekindle.jax_settings import under_own_settings
 from rekindle.store.validity import Difference
 
 TOLD = 4
@@ -84,7 +86,8 @@ class Executables:
         try:
             return program(*arguments)
         except (TypeError, ValueError):  # so jax refuses what the program was not compiled for, before it runs
-            program = await to_thread.run_sync(self.compile_for, key, arguments, abandon_on_cancel=True)
+            compile_for = partial(under_own_settings, self.compile_for, key, arguments)
+            program = await to_thread.run_sync(compile_for, abandon_on_cancel=True)
             return program(*arguments)
 
     def find(self, key: Key) -> Program | None:
@@ -127,7 +130,7 @@ class Executables:
             key, f"it was called with other arguments than it was made for: {'; '.join(differences[:TOLD])}{more}"
         )
         with compiling:
-            program = self._programs.lowered(key, arguments).compile()
+            program = self._programs.compiled(key, arguments)
         with self._lock:
             self.compilations += 1
             self._keep(key, program)
@@ -199,7 +202,7 @@ class Executables:
         if self._store is not None:
             self.misses[key] = self._store.explain(key)
         with compiling:
-            program = self._programs.lowered(key).compile()
+            program = self._programs.compiled(key)
         serialized = self._store.serialize(program) if self._store is not None else None
         with self._lock:
             self.compilations += 1

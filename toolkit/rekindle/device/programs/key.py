@@ -6,6 +6,7 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
@@ -14,39 +15,9 @@ from typing import Any, Final
 
 import jax
 
+from rekindle.jax_settings import JaxSettings
 from rekindle.models.config import ModelConfig
 from rekindle.store.validity import StoreKey, code_digest, sha256_hex
-
-JAX_CONFIG: Final = (
-    "jax_enable_x64",  # dtypes of everything
-    "jax_explicit_x64_dtypes",  # dtypes that were asked for by name
-    "jax_numpy_dtype_promotion",  # dtypes where two meet
-    "jax_allow_f16_reductions",  # dtypes of sums
-    "jax_default_matmul_precision",  # precision of products that name none
-    "jax_threefry_partitionable",  # which random bits
-    "jax_threefry_gpu_kernel_lowering",  # another program for them
-    "jax_use_shardy_partitioner",  # how shardings are propagated
-    "jax_disable_most_optimizations",  # the compiler's effort
-    "jax_optimization_level",  # the same
-    "jax_exec_time_optimization_effort",  # the same
-    "jax_memory_fitting_level",  # the same
-    "jax_memory_fitting_effort",  # the same
-    "jax_compiler_enable_remat_pass",  # a pass of the compiler
-    "jax_enable_pgle",  # compiles with what a profile said
-    "jax_use_simplified_jaxpr_constants",  # whether constants become arguments
-    "jax_embedded_constants_max_bytes",  # from what size on
-    "jax_ragged_dot_use_ragged_dot_instruction",  # another lowering of one operation
-    "jax_ragged_dot_use_gpu_pallas_triton_lowering",  # the same
-    "jax_pallas_use_mosaic_gpu",  # which compiler Pallas kernels go through
-    "jax_pallas_enable_debug_checks",  # checks inside of kernels
-    "jax_pallas_poison_buffers",  # kernels that write more
-    "jax_mosaic_allow_hlo",  # what kernels may contain
-    "jax_use_emit_pipeline_primitive",  # another lowering of kernels
-    "jax_error_checking_behavior_nan",  # checks inside of programs
-    "jax_error_checking_behavior_divide",  # the same
-    "jax_error_checking_behavior_oob",  # the same
-)
-"""Values of `jax.config` that change what is compiled; others change where, when, or what is logged or refused."""
 
 XLA_VARIABLES: Final = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 SILENT_FLAGS: Final = ("--xla_dump_",)
@@ -127,7 +98,7 @@ class Build:
         code: see `code_digest`.
         model: the decoder's config.
         xla_flags: flags of the compiler, from the environment.
-        jax_config: the values of `JAX_CONFIG`.
+        jax_config: the settings of JAX, see `JaxSettings`.
         packages, python: versions.
         target: the devices.
     """
@@ -141,13 +112,13 @@ class Build:
     target: Target
 
     @classmethod
-    def of(cls, model: ModelConfig, target: Target) -> "Build":
-        """Return how this thread would compile now; jax keeps some of its configuration for each thread."""
+    def of(cls, model: ModelConfig, target: Target, settings: JaxSettings) -> "Build":
+        """Return how programs are compiled now under these settings."""
         return cls(
             code=code_digest(),
             model=repr(model),
             xla_flags=_xla_flags(),
-            jax_config=" ".join(f"{name}={_configured(name)}" for name in JAX_CONFIG),
+            jax_config=" ".join(f"{name}={value}" for name, value in settings.values.items()),
             packages=_versions(PACKAGES),
             python=f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}",
             target=target,
@@ -238,15 +209,18 @@ def _place(device: jax.Device) -> str:
     return "/".join([named, *map(str, wiring)])
 
 
-def _configured(name: str) -> Any:
-    """Return this thread's value if jax keeps one for each thread, else the process's; None if jax has no such name."""
-    return getattr(jax.config, name, jax.config.values.get(name))
-
-
 def _xla_flags() -> str:
     """Return all flags in their order, since the last of two equal ones counts."""
-    flags = [flag for name in XLA_VARIABLES for flag in (f"{name}:", *os.environ.get(name, "").split())]
+    flags = [flag for name in XLA_VARIABLES for flag in (f"{name}:", *_flags(os.environ.get(name, "")))]
     return " ".join(flag for flag in flags if not flag.startswith(SILENT_FLAGS))
+
+
+def _flags(value: str) -> list[str]:
+    """Return the flags of a variable. If it does not begin with a dash, XLA reads them from the file that it names."""
+    if value and not value.lstrip().startswith("-"):
+        with suppress(OSError):
+            return Path(value).read_text(encoding="utf-8", errors="replace").split()
+    return value.split()
 
 
 def _plugins(platform_name: str) -> str:

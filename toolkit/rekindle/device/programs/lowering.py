@@ -1,21 +1,24 @@
-"""The programs of one model, and how each is lowered from shapes alone, without weights and without a device."""
+"""The programs of one model, and how each is compiled from shapes alone, without weights and without a device."""
 
+import re
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Final, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Sharding
+from jax.sharding import SingleDeviceSharding
 
 from rekindle.buckets import Bucket
 from rekindle.device.adjustments import enter_slot, no_adjustments
 from rekindle.device.inputs import InputLayout
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
 from rekindle.device.step import step
+from rekindle.jax_settings import JaxSettings
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import abstract_decoder
 from rekindle_kernels.api import choose
@@ -55,27 +58,26 @@ def program_name(key: Key) -> str:
 
 
 class Programs:
-    """Lowers the programs of one model.
+    """Compiles the programs of one model, under the settings of JAX that this thread has now.
 
     Args:
         dtype: of weights and pages.
-        platform: "cpu", "gpu" or "tpu", which the programs are to run on.
-        place: where all arguments are to be; None for the default device.
+        device: the device that the programs are to run on, where all arguments are to be; it need not be attached.
 
     Attributes:
         statics: values that are compiled into the programs and are not in the model's config, by name.
+        jax_settings: the settings of JAX.
     """
 
-    def __init__(
-        self, config: ModelConfig, sizes: Sizes, dtype: jnp.dtype, platform: str, place: Sharding | None = None
-    ):
+    def __init__(self, config: ModelConfig, sizes: Sizes, dtype: jnp.dtype, device: jax.Device):
+        self.jax_settings = JaxSettings.here()
         decoder, _ = abstract_decoder(config)
         graph, state = nnx.split(decoder)
         leaves, treedef = jax.tree.flatten(state)
         self._weights = [jax.ShapeDtypeStruct(leaf.shape, dtype) for leaf in leaves]
-        self._place = place
+        self._place = SingleDeviceSharding(device)
         pool = (sizes.num_pages, 2, config.num_kv_heads, sizes.page_size, config.head_dim)
-        kernels = choose(platform, pool, dtype)
+        kernels = choose(device.platform, pool, dtype)
         self.statics: dict[str, int | str] = asdict(sizes) | {"dtype": dtype.name, "kernels": kernels}
 
         def empty() -> tuple[Pages, Slots]:
@@ -86,13 +88,14 @@ class Programs:
             decoder = nnx.merge(graph, jax.tree.unflatten(treedef, weights))
             return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, kernels)
 
-        self._pages, self._slots = jax.eval_shape(empty)
-        self._step = jax.jit(run, donate_argnames=("pages", "slots"), static_argnames="bucket")
-        self._others: dict[str, jax.stages.Wrapped] = {
-            EMPTY: jax.jit(empty, out_shardings=place),
-            ENTER: jax.jit(enter_slot, donate_argnames="adjustments"),
-            GATHER: jax.jit(partial(gather, implementation=kernels)),
-            SCATTER: jax.jit(partial(scatter, implementation=kernels), donate_argnames="pages"),
+        with self.jax_settings.applied():
+            self._pages, self._slots = jax.eval_shape(empty)
+        self._functions: dict[Any, tuple[Callable[..., Any], tuple[str, ...]]] = {  # each with what is donated to it
+            Bucket: (run, ("pages", "slots")),
+            EMPTY: (empty, ()),
+            ENTER: (enter_slot, ("adjustments",)),
+            GATHER: (partial(gather, implementation=kernels), ()),
+            SCATTER: (partial(scatter, implementation=kernels), ("pages",)),
         }
 
     @property
@@ -126,11 +129,35 @@ class Programs:
         """
         if arguments is None:
             arguments = jax.tree.map(self._placed, tuple(self.arguments(key).values()))
+        with self.jax_settings.applied():
+            return self._jitted(key).lower(*arguments)
+
+    def compiled(self, key: Key, arguments: Sequence[Any] | None = None) -> Program:
+        """Lower a program and compile it, which can take many seconds; see `lowered`."""
+        with self.jax_settings.applied():
+            return self.lowered(key, arguments).compile()
+
+    def _jitted(self, key: Key) -> jax.stages.Wrapped:
+        function, donated = self._functions[type(key) if isinstance(key, Bucket) else key]
         if isinstance(key, Bucket):
-            return self._step.lower(*arguments, bucket=key)
-        return self._others[key].lower(*arguments)
+            function = partial(function, bucket=key)
+        named = _named_anew(function, program_name(key))
+        return jax.jit(named, donate_argnames=donated, out_shardings=self._place)
 
     def _placed(self, argument: Any) -> Any:
-        if self._place is None:
-            return argument
         return jax.ShapeDtypeStruct(argument.shape, argument.dtype, sharding=self._place)
+
+
+def _named_anew(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function under a name that no other program ever had.
+
+    JAX's persistent compilation cache knows programs by their names too. So nothing of ours is ever found there: what
+    is loaded from there cannot be serialized again with its code, and would spoil the executable store.
+    """
+
+    @wraps(function)
+    def named(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    named.__name__ = f"rekindle_{re.sub('[^a-z0-9]+', '_', name)}_{secrets.token_hex(8)}"
+    return named

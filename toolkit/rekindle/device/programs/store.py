@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import jax
 import numpy as np
@@ -23,6 +23,12 @@ Serialized = Mapping[str, disk.Array]
 """A compiled program as bytes."""
 
 
+OBJECT_FILES: Final = (b"\x7fELF", b"\xcf\xfa\xed\xfe")
+"""How the files of machine code begin that XLA puts into programs for CPUs, on Linux and on macOS."""
+KERNEL: Final = b"\x0a\x06kernel"
+"""What each call of a kernel has in such a program: the kind of a `ThunkProto`."""
+
+
 class KeptPrograms(Kept[Entry]):
     """The programs of all models; none of them is deserialized here."""
 
@@ -36,7 +42,8 @@ class KeptPrograms(Kept[Entry]):
 
     def check(self, path: Path) -> None:
         """See `Kept`."""
-        disk.verified(path)
+        header = disk.verified(path)
+        _require_code(disk.arrays_of(path, ["program"]), header.get("parts", {}).get("platform", ""))
 
     def entries(self) -> list[Entry]:
         """Return all programs, the most recently used first; entries whose headers are damaged do not count."""
@@ -104,7 +111,7 @@ class ProgramStore:
 
         Call this before the program is called: XLA for CPUs cannot serialize a sort that has run.
         """
-        return self._kept.write(partial(_serialized, cast(jax.stages.Compiled, program)))
+        return self._kept.write(partial(_serialized, cast(jax.stages.Compiled, program), self._platform))
 
     def save(self, key: Key, program: Serialized) -> bool:
         """Store a program, unless it is stored already.
@@ -120,7 +127,13 @@ class ProgramStore:
         require_private(self._kept.directory)
         if disk.verified(entry).get("parts") != self._key_of(key).parts():
             raise disk.Damaged("it is another program")
-        return _deserialized(disk.arrays_of(entry), self._devices)
+        arrays = disk.arrays_of(entry)
+        _require_code(arrays, self._platform)
+        return _deserialized(arrays, self._devices)
+
+    @property
+    def _platform(self) -> str:
+        return str(self._devices[0].platform)
 
     def _save(self, key: Key, program: Serialized) -> bool:
         """Store a program, unless it is stored already; return whether there was room for it beside those in use."""
@@ -141,10 +154,25 @@ class ProgramStore:
         return True
 
 
-def _serialized(program: jax.stages.Compiled) -> Serialized:
+def _serialized(program: jax.stages.Compiled, platform: str) -> Serialized:
     payload, in_tree, out_tree = serialize(program)
     trees = pickle.dumps((in_tree, out_tree))
-    return {"program": np.frombuffer(payload, np.uint8), "trees": np.frombuffer(trees, np.uint8)}
+    arrays = {"program": np.frombuffer(payload, np.uint8), "trees": np.frombuffer(trees, np.uint8)}
+    _require_code(arrays, platform)
+    return arrays
+
+
+def _require_code(arrays: Serialized, platform: str) -> None:
+    """Check that a program for CPUs has the code of its kernels, without which it would fail when it is called.
+
+    XLA serializes without code what was deserialized before, such as a program from JAX's own cache.
+
+    Raises:
+        entries.Damaged: it has kernels and no code.
+    """
+    payload = arrays["program"].tobytes()
+    if platform == "cpu" and KERNEL in payload and not any(magic in payload for magic in OBJECT_FILES):
+        raise disk.Damaged("its kernels have no code: it was serialized by a process that had not compiled it itself")
 
 
 def _deserialized(arrays: Serialized, devices: Sequence[jax.Device]) -> Program:

@@ -9,6 +9,7 @@ from time import monotonic
 
 from rekindle.concurrency.threads import Work
 from rekindle.device.programs.lowering import Key
+from rekindle.jax_settings import own_settings
 
 WORKERS = 2
 """The number of threads that work in turn; lowering and loading hold the interpreter about half of the time."""
@@ -86,7 +87,8 @@ class Workers:
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
-            work()
+            with own_settings():
+                work()
         finally:
             with self._lock:
                 self._threads -= 1

@@ -6,6 +6,7 @@ import numpy as np
 from anyio import to_thread
 
 from rekindle.errors import StorageError
+from rekindle.jax_settings import under_own_settings
 from rekindle.messages import Message, Write, Written
 from rekindle.store.snapshot_store import SnapshotStore
 
@@ -26,7 +27,7 @@ class DiskTier:
             raise TypeError(f"the disk tier takes Write, got {message!r}")
         if self._store is None:
             return [_nothing_written(message)]
-        return [await to_thread.run_sync(_written, self._store, message, abandon_on_cancel=True)]
+        return [await to_thread.run_sync(under_own_settings, _written, self._store, message, abandon_on_cancel=True)]
 
 
 def _written(store: SnapshotStore, message: Write) -> Written:

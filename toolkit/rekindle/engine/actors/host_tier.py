@@ -10,6 +10,7 @@ from anyio import to_thread
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from rekindle.errors import StorageError
+from rekindle.jax_settings import under_own_settings
 from rekindle.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write
 from rekindle.store.snapshot_store import SnapshotStore
 
@@ -124,7 +125,8 @@ class HostTier:
         if not pages or self.pages + len(wanted) > self._capacity:
             return False
         try:
-            kept = await to_thread.run_sync(self._copies.keep, list(wanted.values()), abandon_on_cancel=True)
+            keep, pages = self._copies.keep, list(wanted.values())
+            kept = await to_thread.run_sync(under_own_settings, keep, pages, abandon_on_cancel=True)
         except jax.errors.JaxRuntimeError:  # no room in host memory: pages that are not kept are computed again
             return False
         self._entries.update(zip(wanted, kept, strict=True))
@@ -146,8 +148,8 @@ class HostTier:
         if bad:
             return Fetched(request_id, None, bad)
         try:
-            stage = self._copies.stage
-            staged = await to_thread.run_sync(stage, [found[copy] for copy in copies], abandon_on_cancel=True)
+            stage, entries = self._copies.stage, [found[copy] for copy in copies]
+            staged = await to_thread.run_sync(under_own_settings, stage, entries, abandon_on_cancel=True)
         except jax.errors.JaxRuntimeError:  # no room on the device: the request can still compute them
             return Fetched(request_id, None)
         return Fetched(request_id, tuple(staged))

@@ -6,6 +6,7 @@ import numpy as np
 from anyio import to_thread
 
 from rekindle.device.packing import unpack_score
+from rekindle.jax_settings import under_own_settings
 from rekindle.messages import Dispatched, Message, Settled
 from rekindle.results import TokenLogprob
 
@@ -17,7 +18,7 @@ class Settler:
         """Answer Dispatched with Settled."""
         if not isinstance(message, Dispatched):
             raise TypeError(f"the settler takes Dispatched, got {message!r}")
-        return [await to_thread.run_sync(_read, message, abandon_on_cancel=True)]
+        return [await to_thread.run_sync(under_own_settings, _read, message, abandon_on_cancel=True)]
 
 
 def _read(tick: Dispatched) -> Settled:

@@ -13,6 +13,7 @@ from rekindle.device.packing import dispatched, pack_adjustments, pack_plan
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Program
 from rekindle.device.state import Pages, Slots
+from rekindle.jax_settings import under_own_settings
 from rekindle.messages import Chunk, Dispatched, Gathered, Message, Offload, Onload, Plan, UseWeights, WeightsUsed
 from rekindle.scheduler.limits import Limits
 
@@ -64,14 +65,14 @@ class Stepper:
     async def _gather(self, offload: Offload) -> Gathered:
         gather = await self._programs.ready(GATHER)
         try:  # on CPU, a program that only copies may be run within its call
-            contents = await to_thread.run_sync(_gathered, gather, self._pages, offload)
+            contents = await to_thread.run_sync(under_own_settings, _gathered, gather, self._pages, offload)
         except jax.errors.JaxRuntimeError:  # no room beside the pool: what leaves it uncopied is computed again
             contents = ()
         return Gathered(offload.offload_id, offload.entries, contents)
 
     async def _scatter(self, onload: Onload) -> None:
         scatter = await self._programs.ready(SCATTER)
-        self._pages = await to_thread.run_sync(_scattered, scatter, self._pages, onload)
+        self._pages = await to_thread.run_sync(under_own_settings, _scattered, scatter, self._pages, onload)
 
     async def _enter(self, chunk: Chunk) -> None:
         assert chunk.completes is not None

@@ -23,7 +23,7 @@ Weights = str | PathLike[str] | Mapping[str, Any]
 
 
 def load_weights(
-    weights: Weights, config: ModelConfig, dtype: jnp.dtype, family: Family | None = None
+    weights: Weights, config: ModelConfig, dtype: jnp.dtype, device: jax.Device, family: Family | None = None
 ) -> list[jax.Array]:
     """Read weights onto the device.
 
@@ -31,6 +31,7 @@ def load_weights(
         weights: the model to read them from, or the arrays.
         config: the model that is open.
         dtype: of the result.
+        device: where they are to be.
         family: as `rekindle.open` takes it.
 
     Returns:
@@ -53,7 +54,7 @@ def load_weights(
         checkpoint = open_checkpoint(weights, family=family)
         _check_same(config, checkpoint.config, checkpoint.source)
         tensors = checkpoint.tensors
-    return flat_weights(load_decoder(config, tensors, dtype))
+    return flat_weights(load_decoder(config, tensors, dtype, device=device))
 
 
 def flat_weights(decoder: Decoder) -> list[jax.Array]:

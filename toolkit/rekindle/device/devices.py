@@ -1,0 +1,43 @@
+"""Which device a session is for."""
+
+from typing import Any
+
+import jax
+
+from rekindle.errors import ConfigError
+from rekindle.jax_settings import default_device
+
+
+def device_of(asked: Any) -> jax.Device:
+    """Return the device that `device=` of `open` asks for.
+
+    Args:
+        asked: a device, or a platform such as "gpu" with or without an index, as in "gpu:1"; None is the one that
+            `jax_default_device` names, else JAX's first.
+
+    Raises:
+        ConfigError: there is no such device, or another process of `jax.distributed` has it.
+    """
+    if asked is None:
+        asked = default_device() or jax.local_devices()[0]
+    device = _named(asked) if isinstance(asked, str) else asked
+    if not isinstance(device, jax.Device):
+        raise ConfigError(f'device must be a platform such as "gpu", "gpu:1", or a jax.Device; got {asked!r:.80}')
+    if device.process_index != jax.process_index():
+        raise ConfigError(f"device {device} is of process {device.process_index}; this one has {_known()}")
+    return device
+
+
+def _named(name: str) -> jax.Device:
+    platform, _, index = name.partition(":")
+    try:
+        devices = jax.local_devices(backend=platform)
+    except RuntimeError as error:  # JAX has no such platform, or cannot use it
+        raise ConfigError(f"device {name!r} is not there; JAX has {_known()} ({error})") from error
+    if index and not (index.isdecimal() and int(index) < len(devices)):
+        raise ConfigError(f"device {name!r} is not there; JAX has {len(devices)} of {platform!r}, counted from 0")
+    return devices[int(index or 0)]
+
+
+def _known() -> str:
+    return ", ".join(f"{device.platform}:{index}" for index, device in enumerate(jax.local_devices()))
