@@ -4,6 +4,8 @@ import weakref
 from contextlib import suppress
 from typing import Any, Unpack, overload
 
+import jax
+
 from rekindle import markup
 from rekindle.concurrency.waits import awaited, blocked
 from rekindle.engine.assembly import Assembly
@@ -349,6 +351,11 @@ class Session:
         return SamplingParams.from_options(self._assembly.defaults)
 
     @property
+    def device(self) -> jax.Device:
+        """The device that has the weights and the pages, and runs the programs."""
+        return self._assembly.device
+
+    @property
     def stats(self) -> Stats:
         """The counters of the engine, now."""
         return self._assembly.stats()
@@ -383,6 +390,7 @@ class Session:
         counts = self.stats.scheduler
         known = {
             "computes in": self._assembly.dtype,
+            "on": f"{self.device.platform}:{self.device.id}",
             "engine": "paused" if self.paused else None,
             "running": f"{counts.running:,}",
             "waiting": f"{counts.waiting:,}",

@@ -59,7 +59,7 @@ def fake_assembly(
         family=None,
         limits=limits,
         dtype="int",
-        device=cast(jax.Device, None),  # the fake device is none of JAX's
+        device=jax.devices("cpu")[0],
         defaults={},
         unserved=(),
         scheduler=scheduler,
