@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -13,13 +14,14 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.experimental.serialize_executable import serialize
 
 from rekindle.buckets import Bucket
 from rekindle.device.inputs import InputLayout
@@ -215,6 +217,37 @@ def test_something_else_under_the_name_of_an_entry_is_dropped(
     assert kind != "link" or (tmp_path / "elsewhere").is_dir(), "what a link leads to is left alone"
     assert open_programs(entry.parent).save(nth(1), program)
     assert loads(entry.parent, 1)
+
+
+def without_code(directory: Path) -> Serialized:
+    """Serialize a program that was loaded: XLA then leaves its code away, as with programs from JAX's own cache."""
+    assert open_programs(directory).save(nth(0), serialized())
+    loaded = cast(jax.stages.Compiled, open_programs(directory).load(nth(0)))
+    payload, in_tree, out_tree = serialize(loaded)
+    trees = pickle.dumps((in_tree, out_tree))
+    return {"program": np.frombuffer(payload, np.uint8), "trees": np.frombuffer(trees, np.uint8)}
+
+
+def test_a_program_without_its_code_is_found_dropped_with_one_warning_and_made_anew(directory: Path) -> None:
+    """Version 0.1.0 stored such programs; they load, and every call of them fails."""
+    bad = without_code(directory)
+    path = directory / some_key(0).digest
+    store_entries.remove(path)
+    save_as(directory, some_key(0), bad)
+    assert "its kernels have no code" in KeptPrograms(directory).verify()[path]
+    with pytest.warns(RuntimeWarning, match="its kernels have no code") as warned:
+        assert not loads(directory, 0)
+    assert len(warned) == 1
+    assert open_programs(directory).save(nth(0), serialized())
+    assert loads(directory, 0)
+
+
+def test_a_program_that_was_loaded_cannot_be_stored_again(directory: Path) -> None:
+    assert open_programs(directory).save(nth(0), serialized())
+    loaded = open_programs(directory).load(nth(0))
+    assert loaded is not None
+    with pytest.warns(RuntimeWarning, match=r"cannot be saved .*its kernels have no code"):
+        assert open_programs(directory).serialize(loaded) is None
 
 
 def test_a_program_that_the_runtime_refuses_is_dropped(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
