@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import warnings
 
 import pytest
 
 from rekindle.concurrency import threads
-from rekindle.concurrency.threads import WAITING, soon
+from rekindle.concurrency.threads import WAITING, soon, warn
 
 BEGIN = f"""
 import os, signal, sys, threading
@@ -166,6 +168,16 @@ if child:
     tell(f"child {status} ")
     release.set()
 """) in {(0, "child 0 stopped ", ""), (0, "child 0 ", "")}
+
+
+def test_a_warning_of_another_thread_is_printed_where_warnings_are_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("error")
+        patch.setattr(threading, "excepthook", threading.__excepthook__)
+        assert soon(lambda: warn("the disk is full"), "test").result(60) is None
+        with pytest.raises(RuntimeWarning, match="the disk is full"):
+            warn("the disk is full")
+    assert "RuntimeWarning: the disk is full" in capsys.readouterr().err
 
 
 def test_an_error_of_work_that_is_begun_soon_is_its_result() -> None:

@@ -1,12 +1,12 @@
 """The stores of one session in the cache directory, according to its `restore` setting."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rekindle.concurrency.threads import warn
 from rekindle.config import Restore
 from rekindle.device.programs.lowering import Key, program_name
 from rekindle.device.programs.store import ProgramStore
@@ -40,7 +40,7 @@ def store_directory(restore: Restore) -> Path | None:
     except UnsafeStorage:
         raise
     except StorageError as error:
-        warnings.warn(f"nothing is restored, and nothing will be: {error}", RuntimeWarning, stacklevel=2)
+        warn(f"nothing is restored, and nothing will be: {error}")
         return None
 
 
@@ -100,11 +100,7 @@ def open_snapshots(directory: Path | None, blueprint: Blueprint, capacity_bytes:
     store = SnapshotStore(directory / SNAPSHOTS, blueprint.snapshot_key(), model, capacity_bytes)
     differences = store.explain()
     if differences:
-        warnings.warn(
-            f"the stored prefixes of {model} are not used{_most_like(differences)}; new ones are kept beside them",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        warn(f"the stored prefixes of {model} are not used{_most_like(differences)}; new ones are kept beside them")
     return Stored(store, store.index(), differences or {})
 
 

@@ -1,14 +1,13 @@
 """The entries of all models in one store: described, verified, evicted, and dropped where they are damaged."""
 
 import re
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, Generic, TypeVar
 
-from rekindle.concurrency.threads import ending
+from rekindle.concurrency.threads import ending, warn
 from rekindle.errors import UnsafeStorage
 from rekindle.store import entries as disk
 from rekindle.store.directory import require_private
@@ -166,20 +165,15 @@ class Kept(ABC, Generic[Described]):
         if self._failed or ending():
             return
         self._failed = True
-        warnings.warn(
+        warn(
             f"{self._contents} cannot be saved to {self.directory}, and will be made again next time: {reason}",
-            RuntimeWarning,
             stacklevel=4,
         )
 
     def _drop(self, path: Path, found: disk.Identity, error: Exception) -> None:
         disk.remove(path)
         self._unusable.add(found)  # it is still there if the directory cannot be written to
-        warnings.warn(
-            f"the {self._contents} in {path} cannot be used ({error}): they are dropped and made anew",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        warn(f"the {self._contents} in {path} cannot be used ({error}): they are dropped and made anew", stacklevel=4)
 
 
 def named(folder: Path, names: re.Pattern[str]) -> list[Path]:

@@ -1,7 +1,6 @@
 """The compiled programs of a model in a bounded LRU, loaded or compiled ahead of their first use or at it."""
 
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -15,7 +14,7 @@ from rekindle import buckets
 from rekindle.buckets import Bucket
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress, Report
-from rekindle.concurrency.threads import compiling, soon
+from rekindle.concurrency.threads import compiling, soon, warn
 from rekindle.device.programs.lowering import Key, Program, Programs, program_name
 from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.device.programs.workers import Workers
@@ -38,7 +37,7 @@ class Executables:
     Attributes:
         compilations: programs compiled so far.
         loads: programs loaded from the store so far.
-        unexpected: programs compiled that `prepare` should have had ready.
+        unexpected: programs compiled though they had been ready, or for other arguments than they were made for.
         misses: why programs were not loaded: the parts in which the key of each differs from the stored one most like
             it, or None if none of its name is stored.
     """
@@ -51,7 +50,7 @@ class Executables:
         self._store = store
         self._ready: OrderedDict[Key, Program] = OrderedDict()
         self._coming: dict[Key, Future[Program]] = {}
-        self._planned: set[Key] = set()
+        self._given_up: set[Key] = set()
         self._workers = Workers(self._make, self.stop)
         self._lock = threading.Lock()
 
@@ -107,26 +106,20 @@ class Executables:
         if patient:
             self._workers.called()
         with self._lock:
-            keys = list(keys)
-            self._planned.update(keys)
             return [self._ask(key, lambda key: self._workers.in_turn(key, patient=patient)) for key in keys]
 
     def obtain(self, key: Key) -> Future[Program]:
         """Make a program as soon as possible, if it is not ready."""
         with self._lock:
-            missed = key in self._planned and key not in self._ready and key not in self._coming
             if key in self._coming:
                 self._workers.hurry(key)
-            future = self._ask(key, self._workers.now)
-        if missed:
-            self._warn(key, f"it was given up for others: max_executables keeps {self._capacity}")
-        return future
+            return self._ask(key, self._workers.now)
 
     def compile_for(self, key: Key, arguments: Sequence[Any]) -> Program:
         """Compile a program for arguments other than it was made for, which takes seconds, and warn of it."""
         differences = list(_differences(self._programs.arguments(key), arguments))
         more = f"; and {len(differences) - TOLD} more" if len(differences) > TOLD else ""
-        self._warn(
+        self._tell(
             key, f"it was called with other arguments than it was made for: {'; '.join(differences[:TOLD])}{more}"
         )
         with compiling:
@@ -177,7 +170,6 @@ class Executables:
         except BaseException as error:
             with self._lock:
                 future = self._coming.pop(key)
-                self._planned.discard(key)  # it was not given up for others: its own error says why it is not there
             future.set_exception(error)
             return
         with self._lock:
@@ -188,7 +180,7 @@ class Executables:
             try:
                 self._store.save(key, serialized)
             except Exception as error:  # it is made: that it cannot be stored stops nobody
-                warnings.warn(f"the program {program_name(key)!r} is not stored: {error}", RuntimeWarning, stacklevel=2)
+                warn(f"the program {program_name(key)!r} is not stored: {error}")
 
     def _load(self, key: Key) -> Program | None:
         program = self._store.load(key) if self._store is not None else None
@@ -201,6 +193,8 @@ class Executables:
         """Compile a program, and serialize it where it is to be stored, before anybody can call it."""
         if self._store is not None:
             self.misses[key] = self._store.explain(key)
+        if key in self._given_up:
+            self._tell(key, f"it was given up for others, as max_executables keeps {self._capacity}; raise it")
         with compiling:
             program = self._programs.compiled(key)
         serialized = self._store.serialize(program) if self._store is not None else None
@@ -211,18 +205,14 @@ class Executables:
     def _keep(self, key: Key, program: Program) -> None:
         self._ready[key] = program
         while len(self._ready) > self._capacity:
-            self._ready.popitem(last=False)
+            self._given_up.add(self._ready.popitem(last=False)[0])
 
-    def _warn(self, key: Key, reason: str) -> None:
+    def _tell(self, key: Key, reason: str) -> None:
+        """Warn of a compilation that nobody planned. Its number tells it from others, or Python would show one."""
         with self._lock:
             self.unexpected += 1
-            first = self.unexpected == 1
-        if first:
-            warnings.warn(
-                f"the program {program_name(key)!r} has to be compiled while requests wait: {reason}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            number = self.unexpected
+        warn(f"unexpected compilation {number}: requests wait for the program {program_name(key)!r}: {reason}")
 
 
 def wait_for(programs: Sequence[Future[Any]], report: Report) -> None:

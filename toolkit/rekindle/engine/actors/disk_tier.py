@@ -1,10 +1,9 @@
 """The disk tier: the actor that writes pages of the prefix cache to the snapshot store, beside the ticks."""
 
-import warnings
-
 import numpy as np
 from anyio import to_thread
 
+from rekindle.concurrency.threads import warn
 from rekindle.errors import StorageError
 from rekindle.jax_settings import under_own_settings
 from rekindle.messages import Message, Write, Written
@@ -37,7 +36,7 @@ def _written(store: SnapshotStore, message: Write) -> Written:
         store.use(message.used)
         outcome = store.write([message.pages[place] for place in there], contents)
     except StorageError as error:  # the directory has become unsafe since it was opened
-        warnings.warn(f"cached pages are not written to disk: {error}", RuntimeWarning, stacklevel=2)
+        warn(f"cached pages are not written to disk: {error}")
         return _nothing_written(message)
     records = dict(zip(there, outcome.records, strict=True))
     return Written(tuple(records.get(place) for place in range(len(message.pages))), outcome.pruned)

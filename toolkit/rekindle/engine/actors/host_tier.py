@@ -1,6 +1,5 @@
 """The host tier: pages of the prefix cache in host memory, and the actor that keeps and stages them."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -9,6 +8,7 @@ import numpy as np
 from anyio import to_thread
 from jax.sharding import Sharding, SingleDeviceSharding
 
+from rekindle.concurrency.threads import warn
 from rekindle.errors import StorageError
 from rekindle.jax_settings import under_own_settings
 from rekindle.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write
@@ -56,7 +56,7 @@ def _read(disk: SnapshotStore, records: Sequence[int]) -> Sequence[Any | None]:
     try:
         return disk.read(records)
     except StorageError as error:  # the directory has become unsafe since it was opened
-        warnings.warn(f"cached pages are not read from disk: {error}", RuntimeWarning, stacklevel=2)
+        warn(f"cached pages are not read from disk: {error}")
         return [None] * len(records)
 
 
