@@ -24,16 +24,29 @@ _MODULES: Final = {
 _PREFERRED: Final[dict[str, Implementation]] = {"tpu": "tpu", "gpu": "gpu", "cuda": "gpu"}
 
 
-def choose(platform: str, shape: tuple[int, ...], dtype: jnp.dtype) -> Implementation:
+def choose(
+    platform: str, shape: tuple[int, ...], dtype: jnp.dtype, asked: Implementation | None = None
+) -> Implementation:
     """Return the best implementation on a platform that can serve a pool; "xla" if there is no better one.
 
     Args:
         platform: "cpu", "gpu" or "tpu", as `jax.default_backend()` or a device names it.
         shape: (pages, 2, kv_heads, page_size, head_dim) of the pool.
         dtype: of the numbers in it.
+        asked: the one to take instead, if it can serve the pool there.
+
+    Raises:
+        ValueError: the implementation that was asked for is unknown, or cannot serve such a pool there.
     """
     preferred = _PREFERRED.get(platform, "xla")
-    return preferred if unserved(preferred, shape, dtype) is None else "xla"
+    if asked is None:
+        return preferred if unserved(preferred, shape, dtype) is None else "xla"
+    reason = unserved(asked, shape, dtype)
+    if asked in _PREFERRED.values() and asked != preferred:
+        reason = f"its kernels do not run on {platform}"
+    if reason is not None:
+        raise ValueError(f'implementation "{asked}" cannot serve pages {shape} {dtype} on {platform}: {reason}')
+    return asked
 
 
 def unserved(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:

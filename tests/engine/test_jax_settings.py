@@ -13,7 +13,6 @@ import jax
 import pytest
 
 import rekindle
-from rekindle.errors import ConfigError
 from rekindle.jax_settings import COMPILED_IN, OWN
 from tests.engine.settings_child import answered, child, opened
 
@@ -111,26 +110,6 @@ def test_many_settings_at_once_and_another_default_device_change_no_answer(
     assert report["device"] == (1 if when == "open" else 0)
 
 
-@pytest.mark.parametrize(
-    ("device", "said"),
-    [
-        ("gpu", r"device 'gpu' is not there; JAX has cpu:0"),
-        ("cpu:7", r"device 'cpu:7' is not there; JAX has 1 of 'cpu', counted from 0"),
-        ("cpu:x", r"device 'cpu:x' is not there"),
-        (3, r'device must be a platform such as "gpu", "gpu:1", or a jax.Device; got 3'),
-    ],
-)
-def test_a_device_that_is_not_there_is_refused(device: Any, said: str, model: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
-        opened(model, device=device)
-
-
-def test_a_device_can_be_named_or_given(model: Path) -> None:
-    for device in ("cpu", "cpu:0", jax.devices()[0]):
-        with opened(model, device=device) as session:
-            assert session.device == jax.devices()[0]
-
-
 JAX_CACHE = """
 import json, sys
 import jax
@@ -163,7 +142,7 @@ def with_jax_cache(model: Path, directory: Path, restore: str) -> list[Any]:
 def test_nothing_of_jaxs_persistent_cache_reaches_the_executable_store(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What JAX loads from its cache would be stored without its code, and fail in every later session."""
+    """A program that JAX loads from its cache would be stored without its code, and fail in every later session."""
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "rekindle"))
     (tmp_path / "jax").mkdir()
     first = with_jax_cache(model, tmp_path / "jax", "off")

@@ -244,6 +244,32 @@ def test_a_config_that_is_no_json_object_is_an_error(content: str, name: str, co
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"sliding_window": 8},
+        {"no_rope_layers": [1, 0]},
+        {"attention_multiplier": 0.5},
+        {"residual_multiplier": 0.2},
+        {"logits_scaling": 8.0},
+    ],
+)
+def test_a_family_of_ones_own_does_not_silence_what_the_decoder_lacks(changes: dict[str, Any], copy: Copy) -> None:
+    directory = copy("llama-tied")
+    edit(directory / "config.json", {"architectures": ["MistralForCausalLM"], **changes})
+    with pytest.raises(
+        UnsupportedModel, match="sliding-window" if "sliding_window" in changes else next(iter(changes))
+    ):
+        open_checkpoint(directory, family=Family("MistralForCausalLM"))
+
+
+def test_values_that_change_nothing_are_no_reason_to_refuse_a_model(copy: Copy, families: Path) -> None:
+    directory = copy("llama-tied")
+    neutral = {"sliding_window": None, "no_rope_layers": [1, 1], "logits_scaling": 1.0, "num_experts": 0}
+    edit(directory / "config.json", neutral)
+    assert open_checkpoint(directory).config == open_checkpoint(families / "llama-tied").config
+
+
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         (
@@ -256,6 +282,12 @@ def test_a_config_that_is_no_json_object_is_an_error(content: str, name: str, co
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"layer_types": ["sliding_attention"]}, "sliding"),
+        ({"layer_types": ["linear_attention"]}, "only full attention"),
+        ({"sliding_window": 8}, "sliding"),
+        ({"final_logit_softcapping": 30.0}, r"final_logit_softcapping 30\.0 is not supported"),
+        ({"no_rope_layers": [1, 0]}, "no_rope_layers"),
+        ({"embedding_multiplier": 12}, "embedding_multiplier 12"),
+        ({"num_local_experts": 8}, "num_local_experts 8"),
     ],
 )
 def test_what_is_not_supported_is_named(changes: dict[str, Any], said: str, copy: Copy) -> None:

@@ -9,6 +9,7 @@ from rekindle.errors import ConfigError
 from rekindle.policy import NAMED, Order
 
 Dtype = Literal["float32", "bfloat16"]
+Implementation = Literal["xla", "reference", "tpu", "gpu"]
 Ticks = Literal["prefill-first", "combined"]
 Policy = Literal["fcfs", "longest-prefix"] | Order
 Precompile = Literal["all", "background", "lazy"]
@@ -23,6 +24,8 @@ class Settings:
     Attributes:
         device: where weights, pages and programs are: a platform, as "gpu", one of its devices, as "gpu:1", or a
             `jax.Device`. None is `jax_default_device`, else JAX's first device.
+        implementation: of the kernels: "xla" runs everywhere, "tpu" and "gpu" are written for their platform, and
+            "reference" is the slow definition of all of them. None is the best for the device.
         dtype: of weights and pages, "float32" or "bfloat16"; None is float32 on CPU and bfloat16 elsewhere.
         page_size: tokens per page, a multiple of 16.
         num_pages: pages in the pool; None takes as many as 1 GiB holds, at most what `max_running` full requests need.
@@ -54,6 +57,7 @@ class Settings:
     """
 
     device: Any = None
+    implementation: Implementation | None = None
     dtype: Dtype | None = None
     page_size: int = 64
     num_pages: int | None = None
@@ -86,6 +90,7 @@ class Settings:
         for name in ("num_pages", "max_context"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 2)
+        _one_of("implementation", self.implementation, (None, *get_args(Implementation)))
         _one_of("dtype", self.dtype, (None, *get_args(Dtype)))
         _one_of("ticks", self.ticks, get_args(Ticks))
         if not callable(self.policy):
@@ -101,6 +106,7 @@ class SettingsOptions(TypedDict, total=False):
     """The keywords of `open`; `Settings` says what each does."""
 
     device: Any
+    implementation: Implementation | None
     dtype: Dtype | None
     page_size: int
     num_pages: int | None

@@ -3,12 +3,12 @@
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import jax
 
 from rekindle.concurrency.progress import Report
-from rekindle.config import Settings, SettingsOptions
+from rekindle.config import Implementation, Settings, SettingsOptions
 from rekindle.device.programs.store import ProgramStore
 from rekindle.device.programs.targets import devices_of, known_targets
 from rekindle.engine.blueprint import Blueprint
@@ -63,6 +63,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="TARGET",
         help=f"a machine other than this one: {', '.join(known_targets())}, or a larger TPU arrangement",
     )
+    kernels = get_args(Implementation)
+    parser.add_argument("--implementation", choices=kernels, help="of the kernels (the best for the device)")
     settings = parser.add_argument_group("settings, as `open` will be given them")
     for name, what in (
         ("page-size", "tokens per page"),

@@ -1,5 +1,6 @@
 """Which device a session is for."""
 
+import os
 from typing import Any
 
 import jax
@@ -26,6 +27,16 @@ def device_of(asked: Any) -> jax.Device:
     if device.process_index != jax.process_index():
         raise ConfigError(f"device {device} is of process {device.process_index}; this one has {_known()}")
     return device
+
+
+def memory_of(device: jax.Device) -> int | None:
+    """Return the bytes of memory that programs on a device can use together; None if they are not known."""
+    stats = device.memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    if device.platform == "cpu" and hasattr(os, "sysconf"):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
 
 
 def _named(name: str) -> jax.Device:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
 from rekindle.config import Settings
-from rekindle.device.devices import device_of
+from rekindle.device.devices import device_of, memory_of
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import EMPTY, Key
 from rekindle.device.programs.store import ProgramStore
@@ -30,8 +30,9 @@ from rekindle.engine.actors.stepper import Stepper
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
-from rekindle.errors import CheckpointError, InvalidRequest
+from rekindle.errors import CheckpointError, ConfigError, InvalidRequest
 from rekindle.jax_settings import own_settings, under_own_settings
+from rekindle.markup import size_text
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.defaults import sampling_defaults
 from rekindle.models.checkpoint.open import open_checkpoint
@@ -174,7 +175,7 @@ def build(
         resources.callback(executables.stop)
         orbax = None if directory is None else soon(import_orbax, "orbax")
         preparing = executables.prepare(first)
-        state = soon(partial(under_own_settings, _empty_state, executables), "device-state")
+        state = soon(partial(under_own_settings, _empty_state, executables, blueprint), "device-state")
         weights = _load(blueprint, report)
         pages, slots = state.result()
         stepper = Stepper(executables, weights, pages, slots, limits)
@@ -207,8 +208,27 @@ def build(
         )
 
 
-def _empty_state(executables: Executables) -> Any:
-    return executables.obtain(EMPTY).result()()
+def _empty_state(executables: Executables, blueprint: Blueprint) -> Any:
+    """Allocate the pages and slots of an idle engine.
+
+    Raises:
+        ConfigError: the device has no room for them.
+    """
+    limits, device = blueprint.limits, blueprint.device
+    needed, memory = limits.num_pages * limits.page_bytes, memory_of(device)
+    has = "" if memory is None else f", which has {size_text(memory)} in all"
+    no_room = ConfigError(
+        f"a pool of {limits.num_pages - 1:,} pages needs {size_text(needed)}, and there is no room for it on {device}"
+        f"{has}; lower num_pages, or max_context and max_running"
+    )
+    if memory is not None and needed > memory:  # a CPU would give it, and then end the process
+        raise no_room
+    try:
+        return jax.block_until_ready(executables.obtain(EMPTY).result()())
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" in str(error):
+            raise no_room from error
+        raise
 
 
 def _order(

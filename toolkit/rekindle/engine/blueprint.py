@@ -47,7 +47,7 @@ class Blueprint:
         sizes = Sizes(
             limits.num_pages, limits.page_size, limits.pages_per_request, limits.max_running, limits.max_logprobs
         )
-        programs = Programs(checkpoint.config, sizes, dtype, device)
+        programs = Programs(checkpoint.config, sizes, dtype, device, settings.implementation)
         return cls(checkpoint, device, dtype, limits, programs)
 
     @property

@@ -30,6 +30,37 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
+UNSERVED: Mapping[str, tuple[Any, ...]] = {
+    "attention_multiplier": (None,),
+    "attention_out_bias": (None, False),
+    "attn_logit_softcapping": (None,),
+    "clip_qkv": (None,),
+    "embedding_multiplier": (None, 1),
+    "final_logit_softcapping": (None,),
+    "hidden_activation": (None, "silu"),
+    "kv_lora_rank": (None,),
+    "layer_norm_eps": (None,),
+    "logit_scale": (None, 1),
+    "logits_scaling": (None, 1),
+    "n_routed_experts": (None, 0),
+    "norm_eps": (None,),
+    "norm_epsilon": (None,),
+    "num_experts": (None, 0),
+    "num_local_experts": (None, 0),
+    "qk_layernorm": (None, False),
+    "query_pre_attn_scalar": (None,),
+    "residual_multiplier": (None, 1),
+    "rope_interleave": (None, False),
+    "rope_local_base_freq": (None,),
+    "use_bias": (None, False),
+    "use_bidirectional_attention": (None, False),
+    "use_parallel_residual": (None, False),
+    "use_qk_norm": (None, False),
+    "use_qkv_bias": (None, False),
+}
+"""Keys of configs that change what a model computes and that no family here has, each with the values that do not."""
+
+
 def parse_config(config: Mapping[str, Any], source: str, another: Family | None = None) -> ModelConfig:
     """Read a Hugging Face `config.json`, with the older or the newer names of its rope parameters.
 
@@ -100,9 +131,16 @@ def _reject_unsupported(config: Mapping[str, Any], family: Family, source: str) 
         raise UnsupportedModel(
             f"{source}: quantized safetensors are not supported; open the unquantized model or a GGUF file"
         )
-    layer_types = set(config.get("layer_types") or ())
-    if config.get("use_sliding_window") or "sliding_attention" in layer_types:
+    window = config.get("use_sliding_window", config.get("sliding_window") is not None)
+    if window or set(config.get("layer_types") or ()) - {"full_attention"}:
         raise UnsupportedModel(f"{source}: sliding-window attention is not supported, only full attention")
+    if not all(config.get("no_rope_layers") or ()):
+        raise UnsupportedModel(f"{source}: no_rope_layers is not supported; every layer has rotary positions")
+    for key, neutral in UNSERVED.items():
+        if key in config and config[key] not in neutral:
+            raise UnsupportedModel(
+                f"{source}: {key} {config[key]!r:.80} is not supported; the decoder has no such part"
+            )
 
 
 def _rope(config: Mapping[str, Any], source: str) -> Rope:

@@ -18,10 +18,11 @@ from rekindle.device.adjustments import enter_slot, no_adjustments
 from rekindle.device.inputs import InputLayout
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
 from rekindle.device.step import step
+from rekindle.errors import ConfigError
 from rekindle.jax_settings import JaxSettings
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import abstract_decoder
-from rekindle_kernels.api import choose
+from rekindle_kernels.api import Implementation, choose
 
 Program = Callable[..., Any]
 """A compiled function; arguments that it returns in new form are donated.
@@ -63,13 +64,24 @@ class Programs:
     Args:
         dtype: of weights and pages.
         device: the device that the programs are to run on, where all arguments are to be; it need not be attached.
+        implementation: of the kernels; None is the best for the device.
+
+    Raises:
+        ConfigError: the implementation does not serve such pages on the device.
 
     Attributes:
         statics: values that are compiled into the programs and are not in the model's config, by name.
         jax_settings: the settings of JAX.
     """
 
-    def __init__(self, config: ModelConfig, sizes: Sizes, dtype: jnp.dtype, device: jax.Device):
+    def __init__(
+        self,
+        config: ModelConfig,
+        sizes: Sizes,
+        dtype: jnp.dtype,
+        device: jax.Device,
+        implementation: Implementation | None = None,
+    ):
         self.jax_settings = JaxSettings.here()
         decoder, _ = abstract_decoder(config)
         graph, state = nnx.split(decoder)
@@ -77,7 +89,10 @@ class Programs:
         self._weights = [jax.ShapeDtypeStruct(leaf.shape, dtype) for leaf in leaves]
         self._place = SingleDeviceSharding(device)
         pool = (sizes.num_pages, 2, config.num_kv_heads, sizes.page_size, config.head_dim)
-        kernels = choose(device.platform, pool, dtype)
+        try:
+            kernels = choose(device.platform, pool, dtype, implementation)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         self.statics: dict[str, int | str] = asdict(sizes) | {"dtype": dtype.name, "kernels": kernels}
 
         def empty() -> tuple[Pages, Slots]:

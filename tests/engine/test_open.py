@@ -1,0 +1,65 @@
+"""What `open` is told decides where and by what a session computes; what cannot be had is refused with the reason."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import jax
+import pytest
+
+import rekindle
+from rekindle.config import Implementation
+from rekindle.errors import ConfigError
+from rekindle_kernels import api
+from tests.engine.settings_child import opened
+
+
+@pytest.fixture(scope="module")
+def model(families: Path) -> Path:
+    return families / "qwen3"
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("gpu", r"device 'gpu' is not there; JAX has cpu:0"),
+        ("cpu:7", r"device 'cpu:7' is not there; JAX has 1 of 'cpu', counted from 0"),
+        ("cpu:x", r"device 'cpu:x' is not there"),
+        (3, r'device must be a platform such as "gpu", "gpu:1", or a jax.Device; got 3'),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(device: Any, said: str, model: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        opened(model, device=device)
+
+
+def test_a_device_can_be_named_or_given(model: Path) -> None:
+    for device in ("cpu", "cpu:0", jax.devices()[0]):
+        with opened(model, device=device) as session:
+            assert session.device == jax.devices()[0]
+
+
+def test_the_kernels_can_be_named(model: Path) -> None:
+    answers = {}
+    for implementation in ("xla", "reference"):
+        with opened(model, implementation=implementation) as session:
+            assert session._assembly.executables._programs.statics["kernels"] == implementation
+            answers[implementation] = session.generate_sync(token_ids=[1, 2, 3], max_tokens=5).token_ids
+    assert answers["xla"] == answers["reference"]
+
+
+def test_the_kernels_that_can_be_named_are_those_that_there_are() -> None:
+    assert get_args(Implementation) == get_args(api.Implementation)
+
+
+@pytest.mark.parametrize("implementation", ["tpu", "gpu"])
+def test_kernels_of_another_platform_are_refused(implementation: Any, model: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=rf'implementation "{implementation}" cannot .* its kernels do not run on cpu'
+    ):
+        opened(model, implementation=implementation)
+
+
+def test_a_pool_that_does_not_fit_is_refused_with_its_size(model: Path) -> None:
+    said = r"a pool of 9,999,999 pages needs \d+ GB, and there is no room .*, which has [\d.]+ GB in all; lower"
+    with pytest.raises(ConfigError, match=said):
+        rekindle.open_sync(model, num_pages=10_000_000, precompile="lazy", progress=False)
