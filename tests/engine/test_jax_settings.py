@@ -142,7 +142,7 @@ def with_jax_cache(model: Path, directory: Path, restore: str) -> list[Any]:
 def test_nothing_of_jaxs_persistent_cache_reaches_the_executable_store(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that JAX loads from its cache would be stored without its code, and fail in every later session."""
+    """Check this because what JAX loads from its cache is serialized without its code, and would fail later."""
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "rekindle"))
     (tmp_path / "jax").mkdir()
     first = with_jax_cache(model, tmp_path / "jax", "off")

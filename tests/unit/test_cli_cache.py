@@ -168,12 +168,10 @@ def test_pruning_one_store_leaves_the_other(filled: Path, capsys: pytest.Capture
 
 def test_pruning_without_a_bound_removes_leftovers_alone(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (snapshot,) = (filled / "snapshots").iterdir()
-    old, young = filled / "programs" / ".writing-old", snapshot / ".writing-young"
-    for left, age in ((old, 0), (snapshot / ".removing-old", 0), (young, None)):
+    old, young = filled / "programs" / ".writing-old", snapshot / ".making-young"
+    for left in (old, snapshot / ".removing-old", young):
         left.mkdir()
         (left / "half").write_bytes(bytes(100))
-        if age is not None:
-            os.utime(left, (age, age))
     output = said(capsys, "prune")
     assert "programs: 0 entries removed, 100 B freed; 3 left" in output
     assert "snapshots: 0 entries removed, 100 B freed; 2 left" in output

@@ -374,17 +374,29 @@ def test_a_program_that_this_process_uses_is_never_evicted(directory: Path, prog
 
 def test_pruning_makes_room_and_removes_what_killed_processes_left(directory: Path, program: Serialized) -> None:
     size = fill(directory, program, range(3))
-    old, young = directory / ".writing-old", directory / ".writing-young"
-    for path in (old, young):
+    left, young, old = (directory / name for name in (".writing-left", ".making-young", ".making-old"))
+    for path in (left, young, old):
         path.mkdir()
         (path / "file").write_text("half")
     os.utime(old, (0, 0))
     kept = KeptPrograms(directory)
     kept.prune(size + size // 2)
     assert stored(directory) == digests(2)
-    assert (old.exists(), young.exists()) == (False, True), "somebody may still be writing the young one"
+    assert (left.exists(), old.exists(), young.exists()) == (False, False, True), "somebody may be about to lock it"
     kept.clear()
     assert list(directory.iterdir()) == []
+
+
+def test_what_is_being_written_is_left_alone_and_counted_however_long_it_takes(
+    directory: Path, program: Serialized
+) -> None:
+    size = fill(directory, program, range(3))
+    kept = KeptPrograms(directory)
+    with store_entries.written(directory, {}, program) as temporary:
+        os.utime(temporary, (0, 0))
+        kept.prune(3 * size)
+        assert temporary.is_dir()
+        assert stored(directory) == digests(1, 2), "the one that is being written takes the room of the oldest"
 
 
 def test_a_store_that_is_not_there_is_empty(directory: Path) -> None:

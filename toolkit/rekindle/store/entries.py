@@ -32,13 +32,16 @@ Identity = tuple[int, int]
 
 SEAL: Final = "seal.json"
 ARRAYS: Final = "arrays"
+MAKING: Final = ".making-"
+"""How the name of a directory begins that is not locked yet; it is empty."""
 WRITING: Final = ".writing-"
 REMOVING: Final = ".removing-"
 SPARE_BYTES: Final = 1 << 20
 LARGE_BYTES: Final = 64 << 10
 """A seal may hold the length alone of files that are at least this long."""
+CAN_LOCK: Final = os.name == "posix"
 LEFT_BEHIND_SECONDS: Final = 3600
-"""A temporary directory of this age was left behind by a process that was killed."""
+"""Where directories cannot be locked, one of this age was left behind by a process that was killed."""
 
 
 class Damaged(Exception):
@@ -65,8 +68,10 @@ def written(store: Path, header: Header, arrays: Mapping[str, Array], *, singly:
         if ending():
             raise OSError("the process ends")
         _require_room(store, sum(array.nbytes for array in arrays.values()))
-        temporary = Path(tempfile.mkdtemp(dir=store, prefix=WRITING))
+        temporary = Path(tempfile.mkdtemp(dir=store, prefix=MAKING))
+        lock = _locked(temporary)
         try:
+            temporary = temporary.rename(temporary.with_name(temporary.name.replace(MAKING, WRITING, 1)))
             _save(temporary / ARRAYS, arrays, compressed=not singly)
             files = _closed(temporary)
             seals = {name: _fingerprint(path, not singly or _size(path) < LARGE_BYTES) for name, path in files.items()}
@@ -76,6 +81,8 @@ def written(store: Path, header: Header, arrays: Mapping[str, Array], *, singly:
             yield temporary
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
 
 
 def publish(temporary: Path, entry: Path) -> None:
@@ -142,16 +149,48 @@ def remove(entry: Path) -> None:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def remove_left_behind(store: Path, older_than: float = LEFT_BEHIND_SECONDS) -> None:
-    """Delete what was left behind by processes that were killed while they wrote or removed an entry."""
-    for child in store.iterdir():
-        if child.name.startswith((WRITING, REMOVING)):
-            try:
-                old = child.lstat().st_mtime < time.time() - older_than
-            except FileNotFoundError:
-                continue
-            if old:
-                shutil.rmtree(child, ignore_errors=True)
+def remove_left_behind(store: Path, *, written_now: bool = False) -> None:
+    """Delete what was left behind by processes that were killed while they wrote or removed an entry.
+
+    Args:
+        written_now: whether to delete also what a process is writing now, which then fails to write it.
+    """
+    for child in temporary_in(store):
+        if written_now or _is_left_behind(child):
+            shutil.rmtree(child, ignore_errors=True)
+
+
+def temporary_in(store: Path) -> list[Path]:
+    """Return the directories of entries that are being written or removed, or were left behind by killed processes."""
+    return [child for child in store.iterdir() if child.name.startswith((MAKING, WRITING, REMOVING))]
+
+
+def _is_left_behind(temporary: Path) -> bool:
+    try:
+        if not CAN_LOCK or temporary.name.startswith(MAKING):
+            return temporary.lstat().st_mtime < time.time() - LEFT_BEHIND_SECONDS
+        lock = _locked(temporary)
+    except OSError:  # it is gone, or another user's
+        return False
+    if lock is None:
+        return False
+    os.close(lock)
+    return True
+
+
+def _locked(directory: Path) -> int | None:
+    """Lock a directory until its descriptor is closed, or the process is killed. Return None if another one has it."""
+    if not CAN_LOCK:
+        return None
+    import fcntl
+
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # it is locked, or this file system locks nothing
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def size_of(directory: Path) -> int:

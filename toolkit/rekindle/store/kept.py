@@ -109,11 +109,14 @@ class Kept(ABC, Generic[Described]):
     def evict(self, max_bytes: int, keep: Collection[Path] = ()) -> list[Path]:
         """Remove the least recently used entries until the rest takes at most `max_bytes`; return their paths.
 
+        What is being written, and what killed processes left behind, counts as well.
+
         Args:
             keep: entries that stay in any case.
         """
         sizes = {path: disk.bytes_of(path) for path in reversed(self.paths())}
-        total, removed = sum(sizes.values()), []
+        unnamed = sum(disk.size_of(path) for folder in self.folders() for path in disk.temporary_in(folder))
+        total, removed = unnamed + sum(sizes.values()), []
         for path, size in sizes.items():
             if total <= max_bytes:
                 break
@@ -134,7 +137,7 @@ class Kept(ABC, Generic[Described]):
         for folder in self.folders():
             for path in self.paths_in(folder):
                 disk.remove(path)
-            disk.remove_left_behind(folder, older_than=0)
+            disk.remove_left_behind(folder, written_now=True)
 
     def read(self, path: Path, read: Callable[[], T]) -> T | None:
         """Return what `read` makes of an entry. If it raises another error, drop the entry, warn, and return None."""
