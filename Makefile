@@ -4,15 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := -m pip --disable-pip-version-check --quiet --quiet install
 TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.py
+GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.py
+VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py tests/unit/test_program_store.py
+# The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
+NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-tpu test-browser screenshot tutorials tutorials-write lint format bench clean
+.PHONY: help demo test test-deep test-tpu test-gpu test-versions test-browser screenshot tutorials tutorials-write lint format bench clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
 	@echo "make test          tests, without the deep ones"
 	@echo "make test-deep     all tests"
 	@echo "make test-tpu      compiles for TPUs that are not here, with the real compiler"
+	@echo "make test-gpu      compiles for GPUs that are not here, with the real compiler"
+	@echo "make test-versions sessions under each setting of JAX, on the oldest and the newest JAX that are supported"
 	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
 	@echo "make screenshot    the README's picture of a notebook"
 	@echo "make tutorials     runs the notebooks and compares them with those that are committed"
@@ -33,6 +39,15 @@ test-deep: $(VENV)/.dev
 # In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.
 test-tpu: $(VENV)-tpu/.dev
 	@JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1 $(VENV)-tpu/bin/python -m pytest $(TPU_TESTS)
+
+# Only what the compiler needs: 1.6 GB, where all of jax[cuda13] is 4.7.
+test-gpu: $(VENV)-gpu/.dev
+	@JAX_PLATFORMS=cpu $(VENV)-gpu/bin/python -m pytest $(GPU_TESTS)
+
+# The oldest are the lower bounds of pyproject.toml, all of them at once. VERSIONS='-m ""' runs the deep ones too.
+test-versions: $(VENV)-oldest/.dev $(VENV)-newest/.dev
+	@$(VENV)-oldest/bin/python -m pytest $(VERSIONS_TESTS) $(VERSIONS)
+	@$(VENV)-newest/bin/python -m pytest $(VERSIONS_TESTS) $(VERSIONS)
 
 test-browser: $(VENV)-browser/.dev
 	@$(VENV)-browser/bin/python -m tests.browser.chromium
@@ -64,7 +79,7 @@ bench: $(VENV)/.run
 	@$(BIN)/python -m tests.bench --out bench.json $(BENCH)
 
 clean:
-	rm -rf $(VENV) $(VENV)-tpu $(VENV)-browser build dist toolkit/*.egg-info kernels/*.egg-info *.egg-info bench.json tests/browser/screenshots
+	rm -rf $(VENV) $(VENV)-* build dist toolkit/*.egg-info kernels/*.egg-info *.egg-info bench.json tests/browser/screenshots
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find toolkit kernels tests tutorials -type d -name __pycache__ -prune -exec rm -rf {} +
 
@@ -92,6 +107,26 @@ $(VENV)/.tutorials: pyproject.toml | $(BIN)/python
 $(VENV)-tpu/.dev: pyproject.toml | $(VENV)-tpu/bin/python
 	@echo "installing rekindle, its tests and the TPU compiler into $(VENV)-tpu (once; about a minute)"
 	@$(VENV)-tpu/bin/python $(PIP) --editable '.[test,tpu]'
+	@touch $@
+
+$(VENV)-gpu/.dev: pyproject.toml | $(VENV)-gpu/bin/python
+	@echo "installing rekindle, its tests and the GPU compiler into $(VENV)-gpu (once; some minutes)"
+	@$(VENV)-gpu/bin/python $(PIP) --editable '.[test,cuda-compiler]'
+	@touch $@
+
+$(VENV)-oldest/.dev: pyproject.toml | $(VENV)-oldest/bin/python
+	@echo "installing rekindle, its tests and the oldest versions of what they need into $(VENV)-oldest (once; about a minute)"
+	@$(VENV)-oldest/bin/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*project["dependencies"], *project["optional-dependencies"]["test"], sep="\n")' | sed 's/>=/==/' > $(VENV)-oldest/oldest.txt
+	@$(VENV)-oldest/bin/python $(PIP) --constraint $(VENV)-oldest/oldest.txt --editable '.[test]'
+	@touch $@
+
+$(VENV)-newest/bin/python:
+	@echo "making $(VENV)-newest from $$($(NEWEST_PYTHON) --version)"
+	@$(NEWEST_PYTHON) -m venv $(VENV)-newest
+
+$(VENV)-newest/.dev: pyproject.toml | $(VENV)-newest/bin/python
+	@echo "installing rekindle, its tests and the newest versions of what they need into $(VENV)-newest (once; about a minute)"
+	@$(VENV)-newest/bin/python $(PIP) --editable '.[test]'
 	@touch $@
 
 $(VENV)-browser/.dev: pyproject.toml | $(VENV)-browser/bin/python

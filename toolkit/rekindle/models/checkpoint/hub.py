@@ -1,4 +1,4 @@
-"""Models on the Hugging Face hub, by `owner/name`, through the hub's own library and cache."""
+"""Models on the Hugging Face hub, by `owner/name` or `owner/name@revision`, through the hub's library and cache."""
 
 import re
 from contextlib import suppress
@@ -10,20 +10,21 @@ from typing import Any
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.errors import ModelNotFound
 
-_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
 _FILES = ["*.json", "*.safetensors", "*.jinja"]
 _IGNORED = ["*/*", "consolidated*"]  # copies of the weights in other formats
 
 
 def is_hub_id(model: str) -> bool:
-    """Return whether this could be an `owner/name` of the hub."""
+    """Return whether this could be an `owner/name` of the hub, with or without a revision."""
     return _ID.fullmatch(model) is not None
 
 
 def download_snapshot(model: str, report: Report) -> Path:
-    """Download a hub model, `owner/name`, unless it is in the hub library's cache; return its directory there.
+    """Download a hub model, unless it is in the hub library's cache; return its directory there.
 
-    Without a network, or with HF_HUB_OFFLINE set, a cached model is used as it is.
+    A revision is a branch, a tag, or a commit, as in `owner/name@v1.0`. Without a network, or with HF_HUB_OFFLINE set,
+    a cached model is used as it is.
 
     Raises:
         ModelNotFound: the hub does not have the model or denies access, or it cannot be reached and nothing is cached.
@@ -32,7 +33,9 @@ def download_snapshot(model: str, report: Report) -> Path:
     from huggingface_hub.errors import HFValidationError
     from tqdm.std import tqdm
 
-    snapshot = partial(snapshot_download, model, allow_patterns=_FILES, ignore_patterns=_IGNORED)
+    name, _, revision = model.partition("@")
+    wanted = {"revision": revision or None, "allow_patterns": _FILES, "ignore_patterns": _IGNORED}
+    snapshot = partial(snapshot_download, name, **wanted)
     try:
         return Path(snapshot(tqdm_class=_reporting(tqdm, model, report)))
     except Exception as error:  # the errors of the library's HTTP client, which differs between its versions
@@ -40,8 +43,8 @@ def download_snapshot(model: str, report: Report) -> Path:
             return Path(snapshot(local_files_only=True))
         raise ModelNotFound(
             f"{model!r} is no directory here, could not be downloaded from the Hugging Face hub, and is not cached "
-            f"({type(error).__name__}: {error})\nCheck the name and the network, log in with `hf auth login` if "
-            "the model is gated, or give the path of a model directory or GGUF file instead"
+            f"({type(error).__name__}: {error})\nCheck the name, the revision and the network, log in with "
+            "`hf auth login` if the model is gated, or give the path of a model directory or GGUF file instead"
         ) from error
 
 

