@@ -18,11 +18,16 @@
         ├── SessionClosed                the session was used after, or closed during, the call
         └── EngineFailed                 the engine stopped; the cause is chained
 
-Every message says what was expected, what came, and what to do.
+Every message says what was expected, what came, and what to do. `ParametersIgnored` is a warning.
 """
 
 import difflib
+import sys
+import warnings
 from collections.abc import Collection
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).parent)
 
 
 class RekindleError(Exception):
@@ -91,6 +96,18 @@ class SessionClosed(SessionError):
 
 class EngineFailed(SessionError):
     """The engine stopped because of an error, which is chained as the cause."""
+
+
+class ParametersIgnored(UserWarning):
+    """Sampling parameters were given that do nothing beside the others."""
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn of the line that called this package, however many calls it is away."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def suggestion(name: str, known: Collection[str]) -> str:

@@ -241,7 +241,7 @@ def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tup
         return {}, ()
     defaults, unserved = sampling_defaults(checkpoint.generation_config)
     try:
-        SamplingParams.from_options(defaults).check_against(checkpoint.config.vocab_size, limits.max_logprobs)
+        SamplingParams.from_options({}, defaults).check_against(checkpoint.config.vocab_size, limits.max_logprobs)
     except InvalidRequest as error:
         raise CheckpointError(
             f'{checkpoint.source}: generation_config.json: {error}. Correct it, or give sampling_defaults="neutral"'

@@ -8,7 +8,7 @@ from rekindle.concurrency.waits import Wait, Waits
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.thread import EngineThread
 from rekindle.messages import Prompt
-from rekindle.request import SamplingParams, check_length, draws
+from rekindle.request import SamplingParams, check_draws, check_length, draws
 from rekindle.results import Generation
 from rekindle.session.callers import Callers
 from rekindle.session.handle import Handle
@@ -55,9 +55,9 @@ class Requests:
 
     def all(self, prompt: Any, ask: Ask[Any], n: int | None) -> "Batch":
         """Make a request for each draw of each prompt; they wait outside while the waiting queue is full."""
-        params = self._params(ask)
+        count = 1 if n is None else check_draws(n)
+        variants = draws(self._params(ask, count), count)
         prompts, several = self._prompts(prompt, ask)
-        variants = [params] if n is None else draws(params, n)
         batch = Batch([], several, n)
         try:
             for each in prompts:
@@ -71,8 +71,8 @@ class Requests:
         """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
         return self._submit(unfinished(prefix), self._params({}), wait=True, hold=True)
 
-    def _params(self, ask: Ask[Any]) -> SamplingParams:
-        params = SamplingParams.from_options({**self._options, **ask}, beside=PromptOptions.__annotations__)
+    def _params(self, ask: Ask[Any], n: int = 1) -> SamplingParams:
+        params = SamplingParams.from_options(ask, self._options, n=n, beside=PromptOptions.__annotations__)
         params.check_against(self._assembly.model.vocab_size, self._assembly.limits.max_logprobs)
         return params
 

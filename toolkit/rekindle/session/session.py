@@ -346,7 +346,7 @@ class Session:
     @property
     def sampling_defaults(self) -> SamplingParams:
         """The sampling parameters of a call that gives none: our defaults, or what the model's authors recommend."""
-        return SamplingParams.from_options(self._assembly.defaults)
+        return SamplingParams.from_options({}, self._assembly.defaults)
 
     @property
     def stats(self) -> Stats:
