@@ -134,5 +134,5 @@ def test_very_many_mixes_of_parameters_give_the_same_alone_and_in_any_batch(
 
 def test_the_mixes_are_of_all_parameters() -> None:
     """Leave out stop strings, which take text: test_stop_strings_property.py mixes them."""
-    texts = {"stop", "keep_stop"}
+    texts = {"stop", "keep_stop", "skip_special_tokens"}
     assert {*PARAMETERS, "max_tokens", "seed"} | texts == set(SamplingOptions.__annotations__)

@@ -166,6 +166,10 @@ async def test_token_ids_outside_the_vocabulary_are_an_error_at_the_call(
     ("options", "message"),
     [
         ({"stop": "x"}, "the model has no tokenizer, so stop strings cannot be found; use stop_token_ids"),
+        (
+            {"skip_special_tokens": False},
+            "the model has no tokenizer, so there is no text: leave out skip_special_tokens",
+        ),
         ({"bad_words": [[1], "x"]}, "the model has no tokenizer, so bad_words must be sequences of token ids"),
     ],
 )

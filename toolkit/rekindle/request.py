@@ -39,6 +39,7 @@ class SamplingOptions(TypedDict, total=False):
     stop_token_ids: Sequence[int] | int | None
     stop: str | Sequence[str] | None
     keep_stop: bool
+    skip_special_tokens: bool
     logprobs: int | None
     prompt_logprobs: int | None
     cache_salt: str
@@ -74,8 +75,9 @@ class SamplingParams:
         ignore_eos: do not end at the model's own end tokens; `stop_token_ids` still end.
         stop_token_ids: further token ids, or one, that end the request, included in its output.
         stop: texts that end the request as soon as one is complete in the generated text, however it is tokenized; at
-            most 256, of up to 4,096 characters.
-        keep_stop: leave the stop string in the text; the token ids include its tokens in any case.
+            most 256, of up to 4,096 characters. Special tokens count as their text here, skipped or not.
+        keep_stop: leave the stop string in the text, all of it; the token ids include its tokens in any case.
+        skip_special_tokens: leave special tokens out of the text; False writes them as their text.
         logprobs: give log-probabilities of each token and of this many likeliest ones at its position. True is 0, which
             gives those of the tokens alone; None or False gives none.
         prompt_logprobs: the same for each token of the prompt but the first; such a prompt is computed as a whole.
@@ -99,6 +101,7 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
     keep_stop: bool = False
+    skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     cache_salt: str = ""
@@ -322,6 +325,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "stop_token_ids": checks.one_or_more_token_ids,
     "stop": checks.texts,
     "keep_stop": checks.boolean,
+    "skip_special_tokens": checks.boolean,
     "logprobs": partial(checks.count_or_none, high=2**31 - 1),
     "prompt_logprobs": partial(checks.count_or_none, high=2**31 - 1),
     "cache_salt": partial(checks.text, longest=LONGEST_SALT),

@@ -48,6 +48,8 @@ class Intake:
             params = replace(params, seed=secrets.randbits(31))
         if params.stop and self._tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, so stop strings cannot be found; use stop_token_ids")
+        if not params.skip_special_tokens and self._tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so there is no text: leave out skip_special_tokens")
         request = Request(
             message.request_id,
             ids,
