@@ -1,13 +1,21 @@
 """What a call says: its prompt in all accepted forms, told apart where it is given, and its other keywords."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Generic, TypedDict, TypeVar
 
+from rekindle.checks import boolean, shown
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat, Continued, Prompt
-from rekindle.models.text.chat import check_messages, check_tools, check_variables
+from rekindle.models.text.chat import (
+    check_messages,
+    check_open,
+    check_tools,
+    check_variables,
+    copied,
+    with_more,
+)
 from rekindle.request import SamplingOptions, check_token_ids
 
 Messages = Sequence[Mapping[str, Any]]
@@ -26,11 +34,13 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
         token_ids: a prompt of token ids instead of text, or a list of such.
         tools: JSON schemas of the functions that the model may call, in every conversation.
         chat_template_kwargs: further variables of the chat template, by name, for every conversation.
+        continue_final_message: leave the last message of every conversation open, and go on with it.
     """
 
     token_ids: Ids | None
     tools: Sequence[Mapping[str, Any]] | None
     chat_template_kwargs: Mapping[str, Any] | None
+    continue_final_message: bool
 
 
 class Ask(PromptOptions[Ids], SamplingOptions, total=False):
@@ -53,21 +63,29 @@ def all_prompts(prompt: Any, options: PromptOptions[Any], vocab_size: int) -> tu
         InvalidRequest: a prompt is empty or of no accepted kind, not exactly one of prompt and token ids was given, or
             tools or variables are malformed or were given for a prompt that is no conversation.
     """
-    token_ids, tools, variables = options.get("token_ids"), options.get("tools"), options.get("chat_template_kwargs")
+    token_ids, extras = options.get("token_ids"), _extras(options)
     if (prompt is None) == (token_ids is None):
         raise InvalidRequest("give either a prompt or token_ids, and not both")
-    if tools is not None:
-        check_tools(tools)
-    if variables is not None:
-        check_variables(variables)
     if token_ids is not None:
         prompts, batch = _token_prompts(token_ids, vocab_size)
     else:
-        batch = _is_list(prompt) and len(prompt) > 0 and not isinstance(prompt[0], Mapping)
-        prompts = [_text_or_chat(item, tools, variables or {}) for item in (prompt if batch else [prompt])]
-    if tools is not None or variables:
-        _check_chats(prompts, "chat_template_kwargs=" if tools is None else "tools=")
+        batch = _is_list(prompt) and not (len(prompt) and isinstance(prompt[0], Mapping))
+        prompts = [_text_or_chat(item, extras) for item in (prompt if batch else [prompt])]
+    for each in prompts if extras.given else ():
+        if not isinstance(each, Chat):
+            raise _no_chat(each, extras.given)
     return prompts, batch
+
+
+def one_chat(messages: Any, options: PromptOptions[Any]) -> Chat:
+    """Return the conversation of a call that takes one.
+
+    Raises:
+        InvalidRequest: it is none, or the tools or variables are malformed.
+    """
+    if isinstance(messages, str) or not _is_list(messages):
+        raise InvalidRequest(f"messages must be a list of {{role, content}} mappings, got {shown(messages)}")
+    return _chat(messages, _extras(options))
 
 
 def one_prompt(prompts: Sequence[Prompt], batch: bool) -> Prompt:
@@ -77,8 +95,23 @@ def one_prompt(prompts: Sequence[Prompt], batch: bool) -> Prompt:
         InvalidRequest: the prompts came as a batch.
     """
     if batch:
-        raise InvalidRequest("one prompt was expected, got a list of them; use generate() for a batch")
+        raise InvalidRequest(f"one prompt was expected, got a list of {len(prompts)}; use generate() for a batch")
     return prompts[0]
+
+
+def as_it_is(prefix: Prompt, options: PromptOptions[Any]) -> Prompt:
+    """Return a prefix as a prompt to generate from; a conversation may be left open.
+
+    Raises:
+        InvalidRequest: the last message of what is no conversation was to be continued, or it has no content.
+    """
+    extras = _extras(options)
+    if not extras.open:
+        return prefix
+    if not isinstance(prefix, Chat):
+        raise _no_chat(prefix, "continue_final_message=")
+    check_open(prefix.messages, prefix.variables)
+    return replace(prefix, continue_final_message=True)
 
 
 def unfinished(prompt: Prompt) -> Prompt:
@@ -89,16 +122,19 @@ def unfinished(prompt: Prompt) -> Prompt:
 
 
 def continued(prefix: Prompt, more: Prompt) -> Prompt:
-    """Return the prompt that begins with the prefix.
+    """Return the prompt that begins with the prefix. A text that follows an open message is more of it.
 
     Raises:
         InvalidRequest: messages were to follow a text, or token ids messages.
     """
     match prefix, more:
+        case Chat(continue_final_message=True), str():
+            return replace(prefix, messages=with_more(prefix.messages, more))
         case Chat(), str():
-            return Chat([*prefix.messages, {"role": "user", "content": more}], prefix.tools, prefix.variables)
+            return replace(prefix, messages=[*prefix.messages, {"role": "user", "content": more}])
         case Chat(), Chat():
-            return Chat([*prefix.messages, *more.messages], prefix.tools, prefix.variables)
+            messages = [*prefix.messages, *more.messages]
+            return replace(prefix, messages=messages, continue_final_message=more.continue_final_message)
         case Chat(), _:
             raise InvalidRequest("token ids cannot follow messages; give messages, or a str for one of the user's")
         case _, Chat():
@@ -124,7 +160,33 @@ def _token_prompts(token_ids: Any, vocab_size: int) -> tuple[list[Prompt], bool]
     return [check_token_ids("token_ids", ids, vocab_size) for ids in items], batch
 
 
-def _text_or_chat(prompt: Any, tools: Sequence[Mapping[str, Any]] | None, variables: Mapping[str, Any]) -> Prompt:
+@dataclass(frozen=True, slots=True)
+class _Extras:
+    """The checked keywords of a call that are about its conversations."""
+
+    tools: list[Mapping[str, Any]] | None
+    variables: dict[str, Any]
+    open: bool
+
+    @property
+    def given(self) -> str:
+        """The keyword of one that was given, for a message; empty if none was."""
+        if self.tools is not None:
+            return "tools="
+        return "chat_template_kwargs=" if self.variables else "continue_final_message=" if self.open else ""
+
+
+def _extras(options: PromptOptions[Any]) -> _Extras:
+    tools, variables = options.get("tools"), options.get("chat_template_kwargs")
+    if tools is not None:
+        check_tools(tools)
+    if variables is not None:
+        check_variables(variables)
+    stays_open = boolean("continue_final_message", options.get("continue_final_message", False))
+    return _Extras(None if tools is None else list(tools), dict(variables or {}), stays_open)
+
+
+def _text_or_chat(prompt: Any, extras: _Extras) -> Prompt:
     if isinstance(prompt, str):
         if not prompt:
             raise InvalidRequest("the prompt is empty; it needs at least one character")
@@ -132,21 +194,25 @@ def _text_or_chat(prompt: Any, tools: Sequence[Mapping[str, Any]] | None, variab
     if not _is_list(prompt):
         hint = "; token ids are given as token_ids=" if isinstance(prompt, Integral) else ""
         raise InvalidRequest(
-            f"a prompt is a str, a list of {{role, content}} messages, or a list of either; got {prompt!r:.80}{hint}"
+            f"a prompt is a str, a list of {{role, content}} messages, or a list of either; got {shown(prompt)}{hint}"
         )
-    check_messages(prompt)
+    return _chat(prompt, extras)
+
+
+def _chat(messages: Any, extras: _Extras) -> Chat:
+    check_messages(messages)
+    if extras.open:
+        check_open(messages, extras.variables)
     # The intake reads them on another thread, and the caller may change the conversation meanwhile.
-    return Chat([dict(message) for message in prompt], None if tools is None else list(tools), dict(variables))
+    return Chat(copied(messages), extras.tools, extras.variables, extras.open)
 
 
-def _check_chats(prompts: Sequence[Prompt], given: str) -> None:
-    for prompt in prompts:
-        if not isinstance(prompt, Chat):
-            kind = "text" if isinstance(prompt, str) else "token ids"
-            raise InvalidRequest(
-                f"{given} is for the model's chat template, which a prompt of {kind} does not pass through: "
-                "give a list of {role, content} messages as the prompt"
-            )
+def _no_chat(prompt: Prompt, given: str) -> InvalidRequest:
+    kind = "text" if isinstance(prompt, str) else "token ids"
+    return InvalidRequest(
+        f"{given} is for the model's chat template, which a prompt of {kind} does not pass through: "
+        "give a list of {role, content} messages as the prompt"
+    )
 
 
 def _is_list(value: Any) -> bool:

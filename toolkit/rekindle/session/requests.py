@@ -12,7 +12,7 @@ from rekindle.request import SamplingParams, check_draws, check_length, draws
 from rekindle.results import Generation
 from rekindle.session.callers import Callers
 from rekindle.session.handle import Handle
-from rekindle.session.prompts import Ask, PromptOptions, all_prompts, continued, one_prompt, unfinished
+from rekindle.session.prompts import Ask, PromptOptions, all_prompts, as_it_is, continued, one_prompt, unfinished
 
 
 class Requests:
@@ -80,7 +80,7 @@ class Requests:
         if self._prefix is None:
             return all_prompts(prompt, options, self._assembly.model.vocab_size)
         if prompt is None and options.get("token_ids") is None:
-            return [self._prefix], False
+            return [as_it_is(self._prefix, options)], False
         prompts, batch = all_prompts(prompt, options, self._assembly.model.vocab_size)
         return [continued(self._prefix, more) for more in prompts], batch
 

@@ -1,6 +1,7 @@
 """The session: what a user generates with, and controls the engine with."""
 
 import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Unpack, overload
 
@@ -23,7 +24,17 @@ from rekindle.session.engine_view import EngineView
 from rekindle.session.handle import Handle, Stream
 from rekindle.session.operations import InFlight, Operations
 from rekindle.session.prefix import PendingPrefix, Prefix
-from rekindle.session.prompts import Ask, AskMany, AskOne, OnePrompt, PromptOptions, Prompts, TokenIds
+from rekindle.session.prompts import (
+    Ask,
+    AskMany,
+    AskOne,
+    Messages,
+    OnePrompt,
+    PromptOptions,
+    Prompts,
+    TokenIds,
+    one_chat,
+)
 from rekindle.session.requests import Requests
 from rekindle.store.restored import Restored
 from rekindle.views.cache.view import CacheView, view
@@ -68,6 +79,7 @@ class Session:
             token_ids: a prompt of token ids instead, or a list of such.
             tools: JSON schemas of functions, for the chat template.
             chat_template_kwargs: further variables of the chat template, by name.
+            continue_final_message: go on with the last message of the conversation, rather than answer it.
             Others: see `rekindle.SamplingParams`.
 
         Returns:
@@ -329,6 +341,42 @@ class Session:
             InvalidRequest: the model has no tokenizer.
         """
         return self._tokenizer().decode(token_ids, skip_special_tokens=False)
+
+    def render(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
+    ) -> str:
+        """Return a conversation as the model's chat template writes it, which is what `generate` tokenizes.
+
+        Args:
+            messages, tools, chat_template_kwargs, continue_final_message: as in `generate`.
+
+        Raises:
+            InvalidRequest: the model has no chat template, or as `generate`.
+        """
+        options: PromptOptions[TokenIds] = {
+            "tools": tools,
+            "chat_template_kwargs": chat_template_kwargs,
+            "continue_final_message": continue_final_message,
+        }
+        return self._assembly.preparer.rendered(one_chat(messages, options))
+
+    def count_tokens(self, prompt: OnePrompt = None, **options: Unpack[PromptOptions[TokenIds]]) -> int:
+        """Return the number of tokens that a prompt has for the model, special ones included; it may be too long.
+
+        Args:
+            prompt: text or messages, as in `generate`.
+            **options: as the keywords of `generate` that say what the prompt is.
+
+        Raises:
+            InvalidRequest: as `generate`.
+        """
+        check_keywords(options, PromptOptions.__annotations__)
+        return len(self._assembly.preparer.token_ids(self._requests.prompt(prompt, options)))
 
     def _tokenizer(self) -> Tokenizer:
         if self._assembly.tokenizer is None:
