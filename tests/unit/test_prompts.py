@@ -19,8 +19,11 @@ def chat(*messages: Any) -> Chat:
 
 
 def prompts_of(prompt: Any, **options: Any) -> tuple[list[Prompt], bool]:
-    """Return the prompts of a call with these keywords, for a model with ten tokens."""
-    return all_prompts(prompt, options, vocab_size=10)  # type: ignore[arg-type]
+    """Return the prompts of a call with these keywords, for a model with ten tokens, or raise the first error."""
+    prompts, batch = all_prompts(prompt, options, vocab_size=10)  # type: ignore[arg-type]
+    if errors := [each for each in prompts if isinstance(each, InvalidRequest)]:
+        raise errors[0]
+    return [each for each in prompts if not isinstance(each, InvalidRequest)], batch
 
 
 def prompt_of(prompt: Any, **options: Any) -> Prompt:
@@ -111,6 +114,16 @@ def test_what_is_no_prompt_is_refused_with_what_was_expected_and_what_came(promp
 def test_what_are_no_token_ids_is_refused_in_a_batch_too(token_ids: Any, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         prompts_of(None, token_ids=token_ids)
+
+
+def test_errors_of_a_batch_are_in_the_places_of_their_prompts() -> None:
+    prompts, batch = all_prompts(["a", "", [USER], 3, [{"role": "user"}]], {}, vocab_size=10)
+    assert batch
+    assert [type(each) for each in prompts] == [str, InvalidRequest, Chat, InvalidRequest, InvalidRequest]
+    prompts, _ = all_prompts(None, {"token_ids": [[1], [10], []]}, vocab_size=10)
+    assert [type(each) for each in prompts] == [tuple, InvalidRequest, InvalidRequest]
+    prompts, _ = all_prompts(["a", [USER]], {"continue_final_message": True}, vocab_size=10)
+    assert [type(each) for each in prompts] == [InvalidRequest, Chat]
 
 
 def test_one_prompt_is_not_a_batch() -> None:

@@ -7,9 +7,11 @@ print(await session.generate("Once upon a time"))
 from rekindle.config import Settings
 from rekindle.engine.handled import Handled
 from rekindle.errors import (
+    BatchFailed,
     CheckpointError,
     ConfigError,
     EngineFailed,
+    InvalidBatch,
     InvalidRequest,
     ModelError,
     ModelNotFound,
@@ -40,6 +42,7 @@ from rekindle.views.cache.view import CachedPath, CacheView
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchFailed",
     "CacheView",
     "CachedPath",
     "CachedTokens",
@@ -51,6 +54,7 @@ __all__ = [
     "Generation",
     "Handle",
     "Handled",
+    "InvalidBatch",
     "InvalidRequest",
     "ModelError",
     "ModelNotFound",

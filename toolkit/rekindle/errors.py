@@ -7,7 +7,9 @@
     │   ├── UnsupportedModel             a model whose architecture or options are not implemented
     │   └── CheckpointError              a model file that is truncated, corrupt or incomplete
     ├── InvalidRequest (ValueError)      a prompt or sampling parameter that cannot be served
-    │   └── PromptTooLong                more tokens than the context or the page pool can hold
+    │   ├── PromptTooLong                more tokens than the context or the page pool can hold
+    │   └── InvalidBatch                 prompts of a batch that cannot be served, by index
+    ├── BatchFailed                      a request of a batch failed after others had ended
     ├── QueueFull                        `submit` found the waiting queue full
     ├── RequestCancelled                 the request was cancelled before it ended
     ├── WeightsChanged                   `update_weights` ended the request
@@ -24,8 +26,9 @@ Every message says what was expected, what came, and what to do. `ParametersIgno
 import difflib
 import sys
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = str(Path(__file__).parent)
 
@@ -60,6 +63,31 @@ class InvalidRequest(RekindleError, ValueError):
 
 class PromptTooLong(InvalidRequest):
     """A prompt with more tokens than the model's context or the page pool can hold."""
+
+
+class InvalidBatch(InvalidRequest):
+    """Prompts of a batch cannot be served, and nothing of the batch was computed.
+
+    Attributes:
+        errors: the error of each of these prompts, by its index in the batch.
+    """
+
+    def __init__(self, message: str, errors: Mapping[int, Exception] | None = None):
+        super().__init__(message)
+        self.errors = dict(errors or {})
+
+
+class BatchFailed(RekindleError):
+    """A request of a batch failed, and those that had not ended were cancelled. The cause is that request's error.
+
+    Attributes:
+        results: what `generate` would have returned, with the generations that had ended, the error in the place of the
+            request that failed, and None for each that was cancelled.
+    """
+
+    def __init__(self, message: str, results: Sequence[Any] = ()):
+        super().__init__(message)
+        self.results = list(results)
 
 
 class QueueFull(RekindleError):

@@ -45,6 +45,15 @@ class Feed(Generic[T]):
         self._closed = True
         self._wake()
 
+    def when_closed(self, call: Callable[[], None]) -> None:
+        """Have a function called by the thread that closes the feed, or now if it is closed.
+
+        If both happen at once, it is called twice. It must be quick, and must not raise.
+        """
+        self._waiting.append((call, TO_THE_END))
+        if self._closed:
+            call()
+
     async def grown(self, seen: int, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         """Wait until there are more than `seen` items or the feed is closed; the loop keeps turning meanwhile.
 

@@ -80,10 +80,10 @@ class Handle:
             RekindleError: the request failed; the class says why.
         """
         __tracebackhide__ = True  # a cell shows errors without such frames
-        return blocked(self._ended(timeout))
+        return blocked(self.ended(timeout))
 
     def __await__(self) -> Generator[Any, None, Generation]:
-        return awaited(self._ended()).__await__()
+        return awaited(self.ended()).__await__()
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         return Stream(self)
@@ -105,7 +105,8 @@ class Handle:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         return markup.bundle(repr(self), self.record.card("Handle"))
 
-    def _ended(self, timeout: float | None = None) -> Waits[Generation]:
+    def ended(self, timeout: float | None = None) -> Waits[Generation]:
+        """Wait for the end of the request, as `result` does. Leaving the wait cancels it."""
         __tracebackhide__ = True
         try:
             yield Wait(self.record.pieces, timeout=timeout)

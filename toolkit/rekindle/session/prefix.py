@@ -5,11 +5,12 @@ from collections.abc import Collection
 from typing import Any, Unpack, overload
 
 from rekindle import markup
+from rekindle.concurrency.eventual import Eventual
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
 from rekindle.results import Generation
-from rekindle.session.eventual import Eventual
+from rekindle.session.batch import Errors
 from rekindle.session.handle import Handle, Stream
 from rekindle.session.prompts import Ask, AskOne, OnePrompt, Prompts, as_text
 from rekindle.session.requests import Requests
@@ -58,15 +59,22 @@ class Prefix:
     async def generate(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
     async def generate(
-        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]
+        self,
+        prompt: OnePrompt | Prompts = None,
+        *,
+        n: int | None = None,
+        errors: Errors = "raise",
+        **ask: Unpack[Ask[Any]],
     ) -> list[Any]: ...
-    async def generate(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
+    async def generate(
+        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+    ) -> Any:
         """Continue the prefix, and generate to the end.
 
         Args:
             prompt: text that follows a text; messages that follow messages (a str is one of the user's), or a list;
                 nothing to generate from the prefix as it is.
-            n: as in `Session.generate`.
+            n, errors: as in `Session.generate`.
             **ask: token ids that follow instead, or a list of such, and sampling parameters.
 
         Returns:
@@ -76,12 +84,14 @@ class Prefix:
             InvalidRequest: the prefix was released, or as `Session.generate`.
         """
         self._check(ask)
-        return await awaited(self._requests.all(prompt, ask, n).ended())
+        return await awaited(self._requests.all(prompt, ask, n, errors))
 
-    def generate_sync(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
+    def generate_sync(
+        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+    ) -> Any:
         """Run `generate`, and block until it has ended."""
         self._check(ask)
-        return blocked(self._requests.all(prompt, ask, n).ended())
+        return blocked(self._requests.all(prompt, ask, n, errors))
 
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
         """Continue the prefix, and return the pieces as they come: `async for` or, blocking, `for`."""

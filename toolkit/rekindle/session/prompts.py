@@ -1,7 +1,8 @@
 """What a call says: its prompt in all accepted forms, told apart where it is given, and its other keywords."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Integral
 from typing import Any, Generic, TypedDict, TypeVar
 
@@ -51,8 +52,10 @@ AskOne = Ask[TokenIds]
 AskMany = Ask[Sequence[TokenIds]]
 
 
-def all_prompts(prompt: Any, options: PromptOptions[Any], vocab_size: int) -> tuple[list[Prompt], bool]:
-    """Return the prompts of a call, and whether they came as a batch.
+def all_prompts(
+    prompt: Any, options: PromptOptions[Any], vocab_size: int
+) -> tuple[list[Prompt | InvalidRequest], bool]:
+    """Return the prompts of a call, and whether they came as a batch; one of a batch may be its error instead.
 
     Args:
         prompt: an `OnePrompt` or a list of such.
@@ -60,21 +63,34 @@ def all_prompts(prompt: Any, options: PromptOptions[Any], vocab_size: int) -> tu
         vocab_size: token ids must be below it.
 
     Raises:
-        InvalidRequest: a prompt is empty or of no accepted kind, not exactly one of prompt and token ids was given, or
-            tools or variables are malformed or were given for a prompt that is no conversation.
+        InvalidRequest: the only prompt is empty or of no accepted kind, or no conversation though tools or variables
+            were given; or not exactly one of prompt and token ids was given, or tools or variables are malformed.
     """
     token_ids, extras = options.get("token_ids"), _extras(options)
     if (prompt is None) == (token_ids is None):
         raise InvalidRequest("give either a prompt or token_ids, and not both")
     if token_ids is not None:
-        prompts, batch = _token_prompts(token_ids, vocab_size)
-    else:
-        batch = _is_list(prompt) and not (len(prompt) and isinstance(prompt[0], Mapping))
-        prompts = [_text_or_chat(item, extras) for item in (prompt if batch else [prompt])]
-    for each in prompts if extras.given else ():
-        if not isinstance(each, Chat):
-            raise _no_chat(each, extras.given)
-    return prompts, batch
+        batch = _is_list(token_ids) and len(token_ids) > 0 and all(_is_list(ids) for ids in token_ids)
+        return each_of(token_ids if batch else [token_ids], partial(_ids, extras, vocab_size), batch), batch
+    batch = _is_list(prompt) and not (len(prompt) and isinstance(prompt[0], Mapping))
+    return each_of(prompt if batch else [prompt], partial(_text_or_chat, extras), batch), batch
+
+
+def each_of(items: Iterable[Any], make: Callable[[Any], Prompt], batch: bool) -> list[Prompt | InvalidRequest]:
+    """Return the prompt that is made of each item, or in its place the error; an item may be an error already.
+
+    Raises:
+        InvalidRequest: the error of an item that is no batch.
+    """
+    made: list[Prompt | InvalidRequest] = []
+    for item in items:
+        try:
+            made.append(item if isinstance(item, InvalidRequest) else make(item))
+        except InvalidRequest as error:
+            if not batch:
+                raise
+            made.append(error)
+    return made
 
 
 def one_chat(messages: Any, options: PromptOptions[Any]) -> Chat:
@@ -88,7 +104,7 @@ def one_chat(messages: Any, options: PromptOptions[Any]) -> Chat:
     return _chat(messages, _extras(options))
 
 
-def one_prompt(prompts: Sequence[Prompt], batch: bool) -> Prompt:
+def one_prompt(prompts: Sequence[Prompt | InvalidRequest], batch: bool) -> Prompt:
     """Return the prompt of a call that takes one.
 
     Raises:
@@ -96,7 +112,9 @@ def one_prompt(prompts: Sequence[Prompt], batch: bool) -> Prompt:
     """
     if batch:
         raise InvalidRequest(f"one prompt was expected, got a list of {len(prompts)}; use generate() for a batch")
-    return prompts[0]
+    (prompt,) = prompts
+    assert not isinstance(prompt, InvalidRequest), "only in a batch is an error in the place of a prompt"
+    return prompt
 
 
 def as_it_is(prefix: Prompt, options: PromptOptions[Any]) -> Prompt:
@@ -154,12 +172,6 @@ def as_text(prompt: Prompt) -> str:
     return " ".join(map(str, prompt))
 
 
-def _token_prompts(token_ids: Any, vocab_size: int) -> tuple[list[Prompt], bool]:
-    batch = _is_list(token_ids) and len(token_ids) > 0 and all(_is_list(ids) for ids in token_ids)
-    items = token_ids if batch else [token_ids]
-    return [check_token_ids("token_ids", ids, vocab_size) for ids in items], batch
-
-
 @dataclass(frozen=True, slots=True)
 class _Extras:
     """The checked keywords of a call that are about its conversations."""
@@ -186,10 +198,19 @@ def _extras(options: PromptOptions[Any]) -> _Extras:
     return _Extras(None if tools is None else list(tools), dict(variables or {}), stays_open)
 
 
-def _text_or_chat(prompt: Any, extras: _Extras) -> Prompt:
+def _ids(extras: _Extras, vocab_size: int, token_ids: Any) -> Prompt:
+    ids = check_token_ids("token_ids", token_ids, vocab_size)
+    if extras.given:
+        raise _no_chat(ids, extras.given)
+    return ids
+
+
+def _text_or_chat(extras: _Extras, prompt: Any) -> Prompt:
     if isinstance(prompt, str):
         if not prompt:
             raise InvalidRequest("the prompt is empty; it needs at least one character")
+        if extras.given:
+            raise _no_chat(prompt, extras.given)
         return prompt
     if not _is_list(prompt):
         hint = "; token ids are given as token_ids=" if isinstance(prompt, Integral) else ""

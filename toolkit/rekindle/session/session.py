@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from rekindle import markup
 from rekindle.concurrency.waits import awaited, blocked
@@ -19,6 +19,7 @@ from rekindle.notebook.live_text import show
 from rekindle.request import SamplingParams, check_keywords
 from rekindle.results import Generation
 from rekindle.scheduler.stats import Stats, prompt_shares
+from rekindle.session.batch import Errors, Outcome
 from rekindle.session.callers import Callers
 from rekindle.session.engine_view import EngineView
 from rekindle.session.handle import Handle, Stream
@@ -64,18 +65,43 @@ class Session:
     @overload
     async def generate(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
-    async def generate(self, prompt: Prompts = None, *, n: None = None, **ask: Unpack[AskMany]) -> list[Generation]: ...
+    async def generate(
+        self, prompt: Prompts = None, *, n: None = None, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> list[Generation]: ...
     @overload
-    async def generate(self, prompt: OnePrompt = None, *, n: int, **ask: Unpack[AskOne]) -> list[Generation]: ...
+    async def generate(
+        self, prompt: OnePrompt = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskOne]
+    ) -> list[Generation]: ...
     @overload
-    async def generate(self, prompt: Prompts = None, *, n: int, **ask: Unpack[AskMany]) -> list[list[Generation]]: ...
-    async def generate(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
+    async def generate(
+        self, prompt: Prompts = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> list[list[Generation]]: ...
+    @overload
+    async def generate(
+        self, prompt: Prompts = None, *, n: None = None, errors: Literal["return"], **ask: Unpack[AskMany]
+    ) -> list[Outcome]: ...
+    @overload
+    async def generate(
+        self, prompt: OnePrompt = None, *, n: int, errors: Literal["return"], **ask: Unpack[AskOne]
+    ) -> list[Outcome]: ...
+    @overload
+    async def generate(
+        self, prompt: Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[AskMany]
+    ) -> list[list[Outcome]]: ...
+    async def generate(
+        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+    ) -> Any:
         """Generate to the end. Leaving the await early, by an interrupt or a timeout, cancels the request.
+
+        A list of prompts is checked as a whole, in a thread of its own, before anything of it is computed.
 
         Args:
             prompt: text as it is, a list of {role, content} messages for the model's chat template, or a list of
                 either, which gives a list.
             n: this many independent draws for each prompt, as a list; the first is that of the seed, if there is one.
+                Draws need a temperature above 0: it is 1 if none is given and the model names none.
+            errors: "raise" raises the first error of a list, and cancels the others; "return" puts each error in its
+                place in the list, and goes on with the others.
             token_ids: a prompt of token ids instead, or a list of such.
             tools: JSON schemas of functions, for the chat template.
             chat_template_kwargs: further variables of the chat template, by name.
@@ -86,24 +112,49 @@ class Session:
             A `Generation`; a list of them for a list of prompts, or if `n` is given, even 1; for both, a list of lists.
 
         Raises:
-            InvalidRequest: a prompt or keyword that cannot be served; PromptTooLong is one of them.
+            InvalidRequest: a prompt or keyword that cannot be served; PromptTooLong is one of them. For a list it is an
+                InvalidBatch, which names all such prompts by index, and nothing of the list was computed.
+            BatchFailed: one of a list failed later, as below; what had ended is in its `results`.
             RequestCancelled: somebody else cancelled it, as on the dashboard.
             WeightsChanged: `update_weights` was told to fail those under way.
             SessionError: the session is closed or its engine failed.
+
+        Warns:
+            ParametersIgnored: the temperature is given as 0, and beside it parameters that do nothing then.
         """
-        return await awaited(self._requests.all(prompt, ask, n).ended())
+        return await awaited(self._requests.all(prompt, ask, n, errors))
 
     @overload
     def generate_sync(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
-    def generate_sync(self, prompt: Prompts = None, *, n: None = None, **ask: Unpack[AskMany]) -> list[Generation]: ...
+    def generate_sync(
+        self, prompt: Prompts = None, *, n: None = None, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> list[Generation]: ...
     @overload
-    def generate_sync(self, prompt: OnePrompt = None, *, n: int, **ask: Unpack[AskOne]) -> list[Generation]: ...
+    def generate_sync(
+        self, prompt: OnePrompt = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskOne]
+    ) -> list[Generation]: ...
     @overload
-    def generate_sync(self, prompt: Prompts = None, *, n: int, **ask: Unpack[AskMany]) -> list[list[Generation]]: ...
-    def generate_sync(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
+    def generate_sync(
+        self, prompt: Prompts = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> list[list[Generation]]: ...
+    @overload
+    def generate_sync(
+        self, prompt: Prompts = None, *, n: None = None, errors: Literal["return"], **ask: Unpack[AskMany]
+    ) -> list[Outcome]: ...
+    @overload
+    def generate_sync(
+        self, prompt: OnePrompt = None, *, n: int, errors: Literal["return"], **ask: Unpack[AskOne]
+    ) -> list[Outcome]: ...
+    @overload
+    def generate_sync(
+        self, prompt: Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[AskMany]
+    ) -> list[list[Outcome]]: ...
+    def generate_sync(
+        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+    ) -> Any:
         """Run `generate`, and block until it has ended."""
-        return blocked(self._requests.all(prompt, ask, n).ended())
+        return blocked(self._requests.all(prompt, ask, n, errors))
 
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
         """Return the pieces of one generation as they come: `async for piece in session.stream(...)`.
