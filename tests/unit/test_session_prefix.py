@@ -165,7 +165,7 @@ async def test_what_cannot_follow_is_said_at_once(texts: Session) -> None:
             chat.stream(["a", "b"])  # type: ignore[list-item]
         with pytest.raises(InvalidRequest, match="not both"):
             await text.generate("a", token_ids=[1])
-        with pytest.raises(InvalidRequest, match="at least 1"):
+        with pytest.raises(InvalidRequest, match="n must be an integer from 1 to 65536, got 0"):
             await text.fork(0)
 
 
@@ -185,6 +185,8 @@ async def test_after_its_release_it_says_so_and_what_was_submitted_goes_on(sessi
             ask(token_ids=[9])
     with pytest.raises(InvalidRequest, match="released"):
         await document.fork(2)
+    with pytest.raises(InvalidRequest, match="released"):
+        document.fork_sync(2)
     tokens = [token for piece in stream for token in piece.token_ids]
     assert tuple(tokens) == expected_tokens([*DOCUMENT, 9], 8)
     assert held_pages(session) == 0
@@ -206,7 +208,7 @@ async def test_leaving_the_block_releases_it_also_by_an_error(session: Session) 
 async def test_forks_are_released_one_by_one_and_the_last_one_lets_go(session: Session) -> None:
     document = await session.prefix(token_ids=DOCUMENT)
     computed = session.stats.scheduler.computed_tokens
-    forks = await document.fork(3)
+    forks = [*await document.fork(2), *document.fork_sync(1)]
     assert [fork.cached_tokens for fork in forks] == [64] * 3
     assert session.stats.scheduler.computed_tokens == computed
     for handle in (document, *forks):

@@ -9,6 +9,7 @@ from rekindle.concurrency.eventual import Eventual
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
+from rekindle.request import check_draws
 from rekindle.results import Generation
 from rekindle.session.batch import Errors
 from rekindle.session.handle import Handle, Stream
@@ -104,11 +105,11 @@ class Prefix:
         Raises:
             InvalidRequest: `n` is no integer of at least 1, or the prefix was released.
         """
-        count: object = n  # whatever its type says
-        if not isinstance(count, int) or count < 1:
-            raise InvalidRequest(f"n must be an integer of at least 1, got {n!r:.80}")
-        self._check()
-        return [await PendingPrefix(self._prompt, self._requests) for _ in range(n)]
+        return [await pending for pending in self._forks(n)]
+
+    def fork_sync(self, n: int) -> list["Prefix"]:
+        """Run `fork`, and block until all are held."""
+        return [pending.wait() for pending in self._forks(n)]
 
     def release(self) -> None:
         """Let go of the prefix, so that its pages may be evicted. Requests that were submitted go on.
@@ -128,6 +129,11 @@ class Prefix:
 
     def __exit__(self, *raised: object) -> None:
         self.release()
+
+    def _forks(self, n: int) -> list["PendingPrefix"]:
+        count = check_draws(n)
+        self._check()
+        return [PendingPrefix(self._prompt, self._requests) for _ in range(count)]
 
     def _check(self, given: Collection[str] = ()) -> None:
         """Check that the prefix is held, and that a call with these keywords may continue it."""

@@ -82,12 +82,8 @@ class Session:
     ) -> list[Outcome]: ...
     @overload
     async def generate(
-        self, prompt: OnePrompt = None, *, n: int, errors: Literal["return"], **ask: Unpack[AskOne]
-    ) -> list[Outcome]: ...
-    @overload
-    async def generate(
-        self, prompt: Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[AskMany]
-    ) -> list[list[Outcome]]: ...
+        self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
+    ) -> list[Any]: ...
     async def generate(
         self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
     ) -> Any:
@@ -144,12 +140,8 @@ class Session:
     ) -> list[Outcome]: ...
     @overload
     def generate_sync(
-        self, prompt: OnePrompt = None, *, n: int, errors: Literal["return"], **ask: Unpack[AskOne]
-    ) -> list[Outcome]: ...
-    @overload
-    def generate_sync(
-        self, prompt: Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[AskMany]
-    ) -> list[list[Outcome]]: ...
+        self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
+    ) -> list[Any]: ...
     def generate_sync(
         self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
     ) -> Any:
@@ -160,7 +152,7 @@ class Session:
         """Return the pieces of one generation as they come: `async for piece in session.stream(...)`.
 
         Leaving the loop early cancels the request, unless the stream has a name: then another loop can go on with it,
-        and `del` cancels it. Arguments and errors are those of `generate`.
+        and `del`, `close` or `contextlib.aclosing` cancels it. Arguments and errors are those of `generate`.
         """
         return Stream(self._requests.one(prompt, ask, wait=True))
 
@@ -189,10 +181,22 @@ class Session:
         """Put a request on its way and return at once, with a handle to await, to stream, or to cancel.
 
         Raises:
-            QueueFull: `max_waiting` requests are waiting already.
+            QueueFull: `max_waiting` requests are waiting already; `enqueue` waits for room instead.
             Others as `generate`.
         """
         return self._requests.one(prompt, ask, wait=False)
+
+    async def enqueue(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
+        """Wait until there is room in the waiting queue, put a request into it, and return its handle as `submit` does.
+
+        Who waits first enters first. Leaving the wait leaves nothing behind. Arguments and errors are those of
+        `generate`.
+        """
+        return await awaited(self._requests.one(prompt, ask, wait=True).entered())
+
+    def enqueue_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
+        """Run `enqueue`, and block until the request is in the waiting queue."""
+        return blocked(self._requests.one(prompt, ask, wait=True).entered())
 
     def prefix(
         self, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
