@@ -154,7 +154,7 @@ class _Ends:
             self.over.close()
 
     def _ended(self, number: int, handle: Handle) -> None:
-        """Take note of an end; requests may end on several threads, and one may be told of twice."""
+        """Take note of an end; several threads may do so at once."""
         self._left.discard(number)
         if self._at_first_failure and handle.generation is None and self.failed is None and not self.over.closed:
             self.failed = handle
