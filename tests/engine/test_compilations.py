@@ -10,6 +10,8 @@ import rekindle
 from rekindle.config import SettingsOptions, Ticks
 from tests.compilations import COMPILED
 
+pytestmark = pytest.mark.filterwarnings("ignore::rekindle.ParametersIgnored")  # some are mixed with temperature 0
+
 
 @pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
 def test_nothing_is_compiled_after_open(ticks: Ticks, families: Path, compilations: list[str]) -> None:

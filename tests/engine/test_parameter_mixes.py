@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import rekindle
 
+pytestmark = pytest.mark.filterwarnings("ignore::rekindle.ParametersIgnored")  # some are mixed with temperature 0
+
 Ask = tuple[list[int], dict[str, Any]]
 
 TOKEN = st.integers(0, 511)

@@ -113,3 +113,16 @@ def test_several_loops_read_one_feed_at_once() -> None:
     for thread in threads:
         thread.join()
     assert seen == [tuple(range(100))] * 3
+
+
+def test_who_asked_to_be_told_of_the_end_is_told_once_whenever_that_was() -> None:
+    feed, told = Feed[int](), list[str]()
+    feed.when_closed(lambda: told.append("before"))
+    feed.put(1)
+    assert not told
+    feed.close()
+    feed.close()
+    assert told == ["before"]
+    feed.when_closed(lambda: told.append("after"))
+    assert told == ["before", "after"]
+    assert not feed._at_close, "what was called is kept no longer: it may refer to who holds the feed"

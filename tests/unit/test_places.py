@@ -44,6 +44,15 @@ def test_nobody_overtakes_those_outside() -> None:
         places.enter(2, wait=False)
 
 
+def test_who_gives_up_is_passed_over_and_only_who_waits_can() -> None:
+    places = Places(1)
+    for number in range(4):
+        places.enter(number, wait=True)
+    assert [places.give_up(number) for number in (0, 1, 1, 2, 7)] == [False, True, False, True, False]
+    assert places.leave(0) == 3
+    assert places.leave(3) is None
+
+
 def test_who_has_no_place_gives_none_back() -> None:
     places = Places(1)
     places.enter(0, wait=True)

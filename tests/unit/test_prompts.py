@@ -10,6 +10,7 @@ from rekindle.messages import Chat, Prompt
 from rekindle.session.prompts import all_prompts, one_prompt
 
 USER = {"role": "user", "content": "hi"}
+PARTS = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {}}}
 
 
@@ -18,8 +19,11 @@ def chat(*messages: Any) -> Chat:
 
 
 def prompts_of(prompt: Any, **options: Any) -> tuple[list[Prompt], bool]:
-    """Return the prompts of a call with these keywords, for a model with ten tokens."""
-    return all_prompts(prompt, options, vocab_size=10)  # type: ignore[arg-type]
+    """Return the prompts of a call with these keywords, for a model with ten tokens, or raise the first error."""
+    prompts, batch = all_prompts(prompt, options, vocab_size=10)  # type: ignore[arg-type]
+    if errors := [each for each in prompts if isinstance(each, InvalidRequest)]:
+        raise errors[0]
+    return [each for each in prompts if not isinstance(each, InvalidRequest)], batch
 
 
 def prompt_of(prompt: Any, **options: Any) -> Prompt:
@@ -33,6 +37,9 @@ def prompt_of(prompt: Any, **options: Any) -> Prompt:
         ("hi", ["hi"], False),
         ([USER], [chat(USER)], False),
         ((USER,), [chat(USER)], False),
+        ([], [], True),
+        ((), [], True),
+        ([PARTS], [chat(PARTS)], False),
         (["a", "b"], ["a", "b"], True),
         (("a",), ["a"], True),
         ([[USER], [USER, USER]], [chat(USER), chat(USER, USER)], True),
@@ -76,7 +83,6 @@ def test_exactly_one_of_the_two_is_given() -> None:
     [
         ("", "the prompt is empty; it needs at least one character"),
         (["a", ""], "the prompt is empty; it needs at least one character"),
-        ([], "messages must have at least one message, got an empty list"),
         ([[]], "messages must have at least one message, got an empty list"),
         (7, "a prompt is a str, a list of .* or a list of either; got 7"),
         (b"hi", "a prompt is a str, a list of .* or a list of either; got b'hi'$"),
@@ -110,17 +116,33 @@ def test_what_are_no_token_ids_is_refused_in_a_batch_too(token_ids: Any, message
         prompts_of(None, token_ids=token_ids)
 
 
+def test_errors_of_a_batch_are_in_the_places_of_their_prompts() -> None:
+    prompts, batch = all_prompts(["a", "", [USER], 3, [{"role": "user"}]], {}, vocab_size=10)
+    assert batch
+    assert [type(each) for each in prompts] == [str, InvalidRequest, Chat, InvalidRequest, InvalidRequest]
+    prompts, _ = all_prompts(None, {"token_ids": [[1], [10], []]}, vocab_size=10)
+    assert [type(each) for each in prompts] == [tuple, InvalidRequest, InvalidRequest]
+    prompts, _ = all_prompts(["a", [USER]], {"continue_final_message": True}, vocab_size=10)
+    assert [type(each) for each in prompts] == [InvalidRequest, Chat]
+
+
 def test_one_prompt_is_not_a_batch() -> None:
     assert prompt_of("hi") == "hi"
     assert prompt_of(None, token_ids=[1]) == (1,)
-    with pytest.raises(InvalidRequest, match="one prompt was expected, got a list of them; use generate"):
+    with pytest.raises(InvalidRequest, match="one prompt was expected, got a list of 2; use generate"):
         prompt_of(["a", "b"])
+    with pytest.raises(InvalidRequest, match="got a list of 0"):
+        prompt_of([])
 
 
 def test_what_the_caller_changes_afterwards_changes_nothing() -> None:
     messages, tools, variables = [dict(USER)], [TOOL], {"enable_thinking": False}
     prompt = prompt_of(messages, tools=tools, chat_template_kwargs=variables)
     messages[0]["content"] = "changed"
+    part = {"type": "text", "text": "hi"}
+    in_parts = prompt_of([{"role": "user", "content": [part]}])
+    part["text"] = "changed"
+    assert in_parts == chat(PARTS)
     for given in (messages, tools, variables):
         given.clear()
     assert prompt == Chat([USER], [TOOL], {"enable_thinking": False})
@@ -144,8 +166,23 @@ def test_tools_and_variables_are_refused_where_no_template_reads_them(prompt: An
         prompts_of(prompt, token_ids=token_ids, tools=[TOOL])
     with pytest.raises(InvalidRequest, match=f"chat_template_kwargs= is for .*prompt of {kind} does not.*messages"):
         prompts_of(prompt, token_ids=token_ids, chat_template_kwargs={"a": 1})
+    with pytest.raises(InvalidRequest, match=f"continue_final_message= is for .*prompt of {kind} does not"):
+        prompts_of(prompt, token_ids=token_ids, continue_final_message=True)
     bare = prompts_of(prompt, token_ids=token_ids)
-    assert prompts_of(prompt, token_ids=token_ids, chat_template_kwargs={}) == bare
+    assert prompts_of(prompt, token_ids=token_ids, chat_template_kwargs={}, continue_final_message=False) == bare
+
+
+def test_a_conversation_is_left_open_where_there_is_something_to_go_on_with() -> None:
+    assert prompt_of([USER], continue_final_message=True) == Chat([USER], None, {}, True)
+    with pytest.raises(InvalidRequest, match="continue_final_message must be True or False, got 'yes'"):
+        prompt_of([USER], continue_final_message="yes")
+    with pytest.raises(InvalidRequest, match="goes on with the final message, and add_generation_prompt=True begins"):
+        prompt_of([USER], continue_final_message=True, chat_template_kwargs={"add_generation_prompt": True})
+    call = {"role": "assistant", "tool_calls": [{}]}
+    with pytest.raises(InvalidRequest, match="needs a final message with a content"):
+        prompt_of([USER, call], continue_final_message=True)
+    with pytest.raises(InvalidRequest, match="cannot set 'continue_final_message': give it as an argument"):
+        prompt_of([USER], chat_template_kwargs={"continue_final_message": True})
 
 
 def test_malformed_tools_and_variables_are_refused_at_the_call() -> None:

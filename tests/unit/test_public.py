@@ -10,10 +10,10 @@ from rekindle.config import SettingsOptions
 from rekindle.request import _CHECKS, SamplingOptions
 
 PUBLIC = """
-CacheView CachedPath CachedTokens Candidate CheckpointError ConfigError EngineFailed Family Generation Handle Handled
-InvalidRequest ModelError ModelNotFound NotRestored Piece Prefix PromptTooLong QueueFull RekindleError RequestCancelled
-SamplingParams Session SessionClosed SessionError Settings Stats StorageError Stream Timings TokenLogprob UnsafeStorage
-UnsupportedModel Usage WeightsChanged open open_sync
+BatchFailed CacheView CachedPath CachedTokens Candidate CheckpointError ConfigError EngineFailed Family Generation
+Handle Handled InvalidBatch InvalidRequest ModelError ModelNotFound NotRestored ParametersIgnored Piece Prefix
+PromptTooLong QueueFull RekindleError RequestCancelled SamplingParams Session SessionClosed SessionError Settings Stats
+StorageError Stream Timings TokenLogprob UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync
 """
 
 

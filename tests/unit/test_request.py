@@ -4,39 +4,49 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rekindle.errors import InvalidRequest
+from rekindle.errors import InvalidRequest, ParametersIgnored
 from rekindle.request import SamplingOptions, SamplingParams, check_token_ids
 
-NO_NUMBERS = ["1", None, math.nan, math.inf, -math.inf, True, [1.0], 1j, np.array([1.0]), 10**400]
-NO_INTEGERS = ["1", 1.0, True, [1], math.nan, np.array([1, 2]), np.float32(1)]
+NO_NUMBERS = ["1", math.nan, math.inf, -math.inf, True, [1.0], 1j, np.array([1.0]), Decimal(1), 10**400]
+NO_COUNTS = ["1", 1.0, [1], math.nan, np.array([1, 2]), np.float32(1), np.True_]
+NO_INTEGERS = [True, *NO_COUNTS]
 BAD: dict[str, tuple[list[Any], str]] = {
-    "max_tokens": ([0, -1, None, 2**31, *NO_INTEGERS], "max_tokens must be an integer from 1 to 2147483647, got "),
-    "top_k": ([-1, None, 2**31, *NO_INTEGERS], "top_k must be an integer from 0 to 2147483647, got "),
+    "max_tokens": ([0, -1, 2**30 + 1, *NO_INTEGERS], "max_tokens must be an integer from 1 to 1073741824, got "),
+    "top_k": ([-2, None, 2**31, *NO_INTEGERS], "top_k must be an integer from -1 to 2147483647, got "),
     "seed": ([-1, 2**31, *NO_INTEGERS], "seed must be an integer from 0 to 2147483647, got "),
-    "temperature": ([-0.1, -1, *NO_NUMBERS], "temperature must be a finite number of at least 0, got "),
-    "top_p": ([0, 0.0, -0.5, 1.01, 2, *NO_NUMBERS], "top_p must be a finite number above 0 and at most 1, got "),
-    "min_p": ([-0.1, 1.1, *NO_NUMBERS], "min_p must be a finite number of at least 0 and at most 1, got "),
+    "temperature": (
+        [-0.1, -1, 5e-324, 9e-7, 101, 1e300, np.float64(1e39), Fraction(1, 10**7), *NO_NUMBERS],
+        "temperature must be 0, or a finite number from 1e-06 to 100, got ",
+    ),
+    "top_p": (
+        [0, 0.0, 5e-324, -0.5, 1.01, 2, None, *NO_NUMBERS],
+        "top_p must be a finite number of at least 1e-09 and at most 1, got ",
+    ),
+    "min_p": ([-0.1, 1.1, None, *NO_NUMBERS], "min_p must be a finite number of at least 0 and at most 1, got "),
     "ignore_eos": ([0, 1, None, "no"], "ignore_eos must be True or False, got "),
     "cache_salt": ([0, None, b"a", ["a"]], "cache_salt must be a str, got "),
     "keep_stop": ([0, 1, None, "no"], "keep_stop must be True or False, got "),
-    "min_tokens": ([-1, None, 2**31, *NO_INTEGERS], "min_tokens must be an integer from 0 to 2147483647, got "),
-    "logprobs": ([-1, 2**31, *NO_INTEGERS], "logprobs must be an integer from 0 to 2147483647, got "),
-    "prompt_logprobs": ([-1, 2**31, *NO_INTEGERS], "prompt_logprobs must be an integer from 0 to 2147483647, got "),
+    "skip_special_tokens": ([0, 1, None, "no"], "skip_special_tokens must be True or False, got "),
+    "min_tokens": ([-1, None, 2**30 + 1, *NO_INTEGERS], "min_tokens must be an integer from 0 to 1073741824, got "),
+    "logprobs": ([-1, 2**31, *NO_COUNTS], "logprobs must be an integer from 0 to 2147483647, got "),
+    "prompt_logprobs": ([-1, 2**31, *NO_COUNTS], "prompt_logprobs must be an integer from 0 to 2147483647, got "),
     "repetition_penalty": (
-        [0, 0.0, -1, 9e-4, 1001, *NO_NUMBERS],
+        [0, 0.0, -1, 9e-4, 1001, None, *NO_NUMBERS],
         "repetition_penalty must be a finite number of at least 0.001 and at most 1000, got ",
     ),
     "frequency_penalty": (
-        [-2.1, 2.1, *NO_NUMBERS],
+        [-2.1, 2.1, None, *NO_NUMBERS],
         "frequency_penalty must be a finite number of at least -2 and at most 2, got ",
     ),
     "presence_penalty": (
-        [-2.1, 2.1, *NO_NUMBERS],
+        [-2.1, 2.1, None, *NO_NUMBERS],
         "presence_penalty must be a finite number of at least -2 and at most 2, got ",
     ),
     "stop": (
@@ -53,7 +63,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
         "allowed_token_ids must be a sequence of integers, got ",
     ),
     "stop_token_ids": (
-        [2, "ab", b"ab", [1.5], ["a"], [None], [True], [[1]]],
+        [2.0, True, "ab", b"ab", [1.5], ["a"], [None], [True], [[1]]],
         "stop_token_ids must be a sequence of integers, got ",
     ),
 }
@@ -79,8 +89,9 @@ def test_a_salt_that_has_no_bytes_is_refused_at_the_call() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("max_tokens", 1), ("max_tokens", 2**31 - 1), ("top_k", 0), ("seed", 0), ("seed", 2**31 - 1), ("seed", None),
-        ("temperature", 0), ("temperature", 0.0), ("temperature", 5), ("top_p", 1), ("top_p", 1e-9), ("min_p", 0),
+        ("max_tokens", 1), ("max_tokens", 2**30), ("max_tokens", None), ("temperature", 1e-6),
+        ("temperature", 100), ("top_k", 0), ("seed", 0), ("seed", 2**31 - 1), ("seed", None),
+        ("temperature", 0), ("temperature", -0.0), ("temperature", 5), ("top_p", 1), ("top_p", 1e-9), ("min_p", 0),
         ("min_p", 1.0), ("ignore_eos", True), ("keep_stop", True), ("min_tokens", 0), ("min_tokens", 256),
         ("repetition_penalty", 1e-3), ("repetition_penalty", 1e3), ("frequency_penalty", -2), ("frequency_penalty", 2),
         ("presence_penalty", -2.0), ("presence_penalty", 2.0), ("logprobs", 0), ("logprobs", 2**31 - 1),
@@ -93,9 +104,9 @@ def test_the_ends_of_a_range_are_in_it(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("kind", [np.int8, np.int32, np.uint64])
 def test_numpy_integers_are_integers_and_become_pythons(kind: Callable[[int], Any]) -> None:
-    params = SamplingParams.from_options({"max_tokens": kind(100), "seed": kind(3), "stop_token_ids": [kind(7)]})
-    assert params.max_tokens + 1000 == 1100
-    assert type(params.max_tokens) is type(params.seed) is int
+    params = SamplingParams.from_options({"min_tokens": kind(100), "seed": kind(3), "stop_token_ids": [kind(7)]})
+    assert params.min_tokens + 1000 == 1100
+    assert type(params.min_tokens) is type(params.seed) is int
     assert params.stop_token_ids == {7}
     assert {type(token) for token in params.stop_token_ids} == {int}
 
@@ -171,7 +182,7 @@ def test_a_bias_that_is_no_number_in_its_range_is_shown(value: Any) -> None:
         SamplingParams.from_options({"logit_bias": {3: value}})
 
 
-@pytest.mark.parametrize("key", ["1", 1.0, True, None])
+@pytest.mark.parametrize("key", ["1.0", "-1", "", "٣", "1" * 20, 1.0, True, None])
 def test_a_bias_for_what_is_no_token_is_shown(key: Any) -> None:
     expected = f"the keys of logit_bias must be a sequence of integers, got ({key!r},)"
     with pytest.raises(InvalidRequest, match=re.escape(expected)):
@@ -238,3 +249,107 @@ def test_a_long_wrong_value_is_not_shown_in_full() -> None:
     with pytest.raises(InvalidRequest) as caught:
         SamplingParams.from_options({"stop_token_ids": ["x" * 10**6]})
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_k", "stop_token_ids", "stop", "logit_bias", "ignore_eos"])
+def test_a_value_that_cannot_be_shown_is_refused_all_the_same(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"of type (int|list) that cannot be shown"):
+        SamplingParams.from_options({name: [10**5000, 0.5] if name == "stop_token_ids" else 10**5000})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("stop", ["a"] * 257, "stop may be at most 256 texts, got 257"),
+        ("stop", "a" * 4097, "each of stop must have at most 4096 characters, got 4097"),
+        ("stop", ["a", "\ud800"], "each of stop must be text that UTF-8 can encode"),
+        ("bad_words", ["\ud800"], "each of bad_words must be text that UTF-8 can encode"),
+        ("cache_salt", "a" * 1025, "cache_salt must have at most 1024 characters, got 1025"),
+    ],
+)
+def test_texts_are_bounded_and_have_bytes(name: str, value: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        SamplingParams.from_options({name: value})
+
+
+# Spellings from elsewhere that mean one thing
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("top_k", -1, 0),
+        ("logprobs", True, 0),
+        ("logprobs", False, None),
+        ("prompt_logprobs", True, 0),
+        ("prompt_logprobs", False, None),
+        ("temperature", None, 0.0),
+        ("max_tokens", None, None),
+        ("stop_token_ids", 5, frozenset({5})),
+        ("stop_token_ids", np.int32(5), frozenset({5})),
+        ("logit_bias", {"15": 2, 7: -1.5}, ((15, 2.0), (7, -1.5))),
+    ],
+)
+def test_other_engines_spellings_are_taken(name: str, value: Any, expected: Any) -> None:
+    taken = getattr(SamplingParams.from_options({name: value}), name)
+    assert (taken, type(taken)) == (expected, type(expected))
+
+
+def test_no_temperature_is_that_of_the_model_and_no_most_tokens_are_no_bound() -> None:
+    defaults = {"temperature": 0.5, "max_tokens": 3, "min_tokens": 2}
+    params = SamplingParams.from_options({"temperature": None, "max_tokens": None, "min_tokens": 900}, defaults)
+    assert (params.temperature, params.max_tokens, params.min_tokens) == (0.5, None, 900)
+
+
+def test_a_bias_in_both_spellings_is_contradictory() -> None:
+    with pytest.raises(InvalidRequest, match="logit_bias names a token twice, as an integer and as a string"):
+        SamplingParams.from_options({"logit_bias": {"5": 1.0, 5: 2.0}})
+
+
+# Parameters that draw
+
+
+DRAWN: list[dict[str, Any]] = [
+    {"top_p": 0.5},
+    {"top_k": 3},
+    {"min_p": 0.1},
+    {"seed": 0},
+    {"n": 2},
+    {"top_k": 3, "n": 2},
+]
+
+
+def params_of(given: dict[str, Any], defaults: dict[str, Any] | None = None) -> SamplingParams:
+    """Return the parameters of a call with these keywords, of which `n` is one."""
+    options = {name: value for name, value in given.items() if name != "n"}
+    return SamplingParams.from_options(options, defaults, n=given.get("n", 1))
+
+
+@pytest.mark.parametrize("given", DRAWN)
+@pytest.mark.parametrize("defaults", [None, {}, {"temperature": 0.0}, {"temperature": 0.0, "top_p": 0.9}])
+def test_a_call_that_says_how_to_draw_and_no_temperature_draws_at_1(
+    given: dict[str, Any], defaults: dict[str, Any] | None
+) -> None:
+    assert params_of(given, defaults).temperature == 1.0
+    assert params_of({**given, "temperature": None}, defaults).temperature == 1.0
+
+
+@pytest.mark.parametrize("given", DRAWN)
+def test_a_temperature_that_the_model_or_the_call_names_stays(given: dict[str, Any]) -> None:
+    assert params_of(given, {"temperature": 0.6}).temperature == 0.6
+    assert params_of({**given, "temperature": 0.7}, {"temperature": 0.6}).temperature == 0.7
+
+
+@pytest.mark.parametrize("given", DRAWN)
+def test_at_temperature_0_what_does_nothing_is_told_once_and_at_the_line_of_the_call(given: dict[str, Any]) -> None:
+    with pytest.warns(ParametersIgnored, match=" and ".join(given)) as told:
+        assert params_of({**given, "temperature": 0}).temperature == 0
+    assert len(told) == 1
+    assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize("given", [{"top_p": 1}, {"top_k": 0}, {"top_k": -1}, {"min_p": 0}, {"seed": None}, {"n": 1}])
+def test_a_value_that_changes_nothing_at_any_temperature_neither_draws_nor_warns(given: dict[str, Any]) -> None:
+    defaults = {"temperature": 0.0, "top_p": 0.9, "top_k": 20, "min_p": 0.1}
+    assert params_of(given, defaults).temperature == 0
+    assert params_of({**given, "temperature": 0}, defaults).temperature == 0

@@ -7,7 +7,7 @@ import pytest
 
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from rekindle.errors import InvalidRequest
-from rekindle.request import Request, SamplingParams, check_bans, draws
+from rekindle.request import Request, SamplingParams, check_bans, check_draws, draws
 
 VOCAB_SIZE = 10
 NOTHING = frozenset[int]()
@@ -38,10 +38,11 @@ def test_draws_without_a_seed_are_left_to_the_intake() -> None:
     assert draws(SamplingParams(), 3) == [SamplingParams()] * 3
 
 
-@pytest.mark.parametrize("n", [0, -1, 2**31, True, 1.0, "2", None, [2]])
+@pytest.mark.parametrize("n", [0, -1, 2**16 + 1, 2**31, True, 1.0, "2", None, [2]])
 def test_n_is_a_count(n: Any) -> None:
-    with pytest.raises(InvalidRequest, match="n must be an integer from 1 to 2147483647, got "):
-        draws(SamplingParams(), n)
+    with pytest.raises(InvalidRequest, match="n must be an integer from 1 to 65536, got "):
+        check_draws(n)
+    assert check_draws(2**16) == 2**16
 
 
 # Beside a model

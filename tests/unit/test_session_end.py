@@ -20,6 +20,7 @@ from rekindle.request import SamplingParams
 from rekindle.session.callers import Callers
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from tests.unit.sessions import reason
 
 pytestmark = pytest.mark.anyio
 
@@ -101,7 +102,7 @@ async def test_close_answers_every_caller_and_frees_the_machine_once(
         await waiting.start(tasks)
         await (to_thread.run_sync(held.close_sync) if blocking else held.close())
         assert freed == ["rekindle-engine"], "it is freed when close returns, by the engine's own thread"
-    assert [type(answer) for answer in waiting.answers] == [SessionClosed] * 5
+    assert [type(reason(answer)) for answer in waiting.answers] == [SessionClosed] * 5
     await held.close()
     held.close_sync()
     assert freed == ["rekindle-engine"]
@@ -249,7 +250,7 @@ async def test_a_failure_of_the_engine_reaches_every_caller_as_one_error(
     async with anyio.create_task_group() as tasks:
         await waiting.start(tasks)
         settler.step()
-    (error, *others) = waiting.answers
+    (error, *others) = map(reason, waiting.answers)
     assert len(others) == 4
     assert all(other is error for other in others)
     assert isinstance(error, EngineFailed)

@@ -8,7 +8,7 @@ import pytest
 from anyio import to_thread
 
 from rekindle.concurrency.mailbox import Waiter
-from rekindle.errors import InvalidRequest, PromptTooLong
+from rekindle.errors import InvalidBatch, InvalidRequest, PromptTooLong
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.results import CachedTokens, Generation, Usage
 from rekindle.session.session import Session
@@ -134,7 +134,7 @@ async def test_what_only_the_engine_can_see_fails_alone(session: Session, texts:
         await session.generate("text")
     with pytest.raises(PromptTooLong, match="the prompt has 4096 tokens; at most 4095 fit"):
         await session.generate(token_ids=[1] * 4096)
-    with pytest.raises(PromptTooLong):
+    with pytest.raises(InvalidBatch, match="prompt 1: the prompt has 4096 tokens"):
         await session.generate(token_ids=[PROMPT, [1] * 4096], max_tokens=20)
     assert (await other).token_ids == expected_tokens(PROMPT, 50)
     handle = session.submit("text")

@@ -10,13 +10,14 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.errors import QueueFull, RequestCancelled, SessionClosed
+from rekindle.errors import BatchFailed, QueueFull, RequestCancelled, SessionClosed
 from rekindle.messages import Withdraw
 from rekindle.request import SamplingOptions
 from rekindle.session.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import CheckedScheduler, FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.limits import WAYS
+from tests.unit.sessions import reason
 
 HANG_SECONDS = 120
 """Seconds after which a run is taken to hang."""
@@ -68,8 +69,8 @@ class Caller:
         with self.scope:
             try:
                 self.answers.append(await self._call(session))
-            except (RequestCancelled, SessionClosed, QueueFull) as error:
-                self.answers.append(error)
+            except (RequestCancelled, SessionClosed, QueueFull, BatchFailed) as error:
+                self.answers.append(reason(error))
         if self.scope.cancelled_caught:
             self.answers.append("interrupted")
 

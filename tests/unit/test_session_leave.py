@@ -1,6 +1,7 @@
 """A caller may leave its request in every way and state, and the waiting queue keeps its bound."""
 
 from collections.abc import Callable
+from contextlib import aclosing, closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,10 +11,10 @@ import pytest
 from anyio import to_thread
 
 from rekindle.engine.actor import Actor
-from rekindle.errors import InvalidRequest, QueueFull, RequestCancelled
+from rekindle.errors import InvalidRequest, QueueFull, RequestCancelled, SessionClosed
 from rekindle.messages import Cancel, Message, Submit
 from rekindle.request import SamplingParams
-from rekindle.session.handle import Handle
+from rekindle.session.handle import Handle, Stream
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import assert_all_is_free
@@ -121,6 +122,29 @@ async def test_breaking_out_of_a_stream_cancels_its_request(held: Session, settl
     assert_all_is_free(held)
 
 
+async def test_closing_a_stream_cancels_its_request_and_ends_the_loop(held: Session, settler: FakeSettler) -> None:
+    settler.step()
+    async with aclosing(held.stream(token_ids=PROMPT, max_tokens=ENDLESS)) as stream:
+        assert (await anext(stream)).token_ids == expected_tokens(PROMPT, 1)
+    assert [piece async for piece in stream] == []
+    await wait_until(held, lambda stats: stats.running == 0)
+    settler.release()
+    with closing(held.stream_sync(token_ids=PROMPT, max_tokens=ENDLESS)) as stream:
+        assert next(stream).token_ids == expected_tokens(PROMPT, 1)
+    assert list(stream) == []
+    stream.close()
+    await stream.aclose()
+    await wait_until(held, lambda stats: stats.running == 0)
+    assert_all_is_free(held)
+
+
+async def test_closing_a_stream_that_has_ended_changes_nothing(session: Session) -> None:
+    handle = session.submit(token_ids=PROMPT, max_tokens=3)
+    async with aclosing(Stream(handle)) as stream:
+        assert len([piece async for piece in stream]) == 3
+    assert (await handle).token_ids == expected_tokens(PROMPT, 3)
+
+
 async def test_a_stream_that_is_cancelled_still_gives_what_came_before(held: Session, settler: FakeSettler) -> None:
     handle = held.submit(token_ids=PROMPT, max_tokens=ENDLESS)
     stream = aiter(handle)
@@ -207,6 +231,68 @@ async def test_generate_waits_for_room_and_enters_in_order(settler: FakeSettler)
     assert [told.prompt for told in intake.told if isinstance(told, Submit)] == [(number,) for number in range(12)]
 
 
+async def fill(held: Session, max_tokens: int = ENDLESS) -> None:
+    """Let one request run, and two wait in the queue."""
+    for _ in range(3):
+        await held.enqueue(token_ids=PROMPT, max_tokens=max_tokens)
+
+
+async def test_enqueue_gives_a_handle_once_there_is_room(held: Session, settler: FakeSettler) -> None:
+    await fill(held, max_tokens=2)
+    handles: dict[int, Handle] = {}
+
+    async def enqueue(token: int) -> None:
+        handles[token] = await held.enqueue(token_ids=[token], max_tokens=2)
+
+    async with anyio.create_task_group() as tasks:
+        for token in range(4):
+            tasks.start_soon(enqueue, token)
+        await anyio.wait_all_tasks_blocked()
+        assert not handles
+        with pytest.raises(QueueFull, match="use enqueue, generate or stream"):
+            held.submit(token_ids=PROMPT)
+        settler.release()
+    assert [(await handles[token]).token_ids for token in range(4)] == [expected_tokens([t], 2) for t in range(4)]
+    assert held.enqueue_sync(token_ids=PROMPT, max_tokens=1).result().token_ids == expected_tokens(PROMPT, 1)
+    with pytest.raises(InvalidRequest, match="max_tokens must be"):
+        await held.enqueue(token_ids=PROMPT, max_tokens=0)
+    assert_all_is_free(held)
+
+
+async def test_leaving_an_enqueue_leaves_nothing_behind(held: Session) -> None:
+    await fill(held)
+    for _ in range(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(held.enqueue, token_ids=PROMPT))
+            await anyio.wait_all_tasks_blocked()
+            last = [*held.requests.values()][-1]
+            tasks.cancel_scope.cancel()
+        assert repr(last) == "<rekindle.Handle cancelled, 0 tokens>"
+        assert len(held._callers._handles) == 3
+        assert not held._callers._places._outside
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+async def test_who_waits_for_room_hears_that_none_will_come(held: Session, how: str) -> None:
+    await fill(held)
+    raised: list[Exception] = []
+
+    async def enqueue() -> None:
+        try:
+            await held.enqueue(token_ids=PROMPT)
+        except (RequestCancelled, SessionClosed) as error:
+            raised.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(enqueue)
+        await anyio.wait_all_tasks_blocked()
+        if how == "cancel":
+            [*held.requests.values()][-1].cancel()
+        else:
+            await held.close()
+    assert [type(error) for error in raised] == [RequestCancelled if how == "cancel" else SessionClosed]
+
+
 async def test_one_who_waits_outside_can_leave_and_nothing_is_kept_of_it(held: Session, settler: FakeSettler) -> None:
     outside = [held.stream(token_ids=PROMPT, max_tokens=2) for _ in range(6)]
     assert [*held.requests.values()] == [stream._handle for stream in outside]
@@ -215,6 +301,8 @@ async def test_one_who_waits_outside_can_leave_and_nothing_is_kept_of_it(held: S
         with pytest.raises(RequestCancelled, match="before it was submitted"):
             await anext(stream)
     assert [*held.requests.values()] == [stream._handle for stream in outside[:3]]
+    assert len(held._callers._handles) == 3, "nothing is kept of those that left, though no place came free"
+    assert len(held._callers._places._outside) <= 1, "the third waits outside unless the first has begun to run"
     settler.release()
     for stream in outside[:3]:
         assert [piece.token_ids async for piece in stream]

@@ -8,7 +8,7 @@ import pytest
 
 import rekindle
 from rekindle import Generation
-from rekindle.errors import InvalidRequest
+from rekindle.errors import InvalidRequest, ParametersIgnored
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingParams, draws
 from rekindle.session.session import Session
@@ -60,11 +60,19 @@ async def test_the_first_draw_is_the_call_without_n_and_the_others_are_requests_
     assert again.token_ids == generations[1].token_ids
 
 
-async def test_draws_without_a_seed_differ_and_greedy_ones_do_not(session: Session) -> None:
-    free = await session.generate(token_ids=PROMPT, n=20, max_tokens=6, temperature=1.0)
+@pytest.mark.parametrize("ask", [{"temperature": 1.0}, {}])
+async def test_draws_without_a_seed_differ(session: Session, ask: dict[str, Any]) -> None:
+    free = await session.generate(token_ids=PROMPT, n=20, max_tokens=6, **ask)
     assert len(set(token_ids(free))) > 10
-    greedy = await session.generate(token_ids=PROMPT, n=3, max_tokens=6)
+
+
+async def test_draws_at_temperature_0_are_alike_and_the_line_that_asks_for_them_is_warned(session: Session) -> None:
+    with pytest.warns(ParametersIgnored, match="nothing to do for n: ") as told:
+        greedy = await session.generate(token_ids=PROMPT, n=3, max_tokens=6, temperature=0)
+    with pytest.warns(ParametersIgnored) as told_blocking:
+        assert session.generate_sync(token_ids=PROMPT, n=3, max_tokens=6, temperature=0)[1].text == greedy[1].text
     assert token_ids(greedy) == [expected_tokens(PROMPT, 6)] * 3
+    assert [warning.filename for warning in (*told, *told_blocking)] == [__file__] * 2
 
 
 @pytest.mark.parametrize("n", [0, -1, True, 1.5, "2"])
@@ -158,6 +166,10 @@ async def test_token_ids_outside_the_vocabulary_are_an_error_at_the_call(
     ("options", "message"),
     [
         ({"stop": "x"}, "the model has no tokenizer, so stop strings cannot be found; use stop_token_ids"),
+        (
+            {"skip_special_tokens": False},
+            "the model has no tokenizer, so there is no text: leave out skip_special_tokens",
+        ),
         ({"bad_words": [[1], "x"]}, "the model has no tokenizer, so bad_words must be sequences of token ids"),
     ],
 )

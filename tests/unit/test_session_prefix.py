@@ -9,6 +9,7 @@ import pytest
 
 from rekindle.errors import InvalidRequest, SessionClosed
 from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.request import SamplingParams, draws
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 
@@ -90,14 +91,16 @@ async def test_generate_continues_it_or_begins_right_after_it(session: Session) 
 
 async def test_a_batch_n_draws_and_both_have_the_shapes_of_session_generate(session: Session) -> None:
     expected = [expected_tokens([*DOCUMENT, token], 3) for token in (1, 2)]
+    seeds = [one.seed or 0 for one in draws(SamplingParams(seed=7), 2)]
+    expected_draws = [[expected_tokens([*DOCUMENT, token], 3, draw=seed) for seed in seeds] for token in (1, 2)]
     async with session.prefix(token_ids=DOCUMENT) as document:
         batch = await document.generate(token_ids=[[1], [2]], max_tokens=3)
         assert [answer.token_ids for answer in batch] == expected
-        draws = await document.generate(token_ids=[1], n=2, max_tokens=3)
-        assert [answer.token_ids for answer in draws] == expected[:1] * 2
-        both = await document.generate(token_ids=[[1], [2]], n=2, max_tokens=3)
-        assert [[answer.token_ids for answer in group] for group in both] == [[tokens] * 2 for tokens in expected]
-        assert {answer.cached_tokens for answer in [*batch, *draws, *both[0], *both[1]]} == {64}
+        drawn = await document.generate(token_ids=[1], n=2, max_tokens=3, seed=7)
+        assert [answer.token_ids for answer in drawn] == expected_draws[0]
+        both = await document.generate(token_ids=[[1], [2]], n=2, max_tokens=3, seed=7)
+        assert [[answer.token_ids for answer in group] for group in both] == expected_draws
+        assert {answer.cached_tokens for answer in [*batch, *drawn, *both[0], *both[1]]} == {64}
 
 
 async def test_streams_and_blocking_twins_continue_it_too(session: Session) -> None:
@@ -162,7 +165,7 @@ async def test_what_cannot_follow_is_said_at_once(texts: Session) -> None:
             chat.stream(["a", "b"])  # type: ignore[list-item]
         with pytest.raises(InvalidRequest, match="not both"):
             await text.generate("a", token_ids=[1])
-        with pytest.raises(InvalidRequest, match="at least 1"):
+        with pytest.raises(InvalidRequest, match="n must be an integer from 1 to 65536, got 0"):
             await text.fork(0)
 
 
@@ -182,6 +185,8 @@ async def test_after_its_release_it_says_so_and_what_was_submitted_goes_on(sessi
             ask(token_ids=[9])
     with pytest.raises(InvalidRequest, match="released"):
         await document.fork(2)
+    with pytest.raises(InvalidRequest, match="released"):
+        document.fork_sync(2)
     tokens = [token for piece in stream for token in piece.token_ids]
     assert tuple(tokens) == expected_tokens([*DOCUMENT, 9], 8)
     assert held_pages(session) == 0
@@ -203,7 +208,7 @@ async def test_leaving_the_block_releases_it_also_by_an_error(session: Session) 
 async def test_forks_are_released_one_by_one_and_the_last_one_lets_go(session: Session) -> None:
     document = await session.prefix(token_ids=DOCUMENT)
     computed = session.stats.scheduler.computed_tokens
-    forks = await document.fork(3)
+    forks = [*await document.fork(2), *document.fork_sync(1)]
     assert [fork.cached_tokens for fork in forks] == [64] * 3
     assert session.stats.scheduler.computed_tokens == computed
     for handle in (document, *forks):

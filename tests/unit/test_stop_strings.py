@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
 
 from rekindle.engine.actor import Actor
 from rekindle.messages import Message, Output, Outputs, Stopped, Text, Texts
 from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.request import SamplingOptions
 from rekindle.results import EndReason, TokenLogprob
 from rekindle.session.handle import Handle
 from rekindle.session.session import Session
@@ -139,6 +142,71 @@ def test_an_output_of_several_tokens_without_a_stop_is_whole(
     text = Text(0, "abcd", ids, end, by, output.outputs[0].logprobs)
     assert said_by(detokenizer, output) == [Texts((text,))]
     assert not vars(detokenizer)["_followers"]
+
+
+# Special tokens
+
+
+@pytest.fixture(scope="module")
+def chat_tokenizer(byte_tokenizer: Tokenizer) -> Tokenizer:
+    """Make the tokenizer of bytes with a special token, of the kind that ends a message."""
+    backend = Backend.from_str(byte_tokenizer.backend.to_str())
+    backend.add_special_tokens([AddedToken("<|end|>", special=True)])
+    return Tokenizer(backend)
+
+
+def texts_of(
+    tokenizer: Tokenizer, written: str, end: EndReason | None, **options: Unpack[SamplingOptions]
+) -> tuple[list[Text], bool]:
+    """Detokenize a text token by token; return what callers are told, and whether the request was stopped."""
+    detokenizer = fake_assembly(fake_limits(), tokenizer=tokenizer).actors.detokenizer
+    request, ids = request_of(PROMPT, options, capacity=100), tokenizer.encode(written)
+    ends = [None] * (len(ids) - 1) + [end]
+    said = [
+        message
+        for token, ended in zip(ids, ends, strict=True)
+        for message in said_by(detokenizer, Outputs((Output(request, (token,), ended),)))
+    ]
+    texts = [text for message in said if isinstance(message, Texts) for text in message.texts]
+    return texts, any(isinstance(message, Stopped) for message in said)
+
+
+@pytest.mark.parametrize(
+    ("stop", "keep_stop", "text", "tokens"),
+    [
+        ("<|end|>", False, "ab", 3),
+        ("<|end|>", True, "ab<|end|>", 3),
+        ("b<|end|>c", False, "a", 4),
+        ("b<|end|>c", True, "ab<|end|>c", 4),
+        ("|end|>", False, "ab", 3),
+        (["<|end|>x", "cd"], False, "ab", 5),
+        (["<|end|>x", "cd"], True, "abcd", 5),
+    ],
+)
+def test_a_stop_may_be_or_contain_a_special_token_that_the_text_leaves_out(
+    chat_tokenizer: Tokenizer, stop: Any, keep_stop: bool, text: str, tokens: int
+) -> None:
+    texts, stopped = texts_of(chat_tokenizer, "ab<|end|>cde", None, stop=stop, keep_stop=keep_stop)
+    assert stopped
+    assert "".join(each.text for each in texts) == text
+    assert sum(len(each.token_ids) for each in texts) == tokens
+    assert (texts[-1].end, texts[-1].stopped_by) == ("stop", stop if isinstance(stop, str) else "cd")
+
+
+def test_a_stop_that_is_the_text_of_an_end_token_is_what_stopped_it(chat_tokenizer: Tokenizer) -> None:
+    texts, _ = texts_of(chat_tokenizer, "ab<|end|>", "stop", stop="<|end|>")
+    assert (texts[-1].end, texts[-1].stopped_by) == ("stop", "<|end|>")
+    texts, _ = texts_of(chat_tokenizer, "ab<|end|>", "stop", stop="never")
+    assert (texts[-1].end, texts[-1].stopped_by) == ("stop", texts[-1].token_ids[0])
+
+
+@pytest.mark.parametrize("stop", [None, "<|end|>x", "e<|end|>"])
+def test_special_tokens_are_in_the_text_where_they_are_not_skipped(chat_tokenizer: Tokenizer, stop: str | None) -> None:
+    written = "a<|end|>b<|end|>"
+    texts, stopped = texts_of(chat_tokenizer, written, "length", stop=stop, skip_special_tokens=False)
+    assert ("".join(each.text for each in texts), stopped) == (written, False)
+    texts, stopped = texts_of(chat_tokenizer, written, "length", stop=stop)
+    assert ("".join(each.text for each in texts), stopped) == ("ab", False)
 
 
 def test_nothing_more_is_computed_for_a_request_that_a_stop_ended(

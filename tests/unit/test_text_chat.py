@@ -177,6 +177,109 @@ def test_every_other_message_needs_its_content(message: Any, said: str) -> None:
         render([message], WITH_TOOLS)
 
 
+# Contents in parts
+
+
+def parts(*texts: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text} for text in texts]}
+
+
+AS_TEXT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+LOOPS = [
+    "{% for m in messages %}{% if m.content is string %}={{ m.content }}{% else %}"
+    "{% for p in m.content %}<{{ p.type }}>{{ p.text }}{% endfor %}{% endif %}{% endfor %}",
+    "{% for m in messages %}{% if m['content'] is string %}={{ m['content'] }}{% else %}"
+    "{% for p in m['content'] | list %}<{{ p.type }}>{{ p.text }}{% endfor %}{% endif %}{% endfor %}",
+    "{% for m in messages %}{% set body = m.content %}{% if body is string %}={{ body }}{% else %}"
+    "{% for p in body %}<{{ p.type }}>{{ p.text }}{% endfor %}{% endif %}{% endfor %}",
+    "{% macro said(content) %}{% if content is string %}={{ content }}{% else %}"
+    "{% for p in content %}<{{ p.type }}>{{ p.text }}{% endfor %}{% endif %}{% endmacro %}"
+    "{% for m in messages %}{{ said(m.content) }}{% endfor %}",
+]
+
+
+def test_parts_are_one_text_for_a_template_that_writes_contents_as_they_are() -> None:
+    assert render([parts("a", "b"), USER, parts("c")], AS_TEXT) == "[user]a\nb[user]Hi[user]c"
+    no_loop = "{% for m in messages %}{% for line in m.content.split('a') %}({{ line }}){% endfor %}{% endfor %}"
+    assert render([parts("xay")], no_loop) == "(x)(y)"
+
+
+@pytest.mark.parametrize("template", LOOPS)
+def test_parts_are_left_to_a_template_that_loops_over_them(template: str) -> None:
+    assert render([parts("a", "b"), USER], template) == "<text>a<text>b=Hi"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([], r"messages\[0\]\['content'\] must have at least one part"),
+        ([{"type": "image_url", "image_url": {"url": "x"}}], r"only text is read; got one of type 'image_url'"),
+        ([{"type": "text", "text": "a"}, {"type": "text"}], r"\['content'\]\[1\] must be .*got {'type': 'text'}"),
+        ([{"type": "text", "text": 3}], r"got {'type': 'text', 'text': 3}"),
+        (["a"], r"got 'a'"),
+    ],
+)
+def test_parts_that_are_no_text_are_told_with_their_place(content: Any, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        render([{"role": "user", "content": content}], AS_TEXT)
+
+
+# A final message that is left open
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+TRIMMED = CHATML.replace("m.content", "(m.content | trim)")
+
+
+def answer(content: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content}
+
+
+@pytest.mark.parametrize(
+    ("content", "as_it_is", "trimmed"),
+    [
+        ("It is", "It is", "It is"),
+        ("It is ", "It is ", "It is"),
+        ("  It is\n\n", "  It is\n\n", "It is"),
+        ("", "", ""),
+        ([{"type": "text", "text": "It "}, {"type": "text", "text": "is "}], "It \nis ", "It \nis"),
+        ("<|im_end|>\n", "<|im_end|>\n", "<|im_end|>"),
+    ],
+)
+def test_a_final_message_ends_where_its_content_ends(content: Any, as_it_is: str, trimmed: str) -> None:
+    """Check the results of transformers 5, whose `apply_chat_template` has this argument."""
+    start = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert render([USER, answer(content)], CHATML, continue_final_message=True) == start + as_it_is
+    expected = (start + trimmed).rstrip() if not trimmed else start + trimmed
+    assert render([USER, answer(content)], TRIMMED, continue_final_message=True) == expected
+
+
+def test_the_last_part_is_what_a_template_that_loops_leaves_open() -> None:
+    assert render([parts("a", "b")], LOOPS[0] + "end", continue_final_message=True) == "<text>a<text>b"
+
+
+def test_the_same_words_before_do_not_count() -> None:
+    messages = [USER, answer("Hi"), USER, answer("Hi")]
+    assert render(messages, CHATML, continue_final_message=True) == render(messages, CHATML).removesuffix(
+        "<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[0].content }}",
+        "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}",
+        "{% for m in messages %}{{ m.content | upper }}{% endfor %}",
+    ],
+)
+def test_a_final_message_that_the_template_changes_cannot_be_continued(template: str) -> None:
+    with pytest.raises(InvalidRequest, match="does not write the content of the final message as it is"):
+        render([USER, answer("<think>a</think>b")], template, continue_final_message=True)
+
+
 def circular() -> dict[str, Any]:
     tool: dict[str, Any] = {}
     tool["itself"] = tool

@@ -60,8 +60,8 @@ MAKERS: dict[str, Callable[[], Tokenizer]] = {
 TOKENIZERS = {name: make() for name, make in MAKERS.items()}
 
 
-def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    decoder = IncrementalDecoder(tokenizer)
+def pieces(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bool = True) -> list[str]:
+    decoder = IncrementalDecoder(tokenizer, skip_special_tokens)
     return [*(decoder.push(token) for token in ids), decoder.finish()]
 
 
@@ -70,8 +70,10 @@ def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
 @settings(max_examples=300, deadline=None)
 def test_any_tokens_joined_are_their_decoding(name: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]
-    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 1)))
-    assert "".join(pieces(tokenizer, ids)) == tokenizer.decode(ids)
+    token = st.integers(0, tokenizer.vocab_size + 1) | st.sampled_from(sorted(tokenizer.special_ids))
+    ids = data.draw(st.lists(token))
+    for skip in (True, False):
+        assert "".join(pieces(tokenizer, ids, skip)) == tokenizer.decode(ids, skip)
 
 
 @given(data=st.data())
@@ -116,6 +118,16 @@ def test_special_tokens_give_nothing() -> None:
     for tokenizer in TOKENIZERS.values():
         decoder = IncrementalDecoder(tokenizer)
         assert [decoder.push(token) for token in sorted(tokenizer.special_ids)] == ["", ""]
+        assert all(decoder.skips(token) for token in tokenizer.special_ids)
+        assert not decoder.skips(0)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_special_tokens_are_their_text_where_they_are_not_skipped(name: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    begin, end = sorted(tokenizer.special_ids)
+    assert "".join(pieces(tokenizer, [begin, 1, end], False)) == tokenizer.decode([begin, 1, end], False)
+    assert "</s>" in "".join(pieces(tokenizer, [begin, 1, end], False))
 
 
 @pytest.mark.parametrize("name", ["byte-level", "byte-fallback"])

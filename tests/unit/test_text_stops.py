@@ -152,6 +152,36 @@ def test_what_is_shown_held_and_found_is_what_the_definition_says(
     assert shown == whole[: end if keep or stop is None else end - len(stop)]
 
 
+@given(st.lists(st.tuples(st.text("abc", max_size=4), st.booleans(), st.booleans()), max_size=12), STOPS, st.booleans())
+@example([("a", True, False), ("b", True, True), ("c", True, False)], ["ab", "bd"], True)
+@example([("xa", True, False), ("b", True, True), ("c", True, False)], ["abd"], False)
+@settings(max_examples=1000)
+def test_hidden_pieces_are_searched_and_not_shown(
+    pieces: list[tuple[str, bool, bool]], stops: list[str], keep: bool
+) -> None:
+    end, stop = expected_end([(piece, may_stop) for piece, may_stop, _ in pieces], stops)
+    whole = [(character, hidden) for piece, _, hidden in pieces for character in piece]
+    matcher = StopMatcher(stops, keep)
+    seen = shown = ""
+    for piece, may_stop, hidden in pieces:
+        text, found = matcher.push(piece, may_stop, hidden)
+        seen, shown = seen + piece, shown + text
+        if found is not None:
+            break
+        assert shown == visible(whole[: len(seen) - expected_held(seen, stops)])
+    else:
+        text, found = matcher.finish()
+        shown += text
+    assert found == stop
+    before = whole[: end - len(stop or "")]
+    assert shown == visible(before) + (stop if keep and stop else "")
+
+
+def visible(characters: Sequence[tuple[str, bool]]) -> str:
+    """Return the characters that are not hidden."""
+    return "".join(character for character, hidden in characters if not hidden)
+
+
 def test_a_piece_costs_the_same_late_as_early() -> None:
     matcher = StopMatcher(["aaaaaaab", "\n\n"], keep=False)
     costs = []

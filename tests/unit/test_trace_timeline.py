@@ -456,16 +456,13 @@ async def test_the_spans_of_a_row_are_its_ticks_in_order_whatever_shares_a_colum
 
 
 async def test_hostile_text_stays_text(byte_tokenizer: Tokenizer) -> None:
-    class Refuses:
+    class Refuses(Tokenizer):
         """A tokenizer that cannot encode, and says so with bad words."""
 
-        chat_template = None
-
-        def __getattr__(self, name: str) -> object:
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
             raise ValueError(HOSTILE)
 
-    assembly = fake_assembly(fake_limits(), tokenizer=byte_tokenizer)
-    assembly.actors.intake._tokenizer = Refuses()  # type: ignore[attr-defined]
+    assembly = fake_assembly(fake_limits(), tokenizer=Refuses(byte_tokenizer.backend))
     with fake_session(assembly) as session, session.trace() as trace, suppress(ValueError):
         await session.generate("x")
     drawing = trace.timeline()

@@ -7,13 +7,16 @@ print(await session.generate("Once upon a time"))
 from rekindle.config import Settings
 from rekindle.engine.handled import Handled
 from rekindle.errors import (
+    BatchFailed,
     CheckpointError,
     ConfigError,
     EngineFailed,
+    InvalidBatch,
     InvalidRequest,
     ModelError,
     ModelNotFound,
     NotRestored,
+    ParametersIgnored,
     PromptTooLong,
     QueueFull,
     RekindleError,
@@ -39,6 +42,7 @@ from rekindle.views.cache.view import CachedPath, CacheView
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchFailed",
     "CacheView",
     "CachedPath",
     "CachedTokens",
@@ -50,10 +54,12 @@ __all__ = [
     "Generation",
     "Handle",
     "Handled",
+    "InvalidBatch",
     "InvalidRequest",
     "ModelError",
     "ModelNotFound",
     "NotRestored",
+    "ParametersIgnored",
     "Piece",
     "Prefix",
     "PromptTooLong",

@@ -7,7 +7,9 @@
     │   ├── UnsupportedModel             a model whose architecture or options are not implemented
     │   └── CheckpointError              a model file that is truncated, corrupt or incomplete
     ├── InvalidRequest (ValueError)      a prompt or sampling parameter that cannot be served
-    │   └── PromptTooLong                more tokens than the context or the page pool can hold
+    │   ├── PromptTooLong                more tokens than the context or the page pool can hold
+    │   └── InvalidBatch                 prompts of a batch that cannot be served, by index
+    ├── BatchFailed                      a request of a batch failed after others had ended
     ├── QueueFull                        `submit` found the waiting queue full
     ├── RequestCancelled                 the request was cancelled before it ended
     ├── WeightsChanged                   `update_weights` ended the request
@@ -18,11 +20,17 @@
         ├── SessionClosed                the session was used after, or closed during, the call
         └── EngineFailed                 the engine stopped; the cause is chained
 
-Every message says what was expected, what came, and what to do.
+Every message says what was expected, what came, and what to do. `ParametersIgnored` is a warning.
 """
 
 import difflib
-from collections.abc import Collection
+import sys
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = str(Path(__file__).parent)
 
 
 class RekindleError(Exception):
@@ -55,6 +63,31 @@ class InvalidRequest(RekindleError, ValueError):
 
 class PromptTooLong(InvalidRequest):
     """A prompt with more tokens than the model's context or the page pool can hold."""
+
+
+class InvalidBatch(InvalidRequest):
+    """Prompts of a batch cannot be served, and nothing of the batch was computed.
+
+    Attributes:
+        errors: the error of each of these prompts, by its index in the batch.
+    """
+
+    def __init__(self, message: str, errors: Mapping[int, Exception] | None = None):
+        super().__init__(message)
+        self.errors = dict(errors or {})
+
+
+class BatchFailed(RekindleError):
+    """A request of a batch failed, and those that had not ended were cancelled. The cause is that request's error.
+
+    Attributes:
+        results: what `generate` would have returned, with the generations that had ended, the error in the place of the
+            request that failed, and None for each that was cancelled.
+    """
+
+    def __init__(self, message: str, results: Sequence[Any] = ()):
+        super().__init__(message)
+        self.results = list(results)
 
 
 class QueueFull(RekindleError):
@@ -91,6 +124,18 @@ class SessionClosed(SessionError):
 
 class EngineFailed(SessionError):
     """The engine stopped because of an error, which is chained as the cause."""
+
+
+class ParametersIgnored(UserWarning):
+    """Sampling parameters were given that do nothing beside the others."""
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn of the line that called this package, however many calls it is away."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def suggestion(name: str, known: Collection[str]) -> str:

@@ -61,11 +61,13 @@ class Chat:
         messages: mappings with a role and a content, oldest first.
         tools: JSON schemas of the functions that the model may call; None for none.
         variables: further variables of the template, by name.
+        continue_final_message: whether the last message is left open, to be continued.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None
     variables: Mapping[str, Any]
+    continue_final_message: bool = False
 
     def __str__(self) -> str:
         return f"a chat of {len(self.messages)}"

@@ -2,37 +2,44 @@
 
 import hashlib
 import math
-import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Real
 from typing import Any, TypedDict
 
+from rekindle import checks
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
-from rekindle.errors import InvalidRequest, PromptTooLong, suggestion
+from rekindle.errors import InvalidRequest, ParametersIgnored, PromptTooLong, suggestion, warn
+
+MOST_TOKENS = 2**30
+"""The bound of numbers of tokens: more than any context has, and few enough to add one such number to another."""
+MOST_DRAWS = 2**16
+COLDEST, HOTTEST = 1e-6, 100.0
+"""The lowest temperature above 0, and the highest: float32 holds any logit divided by them."""
+LONGEST_SALT = 1024
 
 
 class SamplingOptions(TypedDict, total=False):
     """The sampling keywords of `generate`, `stream` and `submit`; `SamplingParams` says what each does."""
 
-    logit_bias: Mapping[int, float] | None
+    logit_bias: Mapping[int, float] | Mapping[str, float] | None
     repetition_penalty: float
     frequency_penalty: float
     presence_penalty: float
     bad_words: Sequence[str | Sequence[int]] | None
     min_tokens: int
     allowed_token_ids: Sequence[int] | None
-    temperature: float
+    temperature: float | None
     top_k: int
     top_p: float
     min_p: float
     seed: int | None
-    max_tokens: int
+    max_tokens: int | None
     ignore_eos: bool
-    stop_token_ids: Sequence[int] | None
+    stop_token_ids: Sequence[int] | int | None
     stop: str | Sequence[str] | None
     keep_stop: bool
+    skip_special_tokens: bool
     logprobs: int | None
     prompt_logprobs: int | None
     cache_salt: str
@@ -42,8 +49,14 @@ class SamplingOptions(TypedDict, total=False):
 class SamplingParams:
     """The sampling parameters of a request. They apply in the order of the attributes, which is that of transformers.
 
+    At temperature 0, which is the default where the model names no other, there is nothing to draw: `top_k`, `top_p`,
+    `min_p`, `seed` and several draws (`n`) would do nothing. A call that gives one of them, with a value that has an
+    effect, and gives no temperature gets temperature 1. A call that gives temperature 0 beside them is warned
+    (`rekindle.ParametersIgnored`).
+
     Attributes:
-        logit_bias: added to the logits of these token ids, from -1e6 to 1e6; minus infinity bans a token.
+        logit_bias: added to the logits of these token ids, from -1e6 to 1e6; minus infinity bans a token. In a call,
+            the keys may be strings of digits.
         repetition_penalty: divides the positive and multiplies the negative logits of tokens in prompt or output, from
             0.001 to 1000.
         frequency_penalty: subtracted from a token's logit for each time that the output has it, from -2 to 2.
@@ -52,19 +65,23 @@ class SamplingParams:
             or sequences of token ids. The token that would complete one is banned.
         min_tokens: no end token, and no end by a stop string, before there are this many tokens.
         allowed_token_ids: choose only among these; None allows all.
-        temperature: divisor of the logits; 0 always takes the likeliest token.
-        top_k: keep only this many likeliest tokens; 0 keeps all.
-        top_p: keep the smallest number of likeliest tokens with at least this probability in sum, in (0, 1].
+        temperature: divisor of the logits, from 1e-6 to 100; 0 always takes the likeliest token. In a call, None is as
+            if it were not given.
+        top_k: keep only this many likeliest tokens; 0 or -1 keeps all.
+        top_p: keep the smallest number of likeliest tokens with at least this probability in sum, from 1e-9 to 1.
         min_p: keep tokens at least this many times as likely as the likeliest, in [0, 1].
         seed: makes the draws repeatable, from 0 to 2**31 - 1; None takes a random one.
-        max_tokens: the most tokens to generate, at least 1.
+        max_tokens: the most tokens to generate, at least 1; None generates to the end of the context.
         ignore_eos: do not end at the model's own end tokens; `stop_token_ids` still end.
-        stop_token_ids: further token ids that end the request, included in its output.
-        stop: texts that end the request as soon as one is complete in the generated text, however it is tokenized.
-        keep_stop: leave the stop string in the text; the token ids include its tokens in any case.
-        logprobs: give log-probabilities of each token and of this many likeliest ones at its position; None for none.
+        stop_token_ids: further token ids, or one, that end the request, included in its output.
+        stop: texts that end the request as soon as one is complete in the generated text, however it is tokenized; at
+            most 256, of up to 4,096 characters. Special tokens count as their text here, skipped or not.
+        keep_stop: leave the stop string in the text, all of it; the token ids include its tokens in any case.
+        skip_special_tokens: leave special tokens out of the text; False writes them as their text.
+        logprobs: give log-probabilities of each token and of this many likeliest ones at its position. True is 0, which
+            gives those of the tokens alone; None or False gives none.
         prompt_logprobs: the same for each token of the prompt but the first; such a prompt is computed as a whole.
-        cache_salt: share cached prefixes only with requests of the same salt.
+        cache_salt: share cached prefixes only with requests of the same salt, of up to 1,024 characters.
     """
 
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -79,36 +96,64 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
-    max_tokens: int = 256
+    max_tokens: int | None = 256
     ignore_eos: bool = False
     stop_token_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
     keep_stop: bool = False
+    skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     cache_salt: str = ""
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any], beside: Collection[str] = ()) -> "SamplingParams":
+    def from_options(
+        cls,
+        options: Mapping[str, Any],
+        defaults: Mapping[str, Any] | None = None,
+        *,
+        n: int = 1,
+        beside: Collection[str] = (),
+    ) -> "SamplingParams":
         """Check the keywords of a call.
 
         Args:
             options: the keywords.
+            defaults: options for keywords that the call does not give.
+            n: the number of draws of each prompt.
             beside: the names of keywords that are no sampling parameters; they are ignored.
 
         Raises:
             InvalidRequest: an unknown keyword, a value out of its range, or values that contradict each other.
+
+        Warns:
+            ParametersIgnored: the call gives a temperature of 0, and parameters that do nothing then.
         """
         if "n" in options:
             raise InvalidRequest("n is for generate(): a stream or a handle is of one draw; submit several requests")
         check_keywords(options, (*_CHECKS, *beside))
-        given = {name: value for name, value in options.items() if value is not None or name not in _NONE_IS_NONE}
+        said = {name: value for name, value in options.items() if name != "temperature" or value is not None}
+        given = {**(defaults or {}), **said}
+        given = {name: value for name, value in given.items() if value is not None or name not in _NONE_IS_NONE}
         params = cls(**{name: check(name, given[name]) for name, check in _CHECKS.items() if name in given})
-        if params.min_tokens > params.max_tokens:
+        if params.max_tokens is not None and params.min_tokens > params.max_tokens:
             raise InvalidRequest(
                 f"min_tokens {params.min_tokens} is above max_tokens {params.max_tokens}; raise max_tokens"
             )
-        return params
+        return params._that_draw(said, n) if params.temperature == 0 else params
+
+    def _that_draw(self, said: Collection[str], n: int) -> "SamplingParams":
+        """Return these parameters at temperature 1 if the call says something of draws and nothing of a temperature."""
+        idle = [name for name in _DRAWN_BY if name in said and getattr(self, name) != getattr(_NEUTRAL, name)]
+        idle += ["n"] if n > 1 else []
+        if idle and "temperature" in said:
+            warn(
+                f"temperature=0 always takes the likeliest token, which leaves nothing to do for {' and '.join(idle)}: "
+                "give a temperature above 0, or none, which is 1 beside them; or leave them out",
+                ParametersIgnored,
+            )
+            return self
+        return replace(self, temperature=1.0) if idle else self
 
     @property
     def adjusts(self) -> bool:
@@ -131,12 +176,15 @@ class SamplingParams:
             "bad_words": [token for word in self.bad_words if not isinstance(word, str) for token in word],
         }
         for name, tokens in ids.items():
-            _in_vocabulary(f"token ids in {name}", tokens, vocab_size)
+            checks.in_vocabulary(f"token ids in {name}", tokens, vocab_size)
         for name, asked in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if asked is not None and asked > max_logprobs:
                 raise InvalidRequest(
                     f"{name} must be at most {max_logprobs}, got {asked}; raise max_logprobs in open()"
                 )
+
+
+_NEUTRAL = SamplingParams()
 
 
 def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
@@ -150,16 +198,21 @@ def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
             raise InvalidRequest(f"unknown keyword {name!r}; {suggestion(name, known)}")
 
 
-def draws(params: SamplingParams, n: Any) -> list[SamplingParams]:
-    """Return the parameters of `n` independent draws. With a seed they are repeatable, and the first has that seed.
+def draws(params: SamplingParams, n: int) -> list[SamplingParams]:
+    """Return the parameters of `n` independent draws. With a seed they are repeatable, and the first has that seed."""
+    seed = params.seed
+    if seed is None:
+        return [params] * n
+    return [params, *(replace(params, seed=_derived(seed, draw)) for draw in range(1, n))]
+
+
+def check_draws(n: Any) -> int:
+    """Return a number of draws, or of forks.
 
     Raises:
-        InvalidRequest: `n` is not an integer of at least 1.
+        InvalidRequest: `n` is not an integer of at least 1, or there are too many.
     """
-    count, seed = _integer("n", n, 1, 2**31 - 1), params.seed
-    if seed is None:
-        return [params] * count
-    return [params, *(replace(params, seed=_derived(seed, draw)) for draw in range(1, count))]
+    return checks.integer("n", n, 1, MOST_DRAWS)
 
 
 def _derived(seed: int, draw: int) -> int:
@@ -191,6 +244,12 @@ class Request:
     namespace: str = ""
     hold: bool = False
 
+    @property
+    def longest(self) -> int:
+        """The most tokens, prompt and output together, that it can come to."""
+        most = self.params.max_tokens
+        return self.capacity if most is None else min(len(self.prompt) + most, self.capacity)
+
 
 def check_token_ids(name: str, ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
     """Return a prompt of token ids as a tuple.
@@ -198,8 +257,8 @@ def check_token_ids(name: str, ids: Sequence[int], vocab_size: int) -> tuple[int
     Raises:
         InvalidRequest: these are no integers, there are none, or one is outside the vocabulary.
     """
-    checked = _token_ids(name, ids)
-    _in_vocabulary(name, checked, vocab_size)
+    checked = checks.token_ids(name, ids)
+    checks.in_vocabulary(name, checked, vocab_size)
     if not checked:
         raise InvalidRequest(f"{name} is empty; a prompt needs at least one token")
     return checked
@@ -243,135 +302,31 @@ def check_bans(request: Request, vocab_size: int) -> None:
         )
 
 
-# Checks return values of Python's own types: a numpy int8 would overflow where a length is added to it.
-
-
-def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
-    try:
-        tokens = [None] if isinstance(ids, str | bytes) else [_as_integer(token) for token in ids]
-    except TypeError:
-        tokens = [None]
-    known = tuple(token for token in tokens if token is not None)
-    if len(known) < len(tokens):
-        raise InvalidRequest(f"{name} must be a sequence of integers, got {ids!r:.80}")
-    return known
-
-
-def _in_vocabulary(name: str, ids: Iterable[int], vocab_size: int) -> None:
-    outside = next((token for token in ids if not 0 <= token < vocab_size), None)
-    if outside is not None:
-        raise InvalidRequest(f"{name} must be from 0 to {vocab_size - 1}, got {outside}")
-
-
-def _as_integer(value: Any) -> int | None:
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
-
-
-def _integer(name: str, value: Any, low: int, high: int) -> int:
-    number = _as_integer(value)
-    if number is None or not low <= number <= high:
-        raise InvalidRequest(f"{name} must be an integer from {low} to {high}, got {value!r:.80}")
-    return number
-
-
-def _number(name: str, value: Any, low: float, high: float, above_low: bool = False) -> float:
-    try:
-        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number) or not low <= number <= high or (above_low and number == low):
-        interval = f"{'above' if above_low else 'of at least'} {low:g}" + (
-            f" and at most {high:g}" if high < math.inf else ""
-        )
-        raise InvalidRequest(f"{name} must be a finite number {interval}, got {value!r:.80}")
-    return number
-
-
-def _boolean(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidRequest(f"{name} must be True or False, got {value!r:.80}")
-    return value
-
-
-def _salt(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{name} must be a str, got {value!r:.80}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(f"{name} must be text that UTF-8 can encode, got {value!r:.80}") from None
-    return value
-
-
-def _texts(name: str, value: Any) -> tuple[str, ...]:
-    texts = (value,) if isinstance(value, str) else tuple(value) if _is_sequence(value) else (None,)
-    if not all(isinstance(text, str) and text for text in texts):
-        raise InvalidRequest(f"{name} must be a text or a sequence of texts, none of them empty, got {value!r:.80}")
-    return texts
-
-
-def _words(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
-    if not _is_sequence(value):
-        raise InvalidRequest(f"{name} must be a sequence of texts or of token id sequences, got {value!r:.80}")
-    words = tuple(word if isinstance(word, str) else _token_ids(f"each of {name}", word) for word in value)
-    if not all(word.strip() if isinstance(word, str) else word for word in words):
-        raise InvalidRequest(f"{name} must have no empty word, got {value!r:.80}")
-    return words
-
-
-def _bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
-    if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{name} must be a mapping of token ids to numbers, got {value!r:.80}")
-    (tokens, biases) = _token_ids(f"the keys of {name}", tuple(value)), value.values()
-    what = f"the values of {name}"
-    return tuple((token, _one_bias(what, bias)) for token, bias in zip(tokens, biases, strict=True))
-
-
-def _one_bias(name: str, value: Any) -> float:
-    bans = isinstance(value, Real) and value == -math.inf
-    return -math.inf if bans else _number(name, value, -1e6, 1e6)
-
-
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
-
-
-def _unless_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    return lambda name, value: None if value is None else check(name, value)
-
-
-def _some_ids(name: str, value: Any) -> frozenset[int]:
-    ids = frozenset(_token_ids(name, value))
-    if not ids:
-        raise InvalidRequest(f"{name} is empty; give at least one token id, or None to allow all")
-    return ids
-
-
 _NONE_IS_NONE = frozenset({"logit_bias", "bad_words", "stop_token_ids", "stop"})
 """Collections for which None stands for an empty one, as many callers write it."""
+_DRAWN_BY = ("top_k", "top_p", "min_p", "seed")
+"""Parameters that do nothing where the likeliest token is taken."""
 
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "logit_bias": _bias,
-    "repetition_penalty": partial(_number, low=1e-3, high=1e3),
-    "frequency_penalty": partial(_number, low=-2.0, high=2.0),
-    "presence_penalty": partial(_number, low=-2.0, high=2.0),
-    "bad_words": _words,
-    "min_tokens": partial(_integer, low=0, high=2**31 - 1),
-    "allowed_token_ids": _unless_none(_some_ids),
-    "temperature": partial(_number, low=0.0, high=math.inf),
-    "top_k": partial(_integer, low=0, high=2**31 - 1),
-    "top_p": partial(_number, low=0.0, high=1.0, above_low=True),
-    "min_p": partial(_number, low=0.0, high=1.0),
-    "seed": _unless_none(partial(_integer, low=0, high=2**31 - 1)),
-    "max_tokens": partial(_integer, low=1, high=2**31 - 1),
-    "ignore_eos": _boolean,
-    "stop_token_ids": lambda name, value: frozenset(_token_ids(name, value)),
-    "stop": _texts,
-    "keep_stop": _boolean,
-    "logprobs": _unless_none(partial(_integer, low=0, high=2**31 - 1)),
-    "prompt_logprobs": _unless_none(partial(_integer, low=0, high=2**31 - 1)),
-    "cache_salt": _salt,
+    "logit_bias": checks.bias,
+    "repetition_penalty": partial(checks.number, low=1e-3, high=1e3),
+    "frequency_penalty": partial(checks.number, low=-2.0, high=2.0),
+    "presence_penalty": partial(checks.number, low=-2.0, high=2.0),
+    "bad_words": checks.words,
+    "min_tokens": partial(checks.integer, low=0, high=MOST_TOKENS),
+    "allowed_token_ids": checks.unless_none(checks.some_token_ids),
+    "temperature": partial(checks.zero_or_number, low=COLDEST, high=HOTTEST),
+    "top_k": lambda name, value: max(0, checks.integer(name, value, -1, 2**31 - 1)),
+    "top_p": partial(checks.number, low=1e-9, high=1.0),
+    "min_p": partial(checks.number, low=0.0, high=1.0),
+    "seed": checks.unless_none(partial(checks.integer, low=0, high=2**31 - 1)),
+    "max_tokens": checks.unless_none(partial(checks.integer, low=1, high=MOST_TOKENS)),
+    "ignore_eos": checks.boolean,
+    "stop_token_ids": checks.one_or_more_token_ids,
+    "stop": checks.texts,
+    "keep_stop": checks.boolean,
+    "skip_special_tokens": checks.boolean,
+    "logprobs": partial(checks.count_or_none, high=2**31 - 1),
+    "prompt_logprobs": partial(checks.count_or_none, high=2**31 - 1),
+    "cache_salt": partial(checks.text, longest=LONGEST_SALT),
 }

@@ -144,7 +144,8 @@ class Generation:
     """The outcome of a finished request. Timings and cached tokens do not count when two are compared.
 
     Attributes:
-        text: the generated text without special tokens; empty for a model without a tokenizer.
+        text: the generated text, without special tokens unless they were asked for; empty for a model without a
+            tokenizer.
         token_ids: every generated token, the one that ended it included.
         finish_reason: "stop" for an end token or a stop string, "length" for `max_tokens` or the context.
         stopped_by: the stop string, or the id of the end token; None for "length".

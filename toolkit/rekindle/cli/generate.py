@@ -23,13 +23,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     for flag, kind, metavar, what in (
         ("max-tokens", int, "N", "most tokens to generate (256)"),
         ("temperature", float, "T", "0 takes the likeliest token, which is the default where the model names none"),
-        ("top-k", int, "K", "sample among the K likeliest tokens (with a temperature above 0)"),
+        ("top-k", int, "K", "sample among the K likeliest tokens, at temperature 1 unless another is given"),
         ("top-p", float, "P", "sample among the fewest likeliest tokens that have this probability (likewise)"),
         ("min-p", float, "P", "drop tokens less than P times as likely as the likeliest (likewise)"),
         ("repetition-penalty", float, "P", "above 1 repeats less of prompt and output, 1 changes nothing"),
         ("frequency-penalty", float, "P", "above 0 repeats less of the output, by how often it has a token"),
         ("presence-penalty", float, "P", "above 0 repeats less of the output, however often it has a token"),
-        ("seed", int, "N", "makes the draws repeatable"),
+        ("seed", int, "N", "makes the draws repeatable (likewise)"),
         ("min-tokens", int, "N", "do not stop before there are N tokens"),
     ):
         parser.add_argument(f"--{flag}", type=kind, metavar=metavar, help=what)

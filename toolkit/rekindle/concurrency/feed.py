@@ -24,6 +24,7 @@ class Feed(Generic[T]):
         self._items: list[T] = []
         self._closed = False
         self._waiting: list[tuple[Callable[[], None], int]] = []
+        self._at_close: list[Callable[[], None]] = []
 
     @property
     def items(self) -> Sequence[T]:
@@ -44,6 +45,16 @@ class Feed(Generic[T]):
         """Close the feed, and wake all who wait."""
         self._closed = True
         self._wake()
+        self._tell_of_the_end()
+
+    def when_closed(self, call: Callable[[], None]) -> None:
+        """Have a function called once: by the thread that closes the feed, or now if it is closed.
+
+        It must be quick, and must not raise.
+        """
+        self._at_close.append(call)
+        if self._closed:
+            self._tell_of_the_end()
 
     async def grown(self, seen: int, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         """Wait until there are more than `seen` items or the feed is closed; the loop keeps turning meanwhile.
@@ -77,6 +88,14 @@ class Feed(Generic[T]):
 
     def _has_more(self, seen: int) -> bool:
         return self._closed or len(self._items) > seen
+
+    def _tell_of_the_end(self) -> None:
+        while self._at_close:
+            try:
+                call = self._at_close.pop()
+            except IndexError:  # another thread took it
+                return
+            call()
 
     def _wake(self) -> None:
         for wake, seen in tuple(self._waiting):

@@ -1,11 +1,12 @@
 """Operations that wait, written once for callers that await them and for callers that block."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeVar
 
 from rekindle.concurrency.feed import TO_THE_END, Feed, interruptible
+from rekindle.concurrency.threads import Work
 
 T = TypeVar("T")
 
@@ -43,6 +44,36 @@ async def awaited(waits: Waits[T]) -> T:
     except StopIteration as ended:
         result: T = ended.value
         return result
+
+
+def in_a_thread(work: Callable[[], T], name: str, stop: Callable[[], None] = lambda: None) -> Waits[T]:
+    """Do work in a thread of its own, so that the wait for it can be left at once, and return what it returns.
+
+    Args:
+        name, stop: see `Work`; the work is stopped too when the wait is left.
+
+    Raises:
+        Exception: what the work raised.
+    """
+    done: Feed[T] = Feed()
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.put(work())
+        except BaseException as error:  # a panic of a library in Rust is no Exception
+            raised.append(error)
+        done.close()
+
+    Work(run, name, stop)
+    try:
+        yield Wait(done)
+    except BaseException:
+        stop()
+        raise
+    if raised:
+        raise raised[0]
+    return done.items[0]
 
 
 def blocked(waits: Waits[T]) -> T:

@@ -29,6 +29,7 @@ from rekindle.engine.actors.settler import Settler
 from rekindle.engine.actors.stepper import Stepper
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
+from rekindle.engine.preparing import Preparer
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
 from rekindle.errors import CheckpointError, ConfigError, InvalidRequest
 from rekindle.jax_settings import own_settings, under_own_settings
@@ -103,6 +104,12 @@ class Assembly:
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer of the model; None for one that is asked by token ids alone."""
         return self.checkpoint.tokenizer
+
+    @property
+    def preparer(self) -> Preparer:
+        """The maker of requests, for callers that look at a prompt before they submit it."""
+        model = self.checkpoint
+        return Preparer(model.tokenizer, model.config.vocab_size, model.eos_ids, self.limits.max_context)
 
     def stats(self) -> Stats:
         """Return a snapshot of all counters. Any thread may ask."""
@@ -250,8 +257,9 @@ def _order(
 
 def _actors(blueprint: Blueprint, scheduler: Actor, stepper: Actor, host_tier: Actor, disk_tier: Actor) -> Actors:
     model, capacity = blueprint.checkpoint, blueprint.limits.max_context
+    preparer = Preparer(model.tokenizer, model.config.vocab_size, model.eos_ids, capacity)
     return Actors(
-        intake=Intake(model.tokenizer, model.config.vocab_size, model.eos_ids, capacity),
+        intake=Intake(preparer),
         scheduler=scheduler,
         stepper=stepper,
         settler=Settler(),
@@ -272,7 +280,7 @@ def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tup
         return {}, ()
     defaults, unserved = sampling_defaults(checkpoint.generation_config)
     try:
-        SamplingParams.from_options(defaults).check_against(checkpoint.config.vocab_size, limits.max_logprobs)
+        SamplingParams.from_options({}, defaults).check_against(checkpoint.config.vocab_size, limits.max_logprobs)
     except InvalidRequest as error:
         raise CheckpointError(
             f'{checkpoint.source}: generation_config.json: {error}. Correct it, or give sampling_defaults="neutral"'

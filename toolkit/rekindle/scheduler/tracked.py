@@ -67,7 +67,7 @@ class Tracked:
         if request.hold:
             whole = prompt // page_size * page_size
             return cls(request, list(request.prompt[:whole]), whole)
-        return cls(request, list(request.prompt), min(prompt + request.params.max_tokens, request.capacity))
+        return cls(request, list(request.prompt), request.longest)
 
     @property
     def in_prefill(self) -> bool:

@@ -3,6 +3,7 @@
 import itertools
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -68,6 +69,8 @@ class Callers:
         try:
             if self._places.enter(request_id, wait=wait):
                 self._send(request_id)
+            else:
+                handle.record.pieces.when_closed(partial(self._forget_outside, request_id))
         except QueueFull:
             self._handles.pop(request_id, None)
             raise
@@ -139,6 +142,11 @@ class Callers:
                 return
             self._handles.pop(request_id, None)
             request_id = self._places.leave(request_id)
+
+    def _forget_outside(self, request_id: int) -> None:
+        """Keep nothing of a request that ended before it had a place."""
+        if self._places.give_up(request_id):
+            self._handles.pop(request_id, None)
 
     def _end(self, request_id: int, error: Exception) -> None:
         if handle := self._handles.pop(request_id, None):

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 from rekindle import markup
+from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import RequestCancelled, SessionError
 from rekindle.messages import Cancel, Message, Submit
@@ -30,6 +31,8 @@ class Handle:
         self._request = request
         self._post = post
         self._sent = False
+        self._entered: Feed[None] = Feed()  # closed once the request was sent, or has ended before
+        self.record.pieces.when_closed(self._entered.close)
         self._lock = threading.RLock()  # the garbage collector may drop a stream, and so cancel, at any instruction
 
     def send(self) -> bool:
@@ -39,6 +42,7 @@ class Handle:
                 return False
             self._tell(self._request)
             self._sent = True
+            self._entered.close()
             if self.record.cancelling:  # since the garbage collector dropped its stream just now
                 self.withdraw()
             return True
@@ -80,10 +84,10 @@ class Handle:
             RekindleError: the request failed; the class says why.
         """
         __tracebackhide__ = True  # a cell shows errors without such frames
-        return blocked(self._ended(timeout))
+        return blocked(self.ended(timeout))
 
     def __await__(self) -> Generator[Any, None, Generation]:
-        return awaited(self._ended()).__await__()
+        return awaited(self.ended()).__await__()
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         return Stream(self)
@@ -105,7 +109,20 @@ class Handle:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         return markup.bundle(repr(self), self.record.card("Handle"))
 
-    def _ended(self, timeout: float | None = None) -> Waits[Generation]:
+    def entered(self) -> Waits["Handle"]:
+        """Wait until the request is in the waiting queue, and return its handle. Leaving the wait cancels it."""
+        __tracebackhide__ = True
+        try:
+            yield Wait(self._entered)
+        except BaseException:
+            self.cancel()
+            raise
+        if not self._sent:
+            self.record.result()
+        return self
+
+    def ended(self, timeout: float | None = None) -> Waits[Generation]:
+        """Wait for the end of the request, as `result` does. Leaving the wait cancels it."""
         __tracebackhide__ = True
         try:
             yield Wait(self.record.pieces, timeout=timeout)
@@ -124,11 +141,27 @@ class Handle:
 
 
 class Stream(AsyncIterator[Piece], Iterator[Piece]):
-    """The pieces of one request, for `async for` or `for`. Dropping it before its end cancels the request."""
+    """The pieces of one request, for `async for` or `for`. Dropping or closing it before its end cancels the request.
+
+    `contextlib.aclosing(stream)` closes it where a block ends, and `contextlib.closing(stream)` in blocking code.
+    """
 
     def __init__(self, handle: Handle):
         self._handle = handle
         self._seen = 0
+        self._closed = False
+
+    def close(self) -> None:
+        """Cancel the request, if it has not ended, and give no further piece.
+
+        Returns at once; any thread may call this, any number of times.
+        """
+        self._closed = True
+        self._handle.cancel()
+
+    async def aclose(self) -> None:
+        """Close the stream, as an async generator is closed."""
+        self.close()
 
     async def __anext__(self) -> Piece:
         __tracebackhide__ = True
@@ -152,8 +185,10 @@ class Stream(AsyncIterator[Piece], Iterator[Piece]):
         return markup.bundle(repr(self), self._handle.record.card("Stream"))
 
     def _next(self) -> Waits[Piece | None]:
-        """Wait for the next piece; return None at the end of a request that ended well."""
+        """Wait for the next piece; return None at the end of a request that ended well, or of a closed stream."""
         __tracebackhide__ = True
+        if self._closed:
+            return None
         pieces = self._handle.record.pieces
         try:
             yield Wait(pieces, self._seen)

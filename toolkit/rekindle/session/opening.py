@@ -5,6 +5,7 @@ from functools import partial
 from os import PathLike
 from typing import Unpack
 
+from rekindle.concurrency.eventual import Eventual
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.concurrency.waits import Waits
 from rekindle.config import Settings, SettingsOptions
@@ -16,7 +17,6 @@ from rekindle.models.families import Family
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.request import SamplingOptions
 from rekindle.session.callers import Callers
-from rekindle.session.eventual import Eventual
 from rekindle.session.session import Session
 
 

@@ -1,13 +1,12 @@
 """Operations on a whole session: to replace weights, save the cache, wait for programs, pause, step and close."""
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Literal
 
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
-from rekindle.concurrency.threads import Work, ending
-from rekindle.concurrency.waits import Wait, Waits
+from rekindle.concurrency.threads import ending
+from rekindle.concurrency.waits import Wait, Waits, in_a_thread
 from rekindle.device.programs.executables import followed, raise_first
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Command
@@ -35,13 +34,9 @@ class Operations:
         """See `Session.update_weights`."""
         if in_flight not in ("finish", "fail"):
             raise InvalidRequest(f"in_flight must be 'finish' or 'fail', got {in_flight!r}")
-        loading = _in_a_thread(lambda: self._assembly.load(weights))
-        yield Wait(loading)
-        (outcome,) = loading.items
-        if isinstance(outcome, BaseException):
-            raise outcome
+        loaded = yield from in_a_thread(lambda: self._assembly.load(weights), "weights")
         fail = in_flight == "fail"
-        ticket, used = self._callers.ask(lambda ticket: NewWeights(ticket, outcome, fail), self._engine.post)
+        ticket, used = self._callers.ask(lambda ticket: NewWeights(ticket, loaded, fail), self._engine.post)
         try:
             yield Wait(used)
         except BaseException:
@@ -113,18 +108,3 @@ class Operations:
             self._engine.stop()
         if not self._engine.elsewhere:
             yield Wait(self._engine.stopped)
-
-
-def _in_a_thread(load: Callable[[], list[Any]]) -> Feed[list[Any] | BaseException]:
-    """Read weights in a thread of their own, so that the wait for them can be left at once."""
-    loading: Feed[list[Any] | BaseException] = Feed()
-
-    def put() -> None:
-        try:
-            loading.put(load())
-        except BaseException as error:  # a panic of a library in Rust is no Exception
-            loading.put(error)
-        loading.close()
-
-    Work(put, "weights")
-    return loading

@@ -1,7 +1,7 @@
 """The bound of the waiting queue, kept on the callers' side."""
 
 import threading
-from collections import deque
+from collections import OrderedDict
 
 from rekindle.errors import QueueFull
 
@@ -18,8 +18,8 @@ class Places:
     def __init__(self, most: int):
         self._most = most
         self._inside: set[int] = set()
-        self._outside: deque[int] = deque()
-        self._lock = threading.Lock()
+        self._outside: OrderedDict[int, None] = OrderedDict()
+        self._lock = threading.RLock()  # the garbage collector may have a stream give up at any instruction
 
     def enter(self, request_id: int, *, wait: bool) -> bool:
         """Give a request a place, or have it wait outside for one.
@@ -37,10 +37,15 @@ class Places:
             if not wait:
                 raise QueueFull(
                     f"the waiting queue is full, max_waiting is {self._most}; await one of its requests first, use "
-                    "generate or stream, which wait for room, or raise max_waiting in open()"
+                    "enqueue, generate or stream, which wait for room, or raise max_waiting in open()"
                 )
-            self._outside.append(request_id)
+            self._outside[request_id] = None
             return False
+
+    def give_up(self, request_id: int) -> bool:
+        """Wait for a place no longer; return whether the request did."""
+        with self._lock:
+            return self._outside.pop(request_id, self) is None
 
     def leave(self, request_id: int) -> int | None:
         """Take a request out of the queue, and return the first of those outside, if it has that place now."""
@@ -48,8 +53,9 @@ class Places:
             if request_id not in self._inside:
                 return None
             self._inside.remove(request_id)
-            if not self._outside:
+            try:
+                entered, _ = self._outside.popitem(last=False)
+            except KeyError:  # nobody waits
                 return None
-            entered = self._outside.popleft()
             self._inside.add(entered)
             return entered

@@ -5,11 +5,13 @@ from collections.abc import Collection
 from typing import Any, Unpack, overload
 
 from rekindle import markup
+from rekindle.concurrency.eventual import Eventual
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
+from rekindle.request import check_draws
 from rekindle.results import Generation
-from rekindle.session.eventual import Eventual
+from rekindle.session.batch import Errors
 from rekindle.session.handle import Handle, Stream
 from rekindle.session.prompts import Ask, AskOne, OnePrompt, Prompts, as_text
 from rekindle.session.requests import Requests
@@ -58,15 +60,22 @@ class Prefix:
     async def generate(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
     async def generate(
-        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]
+        self,
+        prompt: OnePrompt | Prompts = None,
+        *,
+        n: int | None = None,
+        errors: Errors = "raise",
+        **ask: Unpack[Ask[Any]],
     ) -> list[Any]: ...
-    async def generate(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
+    async def generate(
+        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+    ) -> Any:
         """Continue the prefix, and generate to the end.
 
         Args:
             prompt: text that follows a text; messages that follow messages (a str is one of the user's), or a list;
                 nothing to generate from the prefix as it is.
-            n: as in `Session.generate`.
+            n, errors: as in `Session.generate`.
             **ask: token ids that follow instead, or a list of such, and sampling parameters.
 
         Returns:
@@ -76,12 +85,14 @@ class Prefix:
             InvalidRequest: the prefix was released, or as `Session.generate`.
         """
         self._check(ask)
-        return await awaited(self._requests.all(prompt, ask, n).ended())
+        return await awaited(self._requests.all(prompt, ask, n, errors))
 
-    def generate_sync(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
+    def generate_sync(
+        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+    ) -> Any:
         """Run `generate`, and block until it has ended."""
         self._check(ask)
-        return blocked(self._requests.all(prompt, ask, n).ended())
+        return blocked(self._requests.all(prompt, ask, n, errors))
 
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
         """Continue the prefix, and return the pieces as they come: `async for` or, blocking, `for`."""
@@ -94,11 +105,11 @@ class Prefix:
         Raises:
             InvalidRequest: `n` is no integer of at least 1, or the prefix was released.
         """
-        count: object = n  # whatever its type says
-        if not isinstance(count, int) or count < 1:
-            raise InvalidRequest(f"n must be an integer of at least 1, got {n!r:.80}")
-        self._check()
-        return [await PendingPrefix(self._prompt, self._requests) for _ in range(n)]
+        return [await pending for pending in self._forks(n)]
+
+    def fork_sync(self, n: int) -> list["Prefix"]:
+        """Run `fork`, and block until all are held."""
+        return [pending.wait() for pending in self._forks(n)]
 
     def release(self) -> None:
         """Let go of the prefix, so that its pages may be evicted. Requests that were submitted go on.
@@ -118,6 +129,11 @@ class Prefix:
 
     def __exit__(self, *raised: object) -> None:
         self.release()
+
+    def _forks(self, n: int) -> list["PendingPrefix"]:
+        count = check_draws(n)
+        self._check()
+        return [PendingPrefix(self._prompt, self._requests) for _ in range(count)]
 
     def _check(self, given: Collection[str] = ()) -> None:
         """Check that the prefix is held, and that a call with these keywords may continue it."""

@@ -1,13 +1,22 @@
 """What a call says: its prompt in all accepted forms, told apart where it is given, and its other keywords."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Integral
 from typing import Any, Generic, TypedDict, TypeVar
 
+from rekindle.checks import boolean, shown
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat, Continued, Prompt
-from rekindle.models.text.chat import check_messages, check_tools, check_variables
+from rekindle.models.text.chat import (
+    check_messages,
+    check_open,
+    check_tools,
+    check_variables,
+    copied,
+    with_more,
+)
 from rekindle.request import SamplingOptions, check_token_ids
 
 Messages = Sequence[Mapping[str, Any]]
@@ -26,11 +35,13 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
         token_ids: a prompt of token ids instead of text, or a list of such.
         tools: JSON schemas of the functions that the model may call, in every conversation.
         chat_template_kwargs: further variables of the chat template, by name, for every conversation.
+        continue_final_message: leave the last message of every conversation open, and go on with it.
     """
 
     token_ids: Ids | None
     tools: Sequence[Mapping[str, Any]] | None
     chat_template_kwargs: Mapping[str, Any] | None
+    continue_final_message: bool
 
 
 class Ask(PromptOptions[Ids], SamplingOptions, total=False):
@@ -41,8 +52,10 @@ AskOne = Ask[TokenIds]
 AskMany = Ask[Sequence[TokenIds]]
 
 
-def all_prompts(prompt: Any, options: PromptOptions[Any], vocab_size: int) -> tuple[list[Prompt], bool]:
-    """Return the prompts of a call, and whether they came as a batch.
+def all_prompts(
+    prompt: Any, options: PromptOptions[Any], vocab_size: int
+) -> tuple[list[Prompt | InvalidRequest], bool]:
+    """Return the prompts of a call, and whether they came as a batch; one of a batch may be its error instead.
 
     Args:
         prompt: an `OnePrompt` or a list of such.
@@ -50,35 +63,73 @@ def all_prompts(prompt: Any, options: PromptOptions[Any], vocab_size: int) -> tu
         vocab_size: token ids must be below it.
 
     Raises:
-        InvalidRequest: a prompt is empty or of no accepted kind, not exactly one of prompt and token ids was given, or
-            tools or variables are malformed or were given for a prompt that is no conversation.
+        InvalidRequest: the only prompt is empty or of no accepted kind, or no conversation though tools or variables
+            were given; or not exactly one of prompt and token ids was given, or tools or variables are malformed.
     """
-    token_ids, tools, variables = options.get("token_ids"), options.get("tools"), options.get("chat_template_kwargs")
+    token_ids, extras = options.get("token_ids"), _extras(options)
     if (prompt is None) == (token_ids is None):
         raise InvalidRequest("give either a prompt or token_ids, and not both")
-    if tools is not None:
-        check_tools(tools)
-    if variables is not None:
-        check_variables(variables)
     if token_ids is not None:
-        prompts, batch = _token_prompts(token_ids, vocab_size)
-    else:
-        batch = _is_list(prompt) and len(prompt) > 0 and not isinstance(prompt[0], Mapping)
-        prompts = [_text_or_chat(item, tools, variables or {}) for item in (prompt if batch else [prompt])]
-    if tools is not None or variables:
-        _check_chats(prompts, "chat_template_kwargs=" if tools is None else "tools=")
-    return prompts, batch
+        batch = _is_list(token_ids) and len(token_ids) > 0 and all(_is_list(ids) for ids in token_ids)
+        return each_of(token_ids if batch else [token_ids], partial(_ids, extras, vocab_size), batch), batch
+    batch = _is_list(prompt) and not (len(prompt) and isinstance(prompt[0], Mapping))
+    return each_of(prompt if batch else [prompt], partial(_text_or_chat, extras), batch), batch
 
 
-def one_prompt(prompts: Sequence[Prompt], batch: bool) -> Prompt:
+def each_of(items: Iterable[Any], make: Callable[[Any], Prompt], batch: bool) -> list[Prompt | InvalidRequest]:
+    """Return the prompt that is made of each item, or in its place the error; an item may be an error already.
+
+    Raises:
+        InvalidRequest: the error of an item that is no batch.
+    """
+    made: list[Prompt | InvalidRequest] = []
+    for item in items:
+        try:
+            made.append(item if isinstance(item, InvalidRequest) else make(item))
+        except InvalidRequest as error:
+            if not batch:
+                raise
+            made.append(error)
+    return made
+
+
+def one_chat(messages: Any, options: PromptOptions[Any]) -> Chat:
+    """Return the conversation of a call that takes one.
+
+    Raises:
+        InvalidRequest: it is none, or the tools or variables are malformed.
+    """
+    if isinstance(messages, str) or not _is_list(messages):
+        raise InvalidRequest(f"messages must be a list of {{role, content}} mappings, got {shown(messages)}")
+    return _chat(messages, _extras(options))
+
+
+def one_prompt(prompts: Sequence[Prompt | InvalidRequest], batch: bool) -> Prompt:
     """Return the prompt of a call that takes one.
 
     Raises:
         InvalidRequest: the prompts came as a batch.
     """
     if batch:
-        raise InvalidRequest("one prompt was expected, got a list of them; use generate() for a batch")
-    return prompts[0]
+        raise InvalidRequest(f"one prompt was expected, got a list of {len(prompts)}; use generate() for a batch")
+    (prompt,) = prompts
+    assert not isinstance(prompt, InvalidRequest), "only in a batch is an error in the place of a prompt"
+    return prompt
+
+
+def as_it_is(prefix: Prompt, options: PromptOptions[Any]) -> Prompt:
+    """Return a prefix as a prompt to generate from; a conversation may be left open.
+
+    Raises:
+        InvalidRequest: the last message of what is no conversation was to be continued, or it has no content.
+    """
+    extras = _extras(options)
+    if not extras.open:
+        return prefix
+    if not isinstance(prefix, Chat):
+        raise _no_chat(prefix, "continue_final_message=")
+    check_open(prefix.messages, prefix.variables)
+    return replace(prefix, continue_final_message=True)
 
 
 def unfinished(prompt: Prompt) -> Prompt:
@@ -89,16 +140,19 @@ def unfinished(prompt: Prompt) -> Prompt:
 
 
 def continued(prefix: Prompt, more: Prompt) -> Prompt:
-    """Return the prompt that begins with the prefix.
+    """Return the prompt that begins with the prefix. A text that follows an open message is more of it.
 
     Raises:
         InvalidRequest: messages were to follow a text, or token ids messages.
     """
     match prefix, more:
+        case Chat(continue_final_message=True), str():
+            return replace(prefix, messages=with_more(prefix.messages, more))
         case Chat(), str():
-            return Chat([*prefix.messages, {"role": "user", "content": more}], prefix.tools, prefix.variables)
+            return replace(prefix, messages=[*prefix.messages, {"role": "user", "content": more}])
         case Chat(), Chat():
-            return Chat([*prefix.messages, *more.messages], prefix.tools, prefix.variables)
+            messages = [*prefix.messages, *more.messages]
+            return replace(prefix, messages=messages, continue_final_message=more.continue_final_message)
         case Chat(), _:
             raise InvalidRequest("token ids cannot follow messages; give messages, or a str for one of the user's")
         case _, Chat():
@@ -118,35 +172,68 @@ def as_text(prompt: Prompt) -> str:
     return " ".join(map(str, prompt))
 
 
-def _token_prompts(token_ids: Any, vocab_size: int) -> tuple[list[Prompt], bool]:
-    batch = _is_list(token_ids) and len(token_ids) > 0 and all(_is_list(ids) for ids in token_ids)
-    items = token_ids if batch else [token_ids]
-    return [check_token_ids("token_ids", ids, vocab_size) for ids in items], batch
+@dataclass(frozen=True, slots=True)
+class _Extras:
+    """The checked keywords of a call that are about its conversations."""
+
+    tools: list[Mapping[str, Any]] | None
+    variables: dict[str, Any]
+    open: bool
+
+    @property
+    def given(self) -> str:
+        """The keyword of one that was given, for a message; empty if none was."""
+        if self.tools is not None:
+            return "tools="
+        return "chat_template_kwargs=" if self.variables else "continue_final_message=" if self.open else ""
 
 
-def _text_or_chat(prompt: Any, tools: Sequence[Mapping[str, Any]] | None, variables: Mapping[str, Any]) -> Prompt:
+def _extras(options: PromptOptions[Any]) -> _Extras:
+    tools, variables = options.get("tools"), options.get("chat_template_kwargs")
+    if tools is not None:
+        check_tools(tools)
+    if variables is not None:
+        check_variables(variables)
+    stays_open = boolean("continue_final_message", options.get("continue_final_message", False))
+    return _Extras(None if tools is None else list(tools), dict(variables or {}), stays_open)
+
+
+def _ids(extras: _Extras, vocab_size: int, token_ids: Any) -> Prompt:
+    ids = check_token_ids("token_ids", token_ids, vocab_size)
+    if extras.given:
+        raise _no_chat(ids, extras.given)
+    return ids
+
+
+def _text_or_chat(extras: _Extras, prompt: Any) -> Prompt:
     if isinstance(prompt, str):
         if not prompt:
             raise InvalidRequest("the prompt is empty; it needs at least one character")
+        if extras.given:
+            raise _no_chat(prompt, extras.given)
         return prompt
     if not _is_list(prompt):
         hint = "; token ids are given as token_ids=" if isinstance(prompt, Integral) else ""
         raise InvalidRequest(
-            f"a prompt is a str, a list of {{role, content}} messages, or a list of either; got {prompt!r:.80}{hint}"
+            f"a prompt is a str, a list of {{role, content}} messages, or a list of either; got {shown(prompt)}{hint}"
         )
-    check_messages(prompt)
+    return _chat(prompt, extras)
+
+
+def _chat(messages: Any, extras: _Extras) -> Chat:
+    check_messages(messages)
+    if extras.open:
+        check_open(messages, extras.variables)
     # The intake reads them on another thread, and the caller may change the conversation meanwhile.
-    return Chat([dict(message) for message in prompt], None if tools is None else list(tools), dict(variables))
+    return Chat(copied(messages), extras.tools, extras.variables, extras.open)
 
 
-def _check_chats(prompts: Sequence[Prompt], given: str) -> None:
-    for prompt in prompts:
-        if not isinstance(prompt, Chat):
-            kind = "text" if isinstance(prompt, str) else "token ids"
-            raise InvalidRequest(
-                f"{given} is for the model's chat template, which a prompt of {kind} does not pass through: "
-                "give a list of {role, content} messages as the prompt"
-            )
+def _no_chat(prompt: Prompt, given: str) -> InvalidRequest:
+    kind = "text" if isinstance(prompt, str) else "token ids"
+    return InvalidRequest(
+        f"{given} is for the model's chat template, which a prompt of {kind} does not pass through: "
+        "give a list of {role, content} messages as the prompt"
+    )
 
 
 def _is_list(value: Any) -> bool:

@@ -59,6 +59,11 @@ class Record:
         return self.pieces.closed
 
     @property
+    def outcome(self) -> Generation | Exception | None:
+        """The generation, or the error of a request that failed; None as long as the request has not ended."""
+        return self._outcome
+
+    @property
     def generation(self) -> Generation | None:
         """The generation, if the request ended well."""
         return self._outcome if isinstance(self._outcome, Generation) else None

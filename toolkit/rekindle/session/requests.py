@@ -1,18 +1,28 @@
 """Requests as a session and its prefixes make them: checked, sent to the engine, and awaited together."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from rekindle.concurrency.waits import Wait, Waits
+from rekindle.concurrency.waits import Waits
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.thread import EngineThread
+from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
-from rekindle.request import SamplingParams, check_length, draws
-from rekindle.results import Generation
+from rekindle.request import SamplingParams, check_draws, check_length, draws
+from rekindle.session.batch import Batch, Errors, Shape, check_errors
 from rekindle.session.callers import Callers
 from rekindle.session.handle import Handle
-from rekindle.session.prompts import Ask, PromptOptions, all_prompts, continued, one_prompt, unfinished
+from rekindle.session.prompts import (
+    Ask,
+    PromptOptions,
+    all_prompts,
+    as_it_is,
+    continued,
+    each_of,
+    one_prompt,
+    unfinished,
+)
 
 
 class Requests:
@@ -53,78 +63,43 @@ class Requests:
         params = self._params(ask)
         return self._submit(self.prompt(prompt, ask), params, wait=wait)
 
-    def all(self, prompt: Any, ask: Ask[Any], n: int | None) -> "Batch":
-        """Make a request for each draw of each prompt; they wait outside while the waiting queue is full."""
-        params = self._params(ask)
+    def all(self, prompt: Any, ask: Ask[Any], n: int | None, errors: Errors) -> Waits[Any]:
+        """Check a call for generations now, and return the wait for them; they wait outside while the queue is full."""
+        count = 1 if n is None else check_draws(n)
+        variants = draws(self._params(ask, count), count)
         prompts, several = self._prompts(prompt, ask)
-        variants = [params] if n is None else draws(params, n)
-        batch = Batch([], several, n)
-        try:
-            for each in prompts:
-                batch.handles.extend(self._submit(each, variant, wait=True) for variant in variants)
-        except BaseException:
-            batch.cancel()
-            raise
-        return batch
+        shape = Shape(several, n)
+        check_errors(errors, shape)
+        self._check_engine()
+        if not shape.listed:
+            return self._submit(one_prompt(prompts, several), variants[0], wait=True).ended()
+        submit = partial(self._submit, wait=True)
+        return Batch(prompts, variants, shape, errors, self._assembly.preparer, submit).ended()
 
     def hold(self, prefix: Prompt) -> Handle:
         """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
         return self._submit(unfinished(prefix), self._params({}), wait=True, hold=True)
 
-    def _params(self, ask: Ask[Any]) -> SamplingParams:
-        params = SamplingParams.from_options({**self._options, **ask}, beside=PromptOptions.__annotations__)
+    def _params(self, ask: Ask[Any], n: int = 1) -> SamplingParams:
+        params = SamplingParams.from_options(ask, self._options, n=n, beside=PromptOptions.__annotations__)
         params.check_against(self._assembly.model.vocab_size, self._assembly.limits.max_logprobs)
         return params
 
-    def _prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt], bool]:
+    def _prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:
         if self._prefix is None:
             return all_prompts(prompt, options, self._assembly.model.vocab_size)
         if prompt is None and options.get("token_ids") is None:
-            return [self._prefix], False
+            return [as_it_is(self._prefix, options)], False
         prompts, batch = all_prompts(prompt, options, self._assembly.model.vocab_size)
-        return [continued(self._prefix, more) for more in prompts], batch
+        return each_of(prompts, partial(continued, self._prefix), batch), batch
 
-    def _submit(self, prompt: Prompt, params: SamplingParams, *, wait: bool, hold: bool = False) -> Handle:
+    def _check_engine(self) -> None:
+        """Raise the error of an engine that has ended."""
         if self._engine.error is not None:
             raise self._engine.error.with_traceback(None)
+
+    def _submit(self, prompt: Prompt, params: SamplingParams, *, wait: bool, hold: bool = False) -> Handle:
+        self._check_engine()
         if isinstance(prompt, tuple):  # text has to be tokenized first, which the intake does
             check_length(prompt, self._assembly.limits.max_context)
         return self._callers.submit(prompt, params, self._engine.post, wait=wait, hold=hold)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The handles of one call, prompt by prompt, and the shape of what it returns.
-
-    Attributes:
-        handles: one for each draw of each prompt.
-        several: whether prompts came as a list.
-        n: draws for each prompt; None for one that is not returned as a list.
-    """
-
-    handles: list[Handle]
-    several: bool
-    n: int | None
-
-    def ended(self) -> Waits[Any]:
-        """Wait for all of them; leaving the wait in any way cancels those that have not ended."""
-        __tracebackhide__ = True  # a cell shows errors without such frames
-        generations = []
-        try:
-            for handle in self.handles:
-                yield Wait(handle.record.pieces)
-                generations.append(handle.record.result())
-        finally:
-            self.cancel()
-        return self._shaped(generations)
-
-    def cancel(self) -> None:
-        """Cancel those that have not ended."""
-        for handle in self.handles:
-            handle.cancel()
-
-    def _shaped(self, generations: Sequence[Generation]) -> Any:
-        if self.n is None:
-            return list(generations) if self.several else generations[0]
-        groups = [list(generations[at : at + self.n]) for at in range(0, len(generations), self.n)]
-        return groups if self.several else groups[0]

@@ -1,8 +1,9 @@
 """The session: what a user generates with, and controls the engine with."""
 
 import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import jax
 
@@ -20,12 +21,23 @@ from rekindle.notebook.live_text import show
 from rekindle.request import SamplingParams, check_keywords
 from rekindle.results import Generation
 from rekindle.scheduler.stats import Stats, prompt_shares
+from rekindle.session.batch import Errors, Outcome
 from rekindle.session.callers import Callers
 from rekindle.session.engine_view import EngineView
 from rekindle.session.handle import Handle, Stream
 from rekindle.session.operations import InFlight, Operations
 from rekindle.session.prefix import PendingPrefix, Prefix
-from rekindle.session.prompts import Ask, AskMany, AskOne, OnePrompt, PromptOptions, Prompts, TokenIds
+from rekindle.session.prompts import (
+    Ask,
+    AskMany,
+    AskOne,
+    Messages,
+    OnePrompt,
+    PromptOptions,
+    Prompts,
+    TokenIds,
+    one_chat,
+)
 from rekindle.session.requests import Requests
 from rekindle.store.restored import Restored
 from rekindle.views.cache.view import CacheView, view
@@ -55,51 +67,94 @@ class Session:
     @overload
     async def generate(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
-    async def generate(self, prompt: Prompts = None, *, n: None = None, **ask: Unpack[AskMany]) -> list[Generation]: ...
+    async def generate(
+        self, prompt: Prompts = None, *, n: None = None, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> list[Generation]: ...
     @overload
-    async def generate(self, prompt: OnePrompt = None, *, n: int, **ask: Unpack[AskOne]) -> list[Generation]: ...
+    async def generate(
+        self, prompt: OnePrompt = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskOne]
+    ) -> list[Generation]: ...
     @overload
-    async def generate(self, prompt: Prompts = None, *, n: int, **ask: Unpack[AskMany]) -> list[list[Generation]]: ...
-    async def generate(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
+    async def generate(
+        self, prompt: Prompts = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> list[list[Generation]]: ...
+    @overload
+    async def generate(
+        self, prompt: Prompts = None, *, n: None = None, errors: Literal["return"], **ask: Unpack[AskMany]
+    ) -> list[Outcome]: ...
+    @overload
+    async def generate(
+        self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
+    ) -> list[Any]: ...
+    async def generate(
+        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+    ) -> Any:
         """Generate to the end. Leaving the await early, by an interrupt or a timeout, cancels the request.
+
+        A list of prompts is checked as a whole, in a thread of its own, before anything of it is computed.
 
         Args:
             prompt: text as it is, a list of {role, content} messages for the model's chat template, or a list of
                 either, which gives a list.
             n: this many independent draws for each prompt, as a list; the first is that of the seed, if there is one.
+                Draws need a temperature above 0: it is 1 if none is given and the model names none.
+            errors: "raise" raises the first error of a list, and cancels the others; "return" puts each error in its
+                place in the list, and goes on with the others.
             token_ids: a prompt of token ids instead, or a list of such.
             tools: JSON schemas of functions, for the chat template.
             chat_template_kwargs: further variables of the chat template, by name.
+            continue_final_message: go on with the last message of the conversation, rather than answer it.
             Others: see `rekindle.SamplingParams`.
 
         Returns:
             A `Generation`; a list of them for a list of prompts, or if `n` is given, even 1; for both, a list of lists.
 
         Raises:
-            InvalidRequest: a prompt or keyword that cannot be served; PromptTooLong is one of them.
+            InvalidRequest: a prompt or keyword that cannot be served; PromptTooLong is one of them. For a list it is an
+                InvalidBatch, which names all such prompts by index, and nothing of the list was computed.
+            BatchFailed: one of a list failed later, as below; what had ended is in its `results`.
             RequestCancelled: somebody else cancelled it, as on the dashboard.
             WeightsChanged: `update_weights` was told to fail those under way.
             SessionError: the session is closed or its engine failed.
+
+        Warns:
+            ParametersIgnored: the temperature is given as 0, and beside it parameters that do nothing then.
         """
-        return await awaited(self._requests.all(prompt, ask, n).ended())
+        return await awaited(self._requests.all(prompt, ask, n, errors))
 
     @overload
     def generate_sync(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
-    def generate_sync(self, prompt: Prompts = None, *, n: None = None, **ask: Unpack[AskMany]) -> list[Generation]: ...
+    def generate_sync(
+        self, prompt: Prompts = None, *, n: None = None, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> list[Generation]: ...
     @overload
-    def generate_sync(self, prompt: OnePrompt = None, *, n: int, **ask: Unpack[AskOne]) -> list[Generation]: ...
+    def generate_sync(
+        self, prompt: OnePrompt = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskOne]
+    ) -> list[Generation]: ...
     @overload
-    def generate_sync(self, prompt: Prompts = None, *, n: int, **ask: Unpack[AskMany]) -> list[list[Generation]]: ...
-    def generate_sync(self, prompt: Any = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]) -> Any:
+    def generate_sync(
+        self, prompt: Prompts = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> list[list[Generation]]: ...
+    @overload
+    def generate_sync(
+        self, prompt: Prompts = None, *, n: None = None, errors: Literal["return"], **ask: Unpack[AskMany]
+    ) -> list[Outcome]: ...
+    @overload
+    def generate_sync(
+        self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
+    ) -> list[Any]: ...
+    def generate_sync(
+        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+    ) -> Any:
         """Run `generate`, and block until it has ended."""
-        return blocked(self._requests.all(prompt, ask, n).ended())
+        return blocked(self._requests.all(prompt, ask, n, errors))
 
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
         """Return the pieces of one generation as they come: `async for piece in session.stream(...)`.
 
         Leaving the loop early cancels the request, unless the stream has a name: then another loop can go on with it,
-        and `del` cancels it. Arguments and errors are those of `generate`.
+        and `del`, `close` or `contextlib.aclosing` cancels it. Arguments and errors are those of `generate`.
         """
         return Stream(self._requests.one(prompt, ask, wait=True))
 
@@ -128,10 +183,22 @@ class Session:
         """Put a request on its way and return at once, with a handle to await, to stream, or to cancel.
 
         Raises:
-            QueueFull: `max_waiting` requests are waiting already.
+            QueueFull: `max_waiting` requests are waiting already; `enqueue` waits for room instead.
             Others as `generate`.
         """
         return self._requests.one(prompt, ask, wait=False)
+
+    async def enqueue(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
+        """Wait until there is room in the waiting queue, put a request into it, and return its handle as `submit` does.
+
+        Who waits first enters first. Leaving the wait leaves nothing behind. Arguments and errors are those of
+        `generate`.
+        """
+        return await awaited(self._requests.one(prompt, ask, wait=True).entered())
+
+    def enqueue_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
+        """Run `enqueue`, and block until the request is in the waiting queue."""
+        return blocked(self._requests.one(prompt, ask, wait=True).entered())
 
     def prefix(
         self, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
@@ -332,6 +399,42 @@ class Session:
         """
         return self._tokenizer().decode(token_ids, skip_special_tokens=False)
 
+    def render(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
+    ) -> str:
+        """Return a conversation as the model's chat template writes it, which is what `generate` tokenizes.
+
+        Args:
+            messages, tools, chat_template_kwargs, continue_final_message: as in `generate`.
+
+        Raises:
+            InvalidRequest: the model has no chat template, or as `generate`.
+        """
+        options: PromptOptions[TokenIds] = {
+            "tools": tools,
+            "chat_template_kwargs": chat_template_kwargs,
+            "continue_final_message": continue_final_message,
+        }
+        return self._assembly.preparer.rendered(one_chat(messages, options))
+
+    def count_tokens(self, prompt: OnePrompt = None, **options: Unpack[PromptOptions[TokenIds]]) -> int:
+        """Return the number of tokens that a prompt has for the model, special ones included; it may be too long.
+
+        Args:
+            prompt: text or messages, as in `generate`.
+            **options: as the keywords of `generate` that say what the prompt is.
+
+        Raises:
+            InvalidRequest: as `generate`.
+        """
+        check_keywords(options, PromptOptions.__annotations__)
+        return len(self._assembly.preparer.token_ids(self._requests.prompt(prompt, options)))
+
     def _tokenizer(self) -> Tokenizer:
         if self._assembly.tokenizer is None:
             raise InvalidRequest("the model has no tokenizer; give token_ids instead of text, and read the token ids")
@@ -348,7 +451,7 @@ class Session:
     @property
     def sampling_defaults(self) -> SamplingParams:
         """The sampling parameters of a call that gives none: our defaults, or what the model's authors recommend."""
-        return SamplingParams.from_options(self._assembly.defaults)
+        return SamplingParams.from_options({}, self._assembly.defaults)
 
     @property
     def device(self) -> jax.Device:

@@ -70,7 +70,7 @@ def expected_tokens(
 def expected_of(request: Request) -> tuple[int, ...]:
     """Return what the fake model generates for a request, without regard to stop strings."""
     tokens = list(request.prompt)
-    while len(tokens) < min(len(request.prompt) + request.params.max_tokens, request.capacity):
+    while len(tokens) < request.longest:
         tokens.append(next_token(tokens, draw_of(request.params), banned_tokens(request, tokens)))
         if tokens[-1] in request.end_ids:
             break

@@ -13,6 +13,7 @@ from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.engine.actors.intake import Intake
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.engine import Actors
+from rekindle.engine.preparing import Preparer
 from rekindle.engine.thread import EngineThread
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.weights import Weights
@@ -44,7 +45,7 @@ def fake_assembly(
     """Build an assembly around the fake device, at once; `free` is called when it would free the real one."""
     scheduler, disk_tier = CheckedScheduler(limits), FakeDiskTier()
     actors = Actors(
-        intake=Intake(tokenizer, VOCAB_SIZE, frozenset(eos_ids), limits.max_context),
+        intake=Intake(Preparer(tokenizer, VOCAB_SIZE, frozenset(eos_ids), limits.max_context)),
         scheduler=scheduler,
         stepper=FakeStepper(limits),
         settler=settler or FakeSettler(),

@@ -1,5 +1,6 @@
 """The detokenizer actor: token ids become text, piece by piece, with no character split and no stop string passed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -16,12 +17,15 @@ class _Follower:
 
     decoder: IncrementalDecoder
     matcher: StopMatcher
+    text_of: Callable[[int], str]
     tokens: int = 0
     stopped: bool = False
 
     def push(self, token: int, min_tokens: int) -> tuple[str, str | None]:
         self.tokens += 1
-        return self.matcher.push(self.decoder.push(token), self.tokens >= min_tokens)
+        skipped = self.decoder.skips(token)
+        text = self.text_of(token) if skipped else self.decoder.push(token)
+        return self.matcher.push(text, self.tokens >= min_tokens, skipped)
 
     def finish(self, min_tokens: int, cancelled: bool) -> tuple[str, str | None]:
         # The last characters of a cancelled request are cut, so they stop nothing.
@@ -55,8 +59,9 @@ class Detokenizer:
         request_id, params = output.request.id, output.request.params
         follower = self._followers.get(request_id)
         if follower is None:
+            decoder = IncrementalDecoder(self._tokenizer, params.skip_special_tokens)
             matcher = StopMatcher(params.stop, params.keep_stop)
-            follower = self._followers[request_id] = _Follower(IncrementalDecoder(self._tokenizer), matcher)
+            follower = self._followers[request_id] = _Follower(decoder, matcher, self._text_of)
         text = None if follower.stopped else self._follow(output, follower)
         if text is not None and follower.stopped:
             stopped.append(Stopped(request_id, follower.tokens))

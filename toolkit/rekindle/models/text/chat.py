@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rekindle.errors import InvalidRequest
+from rekindle.models.text.template import compiled, loops_over_parts, names_read
 
-if TYPE_CHECKING:
-    import jinja2
+_OPEN_END = "THE-FINAL-MESSAGE-GOES-ON-HERE "
+"""Marks where an open message ends. Where a template trims its contents, the space behind the word is gone."""
 
 
 def render(
@@ -21,17 +20,21 @@ def render(
     eos_token: str | None = None,
     tools: Sequence[Mapping[str, Any]] | None = None,
     variables: Mapping[str, Any] | None = None,
+    continue_final_message: bool = False,
 ) -> str:
     """Write a conversation as the model was trained to read it, exactly as transformers would.
 
     Args:
-        messages: mappings with a "role" and a "content", both str, oldest first; other keys reach the template too.
-            A message of the role "assistant" that has "tool_calls" may have no content.
+        messages: mappings with a "role" and a "content", oldest first; other keys reach the template too. A content is
+            a str, or a list of {"type": "text", "text": ...} parts. A template that loops over parts gets the list;
+            others get the texts joined by line ends, as in vLLM. A message of the role "assistant" that has
+            "tool_calls" may have no content.
         template: Jinja source; it runs in a sandbox, because it came with the model.
         bos_token, eos_token: the texts of these tokens, which the template may read; None leaves them undefined.
         tools: JSON schemas of the functions that the model may call; the template reads them as `tools`.
         variables: other variables of the template, by name. They overrule `add_generation_prompt` (default True: end
             with the start of the assistant's answer), `documents` (default None), and the two tokens.
+        continue_final_message: end with the content of the last message, so that what is generated goes on with it.
 
     Raises:
         InvalidRequest: there is no template, an argument is malformed, or the template rejects them.
@@ -45,14 +48,70 @@ def render(
         check_tools(tools)
     if variables is not None:
         check_variables(variables)
+    if continue_final_message:
+        check_open(messages, variables or {})
     _check_read(template, tools, variables or {})
+    shown = messages if loops_over_parts(template) else _joined(messages)
+    if not continue_final_message:
+        return _rendered(shown, template, bos_token, eos_token, tools, variables or {})
+    closed = {**(variables or {}), "add_generation_prompt": False}
+    marked = _rendered(with_more(shown, _OPEN_END), template, bos_token, eos_token, tools, closed)
+    return _cut(marked, _last_text(shown))
+
+
+def with_more(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
+    """Return the messages with some text added to the end of the last."""
+    *others, last = messages
+    content: Any = last["content"]
+    if isinstance(content, str):
+        return [*others, {**last, "content": content + text}]
+    *before, part = content
+    return [*others, {**last, "content": [*before, {**part, "text": part["text"] + text}]}]
+
+
+def _last_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    content: Any = messages[-1]["content"]
+    text: str = content if isinstance(content, str) else content[-1]["text"]
+    return text
+
+
+def _cut(marked: str, text: str) -> str:
+    """Return what a template made of a conversation up to the mark that was put behind the last text."""
+    word = _OPEN_END.rstrip()
+    at = marked.rfind(word)
+    if at < 0 or text.strip() not in marked:
+        raise InvalidRequest(
+            "the model's chat template does not write the content of the final message as it is, so it cannot be "
+            "continued: render it yourself, with session.render() as a start, and give the prompt as str"
+        )
+    return marked[:at] if marked.startswith(_OPEN_END, at) else marked[:at].rstrip()
+
+
+def _joined(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the messages with each content in parts as one text."""
+    return [
+        {**message, "content": "\n".join(part["text"] for part in content)}
+        if isinstance(content := message.get("content"), list | tuple)
+        else message
+        for message in messages
+    ]
+
+
+def _rendered(
+    messages: Sequence[Mapping[str, Any]],
+    template: str,
+    bos_token: str | None,
+    eos_token: str | None,
+    tools: Sequence[Mapping[str, Any]] | None,
+    variables: Mapping[str, Any],
+) -> str:
     from jinja2 import TemplateError
 
     # A token that the model lacks stays undefined, because templates test for that.
     tokens = {name: text for name, text in (("bos_token", bos_token), ("eos_token", eos_token)) if text is not None}
     defaults = {"add_generation_prompt": True, "documents": None, **tokens}
     try:
-        return _compile(template).render({**defaults, **(variables or {}), "messages": messages, "tools": tools})
+        return compiled(template).render({**defaults, **variables, "messages": messages, "tools": tools})
     except TemplateError as error:
         raise InvalidRequest(f"the model's chat template rejects the messages: {error}") from error
     except (TypeError, ValueError, KeyError, IndexError) as error:
@@ -83,8 +142,47 @@ def check_messages(messages: object) -> None:
                 continue
             if key not in message:
                 raise InvalidRequest(f"messages[{place}] has no {key!r}; it has {sorted(map(str, message))}")
-            if not isinstance(message[key], str):
+            if key == "content" and isinstance(message[key], list | tuple):
+                _check_parts(f"messages[{place}]['content']", message[key])
+            elif not isinstance(message[key], str):
                 raise InvalidRequest(f"messages[{place}][{key!r}] must be str, got {type(message[key]).__name__}")
+
+
+def _check_parts(name: str, parts: Sequence[object]) -> None:
+    if not parts:
+        raise InvalidRequest(f"{name} must have at least one part, got an empty list")
+    for place, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if not isinstance(part, Mapping) or kind != "text" or not isinstance(part.get("text"), str):
+            came = f"one of type {kind!r:.40}" if kind not in (None, "text") else f"{part!r:.80}"
+            raise InvalidRequest(
+                f"{name}[{place}] must be {{'type': 'text', 'text': str}}, because only text is read; got {came}"
+            )
+
+
+def copied(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages that stay as they are when their giver changes a message or a part of one."""
+    return [
+        {**message, "content": [dict(part) for part in content]}
+        if isinstance(content := message.get("content"), list | tuple)
+        else dict(message)
+        for message in messages
+    ]
+
+
+def check_open(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> None:
+    """Check that the last message can be left open.
+
+    Raises:
+        InvalidRequest: it has no content, or the variables ask for the start of another message.
+    """
+    if messages[-1].get("content") is None:
+        raise InvalidRequest("continue_final_message=True needs a final message with a content, and it has none")
+    if variables.get("add_generation_prompt"):
+        raise InvalidRequest(
+            "continue_final_message=True goes on with the final message, and add_generation_prompt=True begins "
+            "another: give one of the two"
+        )
 
 
 def check_tools(tools: object) -> None:
@@ -123,7 +221,11 @@ def check_variables(variables: object) -> None:
             raise InvalidRequest(f"chat_template_kwargs cannot set {name!r}: {_ARGUMENTS[name]}")
 
 
-_ARGUMENTS = {"messages": "the messages are the prompt", "tools": "give them as the argument tools="}
+_ARGUMENTS = {
+    "messages": "the messages are the prompt",
+    "tools": "give them as the argument tools=",
+    "continue_final_message": "give it as an argument of the call",
+}
 
 
 def _described(value: object) -> str:
@@ -140,7 +242,7 @@ def _check_read(template: str, tools: object, variables: Mapping[str, Any]) -> N
     Raises:
         InvalidRequest: it does not read one of them.
     """
-    read = _names_read(template)
+    read = names_read(template)
     if tools is not None and "tools" not in read:
         raise InvalidRequest("the model's chat template has no place for tools: write them into a message instead")
     unread = sorted(set(variables) - read - {"add_generation_prompt"})
@@ -152,71 +254,3 @@ def _check_read(template: str, tools: object, variables: Mapping[str, Any]) -> N
 
 
 _GIVEN = frozenset({"messages", "raise_exception", "strftime_now"})
-
-
-@lru_cache(maxsize=16)
-def _names_read(source: str) -> frozenset[str]:
-    from jinja2 import TemplateError
-    from jinja2.meta import find_undeclared_variables
-
-    try:
-        return frozenset(find_undeclared_variables(_environment().parse(source)))
-    except TemplateError as error:
-        raise InvalidRequest(f"the model's chat template cannot be read: {error}") from error
-
-
-@lru_cache(maxsize=16)
-def _compile(source: str) -> jinja2.Template:
-    return _environment().from_string(source)
-
-
-@lru_cache(maxsize=1)
-def _environment() -> jinja2.Environment:
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _generation_blocks()]
-    )
-    filters: dict[str, Callable[..., Any]] = environment.filters
-    filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
-
-
-def _generation_blocks() -> type[jinja2.ext.Extension]:
-    """Return the extension for `{% generation %}`, which marks text for training and passes its body through."""
-    from jinja2 import nodes
-    from jinja2.ext import Extension
-    from jinja2.parser import Parser
-
-    class GenerationBlocks(Extension):
-        tags = {"generation"}  # noqa: RUF012  # as the base class has it
-
-        def parse(self, parser: Parser) -> nodes.Node:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
-
-        def _body(self, caller: Callable[[], str]) -> str:
-            return caller()
-
-    return GenerationBlocks
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Write JSON as transformers does: Jinja's own filter escapes HTML, which models were not trained on."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    from jinja2 import TemplateError
-
-    raise TemplateError(message)

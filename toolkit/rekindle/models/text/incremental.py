@@ -1,7 +1,7 @@
 """Turning tokens into text one at a time, without showing half a character.
 
-The joined pieces of one decoder equal `Tokenizer.decode` of all its tokens. The cost of a push does not grow with the
-text.
+The joined pieces of one decoder equal `Tokenizer.decode` of all its tokens, with special tokens skipped or not. The
+cost of a push does not grow with the text.
 """
 
 from __future__ import annotations
@@ -17,13 +17,21 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class IncrementalDecoder:
-    """The decoder of one request. Special tokens are skipped."""
+    """The decoder of one request.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._special = tokenizer.special_ids
+    Args:
+        skip_special_tokens: whether special tokens give no text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._method: _ByteLevel | _Windows = (
-            _ByteLevel(tokenizer) if _is_byte_level(tokenizer) else _Windows(tokenizer)
+            _ByteLevel(tokenizer) if _is_byte_level(tokenizer) else _Windows(tokenizer, skip_special_tokens)
         )
+
+    def skips(self, token_id: int) -> bool:
+        """Tell whether a token gives no text because it is special."""
+        return token_id in self._skipped
 
     def push(self, token_id: int) -> str:
         """Take the next token.
@@ -31,7 +39,7 @@ class IncrementalDecoder:
         Returns:
             The text that it completes: often one word, and empty while a character is incomplete.
         """
-        return "" if token_id in self._special else self._method.push(token_id)
+        return "" if token_id in self._skipped else self._method.push(token_id)
 
     def finish(self) -> str:
         """Return what was held back, with U+FFFD for an incomplete character. Call it once, after the last token."""
@@ -60,8 +68,9 @@ class _Windows:
     The earlier tokens are decoded again because many decoders drop a space at the start of a text.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
         self._before: list[int] = []
         self._window: list[int] = []
 
@@ -79,8 +88,8 @@ class _Windows:
         return self._take(final=True)
 
     def _take(self, final: bool) -> str:
-        known = len(self._tokenizer.decode(self._before))
-        piece = self._tokenizer.decode(self._before + self._window)[known:]
+        known = len(self._tokenizer.decode(self._before, self._skip))
+        piece = self._tokenizer.decode(self._before + self._window, self._skip)[known:]
         if not final and (not piece or piece.endswith("\ufffd")):
             return ""
         self._before, self._window = self._window, []

@@ -1,0 +1,118 @@
+"""From what a caller submits to a request that can be scheduled: rendered, tokenized, and checked."""
+
+import secrets
+from dataclasses import dataclass, replace
+
+from rekindle.errors import InvalidRequest
+from rekindle.messages import Chat, Continued, Prompt, Submit
+from rekindle.models.text.chat import render
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.request import Request, SamplingParams, check_bans, check_length, check_token_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """Makes the requests of one model. Any thread may use it.
+
+    Attributes:
+        tokenizer: None for a model that is asked by token ids alone.
+        vocab_size: the bound that token ids are below.
+        eos_ids: the model's own end tokens.
+        capacity: the most tokens, prompt and output together, that one request can have.
+    """
+
+    tokenizer: Tokenizer | None
+    vocab_size: int
+    eos_ids: frozenset[int]
+    capacity: int
+
+    def request(self, submit: Submit) -> Request:
+        """Return a request with a seed; raise an error, also one of the chat template's, if it cannot be served."""
+        ids = self.token_ids(submit.prompt)
+        check_length(ids, self.capacity)
+        return self._request(submit, ids)
+
+    def check(self, params: SamplingParams) -> None:
+        """Check what of the parameters takes the model's tokenizer or end tokens.
+
+        Raises:
+            InvalidRequest: they cannot be served with any prompt.
+        """
+        self._request(Submit(0, (), params), ())
+
+    def token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the tokens of a prompt of any kind and length.
+
+        Raises:
+            InvalidRequest: the prompt cannot be tokenized, or has no tokens, or one that the model does not know.
+        """
+        if isinstance(prompt, tuple):
+            return check_token_ids("token_ids", prompt, self.vocab_size)
+        if isinstance(prompt, Continued):
+            return self.token_ids(prompt.prefix) + self._more(prompt.more)
+        if self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
+        if isinstance(prompt, str):
+            return check_token_ids("prompt", self.tokenizer.encode(prompt), self.vocab_size)
+        return check_token_ids("messages", self.tokenizer.encode_chat(self.rendered(prompt)), self.vocab_size)
+
+    def rendered(self, chat: Chat) -> str:
+        """Return a conversation as the model reads it.
+
+        Raises:
+            InvalidRequest: the model has no chat template, or it rejects the conversation.
+        """
+        tokenizer = self.tokenizer
+        if tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, and so no chat template; it takes token_ids=[...]")
+        return render(
+            chat.messages,
+            tokenizer.chat_template,
+            tokenizer.bos_token,
+            tokenizer.eos_token,
+            chat.tools,
+            chat.variables,
+            chat.continue_final_message,
+        )
+
+    def _request(self, submit: Submit, ids: tuple[int, ...]) -> Request:
+        params = submit.params
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbits(31))
+        if params.stop and self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so stop strings cannot be found; use stop_token_ids")
+        if not params.skip_special_tokens and self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so there is no text: leave out skip_special_tokens")
+        request = Request(
+            submit.request_id,
+            ids,
+            params,
+            params.stop_token_ids if params.ignore_eos else params.stop_token_ids | self.eos_ids,
+            self.capacity,
+            bad_words=self._bad_words(params),
+            namespace=params.cache_salt,
+            hold=submit.hold,
+        )
+        check_bans(request, self.vocab_size)
+        return request
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Return the token ids of each word as it is written at the start of a text and after a space."""
+        words: dict[tuple[int, ...], None] = {}
+        for word in params.bad_words:
+            if not isinstance(word, str):
+                words[word] = None
+            elif self.tokenizer is None:
+                raise InvalidRequest("the model has no tokenizer, so bad_words must be sequences of token ids")
+            else:
+                stripped = word.lstrip()
+                spellings = (stripped, " " + stripped) if word == stripped else (" " + stripped,)
+                words.update((tuple(self.tokenizer.encode_chat(spelling)), None) for spelling in spellings)
+        # A word without a token bans nothing, and one with a token that the model does not know is never generated.
+        return tuple(word for word in words if word and max(word) < self.vocab_size)
+
+    def _more(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the tokens of a continuation, without those that the tokenizer puts around a whole prompt."""
+        if isinstance(prompt, str) and self.tokenizer is not None:
+            return tuple(self.tokenizer.encode_chat(prompt))
+        return self.token_ids(prompt)
