@@ -35,7 +35,7 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "cache_salt": st.sampled_from(["", "a"]),
 }
 OPTIONS = st.fixed_dictionaries(
-    {"max_tokens": st.sampled_from([60, 20, 5, 1]), "seed": st.integers(0, 2**31 - 1)}, optional=PARAMETERS
+    {"max_tokens": st.sampled_from([60, 20, 5, 1]), "seed": st.integers(0, 2**64 - 1)}, optional=PARAMETERS
 )
 ROOMY = st.fixed_dictionaries(
     WAYS

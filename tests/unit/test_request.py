@@ -17,7 +17,7 @@ NO_INTEGERS = ["1", 1.0, True, [1], math.nan, np.array([1, 2]), np.float32(1)]
 BAD: dict[str, tuple[list[Any], str]] = {
     "max_tokens": ([0, -1, None, 2**31, *NO_INTEGERS], "max_tokens must be an integer from 1 to 2147483647, got "),
     "top_k": ([-1, None, 2**31, *NO_INTEGERS], "top_k must be an integer from 0 to 2147483647, got "),
-    "seed": ([-1, 2**31, *NO_INTEGERS], "seed must be an integer from 0 to 2147483647, got "),
+    "seed": ([-2, 2**64, *NO_INTEGERS], "seed must be an integer from -1 to 18446744073709551615, got "),
     "temperature": ([-0.1, -1, *NO_NUMBERS], "temperature must be a finite number of at least 0, got "),
     "top_p": ([0, 0.0, -0.5, 1.01, 2, *NO_NUMBERS], "top_p must be a finite number above 0 and at most 1, got "),
     "min_p": ([-0.1, 1.1, *NO_NUMBERS], "min_p must be a finite number of at least 0 and at most 1, got "),
@@ -79,7 +79,7 @@ def test_a_salt_that_has_no_bytes_is_refused_at_the_call() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("max_tokens", 1), ("max_tokens", 2**31 - 1), ("top_k", 0), ("seed", 0), ("seed", 2**31 - 1), ("seed", None),
+        ("max_tokens", 1), ("max_tokens", 2**31 - 1), ("top_k", 0), ("seed", 0), ("seed", 2**64 - 1), ("seed", None),
         ("temperature", 0), ("temperature", 0.0), ("temperature", 5), ("top_p", 1), ("top_p", 1e-9), ("min_p", 0),
         ("min_p", 1.0), ("ignore_eos", True), ("keep_stop", True), ("min_tokens", 0), ("min_tokens", 256),
         ("repetition_penalty", 1e-3), ("repetition_penalty", 1e3), ("frequency_penalty", -2), ("frequency_penalty", 2),
@@ -89,6 +89,10 @@ def test_a_salt_that_has_no_bytes_is_refused_at_the_call() -> None:
 )  # fmt: skip
 def test_the_ends_of_a_range_are_in_it(name: str, value: Any) -> None:
     assert getattr(SamplingParams.from_options({name: value}), name) == value
+
+
+def test_a_seed_of_minus_one_is_a_random_one() -> None:
+    assert SamplingParams.from_options({"seed": -1}) == SamplingParams(seed=None)
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int32, np.uint64])

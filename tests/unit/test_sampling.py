@@ -12,16 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.device.adjustments import Adjustments, enter_slot
+from rekindle.device.noise import gumbel
 from rekindle.device.packing import pack_adjustments, pack_sampling
 from rekindle.device.sampling import argmax, sample
 from rekindle.device.sampling_rows import SamplingRows
 from rekindle.request import Request, SamplingParams
-from tests.unit.sampling_reference import distribution
+from tests.unit.sampling_reference import adjusted_logits, distribution
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DRAWS = 20_000
 PROMPT, OUTPUT, END = (3, 1, 4), [1, 5, 1, 9], frozenset({2})
 HOT: dict[str, Any] = {"temperature": 1.0}
+SEED = list(SamplingRows.__dataclass_fields__).index("seed_low")
 CASES: list[dict[str, Any]] = [
     HOT,
     {"temperature": 0.5},
@@ -89,10 +91,9 @@ def test_draws_follow_the_exact_distribution(options: dict[str, Any], vocabulary
     packed, one = batch_of([request], [OUTPUT], vocabulary)
     slots = jax.tree.map(lambda x: jnp.broadcast_to(x[0], (rows, *x.shape[1:])), one)
     parameters = np.tile(np.asarray(packed), (rows, 1))
-    seeds = list(SamplingRows.__dataclass_fields__).index("seed")
     position = len(PROMPT) + len(OUTPUT)
     for turn in range(DRAWS // rows):
-        parameters[:, seeds] = np.arange(rows) + turn * rows
+        parameters[:, SEED] = np.arange(rows) + turn * rows
         tokens = drawn(
             jnp.broadcast_to(jnp.asarray(logits), (rows, vocabulary)),
             jnp.asarray(parameters),
@@ -135,7 +136,7 @@ OPTIONS = st.fixed_dictionaries(
         "allowed_token_ids": st.lists(st.integers(10, 39), min_size=3, max_size=20),
         "bad_words": st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), max_size=4),
         "min_tokens": st.integers(0, 6),
-        "seed": st.integers(0, 2**31 - 1),
+        "seed": st.integers(0, 2**64 - 1),
     },
 )
 
@@ -200,6 +201,45 @@ def test_a_draw_depends_on_its_seed_and_position_alone() -> None:
     assert len(set(alone)) > 5, "positions draw differently"
 
 
+@pytest.mark.parametrize("options", [{}, *CASES], ids=str)
+def test_a_draw_is_the_best_token_of_those_that_are_kept(options: dict[str, Any]) -> None:
+    """Check that no filter has noise of its own: the best by logit and noise is drawn, of what numpy says is kept."""
+    vocabulary, rows = 300, 200
+    logits = np.random.default_rng(5).standard_normal((rows, vocabulary)).astype(np.float32) * 2
+    request = request_of(options | {"seed": 2**40 + 3})
+    packed, one = batch_of([request], [OUTPUT], vocabulary)
+    slots = jax.tree.map(lambda x: jnp.broadcast_to(x[0], (rows, *x.shape[1:])), one)
+    positions = np.full(rows, len(PROMPT) + len(OUTPUT), np.int32)
+    tokens = drawn(jnp.asarray(logits), jnp.tile(packed, (rows, 1)), jnp.asarray(positions), slots)
+    low, high, position = (jnp.asarray([word], jnp.int32) for word in (3, 2**8, positions[0]))
+    noise = np.asarray(gumbel(low, high, position, vocabulary))[:, 0]
+    kept = np.stack([distribution(row, request, OUTPUT) for row in logits]) > 0
+    temperature = request.params.temperature or 1.0
+    scores = np.stack([adjusted_logits(row, request, OUTPUT) for row in logits]) / temperature + noise
+    np.testing.assert_array_equal(tokens, np.where(kept, scores, -np.inf).argmax(-1))
+
+
+def test_last_digits_of_the_logits_hardly_ever_change_a_draw() -> None:
+    """Shake the logits of a large vocabulary as another bucket of a real model does; a CDF inverted flips 1 in 100."""
+    rng, rows, vocabulary = np.random.default_rng(2), 64, 49_152
+    logits = rng.standard_normal(vocabulary).astype(np.float32) * 3
+    kinds: list[dict[str, Any]] = [{}, {"top_p": 0.95}, {"top_k": 50}, {"min_p": 0.01}]
+    requests = [request_of(HOT | kind) for kind in kinds * (rows // len(kinds))]
+    packed, slots = batch_of(requests, [()] * rows, vocabulary)
+    flips = 0
+    for _ in range(16):
+        parameters = np.asarray(packed).copy()
+        parameters[:, SEED] = rng.integers(-(2**31), 2**31, rows)
+        positions = jnp.asarray(rng.integers(0, 2000, rows), jnp.int32)
+        shaken = logits + rng.standard_normal((rows, vocabulary), np.float32) * 3e-5
+        one, other = (
+            drawn(jnp.asarray(x), jnp.asarray(parameters), positions, slots)
+            for x in (np.broadcast_to(logits, (rows, vocabulary)), shaken)
+        )
+        flips += int((one != other).sum())
+    assert flips <= 1, "of 1,024 draws"
+
+
 @pytest.mark.parametrize(
     "options", [{"top_k": 1}, {"top_p": 1e-6}, {"top_p": 1e-50}, {"min_p": 1.0}, {"temperature": 1e-40}], ids=str
 )
@@ -213,8 +253,12 @@ def test_extreme_values_are_greedy(options: dict[str, Any]) -> None:
 
 
 def test_the_first_of_equal_maxima_is_taken() -> None:
+    """Check also equal maxima in different blocks, and a last block that is not full."""
     values = jnp.asarray([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, 1.0, 5.0]])
-    np.testing.assert_array_equal(argmax(values), [1, 0, 2])
+    np.testing.assert_array_equal(argmax(values.T), [1, 0, 2])
+    ties = np.random.default_rng(0).integers(-3, 3, (50, 100)).astype(np.float32)
+    for length in (1, 64, 65):
+        np.testing.assert_array_equal(argmax(jnp.asarray(ties[:, :length].T)), ties[:, :length].argmax(-1))
 
 
 def test_huge_temperatures_are_uniform_and_finite() -> None:

@@ -56,7 +56,7 @@ class SamplingParams:
         top_k: keep only this many likeliest tokens; 0 keeps all.
         top_p: keep the smallest number of likeliest tokens with at least this probability in sum, in (0, 1].
         min_p: keep tokens at least this many times as likely as the likeliest, in [0, 1].
-        seed: makes the draws repeatable, from 0 to 2**31 - 1; None takes a random one.
+        seed: makes the draws repeatable, from 0 to 2**64 - 1; None takes a random one, and so does -1, as in vLLM.
         max_tokens: the most tokens to generate, at least 1.
         ignore_eos: do not end at the model's own end tokens; `stop_token_ids` still end.
         stop_token_ids: further token ids that end the request, included in its output.
@@ -163,8 +163,8 @@ def draws(params: SamplingParams, n: Any) -> list[SamplingParams]:
 
 
 def _derived(seed: int, draw: int) -> int:
-    """Return the seed of one of several draws: 31 bits of a hash."""
-    return int.from_bytes(hashlib.blake2b(f"{seed} {draw}".encode(), digest_size=4).digest()) >> 1
+    """Return the seed of one of several draws: 64 bits of a hash."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {draw}".encode(), digest_size=8).digest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +290,11 @@ def _number(name: str, value: Any, low: float, high: float, above_low: bool = Fa
     return number
 
 
+def _seed(name: str, value: Any) -> int | None:
+    seed = _integer(name, value, -1, 2**64 - 1)
+    return None if seed == -1 else seed
+
+
 def _boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequest(f"{name} must be True or False, got {value!r:.80}")
@@ -365,7 +370,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "top_k": partial(_integer, low=0, high=2**31 - 1),
     "top_p": partial(_number, low=0.0, high=1.0, above_low=True),
     "min_p": partial(_number, low=0.0, high=1.0),
-    "seed": _unless_none(partial(_integer, low=0, high=2**31 - 1)),
+    "seed": _unless_none(_seed),
     "max_tokens": partial(_integer, low=1, high=2**31 - 1),
     "ignore_eos": _boolean,
     "stop_token_ids": lambda name, value: frozenset(_token_ids(name, value)),

@@ -60,8 +60,10 @@ def pack_sampling(request: Request) -> Array:
         params.frequency_penalty,
         params.presence_penalty,
     )
+    seed_low, seed_high = np.array([params.seed or 0], "<u8").view("<i4")
     free_from = len(request.prompt) + params.min_tokens
-    row[len(FLOATS) :] = params.top_k, params.seed or 0, free_from, params.adjusts, params.logprobs is not None
+    scored = params.logprobs is not None
+    row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, params.adjusts, scored
     return row
 
 

@@ -45,7 +45,7 @@ class Intake:
         check_length(ids, self._capacity)
         end_ids = params.stop_token_ids if params.ignore_eos else params.stop_token_ids | self._eos_ids
         if params.seed is None:
-            params = replace(params, seed=secrets.randbits(31))
+            params = replace(params, seed=secrets.randbits(53))  # so many bits survive JSON in any language
         if params.stop and self._tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, so stop strings cannot be found; use stop_token_ids")
         request = Request(
