@@ -31,6 +31,7 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "ignore_eos": st.booleans(),
     "stop_token_ids": st.lists(TOKEN, max_size=20),
     "logprobs": st.none() | st.integers(0, 20),
+    "logprobs_of": st.sampled_from(["model", "sampled"]),
     "prompt_logprobs": st.none() | st.integers(0, 20),
     "cache_salt": st.sampled_from(["", "a"]),
 }
@@ -66,7 +67,10 @@ class Ask:
 
 
 def make_ask(prompt: list[int], options: SamplingOptions) -> Ask:
-    return Ask(tuple(prompt), {**options, "min_tokens": min(options.get("min_tokens", 0), options["max_tokens"])})
+    fitting: SamplingOptions = {"min_tokens": min(options.get("min_tokens", 0), options["max_tokens"])}
+    if options.get("logprobs") is None:
+        fitting["logprobs_of"] = "model"
+    return Ask(tuple(prompt), {**options, **fitting})
 
 
 # At most 30 biases, 10 bad words and 23 end tokens can be banned at once, and at least 70 tokens are allowed.

@@ -26,6 +26,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "keep_stop": ([0, 1, None, "no"], "keep_stop must be True or False, got "),
     "min_tokens": ([-1, None, 2**31, *NO_INTEGERS], "min_tokens must be an integer from 0 to 2147483647, got "),
     "logprobs": ([-1, 2**31, *NO_INTEGERS], "logprobs must be an integer from 0 to 2147483647, got "),
+    "logprobs_of": (["raw", "", None, 1, True, ["model"]], 'logprobs_of must be "model" or "sampled", got '),
     "prompt_logprobs": ([-1, 2**31, *NO_INTEGERS], "prompt_logprobs must be an integer from 0 to 2147483647, got "),
     "repetition_penalty": (
         [0, 0.0, -1, 9e-4, 1001, *NO_NUMBERS],
@@ -180,6 +181,14 @@ def test_a_bias_for_what_is_no_token_is_shown(key: Any) -> None:
     expected = f"the keys of logit_bias must be a sequence of integers, got ({key!r},)"
     with pytest.raises(InvalidRequest, match=re.escape(expected)):
         SamplingParams.from_options({"logit_bias": {key: 1.0}})
+
+
+def test_whose_log_probabilities_they_are_is_only_asked_with_log_probabilities() -> None:
+    params = SamplingParams.from_options({"logprobs": 0, "logprobs_of": "sampled"})
+    assert (params.logprobs, params.logprobs_of) == (0, "sampled")
+    assert SamplingParams.from_options({"logprobs_of": "model"}) == SamplingParams()
+    with pytest.raises(InvalidRequest, match=r"^logprobs_of='sampled' needs logprobs: how many alternatives"):
+        SamplingParams.from_options({"logprobs_of": "sampled", "prompt_logprobs": 3})
 
 
 def test_the_fewest_tokens_are_at_most_the_most() -> None:

@@ -1,6 +1,5 @@
 """A row's token follows the exact distribution of its own parameters, whatever else is in the batch."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,73 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.device.adjustments import Adjustments, enter_slot
+from rekindle.device.adjustments import Adjustments
 from rekindle.device.noise import gumbel
-from rekindle.device.packing import pack_adjustments, pack_sampling
 from rekindle.device.sampling import argmax, sample
 from rekindle.device.sampling_rows import SamplingRows
 from rekindle.request import Request, SamplingParams
+from tests.unit.sampling_batches import CASES, HOT, OUTPUT, PROMPT, batch_of, request_of
 from tests.unit.sampling_reference import adjusted_logits, distribution
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DRAWS = 20_000
-PROMPT, OUTPUT, END = (3, 1, 4), [1, 5, 1, 9], frozenset({2})
-HOT: dict[str, Any] = {"temperature": 1.0}
 SEED = list(SamplingRows.__dataclass_fields__).index("seed_low")
-CASES: list[dict[str, Any]] = [
-    HOT,
-    {"temperature": 0.5},
-    {"temperature": 1.7, "top_k": 4},
-    HOT | {"top_p": 0.7},
-    HOT | {"top_p": 0.05},
-    HOT | {"min_p": 0.3},
-    HOT | {"repetition_penalty": 1.5},
-    HOT | {"repetition_penalty": 0.7},
-    HOT | {"frequency_penalty": 1.2},
-    HOT | {"presence_penalty": -1.5},
-    HOT | {"logit_bias": {1: 2.0, 6: -1.0, 7: float("-inf")}},
-    HOT | {"allowed_token_ids": [1, 2, 5, 8, 10]},
-    HOT | {"bad_words": [[9, 6], [1, 9, 7], [8], [5, 3]]},
-    HOT | {"min_tokens": 5},
-    HOT | {"min_tokens": 4},
-    {"temperature": 0.8, "top_k": 6, "top_p": 0.8, "min_p": 0.05},
-    {"temperature": 1.3, "top_k": 8, "top_p": 0.9, "repetition_penalty": 1.3, "presence_penalty": 0.5, "min_tokens": 9},
-    {
-        "temperature": 2.0,
-        "min_p": 0.1,
-        "top_p": 0.95,
-        "frequency_penalty": -0.5,
-        "logit_bias": {4: 1.5, 5: -2.0},
-        "bad_words": [[1, 9, 0]],
-        "allowed_token_ids": [0, 1, 4, 5, 6, 9],
-    },
-]
-
-
-def request_of(options: dict[str, Any]) -> Request:
-    """Make a request as the intake does."""
-    params = SamplingParams.from_options(options)
-    words = tuple(word for word in params.bad_words if isinstance(word, tuple))
-    return Request(0, PROMPT, params, END, 1000, words)
 
 
 @jax.jit
 def drawn(logits: jax.Array, packed: jax.Array, positions: jax.Array, adjustments: Adjustments) -> jax.Array:
     """Draw a token for each row, each in the slot of its number."""
-    rows = SamplingRows.unpack(packed)
-    return sample(logits, rows, positions, adjustments, jnp.arange(len(logits), dtype=jnp.int32))
-
-
-def batch_of(
-    requests: Sequence[Request], outputs: Sequence[Sequence[int]], vocabulary: int
-) -> tuple[jax.Array, Adjustments]:
-    """Pack the parameters and enter them into slots; a request that adjusts nothing leaves its slot as it was."""
-    adjustments = Adjustments.empty(len(requests), vocabulary)
-    for slot, (request, output) in enumerate(zip(requests, outputs, strict=True)):
-        if request.params.adjusts:
-            packed = jnp.asarray(pack_adjustments(request, output, vocabulary))
-            adjustments = enter_slot(adjustments, jnp.int32(slot), packed)
-    return jnp.asarray(np.stack([pack_sampling(request) for request in requests])), adjustments
+    rows, owners = SamplingRows.unpack(packed), jnp.arange(len(logits), dtype=jnp.int32)
+    return sample(logits, rows, positions, adjustments, owners, 0)[0]
 
 
 @pytest.mark.parametrize("options", CASES, ids=[", ".join(sorted(case)) + f" {i}" for i, case in enumerate(CASES)])

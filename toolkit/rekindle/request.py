@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from rekindle.errors import InvalidRequest, PromptTooLong, suggestion
+
+LogprobsOf = Literal["model", "sampled"]
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -34,6 +36,7 @@ class SamplingOptions(TypedDict, total=False):
     stop: str | Sequence[str] | None
     keep_stop: bool
     logprobs: int | None
+    logprobs_of: LogprobsOf
     prompt_logprobs: int | None
     cache_salt: str
 
@@ -63,7 +66,13 @@ class SamplingParams:
         stop: texts that end the request as soon as one is complete in the generated text, however it is tokenized.
         keep_stop: leave the stop string in the text; the token ids include its tokens in any case.
         logprobs: give log-probabilities of each token and of this many likeliest ones at its position; None for none.
-        prompt_logprobs: the same for each token of the prompt but the first; such a prompt is computed as a whole.
+        logprobs_of: of which distribution `logprobs` are. "model" is the model's own, before any sampling parameter.
+            "sampled" is the one that the token is drawn from: after everything from `logit_bias` to `min_p`, with the
+            probabilities of the kept tokens in sum 1. At temperature 0, which draws nothing, it is after everything
+            before `temperature`. Tokens that are not kept have no rank: where fewer are kept than `logprobs` asks for,
+            there are fewer alternatives.
+        prompt_logprobs: as `logprobs`, for each token of the prompt but the first, always of the model's own
+            distribution; such a prompt is computed as a whole.
         cache_salt: share cached prefixes only with requests of the same salt.
     """
 
@@ -85,6 +94,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     keep_stop: bool = False
     logprobs: int | None = None
+    logprobs_of: LogprobsOf = "model"
     prompt_logprobs: int | None = None
     cache_salt: str = ""
 
@@ -107,6 +117,10 @@ class SamplingParams:
         if params.min_tokens > params.max_tokens:
             raise InvalidRequest(
                 f"min_tokens {params.min_tokens} is above max_tokens {params.max_tokens}; raise max_tokens"
+            )
+        if params.logprobs_of != "model" and params.logprobs is None:
+            raise InvalidRequest(
+                f"logprobs_of={params.logprobs_of!r} needs logprobs: how many alternatives to each token, 0 for none"
             )
         return params
 
@@ -295,6 +309,12 @@ def _seed(name: str, value: Any) -> int | None:
     return None if seed == -1 else seed
 
 
+def _distribution(name: str, value: Any) -> LogprobsOf:
+    if not isinstance(value, str) or value not in get_args(LogprobsOf):
+        raise InvalidRequest(f'{name} must be "model" or "sampled", got {value!r:.80}')
+    return cast(LogprobsOf, value)
+
+
 def _boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequest(f"{name} must be True or False, got {value!r:.80}")
@@ -377,6 +397,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "stop": _texts,
     "keep_stop": _boolean,
     "logprobs": _unless_none(partial(_integer, low=0, high=2**31 - 1)),
+    "logprobs_of": _distribution,
     "prompt_logprobs": _unless_none(partial(_integer, low=0, high=2**31 - 1)),
     "cache_salt": _salt,
 }

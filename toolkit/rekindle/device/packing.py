@@ -1,5 +1,6 @@
 """The host's side of a tick: packing plans and requests into arrays, and unpacking outputs."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, QUERY_BLOCK, Bucket
 from rekindle.device.adjustments import END, GENERATED, IN_PROMPT, RECENT, no_adjustments, unpack_adjustments
 from rekindle.device.inputs import InputLayout, samples_of
-from rekindle.device.sampling_rows import COLUMNS, FLOATS
+from rekindle.device.sampling_rows import COLUMNS, FLOATS, OF_MODEL, OF_SAMPLED
 from rekindle.device.step import TickOutputs
 from rekindle.messages import Dispatched, Plan, Sampled, Scored
 from rekindle.request import Request
@@ -62,7 +63,8 @@ def pack_sampling(request: Request) -> Array:
     )
     seed_low, seed_high = np.array([params.seed or 0], "<u8").view("<i4")
     free_from = len(request.prompt) + params.min_tokens
-    scored = params.logprobs is not None
+    of_what = OF_SAMPLED if params.logprobs_of == "sampled" else OF_MODEL
+    scored = 0 if params.logprobs is None else of_what
     row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, params.adjusts, scored
     return row
 
@@ -116,9 +118,10 @@ def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternati
 
     Args:
         row: (columns,) int32, as `scores.score` packs it.
-        alternatives: how many of the likeliest tokens to return.
+        alternatives: how many of the likeliest tokens to return, or fewer, where fewer are possible.
     """
     most = (len(row) - 2) // 2
     ids, values = row[2 : 2 + alternatives].tolist(), row[2 + most :].view(np.float32)[:alternatives].tolist()
-    top = tuple(TokenLogprob(i, "", value, rank) for rank, (i, value) in enumerate(zip(ids, values, strict=True), 1))
+    known = [pair for pair in zip(ids, values, strict=True) if pair[1] > -math.inf]
+    top = tuple(TokenLogprob(i, "", value, rank) for rank, (i, value) in enumerate(known, 1))
     return TokenLogprob(token, "", row[:1].view(np.float32).item(), int(row[1]), top)

@@ -12,33 +12,37 @@ import jax.numpy as jnp
 from jax import lax
 
 from rekindle.device.adjustments import Adjustments, adjust
+from rekindle.device.distribution import BLOCK, deepest_of_min_p, deepest_of_top_k, drawn_from, in_blocks, of_tokens
 from rekindle.device.noise import gumbel
-from rekindle.device.sampling_rows import SamplingRows
-
-BLOCK = 32
-"""As many numbers as XLA's CPU backend reduces in one loop with whatever computes them."""
-
-BITS_OF_INFINITY = 0x7F80_0000
+from rekindle.device.sampling_rows import OF_SAMPLED, SamplingRows
+from rekindle.device.scores import score_columns, score_if
 
 
 def sample(
-    logits: jax.Array, rows: SamplingRows, positions: jax.Array, adjustments: Adjustments, owners: jax.Array
-) -> jax.Array:
-    """Choose one token for each row.
+    logits: jax.Array,
+    rows: SamplingRows,
+    positions: jax.Array,
+    adjustments: Adjustments,
+    owners: jax.Array,
+    most: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Choose one token for each row, and score it for the rows that want it.
 
     A row's token depends on its logits, its parameters and (seed, position), and on nothing else in the batch. A batch
-    of greedy rows without adjustments costs only the argmax.
+    of greedy rows without adjustments and scores costs only the argmax.
 
     Args:
         logits: (rows, vocabulary) float32.
         positions: (rows,) int32, the token's position in its request.
         adjustments: of all slots.
         owners: (rows,) int32, the slot of each row.
+        most: how many of the likeliest tokens there is room for in a score.
 
     Returns:
-        (rows,) int32 token ids.
+        (rows,) int32 token ids, and their scores, packed as by `scores.score`, meaningless for rows that want none.
     """
     drawn, adjusted = rows.temperature > 0, rows.adjusted > 0
+    of_changed = (rows.scored == OF_SAMPLED) & (drawn | adjusted)
     columns = logits.T
     greedy = argmax(columns)
 
@@ -47,15 +51,17 @@ def sample(
         final = jnp.where(adjusted[None], changed, columns)
         return final, argmax(final)
 
-    def choose() -> jax.Array:
+    def choose() -> tuple[jax.Array, jax.Array]:
         final, best = lax.cond(adjusted.any(), change, lambda: (columns, greedy))
-        chosen: jax.Array = lax.cond(
+        tokens = lax.cond(
             drawn.any(), lambda: jnp.where(drawn, _draw(final, best, rows, positions), best), lambda: best
         )
-        return chosen
+        return tokens, score_if(of_changed, lambda: drawn_from(final, rows, tokens), tokens, most)
 
-    tokens: jax.Array = lax.cond((drawn | adjusted).any(), choose, lambda: greedy)
-    return tokens
+    unscored = jnp.zeros((len(logits), score_columns(most)), jnp.int32)
+    tokens, scores = lax.cond((drawn | adjusted).any(), choose, lambda: (greedy, unscored))
+    of_model = score_if((rows.scored > 0) & ~of_changed, lambda: logits, tokens, most)
+    return tokens, jnp.where(of_changed[:, None], scores, of_model)
 
 
 def argmax(columns: jax.Array) -> jax.Array:
@@ -69,26 +75,15 @@ def argmax(columns: jax.Array) -> jax.Array:
     Returns:
         (rows,) int32.
     """
-    blocks = _in_blocks(columns, -jnp.inf)
+    blocks = in_blocks(columns, -jnp.inf)
     block = _first_largest(blocks.max(1))
     place = _first_largest(jnp.take_along_axis(blocks, block[None, None], axis=0)[0])
     return jnp.minimum(block * BLOCK + place, len(columns) - 1)  # what is not a number is nowhere the largest
 
 
-def _in_blocks(columns: jax.Array, padding: float | bool) -> jax.Array:
-    """Reshape (vocabulary, rows) to (blocks, BLOCK, rows), with padding at the end."""
-    padded = jnp.pad(columns, ((0, -len(columns) % BLOCK), (0, 0)), constant_values=padding)
-    return padded.reshape(-1, BLOCK, columns.shape[1])
-
-
 def _first_largest(columns: jax.Array) -> jax.Array:
     places = lax.broadcasted_iota(jnp.int32, columns.shape, 0)
     return jnp.where(columns == columns.max(0, keepdims=True), places, len(columns) - 1).min(0)
-
-
-def _of_tokens(columns: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Return each row's value at its token, (rows,)."""
-    return jnp.take_along_axis(columns, tokens[None], axis=0)[0]
 
 
 def _draw(columns: jax.Array, best: jax.Array, rows: SamplingRows, positions: jax.Array) -> jax.Array:
@@ -103,17 +98,11 @@ def _draw(columns: jax.Array, best: jax.Array, rows: SamplingRows, positions: ja
         best: (rows,) int32, the likeliest tokens.
     """
     temperature = jnp.where(rows.temperature > 0, rows.temperature, 1.0)
-    largest = _of_tokens(columns, best)
-    limited = (rows.top_k > 0) & (rows.top_k < len(columns))
-    deepest = lax.cond(
-        limited.any(),
-        lambda: _deepest_of_top_k(columns, largest, rows.top_k, limited),
-        lambda: jnp.full_like(temperature, jnp.inf),
-    )
-    deepest = jnp.minimum(deepest, -temperature * jnp.log(rows.min_p))
+    largest = of_tokens(columns, best)
+    bound = jnp.minimum(deepest_of_top_k(columns, largest, rows.top_k), deepest_of_min_p(temperature, rows.min_p))
     depth = largest[None] - columns
     noise = gumbel(rows.seed_low, rows.seed_high, positions, len(columns))
-    scores = jnp.where(depth <= deepest[None], noise - depth / temperature[None], -jnp.inf)
+    scores = jnp.where(depth <= bound[None], noise - depth / temperature[None], -jnp.inf)
     token, all_of_it = argmax(scores), (rows.temperature <= 0) | (rows.top_p >= 1)
     drawn: jax.Array = lax.cond(
         all_of_it.all(),
@@ -121,25 +110,6 @@ def _draw(columns: jax.Array, best: jax.Array, rows: SamplingRows, positions: ja
         lambda: _draw_nucleus(columns, largest, temperature, rows.top_p, (scores, token, all_of_it)),
     )
     return drawn
-
-
-def _deepest_of_top_k(columns: jax.Array, largest: jax.Array, top_k: jax.Array, limited: jax.Array) -> jax.Array:
-    """Return how far the `top_k`-th logit of each limited row is below its largest, (rows,); infinity for others.
-
-    It is found by bisecting the bit pattern, which has the order of the number: exact after 31 passes. Tokens of equal
-    logits are all kept.
-    """
-
-    def body(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = bounds
-        middle = low + (high - low) // 2
-        kept = largest[None] - columns <= lax.bitcast_convert_type(middle, jnp.float32)[None]
-        reached = _in_blocks(kept, False).sum(1, dtype=jnp.uint8).sum(0, dtype=jnp.int32) >= top_k
-        return jnp.where(reached, low, middle), jnp.where(reached, middle, high)
-
-    low = jnp.full(top_k.shape, -1, jnp.int32)
-    _, high = lax.fori_loop(0, 31, body, (low, jnp.full_like(low, BITS_OF_INFINITY)))
-    return jnp.where(limited, lax.bitcast_convert_type(high, jnp.float32), jnp.inf)
 
 
 _Search = tuple[jax.Array, jax.Array, jax.Array]
@@ -161,14 +131,14 @@ def _draw_nucleus(
         return jnp.where(chosen, jnp.exp((columns - largest[None]) / temperature[None]), 0.0).sum(0)
 
     def inside(token: jax.Array) -> jax.Array:
-        likelier = columns > _of_tokens(columns, token)[None]
+        likelier = columns > of_tokens(columns, token)[None]
         # The barrier keeps XLA from computing all masses ahead of the loop, which would take memory for them.
         ahead = mass_of(likelier, *lax.optimization_barrier((largest, temperature, token))[:2])
         return (ahead < wanted) | (ahead <= 0)
 
     def body(search: _Search) -> _Search:
         scores, token, settled = search
-        likelier = columns > _of_tokens(columns, token)[None]
+        likelier = columns > of_tokens(columns, token)[None]
         scores = jnp.where(settled[None] | likelier, scores, -jnp.inf)
         token = argmax(scores)
         return scores, token, settled | inside(token)

@@ -6,6 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+OF_MODEL, OF_SAMPLED = 1, 2
+"""Which distribution's log-probabilities are wanted: the model's own, or the one that the token is drawn from."""
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class SamplingRows:
         seed_low, seed_high: int32, the two words of a 64-bit seed.
         free_from: int32, the first position that an end token may take.
         adjusted: int32, 1 where the logits are changed before the temperature.
-        scored: int32, 1 where log-probabilities are wanted.
+        scored: int32, `OF_MODEL` or `OF_SAMPLED` where log-probabilities are wanted, 0 where not.
     """
 
     temperature: jax.Array

@@ -1,4 +1,4 @@
-"""Log-probabilities, computed in the step: of the model's own distribution, before any sampling parameter."""
+"""Log-probabilities, computed in the step."""
 
 from collections.abc import Callable
 
@@ -39,12 +39,12 @@ def score(logits: jax.Array, tokens: jax.Array, most: int) -> jax.Array:
     return jnp.concatenate(packed, axis=1)
 
 
-def score_if(wanted: jax.Array, logits: jax.Array, tokens: jax.Array, most: int) -> jax.Array:
-    """Return `score` if any of `wanted`, (rows,) bool, is true, else zeros."""
+def score_if(wanted: jax.Array, logits_of: Callable[[], jax.Array], tokens: jax.Array, most: int) -> jax.Array:
+    """Return `score` of what `logits_of` returns if any of `wanted`, (rows,) bool, is true, else zeros."""
     scores: jax.Array = lax.cond(
         wanted.any(),
-        lambda: score(logits, tokens, most),
-        lambda: jnp.zeros((len(logits), score_columns(most)), jnp.int32),
+        lambda: score(logits_of(), tokens, most),
+        lambda: jnp.zeros((len(tokens), score_columns(most)), jnp.int32),
     )
     return scores
 
