@@ -62,19 +62,6 @@ def test_the_noise_is_that_of_the_documented_hash(seed: int, position: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
-    [("jax_enable_x64", True), ("jax_default_prng_impl", "rbg"), ("jax_threefry_partitionable", False)],
-)
-def test_the_noise_does_not_depend_on_settings_of_jax(setting: str, value: Any) -> None:
-    expected, before = noise(SEED, 7), getattr(jax.config, setting)
-    jax.config.update(setting, value)
-    try:
-        np.testing.assert_array_equal(noise(SEED, 7), expected)
-    finally:
-        jax.config.update(setting, before)
-
-
-@pytest.mark.parametrize(
     "of",
     [
         pytest.param(lambda i: (i, 5), id="over seeds"),

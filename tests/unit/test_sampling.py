@@ -191,6 +191,23 @@ def test_last_digits_of_the_logits_hardly_ever_change_a_draw() -> None:
 
 
 @pytest.mark.parametrize(
+    ("setting", "value"), [("jax_enable_x64", True), ("jax_default_prng_impl", "rbg")], ids=["x64", "rbg"]
+)
+def test_draws_do_not_depend_on_settings_of_jax(setting: str, value: Any) -> None:
+    request = request_of(CASES[-1] | {"seed": 2**63 + 1, "top_k": 5})
+    packed, slots = batch_of([request] * 20, [OUTPUT] * 20, 300)
+    logits = jnp.asarray(np.random.default_rng(8).standard_normal((20, 300)), jnp.float32)
+    positions, before = jnp.arange(20, dtype=jnp.int32), getattr(jax.config, setting)
+    expected = drawn(logits, packed, positions, slots)
+    jax.config.update(setting, value)
+    try:
+        tokens = drawn(logits, packed, positions, slots)
+    finally:
+        jax.config.update(setting, before)
+    np.testing.assert_array_equal(tokens, expected)
+
+
+@pytest.mark.parametrize(
     "options", [{"top_k": 1}, {"top_p": 1e-6}, {"top_p": 1e-50}, {"min_p": 1.0}, {"temperature": 1e-40}], ids=str
 )
 def test_extreme_values_are_greedy(options: dict[str, Any]) -> None:
