@@ -192,7 +192,7 @@ from rekindle.device.sampling import sample
 from rekindle.device.sampling_rows import SamplingRows
 from rekindle.request import Request, SamplingParams
 
-sample = jax.jit(sample)
+sample = jax.jit(partial(sample, most=0))
 
 
 def drawn(logits, tokens, seeds, temperature):
@@ -203,7 +203,8 @@ def drawn(logits, tokens, seeds, temperature):
     many = jnp.broadcast_to(logits, (len(seeds), len(logits)))
     positions = jnp.full(len(seeds), len(tokens), jnp.int32)
     none = Adjustments.empty(1, len(logits))
-    return np.asarray(sample(many, rows, positions, none, jnp.zeros(len(seeds), jnp.int32)))
+    tokens, _ = sample(many, rows, positions, none, jnp.zeros(len(seeds), jnp.int32))
+    return np.asarray(tokens)
 
 
 draws = np.concatenate([drawn(logits, opposite, range(start, start + 40), 1.0) for start in range(0, 400, 40)])

@@ -14,7 +14,9 @@ ROWS, CONTEXT = 32, 200
 KINDS: dict[str, SamplingParams] = {
     "greedy": SamplingParams(),
     "temperature 1": SamplingParams(temperature=1.0),
-    "temperature 1, top-p 0.9": SamplingParams(temperature=1.0, top_p=0.9),
+    "temperature 0.8, top-p 0.9": SamplingParams(temperature=0.8, top_p=0.9),
+    "temperature 1, top-k 50": SamplingParams(temperature=1.0, top_k=50),
+    "temperature 1, min-p 0.05": SamplingParams(temperature=1.0, min_p=0.05),
     "temperature 1, top-k 50, top-p 0.9, min-p 0.02": SamplingParams(temperature=1.0, top_k=50, top_p=0.9, min_p=0.02),
     "repetition penalty 1.2": SamplingParams(repetition_penalty=1.2),
     "logprobs 5": SamplingParams(logprobs=5),

@@ -16,7 +16,7 @@ Ask = tuple[list[int], dict[str, Any]]
 
 TOKEN = st.integers(0, 511)
 OPTIONS = st.fixed_dictionaries(
-    {"seed": st.integers(0, 2**31 - 1), "max_tokens": st.sampled_from([1, 7, 20])},
+    {"seed": st.integers(0, 2**64 - 1), "max_tokens": st.sampled_from([1, 7, 20])},
     optional={
         "temperature": st.sampled_from([0.0, 0.7, 1.5]),
         "top_k": st.sampled_from([0, 1, 40]),

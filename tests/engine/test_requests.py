@@ -1,5 +1,6 @@
 """On a real model, a request's tokens are a function of the request alone, and its end is exact."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,24 @@ def test_tokens_are_the_same_alone_and_beside_others(
 def test_an_unseeded_request_draws_afresh(session: rekindle.Session) -> None:
     drawn = {session.generate_sync(token_ids=[9, 8, 7], max_tokens=12, temperature=1.5).token_ids for _ in range(4)}
     assert len(drawn) > 1
+
+
+def test_log_probabilities_are_of_the_model_or_of_what_was_drawn_from(session: rekindle.Session) -> None:
+    """Check a draw from one token, which is certain, and one that bans the model's first choice."""
+    asked: dict[str, Any] = {"token_ids": [9, 8, 7], "max_tokens": 1, "temperature": 1.0, "seed": 3, "logprobs": 5}
+    sampled: dict[str, Any] = {**asked, "logprobs_of": "sampled"}
+
+    def scored(**options: Any) -> rekindle.TokenLogprob:
+        generation = session.generate_sync(**options, top_k=1)
+        scores: tuple[rekindle.TokenLogprob, ...] = generation.logprobs
+        return scores[0]
+
+    own, certain = scored(**asked), scored(**sampled)
+    assert [other.rank for other in own.top] == [1, 2, 3, 4, 5]
+    assert own.logprob < 0.0 == certain.logprob
+    assert [other.token_id for other in certain.top] == [certain.token_id] == [own.token_id]
+    second = scored(**sampled, logit_bias={own.token_id: -math.inf})
+    assert (second.token_id, second.logprob, second.rank) == (own.top[1].token_id, 0.0, 1)
 
 
 def test_max_tokens_is_exact(session: rekindle.Session) -> None:

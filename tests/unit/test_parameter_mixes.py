@@ -33,11 +33,12 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "ignore_eos": st.booleans(),
     "stop_token_ids": st.lists(TOKEN, max_size=20),
     "logprobs": st.none() | st.integers(0, 20),
+    "logprobs_of": st.sampled_from(["model", "sampled"]),
     "prompt_logprobs": st.none() | st.integers(0, 20),
     "cache_salt": st.sampled_from(["", "a"]),
 }
 OPTIONS = st.fixed_dictionaries(
-    {"max_tokens": st.sampled_from([60, 20, 5, 1]), "seed": st.integers(0, 2**31 - 1)}, optional=PARAMETERS
+    {"max_tokens": st.sampled_from([60, 20, 5, 1]), "seed": st.integers(0, 2**64 - 1)}, optional=PARAMETERS
 )
 ROOMY = st.fixed_dictionaries(
     WAYS
@@ -69,7 +70,10 @@ class Ask:
 
 def make_ask(prompt: list[int], options: SamplingOptions) -> Ask:
     fewest = min(options.get("min_tokens", 0), options["max_tokens"] or 0)
-    return Ask(tuple(prompt), {**options, "min_tokens": fewest})
+    fitting: SamplingOptions = {"min_tokens": fewest}
+    if options.get("logprobs") is None:
+        fitting["logprobs_of"] = "model"
+    return Ask(tuple(prompt), {**options, **fitting})
 
 
 # At most 30 biases, 10 bad words and 23 end tokens can be banned at once, and at least 70 tokens are allowed.

@@ -20,7 +20,7 @@ NO_INTEGERS = [True, *NO_COUNTS]
 BAD: dict[str, tuple[list[Any], str]] = {
     "max_tokens": ([0, -1, 2**30 + 1, *NO_INTEGERS], "max_tokens must be an integer from 1 to 1073741824, got "),
     "top_k": ([-2, None, 2**31, *NO_INTEGERS], "top_k must be an integer from -1 to 2147483647, got "),
-    "seed": ([-1, 2**31, *NO_INTEGERS], "seed must be an integer from 0 to 2147483647, got "),
+    "seed": ([-2, 2**64, *NO_INTEGERS], "seed must be an integer from -1 to 18446744073709551615, got "),
     "temperature": (
         [-0.1, -1, 5e-324, 9e-7, 101, 1e300, np.float64(1e39), Fraction(1, 10**7), *NO_NUMBERS],
         "temperature must be 0, or a finite number from 1e-06 to 100, got ",
@@ -36,6 +36,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "skip_special_tokens": ([0, 1, None, "no"], "skip_special_tokens must be True or False, got "),
     "min_tokens": ([-1, None, 2**30 + 1, *NO_INTEGERS], "min_tokens must be an integer from 0 to 1073741824, got "),
     "logprobs": ([-1, 2**31, *NO_COUNTS], "logprobs must be an integer from 0 to 2147483647, got "),
+    "logprobs_of": (["raw", "", None, 1, True, ["model"]], 'logprobs_of must be "model" or "sampled", got '),
     "prompt_logprobs": ([-1, 2**31, *NO_COUNTS], "prompt_logprobs must be an integer from 0 to 2147483647, got "),
     "repetition_penalty": (
         [0, 0.0, -1, 9e-4, 1001, None, *NO_NUMBERS],
@@ -90,7 +91,7 @@ def test_a_salt_that_has_no_bytes_is_refused_at_the_call() -> None:
     ("name", "value"),
     [
         ("max_tokens", 1), ("max_tokens", 2**30), ("max_tokens", None), ("temperature", 1e-6),
-        ("temperature", 100), ("top_k", 0), ("seed", 0), ("seed", 2**31 - 1), ("seed", None),
+        ("temperature", 100), ("top_k", 0), ("seed", 0), ("seed", 2**64 - 1), ("seed", None),
         ("temperature", 0), ("temperature", -0.0), ("temperature", 5), ("top_p", 1), ("top_p", 1e-9), ("min_p", 0),
         ("min_p", 1.0), ("ignore_eos", True), ("keep_stop", True), ("min_tokens", 0), ("min_tokens", 256),
         ("repetition_penalty", 1e-3), ("repetition_penalty", 1e3), ("frequency_penalty", -2), ("frequency_penalty", 2),
@@ -100,6 +101,10 @@ def test_a_salt_that_has_no_bytes_is_refused_at_the_call() -> None:
 )  # fmt: skip
 def test_the_ends_of_a_range_are_in_it(name: str, value: Any) -> None:
     assert getattr(SamplingParams.from_options({name: value}), name) == value
+
+
+def test_a_seed_of_minus_one_is_a_random_one() -> None:
+    assert SamplingParams.from_options({"seed": -1}) == SamplingParams(seed=None)
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int32, np.uint64])
@@ -187,6 +192,14 @@ def test_a_bias_for_what_is_no_token_is_shown(key: Any) -> None:
     expected = f"the keys of logit_bias must be a sequence of integers, got ({key!r},)"
     with pytest.raises(InvalidRequest, match=re.escape(expected)):
         SamplingParams.from_options({"logit_bias": {key: 1.0}})
+
+
+def test_whose_log_probabilities_they_are_is_only_asked_with_log_probabilities() -> None:
+    params = SamplingParams.from_options({"logprobs": 0, "logprobs_of": "sampled"})
+    assert (params.logprobs, params.logprobs_of) == (0, "sampled")
+    assert SamplingParams.from_options({"logprobs_of": "model"}) == SamplingParams()
+    with pytest.raises(InvalidRequest, match=r"^logprobs_of='sampled' needs logprobs: how many alternatives"):
+        SamplingParams.from_options({"logprobs_of": "sampled", "prompt_logprobs": 3})
 
 
 def test_the_fewest_tokens_are_at_most_the_most() -> None:

@@ -28,10 +28,10 @@ def test_the_first_draw_is_that_of_the_seed_and_the_others_repeat() -> None:
 
 
 def test_draws_of_neighbouring_seeds_have_nothing_in_common_and_are_seeds() -> None:
-    seeds = [draw.seed for seed in (0, 1, 2, 2**31 - 1) for draw in draws(SamplingParams(seed=seed), 500)]
+    seeds = [draw.seed for seed in (0, 1, 2, 2**64 - 1) for draw in draws(SamplingParams(seed=seed), 500)]
     assert len(set(seeds)) == len(seeds)
     assert all(SamplingParams.from_options({"seed": seed}).seed == seed for seed in seeds)
-    assert max(filter(None, seeds[:500])) > 2**30, "all bits are used"
+    assert max(filter(None, seeds[:500])) > 2**63, "all bits are used"
 
 
 def test_draws_without_a_seed_are_left_to_the_intake() -> None:

@@ -44,9 +44,9 @@ def test_of_equal_logits_the_first_ids_come_first_and_share_the_best_rank() -> N
 
 def test_scores_are_zeros_where_nobody_wants_them() -> None:
     logits, tokens = jnp.ones((3, 40), jnp.float32), jnp.zeros(3, jnp.int32)
-    assert not np.asarray(score_if(jnp.zeros(3, bool), logits, tokens, 4)).any()
+    assert not np.asarray(score_if(jnp.zeros(3, bool), lambda: logits, tokens, 4)).any()
     np.testing.assert_array_equal(
-        score_if(jnp.asarray([False, True, False]), logits, tokens, 4), score(logits, tokens, 4)
+        score_if(jnp.asarray([False, True, False]), lambda: logits, tokens, 4), score(logits, tokens, 4)
     )
 
 

@@ -57,6 +57,11 @@ def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
         yield session
 
 
+def beside(name: str) -> dict[str, Any]:
+    """Return what has to be given with a parameter."""
+    return {"logprobs": 0} if name == "logprobs_of" else {}
+
+
 def served(session: Session, options: dict[str, Any]) -> bool:
     """Return whether a call with these options is served; pack its request as for the real device."""
     admitted: list[Request] = []
@@ -80,7 +85,7 @@ def served(session: Session, options: dict[str, Any]) -> bool:
 @settings(max_examples=60)
 @given(value=VALUES)
 def test_a_value_is_refused_or_served(session: Session, name: str, value: Any) -> None:
-    served(session, {name: value})
+    served(session, beside(name) | {name: value})
 
 
 @settings(max_examples=150)
@@ -96,5 +101,5 @@ def test_numbers_of_tokens_may_be_as_large_as_they_can_and_still_be_added(sessio
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_refuses_some_values_and_serves_others(session: Session, name: str) -> None:
-    values = [*INTEGERS, *FLOATS, True, "a", [5, 6], ["a"], {5: 1.0}, object()]
-    assert {served(session, {name: value}) for value in values} == {True, False}
+    values = [*INTEGERS, *FLOATS, True, "a", [5, 6], ["a"], {5: 1.0}, object(), "model"]
+    assert {served(session, beside(name) | {name: value}) for value in values} == {True, False}

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from rekindle import checks
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
@@ -17,6 +17,8 @@ MOST_DRAWS = 2**16
 COLDEST, HOTTEST = 1e-6, 100.0
 """The lowest temperature above 0, and the highest: float32 holds any logit divided by them."""
 LONGEST_SALT = 1024
+
+LogprobsOf = Literal["model", "sampled"]
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -41,6 +43,7 @@ class SamplingOptions(TypedDict, total=False):
     keep_stop: bool
     skip_special_tokens: bool
     logprobs: int | None
+    logprobs_of: LogprobsOf
     prompt_logprobs: int | None
     cache_salt: str
 
@@ -70,7 +73,7 @@ class SamplingParams:
         top_k: keep only this many likeliest tokens; 0 or -1 keeps all.
         top_p: keep the smallest number of likeliest tokens with at least this probability in sum, from 1e-9 to 1.
         min_p: keep tokens at least this many times as likely as the likeliest, in [0, 1].
-        seed: makes the draws repeatable, from 0 to 2**31 - 1; None takes a random one.
+        seed: makes the draws repeatable, from 0 to 2**64 - 1; None takes a random one, and so does -1, as in vLLM.
         max_tokens: the most tokens to generate, at least 1; None generates to the end of the context.
         ignore_eos: do not end at the model's own end tokens; `stop_token_ids` still end.
         stop_token_ids: further token ids, or one, that end the request, included in its output.
@@ -80,7 +83,13 @@ class SamplingParams:
         skip_special_tokens: leave special tokens out of the text; False writes them as their text.
         logprobs: give log-probabilities of each token and of this many likeliest ones at its position. True is 0, which
             gives those of the tokens alone; None or False gives none.
-        prompt_logprobs: the same for each token of the prompt but the first; such a prompt is computed as a whole.
+        logprobs_of: of which distribution `logprobs` are. "model" is the model's own, before any sampling parameter.
+            "sampled" is the one that the token is drawn from: after everything from `logit_bias` to `min_p`, with the
+            probabilities of the kept tokens in sum 1. At temperature 0, which draws nothing, it is after everything
+            before `temperature`. Tokens that are not kept have no rank: where fewer are kept than `logprobs` asks for,
+            there are fewer alternatives.
+        prompt_logprobs: as `logprobs`, for each token of the prompt but the first, always of the model's own
+            distribution; such a prompt is computed as a whole.
         cache_salt: share cached prefixes only with requests of the same salt, of up to 1,024 characters.
     """
 
@@ -103,6 +112,7 @@ class SamplingParams:
     keep_stop: bool = False
     skip_special_tokens: bool = True
     logprobs: int | None = None
+    logprobs_of: LogprobsOf = "model"
     prompt_logprobs: int | None = None
     cache_salt: str = ""
 
@@ -139,6 +149,10 @@ class SamplingParams:
         if params.max_tokens is not None and params.min_tokens > params.max_tokens:
             raise InvalidRequest(
                 f"min_tokens {params.min_tokens} is above max_tokens {params.max_tokens}; raise max_tokens"
+            )
+        if params.logprobs_of != "model" and params.logprobs is None:
+            raise InvalidRequest(
+                f"logprobs_of={params.logprobs_of!r} needs logprobs: how many alternatives to each token, 0 for none"
             )
         return params._that_draw(said, n) if params.temperature == 0 else params
 
@@ -216,8 +230,8 @@ def check_draws(n: Any) -> int:
 
 
 def _derived(seed: int, draw: int) -> int:
-    """Return the seed of one of several draws: 31 bits of a hash."""
-    return int.from_bytes(hashlib.blake2b(f"{seed} {draw}".encode(), digest_size=4).digest()) >> 1
+    """Return the seed of one of several draws: 64 bits of a hash."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {draw}".encode(), digest_size=8).digest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +316,17 @@ def check_bans(request: Request, vocab_size: int) -> None:
         )
 
 
+def _seed(name: str, value: Any) -> int | None:
+    seed: int = checks.integer(name, value, -1, 2**64 - 1)
+    return None if seed == -1 else seed
+
+
+def _distribution(name: str, value: Any) -> LogprobsOf:
+    if not isinstance(value, str) or value not in get_args(LogprobsOf):
+        raise InvalidRequest(f'{name} must be "model" or "sampled", got {checks.shown(value)}')
+    return cast(LogprobsOf, value)
+
+
 _NONE_IS_NONE = frozenset({"logit_bias", "bad_words", "stop_token_ids", "stop"})
 """Collections for which None stands for an empty one, as many callers write it."""
 _DRAWN_BY = ("top_k", "top_p", "min_p", "seed")
@@ -319,7 +344,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "top_k": lambda name, value: max(0, checks.integer(name, value, -1, 2**31 - 1)),
     "top_p": partial(checks.number, low=1e-9, high=1.0),
     "min_p": partial(checks.number, low=0.0, high=1.0),
-    "seed": checks.unless_none(partial(checks.integer, low=0, high=2**31 - 1)),
+    "seed": checks.unless_none(_seed),
     "max_tokens": checks.unless_none(partial(checks.integer, low=1, high=MOST_TOKENS)),
     "ignore_eos": checks.boolean,
     "stop_token_ids": checks.one_or_more_token_ids,
@@ -327,6 +352,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "keep_stop": checks.boolean,
     "skip_special_tokens": checks.boolean,
     "logprobs": partial(checks.count_or_none, high=2**31 - 1),
+    "logprobs_of": _distribution,
     "prompt_logprobs": partial(checks.count_or_none, high=2**31 - 1),
     "cache_salt": partial(checks.text, longest=LONGEST_SALT),
 }

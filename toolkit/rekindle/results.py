@@ -14,14 +14,15 @@ caller. "held": it asked for a prefix, which is computed."""
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The probability of a token by the model alone, before any sampling parameter.
+    """The probability of a token: by the model alone, before any sampling parameter, or as `logprobs_of` asks.
 
     Attributes:
         token_id: the token.
         text: the text of this token by itself; U+FFFD where it is a part of a character.
         logprob: the natural logarithm of its probability.
         rank: its rank among all tokens; 1 is the likeliest.
-        top: the likeliest tokens at this position, as many as were asked for, the likeliest first, without `top`.
+        top: the likeliest tokens at this position, as many as were asked for and are possible, the likeliest first,
+            without `top`.
     """
 
     token_id: int

@@ -1,5 +1,6 @@
 """The host's side of a tick: packing plans and requests into arrays, and unpacking outputs."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,16 +9,13 @@ import numpy as np
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, QUERY_BLOCK, Bucket
 from rekindle.device.adjustments import END, GENERATED, IN_PROMPT, RECENT, no_adjustments, unpack_adjustments
 from rekindle.device.inputs import InputLayout, samples_of
-from rekindle.device.sampling_rows import COLUMNS, FLOATS
+from rekindle.device.sampling_rows import COLUMNS, FLOATS, OF_MODEL, OF_SAMPLED
 from rekindle.device.step import TickOutputs
 from rekindle.messages import Dispatched, Plan, Sampled, Scored
 from rekindle.request import Request
 from rekindle.results import TokenLogprob
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
-
-COLDEST = 1e-6
-"""The lowest temperature above 0. Lower ones are raised to it, because float32 could not hold the quotients."""
 
 
 def pack_plan(plan: Plan, layout: InputLayout) -> Array:
@@ -53,15 +51,18 @@ def pack_sampling(request: Request) -> Array:
     params = request.params
     row = np.zeros(COLUMNS, np.int32)
     row[: len(FLOATS)].view(np.float32)[:] = (
-        max(params.temperature, COLDEST) if params.temperature > 0 else 0,
+        params.temperature,
         params.top_p,
         params.min_p,
         params.repetition_penalty,
         params.frequency_penalty,
         params.presence_penalty,
     )
+    seed_low, seed_high = np.array([params.seed or 0], "<u8").view("<i4")
     free_from = len(request.prompt) + params.min_tokens
-    row[len(FLOATS) :] = params.top_k, params.seed or 0, free_from, params.adjusts, params.logprobs is not None
+    of_what = OF_SAMPLED if params.logprobs_of == "sampled" else OF_MODEL
+    scored = 0 if params.logprobs is None else of_what
+    row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, params.adjusts, scored
     return row
 
 
@@ -114,9 +115,10 @@ def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternati
 
     Args:
         row: (columns,) int32, as `scores.score` packs it.
-        alternatives: how many of the likeliest tokens to return.
+        alternatives: how many of the likeliest tokens to return, or fewer, where fewer are possible.
     """
     most = (len(row) - 2) // 2
     ids, values = row[2 : 2 + alternatives].tolist(), row[2 + most :].view(np.float32)[:alternatives].tolist()
-    top = tuple(TokenLogprob(i, "", value, rank) for rank, (i, value) in enumerate(zip(ids, values, strict=True), 1))
+    known = [pair for pair in zip(ids, values, strict=True) if pair[1] > -math.inf]
+    top = tuple(TokenLogprob(i, "", value, rank) for rank, (i, value) in enumerate(known, 1))
     return TokenLogprob(token, "", row[:1].view(np.float32).item(), int(row[1]), top)

@@ -6,6 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+OF_MODEL, OF_SAMPLED = 1, 2
+"""Which distribution's log-probabilities are wanted: the model's own, or the one that the token is drawn from."""
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
@@ -18,10 +21,10 @@ class SamplingRows:
         min_p: float32 in [0, 1]; 0 keeps all.
         repetition_penalty, frequency_penalty, presence_penalty: float32; 1, 0 and 0 change nothing.
         top_k: int32; 0 keeps all.
-        seed: int32.
+        seed_low, seed_high: int32, the two words of a 64-bit seed.
         free_from: int32, the first position that an end token may take.
         adjusted: int32, 1 where the logits are changed before the temperature.
-        scored: int32, 1 where log-probabilities are wanted.
+        scored: int32, `OF_MODEL` or `OF_SAMPLED` where log-probabilities are wanted, 0 where not.
     """
 
     temperature: jax.Array
@@ -31,7 +34,8 @@ class SamplingRows:
     frequency_penalty: jax.Array
     presence_penalty: jax.Array
     top_k: jax.Array
-    seed: jax.Array
+    seed_low: jax.Array
+    seed_high: jax.Array
     free_from: jax.Array
     adjusted: jax.Array
     scored: jax.Array

@@ -1,4 +1,4 @@
-"""Log-probabilities, computed in the step: of the model's own distribution, before any sampling parameter."""
+"""Log-probabilities, computed in the step."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rekindle.device.sampling import in_blocks
+BLOCK = 128
 
 GROUP = 64
 """Prompt tokens that are scored at a time: the logits of a whole chunk would not fit beside a model."""
@@ -39,12 +39,12 @@ def score(logits: jax.Array, tokens: jax.Array, most: int) -> jax.Array:
     return jnp.concatenate(packed, axis=1)
 
 
-def score_if(wanted: jax.Array, logits: jax.Array, tokens: jax.Array, most: int) -> jax.Array:
-    """Return `score` if any of `wanted`, (rows,) bool, is true, else zeros."""
+def score_if(wanted: jax.Array, logits_of: Callable[[], jax.Array], tokens: jax.Array, most: int) -> jax.Array:
+    """Return `score` of what `logits_of` returns if any of `wanted`, (rows,) bool, is true, else zeros."""
     scores: jax.Array = lax.cond(
         wanted.any(),
-        lambda: score(logits, tokens, most),
-        lambda: jnp.zeros((len(logits), score_columns(most)), jnp.int32),
+        lambda: score(logits_of(), tokens, most),
+        lambda: jnp.zeros((len(tokens), score_columns(most)), jnp.int32),
     )
     return scores
 
@@ -86,13 +86,19 @@ def score_prompt(
 
 def _top_k(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """Return what `lax.top_k` does, faster: the `count` largest values lie in the blocks with the largest maxima."""
-    blocks = in_blocks(values, -jnp.inf)
+    blocks = _in_blocks(values, -jnp.inf)
     _, block = lax.top_k(blocks.max(-1), min(count, blocks.shape[1]))
     block = jnp.sort(block, axis=-1)  # so that equal values come in the order of their ids
     candidates = jnp.take_along_axis(blocks, block[:, :, None], axis=1)
     best, place = lax.top_k(candidates.reshape(len(values), -1), count)
     ids = jnp.take_along_axis(block, place // blocks.shape[2], axis=1) * blocks.shape[2] + place % blocks.shape[2]
     return best, ids
+
+
+def _in_blocks(values: jax.Array, padding: float) -> jax.Array:
+    """Reshape (rows, columns) to (rows, blocks, BLOCK), with padding at the end."""
+    padded = jnp.pad(values, ((0, 0), (0, -values.shape[1] % BLOCK)), constant_values=padding)
+    return padded.reshape(len(values), -1, BLOCK)
 
 
 def _bits(values: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ from rekindle.device.adjustments import record_tokens
 from rekindle.device.inputs import InputLayout, TickInputs
 from rekindle.device.sampling import sample
 from rekindle.device.sampling_rows import SamplingRows
-from rekindle.device.scores import score_if, score_prompt
+from rekindle.device.scores import score_prompt
 from rekindle.device.state import Pages, Slots
 from rekindle.models.decoder import Decoder
 from rekindle_kernels import api as kernels
@@ -71,7 +71,7 @@ def step(
     owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
     lengths = jnp.concatenate([inputs.sample_length, row_length + 1])
     rows, logits = SamplingRows.unpack(parameters[owners]), decoder.logits(sampled)
-    new_tokens = sample(logits, rows, lengths, slots.adjustments, owners)
+    new_tokens, scores = sample(logits, rows, lengths, slots.adjustments, owners, max_logprobs)
     slots = replace(
         slots,
         token=slots.token.at[owners].set(new_tokens),
@@ -80,7 +80,7 @@ def step(
     )
     outputs = TickOutputs(
         tokens=new_tokens,
-        scores=score_if(rows.scored > 0, logits, new_tokens, max_logprobs),
+        scores=scores,
         prompt_scores=score_prompt(hidden[: bucket.prefill_tokens], inputs.targets, decoder.logits, max_logprobs),
     )
     return pages, slots, outputs

@@ -78,7 +78,7 @@ class Preparer:
     def _request(self, submit: Submit, ids: tuple[int, ...]) -> Request:
         params = submit.params
         if params.seed is None:
-            params = replace(params, seed=secrets.randbits(31))
+            params = replace(params, seed=secrets.randbits(53))  # so many bits survive JSON in any language
         if params.stop and self.tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, so stop strings cannot be found; use stop_token_ids")
         if not params.skip_special_tokens and self.tokenizer is None:

@@ -1,0 +1,62 @@
+"""Make batches of requests for the step's sampling, as the intake and the packing make them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle.device.adjustments import Adjustments, enter_slot
+from rekindle.device.packing import pack_adjustments, pack_sampling
+from rekindle.request import Request, SamplingParams
+
+PROMPT, OUTPUT, END = (3, 1, 4), [1, 5, 1, 9], frozenset({2})
+HOT: dict[str, Any] = {"temperature": 1.0}
+CASES: list[dict[str, Any]] = [
+    HOT,
+    {"temperature": 0.5},
+    {"temperature": 1.7, "top_k": 4},
+    HOT | {"top_p": 0.7},
+    HOT | {"top_p": 0.05},
+    HOT | {"min_p": 0.3},
+    HOT | {"repetition_penalty": 1.5},
+    HOT | {"repetition_penalty": 0.7},
+    HOT | {"frequency_penalty": 1.2},
+    HOT | {"presence_penalty": -1.5},
+    HOT | {"logit_bias": {1: 2.0, 6: -1.0, 7: float("-inf")}},
+    HOT | {"allowed_token_ids": [1, 2, 5, 8, 10]},
+    HOT | {"bad_words": [[9, 6], [1, 9, 7], [8], [5, 3]]},
+    HOT | {"min_tokens": 5},
+    HOT | {"min_tokens": 4},
+    {"temperature": 0.8, "top_k": 6, "top_p": 0.8, "min_p": 0.05},
+    {"temperature": 1.3, "top_k": 8, "top_p": 0.9, "repetition_penalty": 1.3, "presence_penalty": 0.5, "min_tokens": 9},
+    {
+        "temperature": 2.0,
+        "min_p": 0.1,
+        "top_p": 0.95,
+        "frequency_penalty": -0.5,
+        "logit_bias": {4: 1.5, 5: -2.0},
+        "bad_words": [[1, 9, 0]],
+        "allowed_token_ids": [0, 1, 4, 5, 6, 9],
+    },
+]
+
+
+def request_of(options: dict[str, Any]) -> Request:
+    """Make a request as the intake does."""
+    params = SamplingParams.from_options(options)
+    words = tuple(word for word in params.bad_words if isinstance(word, tuple))
+    return Request(0, PROMPT, params, END, 1000, words)
+
+
+def batch_of(
+    requests: Sequence[Request], outputs: Sequence[Sequence[int]], vocabulary: int
+) -> tuple[jax.Array, Adjustments]:
+    """Pack the parameters and enter them into slots; a request that adjusts nothing leaves its slot as it was."""
+    adjustments = Adjustments.empty(len(requests), vocabulary)
+    for slot, (request, output) in enumerate(zip(requests, outputs, strict=True)):
+        if request.params.adjusts:
+            packed = jnp.asarray(pack_adjustments(request, output, vocabulary))
+            adjustments = enter_slot(adjustments, jnp.int32(slot), packed)
+    return jnp.asarray(np.stack([pack_sampling(request) for request in requests])), adjustments

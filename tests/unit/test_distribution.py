@@ -1,0 +1,104 @@
+"""Log-probabilities of the distribution that a token is drawn from are exact, for any mix of rows."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rekindle.device.distribution import drawn_from
+from rekindle.device.packing import unpack_score
+from rekindle.device.sampling import sample
+from rekindle.device.sampling_rows import SamplingRows
+from rekindle.request import Request
+from rekindle.results import TokenLogprob
+from tests.unit.sampling_batches import CASES, HOT, OUTPUT, PROMPT, batch_of, request_of
+from tests.unit.sampling_reference import adjusted_logits, distribution
+
+Array = np.ndarray[Any, np.dtype[Any]]
+MOST = 8
+POSITION = len(PROMPT) + len(OUTPUT)
+SCORED: dict[str, Any] = {"logprobs": MOST, "logprobs_of": "sampled"}
+
+_sample = jax.jit(partial(sample, most=MOST))
+
+
+def scores_of(logits: Array, requests: Sequence[Request]) -> list[TokenLogprob]:
+    """Draw and score a token for each row, (rows, vocabulary)."""
+    packed, slots = batch_of(requests, [OUTPUT] * len(requests), logits.shape[1])
+    owners = jnp.arange(len(logits), dtype=jnp.int32)
+    positions = jnp.full(len(logits), POSITION, jnp.int32)
+    tokens, scores = _sample(jnp.asarray(logits), SamplingRows.unpack(packed), positions, slots, owners)
+    return [unpack_score(row, int(token), MOST) for row, token in zip(np.asarray(scores), tokens, strict=True)]
+
+
+def assert_scored(scored: TokenLogprob, probabilities: Array) -> None:
+    """Compare with the exact probabilities of all tokens."""
+    order = np.argsort(-probabilities, kind="stable")
+    assert scored.logprob == pytest.approx(np.log(probabilities[scored.token_id]), rel=1e-4, abs=1e-4)
+    assert scored.rank == 1 + (probabilities > probabilities[scored.token_id]).sum()
+    best = order[: min(MOST, (probabilities > 0).sum())]
+    assert [other.token_id for other in scored.top] == best.tolist()
+    np.testing.assert_allclose(
+        [other.logprob for other in scored.top], np.log(probabilities[best]), rtol=1e-4, atol=1e-4
+    )
+
+
+def softmax(logits: Array) -> Array:
+    mass = np.exp(logits - logits.max())
+    whole: Array = mass / mass.sum()
+    return whole
+
+
+@pytest.mark.parametrize("vocabulary", [11, 300])
+def test_they_are_those_of_the_distribution_drawn_from(vocabulary: int) -> None:
+    """Check all cases in one batch, each with several seeds."""
+    requests = [request_of(case | SCORED | {"seed": seed}) for case in CASES for seed in range(5)]
+    logits = np.random.default_rng(1).standard_normal((len(requests), vocabulary)).astype(np.float32) * 2 - 5
+    for row, request, scored in zip(logits, requests, scores_of(logits, requests), strict=True):
+        assert_scored(scored, distribution(row, request, OUTPUT))
+
+
+def test_greedy_rows_have_those_of_the_logits_after_the_adjustments() -> None:
+    """Check that filters, which do nothing at temperature 0, take nothing away."""
+    filters: dict[str, Any] = {"top_k": 2, "top_p": 0.1, "min_p": 0.9}
+    adjusting: dict[str, Any] = {"repetition_penalty": 1.5, "logit_bias": {4: 2.0, 7: float("-inf")}}
+    requests = [request_of(SCORED | filters), request_of(SCORED | filters | adjusting)]
+    logits = np.random.default_rng(2).standard_normal((2, 300)).astype(np.float32) * 3
+    for row, request, scored in zip(logits, requests, scores_of(logits, requests), strict=True):
+        assert_scored(scored, softmax(adjusted_logits(row, request, OUTPUT)))
+        assert scored.rank == 1
+
+
+def test_neighbours_that_want_the_models_own_have_them() -> None:
+    hot: dict[str, Any] = {**HOT, "top_k": 3, "repetition_penalty": 1.3, "seed": 1}
+    ways: list[dict[str, Any]] = [SCORED, {"logprobs": MOST}, SCORED, {}]
+    requests = [request_of(hot | way) for way in ways]
+    logits = np.random.default_rng(3).standard_normal((4, 300)).astype(np.float32)
+    first, own, third, _ = scores_of(logits, requests)
+    assert_scored(first, distribution(logits[0], requests[0], OUTPUT))
+    assert_scored(own, softmax(logits[1].astype(np.float64)))
+    assert_scored(third, distribution(logits[2], requests[2], OUTPUT))
+
+
+def test_fewer_kept_tokens_than_alternatives_asked_for_give_fewer() -> None:
+    few = request_of(HOT | SCORED | {"top_k": 3, "bad_words": [[0]]})
+    forced = request_of(SCORED | {"allowed_token_ids": [5]})
+    logits = np.random.default_rng(4).standard_normal((2, 200)).astype(np.float32)
+    three, one = scores_of(logits, [few, forced])
+    assert len(three.top) == 3
+    assert 0 not in {other.token_id for other in three.top}
+    assert np.exp([other.logprob for other in three.top]).sum() == pytest.approx(1)
+    assert (one.token_id, one.logprob, one.rank) == (5, 0.0, 1)
+    assert [(other.token_id, other.logprob) for other in one.top] == [(5, 0.0)]
+
+
+def test_the_drawn_token_is_kept_whatever_rounding_says_of_a_bound() -> None:
+    request = request_of(HOT | SCORED | {"top_p": 0.5, "min_p": 0.5})
+    packed, _ = batch_of([request], [OUTPUT], 5)
+    columns = jnp.asarray([[0.0], [-3.0], [-5.0], [-1.0], [-9.0]])
+    kept = drawn_from(columns, SamplingRows.unpack(packed), jnp.asarray([1], jnp.int32))
+    np.testing.assert_array_equal(kept, [[0.0, -3.0, -np.inf, -1.0, -np.inf]])
