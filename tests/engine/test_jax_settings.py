@@ -13,7 +13,7 @@ import jax
 import pytest
 
 import rekindle
-from rekindle.jax_settings import COMPILED_IN, OWN
+from rekindle.device.jax_settings import COMPILED_IN, OWN
 from tests.engine.settings_child import answered, child, opened
 
 OTHERS: dict[str, Any] = {

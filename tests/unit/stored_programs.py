@@ -14,10 +14,10 @@ import jax
 import numpy as np
 
 from rekindle.buckets import Bucket
+from rekindle.device.jax_settings import JaxSettings
 from rekindle.device.programs.key import Build, ProgramKey, Target
 from rekindle.device.programs.lowering import Key, Program
 from rekindle.device.programs.store import ProgramStore, Serialized
-from rekindle.jax_settings import JaxSettings
 from rekindle.models.config import ModelConfig, Rope
 from rekindle.store.kept import DEFAULT_BYTES
 from tests.compilations import listen

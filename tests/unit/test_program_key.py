@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
+from rekindle.device.jax_settings import COMPILED_IN, OWN, JaxSettings
 from rekindle.device.programs import key as program_key
 from rekindle.device.programs.key import Build, ProgramKey, Target
-from rekindle.jax_settings import COMPILED_IN, OWN, JaxSettings
 from rekindle.models.config import Rope
 from rekindle.store import validity
 from rekindle.store.validity import SOURCES, code_digest

@@ -1,12 +1,13 @@
 """Which device a session is for."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from rekindle.device.jax_settings import default_device, under_own_settings
 from rekindle.errors import ConfigError
-from rekindle.jax_settings import default_device
 
 
 def device_of(asked: Any) -> jax.Device:
@@ -27,6 +28,11 @@ def device_of(asked: Any) -> jax.Device:
     if device.process_index != jax.process_index():
         raise ConfigError(f"device {device} is of process {device.process_index}; this one has {_known()}")
     return device
+
+
+def put_on(device: jax.Device) -> Callable[[Any], jax.Array]:
+    """Return a function that puts arrays on a device, from any thread."""
+    return lambda array: under_own_settings(jax.device_put, array, device)
 
 
 def memory_of(device: jax.Device) -> int | None:

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
 from rekindle.config import Settings
-from rekindle.device.devices import device_of, memory_of
+from rekindle.device.devices import device_of, memory_of, put_on
+from rekindle.device.jax_settings import own_settings, under_own_settings
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import EMPTY, Key
 from rekindle.device.programs.store import ProgramStore
@@ -32,7 +33,6 @@ from rekindle.engine.engine import Actors, Compose, composed
 from rekindle.engine.preparing import Preparer
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
 from rekindle.errors import CheckpointError, ConfigError, InvalidRequest
-from rekindle.jax_settings import own_settings, under_own_settings
 from rekindle.markup import size_text
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.defaults import sampling_defaults
@@ -138,7 +138,7 @@ class Assembly:
             Device arrays, in the order in which programs take them.
         """
         with own_settings():
-            return load_weights(weights, self.model, jnp.dtype(self.dtype), self.device, self.family)
+            return load_weights(weights, self.model, jnp.dtype(self.dtype), put_on(self.device), self.family)
 
     def free(self) -> None:
         """Delete everything on the device and in the host tier, and stop preparing programs."""
@@ -298,4 +298,4 @@ def _load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
         report(Progress("loading weights", read, total, "tensors"))
 
     config, tensors, dtype = checkpoint.config, checkpoint.tensors, blueprint.dtype
-    return flat_weights(load_decoder(config, tensors, dtype, loaded, device=blueprint.device))
+    return flat_weights(load_decoder(config, tensors, dtype, loaded, put_on(blueprint.device)))

@@ -11,6 +11,7 @@ from rekindle.buckets import Bucket
 from rekindle.config import Settings
 from rekindle.device.programs.key import Build, ProgramKey, Target
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes, program_name
+from rekindle.errors import ConfigError
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.scheduler.limits import Limits
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
@@ -47,7 +48,10 @@ class Blueprint:
         sizes = Sizes(
             limits.num_pages, limits.page_size, limits.pages_per_request, limits.max_running, limits.max_logprobs
         )
-        programs = Programs(checkpoint.config, sizes, dtype, device, settings.implementation)
+        try:
+            programs = Programs(checkpoint.config, sizes, dtype, device, settings.implementation)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         return cls(checkpoint, device, dtype, limits, programs)
 
     @property

@@ -11,12 +11,12 @@ from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.mailbox import Mailbox
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import Work
+from rekindle.device.jax_settings import JaxSettings
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Command
 from rekindle.engine.engine import Deliver, Engine
 from rekindle.engine.handled import Pending, See
 from rekindle.errors import EngineFailed, SessionClosed
-from rekindle.jax_settings import JaxSettings
 from rekindle.messages import Message
 
 Build = Callable[[Report], Assembly]

@@ -14,12 +14,12 @@ import numpy as np
 
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.errors import ModelError
-from rekindle.jax_settings import own_settings
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder, abstract_decoder
 from rekindle.models.layers import Shapes
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Put = Callable[[Array], jax.Array]
 
 _THREADS: Final = min(4, os.cpu_count() or 1)
 
@@ -29,15 +29,14 @@ def load_decoder(
     tensors: Mapping[str, Array],
     dtype: jnp.dtype,
     loaded: Callable[[int], None] = lambda _: None,
-    *,
-    device: jax.Device | None = None,
+    put: Put = jax.device_put,
 ) -> Decoder:
     """Build the decoder, and read each tensor once, in several threads. Nothing is traced or compiled.
 
     Args:
         tensors: by Hugging Face name, looked up when needed.
         loaded: called on this thread with the number of tensors that were read since the last call.
-        device: where the weights are to be; None is JAX's default.
+        put: puts an array on the device, from several threads.
 
     Raises:
         ModelError: the process is ending.
@@ -46,7 +45,7 @@ def load_decoder(
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
             # A decoder asks for its weights in the same order each time.
-            reading = deque(pool.submit(_joined, tensors, tuple(request), dtype, device) for request in requests)
+            reading = deque(pool.submit(_joined, tensors, tuple(request), dtype, put) for request in requests)
 
             def weights(request: Shapes) -> jax.Array:
                 array = reading.popleft().result()
@@ -61,9 +60,7 @@ def load_decoder(
             raise
 
 
-def _joined(
-    tensors: Mapping[str, Array], names: tuple[str, ...], dtype: jnp.dtype, device: jax.Device | None
-) -> jax.Array:
+def _joined(tensors: Mapping[str, Array], names: tuple[str, ...], dtype: jnp.dtype, put: Put) -> jax.Array:
     """Join tensors along their first axis, and put them on the device.
 
     They are always copied, because they may be views of a file or belong to the caller. Nothing else refers to the
@@ -72,9 +69,7 @@ def _joined(
     parts = [tensors[name] for name in names]
     whole = _empty((sum(len(part) for part in parts), *parts[0].shape[1:]), dtype)
     np.concatenate(parts, out=whole, casting="unsafe")
-    with own_settings():
-        array: jax.Array = jax.device_put(whole, device)
-    return array
+    return put(whole)
 
 
 def _empty(shape: tuple[int, ...], dtype: jnp.dtype) -> Array:

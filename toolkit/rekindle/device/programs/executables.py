@@ -15,11 +15,11 @@ from rekindle.buckets import Bucket
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import compiling, soon, warn
+from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.programs.lowering import Key, Program, Programs, program_name
 from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.device.programs.workers import Workers
 from rekindle.errors import SessionClosed
-from rekindle.jax_settings import under_own_settings
 from rekindle.store.validity import Difference
 
 TOLD = 4

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import jax
 
-from rekindle.jax_settings import JaxSettings
+from rekindle.device.jax_settings import JaxSettings
 from rekindle.models.config import ModelConfig
 from rekindle.store.validity import StoreKey, code_digest, sha256_hex
 

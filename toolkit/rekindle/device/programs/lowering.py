@@ -16,10 +16,9 @@ from jax.sharding import SingleDeviceSharding
 from rekindle.buckets import Bucket
 from rekindle.device.adjustments import enter_slot, no_adjustments
 from rekindle.device.inputs import InputLayout
+from rekindle.device.jax_settings import JaxSettings
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
 from rekindle.device.step import step
-from rekindle.errors import ConfigError
-from rekindle.jax_settings import JaxSettings
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import abstract_decoder
 from rekindle_kernels.api import Implementation, choose
@@ -67,7 +66,7 @@ class Programs:
         implementation: of the kernels; None is the best for the device.
 
     Raises:
-        ConfigError: the implementation does not serve such pages on the device.
+        ValueError: the implementation does not serve such pages on the device.
 
     Attributes:
         statics: values that are compiled into the programs and are not in the model's config, by name.
@@ -89,10 +88,7 @@ class Programs:
         self._weights = [jax.ShapeDtypeStruct(leaf.shape, dtype) for leaf in leaves]
         self._place = SingleDeviceSharding(device)
         pool = (sizes.num_pages, 2, config.num_kv_heads, sizes.page_size, config.head_dim)
-        try:
-            kernels = choose(device.platform, pool, dtype, implementation)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        kernels = choose(device.platform, pool, dtype, implementation)
         self.statics: dict[str, int | str] = asdict(sizes) | {"dtype": dtype.name, "kernels": kernels}
 
         def empty() -> tuple[Pages, Slots]:

@@ -8,8 +8,8 @@ from functools import partial
 from time import monotonic
 
 from rekindle.concurrency.threads import Work
+from rekindle.device.jax_settings import own_settings
 from rekindle.device.programs.lowering import Key
-from rekindle.jax_settings import own_settings
 
 WORKERS = 2
 """The number of threads that work in turn; lowering and loading hold the interpreter about half of the time."""

@@ -4,8 +4,8 @@ import numpy as np
 from anyio import to_thread
 
 from rekindle.concurrency.threads import warn
+from rekindle.device.jax_settings import under_own_settings
 from rekindle.errors import StorageError
-from rekindle.jax_settings import under_own_settings
 from rekindle.messages import Message, Write, Written
 from rekindle.store.snapshot_store import SnapshotStore
 

@@ -9,8 +9,8 @@ from anyio import to_thread
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from rekindle.concurrency.threads import warn
+from rekindle.device.jax_settings import under_own_settings
 from rekindle.errors import StorageError
-from rekindle.jax_settings import under_own_settings
 from rekindle.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write
 from rekindle.store.snapshot_store import SnapshotStore
 

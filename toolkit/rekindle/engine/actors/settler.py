@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from anyio import to_thread
 
+from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.packing import unpack_score
-from rekindle.jax_settings import under_own_settings
 from rekindle.messages import Dispatched, Message, Settled
 from rekindle.results import TokenLogprob
 

@@ -9,11 +9,11 @@ from anyio import to_thread
 from rekindle import buckets
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.device.inputs import InputLayout
+from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.packing import dispatched, pack_adjustments, pack_plan
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Program
 from rekindle.device.state import Pages, Slots
-from rekindle.jax_settings import under_own_settings
 from rekindle.messages import Chunk, Dispatched, Gathered, Message, Offload, Onload, Plan, UseWeights, WeightsUsed
 from rekindle.scheduler.limits import Limits
 

@@ -16,14 +16,14 @@ from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder, expected_shapes
 from rekindle.models.families import Family
-from rekindle.models.load import load_decoder
+from rekindle.models.load import Put, load_decoder
 
 Weights = str | PathLike[str] | Mapping[str, Any]
 """A model as `open` takes it, or arrays by their Hugging Face names, with projections (out, in)."""
 
 
 def load_weights(
-    weights: Weights, config: ModelConfig, dtype: jnp.dtype, device: jax.Device, family: Family | None = None
+    weights: Weights, config: ModelConfig, dtype: jnp.dtype, put: Put, family: Family | None = None
 ) -> list[jax.Array]:
     """Read weights onto the device.
 
@@ -31,7 +31,7 @@ def load_weights(
         weights: the model to read them from, or the arrays.
         config: the model that is open.
         dtype: of the result.
-        device: where they are to be.
+        put: puts an array on the device, from several threads.
         family: as `rekindle.open` takes it.
 
     Returns:
@@ -54,7 +54,7 @@ def load_weights(
         checkpoint = open_checkpoint(weights, family=family)
         _check_same(config, checkpoint.config, checkpoint.source)
         tensors = checkpoint.tensors
-    return flat_weights(load_decoder(config, tensors, dtype, device=device))
+    return flat_weights(load_decoder(config, tensors, dtype, put=put))
 
 
 def flat_weights(decoder: Decoder) -> list[jax.Array]:
