@@ -11,7 +11,7 @@ from rekindle.config import SettingsOptions, Ticks
 from tests.compilations import COMPILED
 
 
-@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+@pytest.mark.parametrize("ticks", ["alternate", "prefill-first", "combined"])
 def test_nothing_is_compiled_after_open(ticks: Ticks, families: Path, compilations: list[str]) -> None:
     """Run mixed lengths and parameters, requests that join, cancels, and restarts for want of pages."""
     rng = np.random.default_rng(0)

@@ -78,7 +78,7 @@ class Truth:
 # Sums
 
 
-@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+@pytest.mark.parametrize("ticks", ["alternate", "prefill-first", "combined"])
 @pytest.mark.parametrize("seed", range(4))
 async def test_what_each_tick_did_to_each_request_is_what_the_plans_say(ticks: str, seed: int) -> None:
     draws = random.Random(seed)
@@ -119,7 +119,7 @@ async def test_what_each_tick_did_to_each_request_is_what_the_plans_say(ticks: s
     assert sum(len(course.lost) for course in courses.values()) == stats.preemptions
 
 
-@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+@pytest.mark.parametrize("ticks", ["alternate", "prefill-first", "combined"])
 async def test_a_request_that_lost_its_pages_is_preempted_until_it_has_some_again(ticks: str) -> None:
     with fake_session(ticks=ticks, **TIGHT) as session:  # type: ignore[arg-type]
         with session.trace() as trace:
