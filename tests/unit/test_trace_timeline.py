@@ -112,7 +112,8 @@ async def test_what_each_tick_did_to_each_request_is_what_the_plans_say(ticks: s
         assert decoded == {each.request_id for each in plan.rows}
     for tick, waiting in truth.waiting.items():
         for name, kind in ((name, of[tick]) for name, of in kinds.items() if tick not in courses[name].cells):
-            assert (kind in {"queued", "preempted"}) == (name in waiting), (tick, name, kind)
+            over = courses[name].last < tick  # it lost its pages while its last token was on its way
+            assert (kind in {"queued", "preempted"}) == (name in waiting and not over), (tick, name, kind)
     cells = [cell for course in courses.values() for cell in course.cells.values()]
     assert sum(cell.tokens for cell in cells if cell.prefill) == stats.computed_tokens + stats.recomputed_tokens
     assert sum(cell.given for cell in cells) == stats.generated_tokens
@@ -456,16 +457,13 @@ async def test_the_spans_of_a_row_are_its_ticks_in_order_whatever_shares_a_colum
 
 
 async def test_hostile_text_stays_text(byte_tokenizer: Tokenizer) -> None:
-    class Refuses:
+    class Refuses(Tokenizer):
         """A tokenizer that cannot encode, and says so with bad words."""
 
-        chat_template = None
-
-        def __getattr__(self, name: str) -> object:
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
             raise ValueError(HOSTILE)
 
-    assembly = fake_assembly(fake_limits(), tokenizer=byte_tokenizer)
-    assembly.actors.intake._tokenizer = Refuses()  # type: ignore[attr-defined]
+    assembly = fake_assembly(fake_limits(), tokenizer=Refuses(byte_tokenizer.backend))
     with fake_session(assembly) as session, session.trace() as trace, suppress(ValueError):
         await session.generate("x")
     drawing = trace.timeline()

@@ -247,6 +247,8 @@ def check_bans(request: Request, vocab_size: int) -> None:
 
 
 def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
+    if isinstance(ids, list | tuple) and set(map(type, ids)) <= {int}:
+        return tuple(ids)
     try:
         tokens = [None] if isinstance(ids, str | bytes) else [_as_integer(token) for token in ids]
     except TypeError:
@@ -257,9 +259,9 @@ def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
     return known
 
 
-def _in_vocabulary(name: str, ids: Iterable[int], vocab_size: int) -> None:
-    outside = next((token for token in ids if not 0 <= token < vocab_size), None)
-    if outside is not None:
+def _in_vocabulary(name: str, ids: Collection[int], vocab_size: int) -> None:
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):  # in C, because a prompt may have 100,000 tokens
+        outside = next(token for token in ids if not 0 <= token < vocab_size)
         raise InvalidRequest(f"{name} must be from 0 to {vocab_size - 1}, got {outside}")
 
 

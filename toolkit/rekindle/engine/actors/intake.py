@@ -1,102 +1,79 @@
-"""The intake actor: it turns text into token ids, and requests away that cannot be served."""
+"""The intake actor: it admits requests, each caller's in the order in which they came."""
 
-import secrets
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 
-from rekindle.errors import InvalidRequest
-from rekindle.messages import Admit, Cancel, Continued, Message, Prompt, Rejected, Submit, Withdraw
-from rekindle.models.text.chat import render
-from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.request import Request, SamplingParams, check_bans, check_length, check_token_ids
+from rekindle.engine.preparing import Preparer
+from rekindle.errors import RequestCancelled
+from rekindle.messages import Admit, Cancel, Message, Rejected, Submit, Tokenize, Tokenized, Withdraw
+from rekindle.request import Request
 
 
 class Intake:
-    """Tokenizes and validates requests.
+    """Admits requests that can be served, and turns others away.
+
+    A request that is quick to make is made at once, others by the tokenizer. At most one of a caller is with the
+    tokenizer; what the caller submits meanwhile waits for its turn there, so that its requests keep their order. A
+    request that is cancelled stays with the tokenizer until it answers, and the answer is dropped.
 
     Args:
-        tokenizer: None for a model that is asked by token ids alone.
-        vocab_size: the bound that token ids are below.
-        eos_ids: the model's own end tokens.
-        capacity: the most tokens, prompt and output together, that one request can have.
+        preparer: makes the quick ones.
+        at_once: how many requests may be with the tokenizer at once.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, eos_ids: frozenset[int], capacity: int):
-        self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
-        self._eos_ids = eos_ids
-        self._capacity = capacity
+    def __init__(self, preparer: Preparer, at_once: int):
+        self._preparer = preparer
+        self._at_once = at_once
+        # The requests of each caller that are not admitted, oldest first. The caller whose turn is next is the first.
+        self._queues: dict[int, deque[Submit]] = {}
+        self._away: set[int] = set()  # the requests that are with the tokenizer
 
     def handle(self, message: Message) -> Iterator[Message]:
-        """Answer Submit with Admit or Rejected, and Cancel with Withdraw, which thereby stay in order."""
+        """Answer Submit with Admit or Rejected, in time, and Cancel with Rejected or, once it is admitted, Withdraw."""
         match message:
-            case Submit(request_id):
-                try:
-                    yield Admit(self._request(message))
-                except Exception as error:  # any error is one request's, and the others go on
-                    yield Rejected(request_id, error)
+            case Submit(request_id, caller=caller):
+                if caller not in self._queues and self._preparer.is_quick(message):
+                    yield _answer(request_id, self._preparer.outcome(message))
+                else:
+                    self._queues.setdefault(caller, deque()).append(message)
+            case Tokenized(request_id, outcome):
+                self._away.remove(request_id)
+                submit = self._waiting(request_id)
+                if submit is not None:
+                    self._leave(submit)
+                    yield _answer(request_id, outcome)
             case Cancel(request_id):
-                yield Withdraw(request_id)
+                submit = self._waiting(request_id)
+                if submit is not None:
+                    self._leave(submit)
+                    yield Rejected(request_id, RequestCancelled("the request was cancelled"))
+                else:
+                    yield Withdraw(request_id)
             case _:
-                raise TypeError(f"the intake takes Submit and Cancel, got {message!r}")
+                raise TypeError(f"the intake takes Submit, Cancel and Tokenized, got {message!r}")
+        yield from self._go_on()
 
-    def _request(self, message: Submit) -> Request:
-        params, ids = message.params, self._token_ids(message.prompt)
-        check_length(ids, self._capacity)
-        end_ids = params.stop_token_ids if params.ignore_eos else params.stop_token_ids | self._eos_ids
-        if params.seed is None:
-            params = replace(params, seed=secrets.randbits(31))
-        if params.stop and self._tokenizer is None:
-            raise InvalidRequest("the model has no tokenizer, so stop strings cannot be found; use stop_token_ids")
-        request = Request(
-            message.request_id,
-            ids,
-            params,
-            end_ids,
-            self._capacity,
-            bad_words=self._bad_words(params),
-            namespace=params.cache_salt,
-            hold=message.hold,
-        )
-        check_bans(request, self._vocab_size)
-        return request
+    def _waiting(self, request_id: int) -> Submit | None:
+        """Return a request that is neither admitted nor turned away; None if there is none of this id."""
+        waiting = (submit for queue in self._queues.values() for submit in queue)
+        return next((submit for submit in waiting if submit.request_id == request_id), None)
 
-    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
-        """Return the token ids of each word as it is written at the start of a text and after a space."""
-        words: dict[tuple[int, ...], None] = {}
-        for word in params.bad_words:
-            if not isinstance(word, str):
-                words[word] = None
-            elif self._tokenizer is None:
-                raise InvalidRequest("the model has no tokenizer, so bad_words must be sequences of token ids")
-            else:
-                stripped = word.lstrip()
-                spellings = (stripped, " " + stripped) if word == stripped else (" " + stripped,)
-                words.update((tuple(self._tokenizer.encode_chat(spelling)), None) for spelling in spellings)
-        return tuple(filter(None, words))  # a word without a token bans nothing
+    def _leave(self, submit: Submit) -> None:
+        queue = self._queues[submit.caller]
+        queue.remove(submit)
+        if not queue:
+            del self._queues[submit.caller]
 
-    def _token_ids(self, prompt: Prompt) -> tuple[int, ...]:
-        if isinstance(prompt, tuple):
-            return check_token_ids("token_ids", prompt, self._vocab_size)
-        if isinstance(prompt, Continued):
-            return self._token_ids(prompt.prefix) + self._more(prompt.more)
-        if self._tokenizer is None:
-            raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
-        if isinstance(prompt, str):
-            return check_token_ids("prompt", self._tokenizer.encode(prompt), self._vocab_size)
-        tokenizer = self._tokenizer
-        rendered = render(
-            prompt.messages,
-            tokenizer.chat_template,
-            tokenizer.bos_token,
-            tokenizer.eos_token,
-            prompt.tools,
-            prompt.variables,
-        )
-        return check_token_ids("messages", tokenizer.encode_chat(rendered), self._vocab_size)
+    def _go_on(self) -> Iterator[Message]:
+        """Give the tokenizer as much as it may have, of all callers in turns."""
+        for caller, queue in tuple(self._queues.items()):
+            if len(self._away) == self._at_once:
+                return
+            if queue[0].request_id not in self._away:
+                self._away.add(queue[0].request_id)
+                self._queues[caller] = self._queues.pop(caller)  # the others' turn comes first now
+                yield Tokenize(queue[0])
 
-    def _more(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return the tokens of a continuation, without those that the tokenizer puts around a whole prompt."""
-        if isinstance(prompt, str) and self._tokenizer is not None:
-            return tuple(self._tokenizer.encode_chat(prompt))
-        return self._token_ids(prompt)
+
+def _answer(request_id: int, outcome: Request | Exception) -> Message:
+    return Rejected(request_id, outcome) if isinstance(outcome, Exception) else Admit(outcome)

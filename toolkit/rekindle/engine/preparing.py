@@ -1,0 +1,118 @@
+"""From what a caller submits to a request that can be scheduled: rendered, tokenized, and checked."""
+
+import math
+import secrets
+from dataclasses import dataclass, replace
+
+from rekindle.errors import InvalidRequest
+from rekindle.messages import Continued, Prompt, Submit
+from rekindle.models.text.chat import render
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.request import Request, SamplingParams, check_bans, check_length, check_token_ids
+
+TOKENIZED_AT_ONCE = 2
+"""Requests that are tokenized at once, each in a worker thread."""
+QUICK = 4096
+"""With no more numbers than this and without texts, a request is made in less than a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """Makes the requests of one model. Any thread may use it.
+
+    Attributes:
+        tokenizer: None for a model that is asked by token ids alone.
+        vocab_size: the bound that token ids are below.
+        eos_ids: the model's own end tokens.
+        capacity: the most tokens, prompt and output together, that one request can have.
+    """
+
+    tokenizer: Tokenizer | None
+    vocab_size: int
+    eos_ids: frozenset[int]
+    capacity: int
+
+    def is_quick(self, submit: Submit) -> bool:
+        """Tell whether `outcome` surely takes less than a millisecond: nothing is tokenized, and no list is long."""
+        params = submit.params
+        words = sum(math.inf if isinstance(word, str) else len(word) for word in params.bad_words)
+        lists = (params.logit_bias, params.allowed_token_ids or (), params.stop_token_ids)
+        return _numbers(submit.prompt) + words + sum(map(len, lists)) <= QUICK
+
+    def outcome(self, submit: Submit) -> Request | Exception:
+        """Return a request, or the error for which it cannot be served."""
+        try:
+            return self._request(submit)
+        except Exception as error:  # any error, be it of the model's own chat template, is one request's
+            return error
+
+    def _request(self, submit: Submit) -> Request:
+        params, ids = submit.params, self._token_ids(submit.prompt)
+        check_length(ids, self.capacity)
+        end_ids = params.stop_token_ids if params.ignore_eos else params.stop_token_ids | self.eos_ids
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbits(31))
+        if params.stop and self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so stop strings cannot be found; use stop_token_ids")
+        request = Request(
+            submit.request_id,
+            ids,
+            params,
+            end_ids,
+            self.capacity,
+            bad_words=self._bad_words(params),
+            namespace=params.cache_salt,
+            hold=submit.hold,
+        )
+        check_bans(request, self.vocab_size)
+        return request
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Return the token ids of each word as it is written at the start of a text and after a space."""
+        words: dict[tuple[int, ...], None] = {}
+        for word in params.bad_words:
+            if not isinstance(word, str):
+                words[word] = None
+            elif self.tokenizer is None:
+                raise InvalidRequest("the model has no tokenizer, so bad_words must be sequences of token ids")
+            else:
+                stripped = word.lstrip()
+                spellings = (stripped, " " + stripped) if word == stripped else (" " + stripped,)
+                words.update((tuple(self.tokenizer.encode_chat(spelling)), None) for spelling in spellings)
+        return tuple(filter(None, words))  # a word without a token bans nothing
+
+    def _token_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        if isinstance(prompt, tuple):
+            return check_token_ids("token_ids", prompt, self.vocab_size)
+        if isinstance(prompt, Continued):
+            return self._token_ids(prompt.prefix) + self._more(prompt.more)
+        if self.tokenizer is None:
+            raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
+        if isinstance(prompt, str):
+            return check_token_ids("prompt", self.tokenizer.encode(prompt), self.vocab_size)
+        tokenizer = self.tokenizer
+        rendered = render(
+            prompt.messages,
+            tokenizer.chat_template,
+            tokenizer.bos_token,
+            tokenizer.eos_token,
+            prompt.tools,
+            prompt.variables,
+        )
+        return check_token_ids("messages", tokenizer.encode_chat(rendered), self.vocab_size)
+
+    def _more(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the tokens of a continuation, without those that the tokenizer puts around a whole prompt."""
+        if isinstance(prompt, str) and self.tokenizer is not None:
+            return tuple(self.tokenizer.encode_chat(prompt))
+        return self._token_ids(prompt)
+
+
+def _numbers(prompt: Prompt) -> float:
+    """Return how many token ids a prompt is; infinitely many if it has to be tokenized."""
+    match prompt:
+        case tuple():
+            return len(prompt)
+        case Continued(prefix, more):
+            return _numbers(prefix) + _numbers(more)
+    return math.inf
