@@ -464,7 +464,8 @@ def test_one_that_lost_its_pages_goes_on_before_new_weights_however_many_are_bef
         first.admit(request_id, document, max_tokens=1)
     first.drain()
     sizes: SettingsOptions = {"page_size": 16, "num_pages": 41, "max_running": 3, "max_context": 640}
-    engine = ByHand(first.disk_tier, overlap=False, ticks="prefill-first", **sizes)
+    ways: SettingsOptions = {**sizes, "overlap": False, "ticks": "prefill-first"}
+    engine = ByHand(first.disk_tier, **ways)
     for request_id in (5, 6):
         engine.admit(request_id, [request_id] * 256, max_tokens=100)
     while not engine.scheduler.stats.preemptions:
