@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rekindle.models.checkpoint.gguf.checkpoint import open_gguf
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.store.directory import cache_dir
 from tests.compilations import listen
+from tests.watchdog import LIMIT_SECONDS, Watchdog
 
 # All runs draw the same examples, so that only a change can make a test fail. Deep tests draw fresh ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -26,6 +28,46 @@ GOLDENS = Path(__file__).parent / "goldens"
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+_WATCHDOG = pytest.StashKey[Watchdog]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure each step of every engine's loop from now on."""
+    watchdog = config.stash[_WATCHDOG] = Watchdog()
+    stack = ExitStack()
+    stack.enter_context(watchdog.watching())
+    config.add_cleanup(stack.close)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note which test the next steps belong to."""
+    item.config.stash[_WATCHDOG].where = item.nodeid
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail the run if a step was too long."""
+    if session.config.stash[_WATCHDOG].too_long() and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the longest step of each actor."""
+    watchdog = config.stash[_WATCHDOG]
+    if not watchdog.longest:
+        return
+    terminalreporter.section(f"longest steps on the engine's loop (at most {1e3 * LIMIT_SECONDS:g} ms)")
+    for name, longest in sorted(watchdog.longest.items()):
+        mark = "TOO LONG:" if name in watchdog.too_long() else ""
+        said = f"{1e3 * longest.seconds:6.2f} ms  {name}, {longest.steps} steps, in {longest.where}"
+        terminalreporter.write_line(f"{mark}{said}", red=bool(mark))
+
+
+@pytest.fixture(scope="session")
+def watchdog(pytestconfig: pytest.Config) -> Watchdog:
+    """Return the watchdog of this run, for steps that are measured without a loop."""
+    return pytestconfig.stash[_WATCHDOG]
 
 
 @pytest.fixture(scope="session")

@@ -11,14 +11,16 @@
 #
 # ```
 # your cell ─Submit─▶ Intake ─Admit─▶ Scheduler ─Plan─▶ Stepper ─Dispatched─▶ Settler
-#     ▲               tokens          what runs next    device               read back
-#     │                               ▲  │                                       │
+#     ▲                │ ▲            what runs next    device               read back
+#     │       Tokenize ▼ │ Tokenized  ▲  │                                       │
+#     │              Tokenizer        │  │                                       │
 #     └──────Texts───── Detokenizer ◀─┼──┘ Outputs                               │
 #                       text          └───────────────── Settled ◀───────────────┘
 # ```
 #
-# Four of them carry a request: intake, scheduler, stepper and detokenizer. The settler helps the stepper: it waits for
-# the device, so that the stepper need not wait. Two more, the host tier and the disk tier, keep cached pages. They have
+# Four of them carry a request: intake, scheduler, stepper and detokenizer. The tokenizer helps the intake, because a
+# long text takes seconds to tokenize. The settler helps the stepper: it waits for the device, so that the stepper need
+# not wait. Two more, the host tier and the disk tier, keep cached pages. They have
 # nothing to do here; tutorial 04 shows the host tier at work.
 #
 # In this notebook the engine is paused, and takes one message each time that you run a cell. It is not a model of the
@@ -90,15 +92,25 @@ assert list(session.requests.values()) == [handle]
 
 # %% [markdown]
 # `session.step()` lets an actor take the oldest message that waits. It returns a `Handled`: the actor, what it took,
-# and what it said. The first step is the **intake**'s. The intake turns text into token ids. It also rejects a request
-# that can never be served, such as a prompt that is longer than the context, before the request costs anything.
+# and what it said. The first step is the **intake**'s. The intake admits requests, and sees to it that those of one
+# caller keep their order. Text has to become token ids first, so the intake asks the **tokenizer**, which works in
+# threads of its own. A request that can never be served, such as a prompt that is longer than the context, is rejected
+# here, before it costs anything.
 
 # %%
 taken = await session.step()
 taken
 
 # %%
-request = taken.said[0].request
+tokenized = await session.step()
+tokenized
+
+# %%
+admitted = await session.step()
+admitted
+
+# %%
+request = admitted.said[0].request
 print([(token, session.decode([token])) for token in request.prompt])
 
 # %% [markdown]
@@ -128,7 +140,7 @@ print(f"slot      {chunk.slot}")
 print(f"completes request {chunk.completes.id}")
 
 # %%
-assert taken.actor == "intake"
+assert [handled.actor for handled in (taken, tokenized, admitted)] == ["intake", "tokenizer", "intake"]
 assert request.prompt == chunk.tokens
 assert planned.actor == "scheduler"
 assert chunk.completes is request
@@ -204,7 +216,8 @@ assert not any(session.pending.values())
 #
 # | actor | its state | it alone |
 # |---|---|---|
-# | intake | none to speak of | turns prompts into tokens, and rejects requests |
+# | intake | the requests that are not admitted yet | admits requests in order, and rejects others |
+# | tokenizer | none | turns prompts into tokens |
 # | scheduler | waiting queue, running set, free pages, prefix tree | decides; it has no clock, no device and no files |
 # | stepper | weights, pages and slots on the device | runs the steps |
 # | settler | none | waits for the results of the steps |
@@ -254,7 +267,8 @@ async def step_to(tick):
 
 
 def ask(prompt, max_tokens):
-    return session.submit(prompt, max_tokens=max_tokens, temperature=0, ignore_eos=True)
+    """Submit a prompt as token ids, which the intake admits without the tokenizer."""
+    return session.submit(token_ids=session.encode(prompt), max_tokens=max_tokens, temperature=0, ignore_eos=True)
 
 
 first = session.stats.scheduler.ticks + 1
@@ -272,8 +286,9 @@ trace.timeline()
 
 # %% [markdown]
 # Read it from left to right. The first request decodes alone. When two more come, one tick computes both their prompts,
-# and the first request pauses for that tick: by default, prompts go first. (`ticks="combined"` lets them share a tick,
-# at the price of more programs.) Then three requests share each tick. The fourth waits until the second has ended, and
+# and the first request pauses for that tick. By default, ticks of prompts and ticks of decode rows take turns, so that
+# nobody who decodes pauses for longer. (`ticks="combined"` lets both share a tick, at the price of more programs.) Then
+# three requests share each tick. The fourth waits until the second has ended, and
 # takes its slot. The third is cancelled in the middle. A cancel is a message like all others: the intake takes
 # `Cancel`, the scheduler takes `Withdraw`, and the slot and the pages are free for the next plan. The tokens of the
 # other requests do not change. The hollow box before the cross is a token that was computed and dropped.
@@ -434,7 +449,7 @@ handle = session.submit("The capital of France is", max_tokens=10, temperature=0
 steps = []
 while handled := await session.step():
     steps.append(handled)
-for handled in steps[:5]:
+for handled in steps[:7]:
     print(handled)
 
 # %% [markdown]
@@ -450,7 +465,7 @@ print(repr(handle.result().text))
 # %%
 plans = [said for handled in steps for said in handled.said if isinstance(said, Plan)]
 tokens = [token for handled in steps if handled.actor == "settler" for token in handled.said[0].tokens]
-assert [said.tick for said in steps[1].said if isinstance(said, Plan)] == [plans[0].tick, plans[0].tick + 1]
+assert [said.tick for said in steps[3].said if isinstance(said, Plan)] == [plans[0].tick, plans[0].tick + 1]
 assert handle.result().finish_reason == "stop"
 assert len(tokens) == len(handle.result().token_ids) + 1  # one was computed in vain
 session.resume()

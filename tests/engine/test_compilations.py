@@ -13,7 +13,7 @@ from tests.compilations import COMPILED
 pytestmark = pytest.mark.filterwarnings("ignore::rekindle.ParametersIgnored")  # some are mixed with temperature 0
 
 
-@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+@pytest.mark.parametrize("ticks", ["alternate", "prefill-first", "combined"])
 def test_nothing_is_compiled_after_open(ticks: Ticks, families: Path, compilations: list[str]) -> None:
     """Run mixed lengths and parameters, requests that join, cancels, and restarts for want of pages."""
     rng = np.random.default_rng(0)

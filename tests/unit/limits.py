@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 PAGE = 16
 WAYS: dict[str, st.SearchStrategy[Any]] = {
-    "ticks": st.sampled_from(["prefill-first", "combined"]),
+    "ticks": st.sampled_from(["alternate", "prefill-first", "combined"]),
     "overlap": st.booleans(),
     "page_size": st.just(PAGE),
 }

@@ -5,8 +5,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Unpack
 
+import anyio
+
 from rekindle.config import SettingsOptions
-from rekindle.engine.actor import Actor
+from rekindle.engine.actor import Actor, answers
+from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.messages import Message, Prompt
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingOptions, SamplingParams
@@ -90,6 +93,8 @@ def request_of(
 
 
 def _said_by(stage: Actor, message: Message) -> Iterable[Message]:
+    if isinstance(stage, Tokenizing):  # it waits for a thread of its own
+        return anyio.run(answers, stage, message)
     outcome = stage.handle(message)
     if not isinstance(outcome, Awaitable):
         return outcome

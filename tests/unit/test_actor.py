@@ -95,6 +95,52 @@ async def test_a_message_that_comes_just_before_the_receiver_sleeps_is_not_misse
     assert ended == ["between", "read"]
 
 
+async def test_others_get_a_turn_for_each_message_though_many_wait() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    received: list[int] = []
+    turns = 0
+    for number in range(10):
+        mailbox.put(number)
+
+    async def receive() -> None:
+        for _ in range(10):
+            received.append(await mailbox.receive())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receive)
+        while len(received) < 10:
+            turns += 1
+            await checkpoint()
+    assert turns >= 10
+
+
+async def test_several_receivers_each_get_messages_and_none_is_lost() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    received: list[int] = []
+
+    async def receive() -> None:
+        while True:
+            received.append(await mailbox.receive())
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(receive)
+        await anyio.wait_all_tasks_blocked()
+        for number in range(5):
+            mailbox.put(number)
+        await to_thread.run_sync(mailbox.put, 5)
+        await anyio.wait_all_tasks_blocked()
+        assert sorted(received) == [*range(6)]
+        mailbox.pause()
+        mailbox.put(6)
+        await anyio.wait_all_tasks_blocked()
+        assert mailbox.items == (6,)
+        mailbox.resume()
+        await anyio.wait_all_tasks_blocked()
+        assert received[-1] == 6
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_receiver_that_was_cancelled_loses_no_message() -> None:
     mailbox: Mailbox[str] = Mailbox()
     async with anyio.create_task_group() as tasks:
@@ -302,6 +348,53 @@ async def test_an_actor_takes_one_message_after_the_other_and_its_answers_are_se
         assert echo.handled == messages
         assert sent == [Withdraw(1), Withdraw(-1), Withdraw(2), Withdraw(-2)]
         assert [each.message for each in seen] == messages
+        tasks.cancel_scope.cancel()
+
+
+class Several:
+    """An actor that takes two messages at a time, and answers each once it is told to."""
+
+    at_once = 2
+
+    def __init__(self) -> None:
+        self.taken: dict[int, anyio.Event] = {}
+
+    async def handle(self, message: Message) -> list[Message]:
+        (number,) = message.requests
+        self.taken[number] = anyio.Event()
+        await self.taken[number].wait()
+        return [Withdraw(number)]
+
+
+async def test_an_actor_takes_as_many_messages_at_once_as_it_says_and_is_idle_when_all_are_done() -> None:
+    sent: list[Message] = []
+    actor = Several()
+    stage = Stage("several", actor, sent.append, lambda handled: None)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(stage.at_once):
+            tasks.start_soon(stage.run)
+        for number in range(4):
+            stage.mailbox.put(Cancel(number))
+        await anyio.wait_all_tasks_blocked()
+        assert [*actor.taken] == [0, 1]
+        actor.taken[1].set()
+        await anyio.wait_all_tasks_blocked()
+        assert ([*actor.taken], sent) == ([0, 1, 2], [Withdraw(1)])
+        stage.mailbox.pause()
+        idle = anyio.Event()
+
+        async def wait() -> None:
+            await stage.idle()
+            idle.set()
+
+        tasks.start_soon(wait)
+        actor.taken[0].set()
+        await anyio.wait_all_tasks_blocked()
+        assert not idle.is_set(), "one of the two is not done"
+        actor.taken[2].set()
+        await anyio.wait_all_tasks_blocked()
+        assert idle.is_set()
+        assert stage.mailbox.items == (Cancel(3),)
         tasks.cancel_scope.cancel()
 
 

@@ -74,7 +74,7 @@ class Between:
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Actors)])
-def test_any_actor_may_stand_behind_another_that_sees_all_its_messages(name: str) -> None:
+def test_any_actor_may_stand_behind_another_that_sees_all_its_messages(name: str, byte_tokenizer: Tokenizer) -> None:
     between: list[Between] = []
 
     def compose(actors: Actors) -> Actors:
@@ -90,8 +90,9 @@ def test_any_actor_may_stand_behind_another_that_sees_all_its_messages(name: str
             seen.append(handled.message)
             said.extend(handled.said)
 
-    with session_of(compose) as session, session.watch(see):
+    with session_of(compose, byte_tokenizer) as session, session.watch(see):
         generation = session.generate_sync(token_ids=[7] * 70, max_tokens=70)
+        assert session.generate_sync("hi", max_tokens=5).token_ids == expected_tokens(byte_tokenizer.encode("hi"), 5)
         session.save_sync(progress=False)
         session.pause_sync()
         assert generation.token_ids == expected_tokens([7] * 70, 70)

@@ -54,7 +54,7 @@ def test_a_pool_and_a_context_are_at_least_two_or_left_open(name: str, value: An
     ("name", "value", "expected"),
     [
         ("dtype", "float16", "None, 'float32', 'bfloat16'"),
-        ("ticks", "decode-first", "'prefill-first', 'combined'"),
+        ("ticks", "decode-first", "'alternate', 'prefill-first', 'combined'"),
         ("overlap", "yes", "True, False"),
         ("precompile", "none", "'all', 'background', 'lazy'"),
         ("sampling_defaults", None, "'model', 'neutral'"),
@@ -132,7 +132,7 @@ def test_given_buckets_are_checked_against_the_limits() -> None:
         fake_limits(max_running=8, decode_buckets=[16])
 
 
-@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+@pytest.mark.parametrize("ticks", ["alternate", "prefill-first", "combined"])
 def test_the_largest_tick_has_a_bucket(ticks: Any) -> None:
     limits = fake_limits(ticks=ticks)
     largest = max(limits.all_buckets())

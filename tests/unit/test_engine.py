@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from rekindle.engine.actor import Actor
-from rekindle.engine.engine import Engine
+from rekindle.engine.actor import Actor, answers
+from rekindle.engine.engine import Actors, Engine
 from rekindle.errors import InvalidRequest, PromptTooLong
 from rekindle.messages import (
     Admit,
@@ -26,6 +26,8 @@ from rekindle.messages import (
     Submit,
     Text,
     Texts,
+    Tokenize,
+    Tokenized,
     Withdraw,
 )
 from rekindle.models.text.tokenizer import Tokenizer
@@ -44,14 +46,28 @@ def said_by(actor: Actor, message: Message) -> list[Message]:
     return list(answers)
 
 
+async def answer_to(actors: Actors, submit: Submit) -> Message:
+    """Return what the intake makes of a request, with the help of the tokenizer if it asks for that."""
+    (said,) = said_by(actors.intake, submit)
+    if isinstance(said, Tokenize):
+        (tokenized,) = await answers(actors.tokenizer, said)
+        (said,) = said_by(actors.intake, tokenized)
+    return said
+
+
 async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> None:
     actors = fake_assembly(fake_limits(overlap=False), tokenizer=byte_tokenizer).actors
     settler: Any = actors.settler
     prompt = tuple(byte_tokenizer.encode("hi"))
     first, second = expected_tokens(prompt, 2)
 
-    (admit,) = said_by(actors.intake, Submit(7, "hi", replace(TWO_TOKENS, seed=5)))
+    submit = Submit(7, "hi", replace(TWO_TOKENS, seed=5))
+    (tokenize,) = said_by(actors.intake, submit)
+    assert tokenize == Tokenize(submit)
+    (tokenized,) = await answers(actors.tokenizer, tokenize)
+    (admit,) = said_by(actors.intake, tokenized)
     assert isinstance(admit, Admit)
+    assert tokenized == Tokenized(7, admit.request)
     assert (admit.request.prompt, admit.request.params.seed) == (prompt, 5)
     plan, started = said_by(actors.scheduler, admit)
     assert isinstance(plan, Plan)
@@ -69,8 +85,8 @@ async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> N
     assert said_by(actors.scheduler, settled) == [Outputs((Output(admit.request, (second,), "length"),))]
 
 
-def test_the_intake_turns_away_what_cannot_be_served_and_says_why(byte_tokenizer: Tokenizer) -> None:
-    intake = fake_assembly(fake_limits(max_context=8), tokenizer=byte_tokenizer).actors.intake
+async def test_the_intake_turns_away_what_cannot_be_served_and_says_why(byte_tokenizer: Tokenizer) -> None:
+    actors = fake_assembly(fake_limits(max_context=8), tokenizer=byte_tokenizer).actors
     for prompt, kind, message in (
         ("12345678", PromptTooLong, "the prompt has 8 tokens; at most 7 fit with one token of output"),
         (tuple(range(9)), PromptTooLong, "the prompt has 9 tokens"),
@@ -78,43 +94,43 @@ def test_the_intake_turns_away_what_cannot_be_served_and_says_why(byte_tokenizer
         ("", InvalidRequest, "prompt is empty"),
         ("\ud800", InvalidRequest, "lone surrogate"),
     ):
-        (rejected,) = said_by(intake, Submit(3, prompt, TWO_TOKENS))
+        rejected = await answer_to(actors, Submit(3, prompt, TWO_TOKENS))
         assert isinstance(rejected, Rejected)
         assert rejected.request_id == 3
         assert type(rejected.error) is kind
         assert message in str(rejected.error)
-    (admit,) = said_by(intake, Submit(3, "1234567", TWO_TOKENS))
+    admit = await answer_to(actors, Submit(3, "1234567", TWO_TOKENS))
     assert isinstance(admit, Admit)
 
 
-def test_the_prompt_may_be_no_longer_than_the_pool_can_ever_hold() -> None:
-    intake = fake_assembly(fake_limits(page_size=16, num_pages=3)).actors.intake
-    (rejected,) = said_by(intake, Submit(0, (1,) * 32, TWO_TOKENS))
+async def test_the_prompt_may_be_no_longer_than_the_pool_can_ever_hold() -> None:
+    actors = fake_assembly(fake_limits(page_size=16, num_pages=3)).actors
+    rejected = await answer_to(actors, Submit(0, (1,) * 32, TWO_TOKENS))
     assert isinstance(rejected, Rejected)
     assert "the prompt has 32 tokens; at most 31 fit" in str(rejected.error)
 
 
-def test_a_model_without_a_tokenizer_takes_token_ids_alone() -> None:
-    intake = fake_assembly(fake_limits()).actors.intake
-    (rejected,) = said_by(intake, Submit(0, "hi", TWO_TOKENS))
+async def test_a_model_without_a_tokenizer_takes_token_ids_alone() -> None:
+    actors = fake_assembly(fake_limits()).actors
+    rejected = await answer_to(actors, Submit(0, "hi", TWO_TOKENS))
     assert isinstance(rejected, Rejected)
     assert "it takes token_ids" in str(rejected.error)
 
 
-def test_tools_and_variables_of_a_conversation_reach_the_models_template(byte_tokenizer: Tokenizer) -> None:
+async def test_tools_and_variables_of_a_conversation_reach_the_models_template(byte_tokenizer: Tokenizer) -> None:
     template = "{{ bos_token }}{{ messages[0].content }} {{ tools[0].name }} {{ mood }}"
     tokenizer = Tokenizer(byte_tokenizer.backend, chat_template=template, bos_token="<")
-    intake = fake_assembly(fake_limits(), tokenizer=tokenizer).actors.intake
+    actors = fake_assembly(fake_limits(), tokenizer=tokenizer).actors
     prompt = Chat([{"role": "user", "content": "hi"}], [{"name": "now"}], {"mood": "calm"})
-    (admit,) = said_by(intake, Submit(0, prompt, TWO_TOKENS))
+    admit = await answer_to(actors, Submit(0, prompt, TWO_TOKENS))
     assert isinstance(admit, Admit)
     assert tokenizer.decode(admit.request.prompt) == "<hi now calm"
 
 
-def test_a_request_whose_own_template_fails_fails_alone(byte_tokenizer: Tokenizer) -> None:
+async def test_a_request_whose_own_template_fails_fails_alone(byte_tokenizer: Tokenizer) -> None:
     tokenizer = Tokenizer(byte_tokenizer.backend, chat_template="{{ 1 // 0 }}")
-    intake = fake_assembly(fake_limits(), tokenizer=tokenizer).actors.intake
-    (rejected,) = said_by(intake, Submit(0, Chat([{"role": "user", "content": "hi"}], None, {}), TWO_TOKENS))
+    actors = fake_assembly(fake_limits(), tokenizer=tokenizer).actors
+    rejected = await answer_to(actors, Submit(0, Chat([{"role": "user", "content": "hi"}], None, {}), TWO_TOKENS))
     assert isinstance(rejected, Rejected)
     assert isinstance(rejected.error, ZeroDivisionError)
 
@@ -124,18 +140,18 @@ def test_a_request_whose_own_template_fails_fails_alone(byte_tokenizer: Tokenize
     [({}, {5, 6}), ({"stop_token_ids": frozenset({9})}, {5, 6, 9}), ({"ignore_eos": True}, set()),
      ({"ignore_eos": True, "stop_token_ids": frozenset({9})}, {9})],
 )  # fmt: skip
-def test_a_request_ends_at_the_models_end_tokens_and_its_own(options: dict[str, Any], ends: set[int]) -> None:
-    intake = fake_assembly(fake_limits(), eos_ids=(5, 6)).actors.intake
-    (admit,) = said_by(intake, Submit(0, (1,), SamplingParams(**options)))
+async def test_a_request_ends_at_the_models_end_tokens_and_its_own(options: dict[str, Any], ends: set[int]) -> None:
+    actors = fake_assembly(fake_limits(), eos_ids=(5, 6)).actors
+    admit = await answer_to(actors, Submit(0, (1,), SamplingParams(**options)))
     assert isinstance(admit, Admit)
     assert admit.request.end_ids == ends
 
 
-def test_a_request_without_a_seed_gets_one_and_another_one_each_time() -> None:
-    intake = fake_assembly(fake_limits()).actors.intake
+async def test_a_request_without_a_seed_gets_one_and_another_one_each_time() -> None:
+    actors = fake_assembly(fake_limits()).actors
     seeds = set()
     for request_id in range(8):
-        (admit,) = said_by(intake, Submit(request_id, (1,), TWO_TOKENS))
+        admit = await answer_to(actors, Submit(request_id, (1,), TWO_TOKENS))
         assert isinstance(admit, Admit)
         assert admit.request.params.seed is not None
         seeds.add(admit.request.params.seed)
@@ -151,25 +167,25 @@ def test_a_request_without_a_seed_gets_one_and_another_one_each_time() -> None:
         (["ab", " ab", "b"], ["ab", " ab", "b", " b"]),
     ],
 )
-def test_a_bad_word_is_banned_at_the_start_of_a_text_and_after_a_space(
+async def test_a_bad_word_is_banned_at_the_start_of_a_text_and_after_a_space(
     words: list[str], spellings: list[str], byte_tokenizer: Tokenizer
 ) -> None:
-    intake = fake_assembly(fake_limits(), tokenizer=byte_tokenizer).actors.intake
-    (admit,) = said_by(intake, Submit(0, "x", SamplingParams(bad_words=((1, 2), *words))))
+    actors = fake_assembly(fake_limits(), tokenizer=byte_tokenizer).actors
+    admit = await answer_to(actors, Submit(0, "x", SamplingParams(bad_words=((1, 2), *words))))
     assert isinstance(admit, Admit)
     assert admit.request.bad_words == ((1, 2), *(tuple(byte_tokenizer.encode(text)) for text in spellings))
 
 
 def test_a_cancel_takes_the_same_way_as_its_submit() -> None:
-    intake = fake_assembly(fake_limits()).actors.intake
-    assert said_by(intake, Cancel(4)) == [Withdraw(4)]
-
-
-def test_each_actor_refuses_the_messages_of_others() -> None:
     actors = fake_assembly(fake_limits()).actors
-    for actor in (actors.intake, actors.scheduler, actors.detokenizer):
+    assert said_by(actors.intake, Cancel(4)) == [Withdraw(4)]
+
+
+async def test_each_actor_refuses_the_messages_of_others() -> None:
+    actors = fake_assembly(fake_limits()).actors
+    for actor in (actors.intake, actors.tokenizer, actors.scheduler, actors.detokenizer):
         with pytest.raises(TypeError, match=r"takes .*, got Dispatched"):
-            said_by(actor, Dispatched(1, (), (), []))
+            await answers(actor, Dispatched(1, (), (), []))
 
 
 def test_held_back_bytes_come_with_the_end(byte_tokenizer: Tokenizer) -> None:

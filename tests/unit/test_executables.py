@@ -216,6 +216,19 @@ async def test_a_bucket_that_nobody_planned_is_made_though_a_larger_one_is_ready
 
 
 @pytest.mark.anyio
+async def test_the_first_call_of_a_program_is_made_in_a_worker_thread_and_later_ones_are_not() -> None:
+    executables, here = Executables(cast(Programs, GatedPrograms()), capacity=4), threading.get_ident()
+    executables.prepare(STEPS[:1])[0].result()
+
+    def calls(argument: int) -> tuple[int, int]:
+        return argument, threading.get_ident()
+
+    first, second = [await executables.call(STEPS[0], calls, 7) for _ in range(2)]
+    assert (first[0], second) == (7, (7, here))
+    assert first[1] != here
+
+
+@pytest.mark.anyio
 async def test_a_program_that_refuses_its_arguments_is_compiled_for_them() -> None:
     executables, key = made(GatedPrograms()), Bucket(0, 1)
 

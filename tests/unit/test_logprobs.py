@@ -154,7 +154,7 @@ def check(asks: list[tuple[int, SamplingOptions]], limits: dict[str, Any], order
 
 def test_a_preempted_request_gives_each_once() -> None:
     ask: SamplingOptions = {"max_tokens": 60, "logprobs": 1, "prompt_logprobs": 1}
-    for ticks in ("prefill-first", "combined"):
+    for ticks in ("alternate", "prefill-first", "combined"):
         assert check([(20, ask)] * 5, {**SHORT_OF_PAGES, "ticks": ticks}, order=1) > 0
 
 

@@ -1,6 +1,7 @@
 """The HTML of cells' results keeps hostile text as text, runs and loads nothing, and stays small."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -109,7 +110,10 @@ def published(tree: PrefixTree, text: str, *, hits: int = 0, salt: str = "") -> 
 
 
 def viewed(tree: PrefixTree) -> CacheView:
-    return view(tree, 1000, lambda tokens: "".join(map(chr, tokens)))
+    def text_of(tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens))
+
+    return view(tree, 1000, text_of).with_texts(text_of)
 
 
 @given(st.text(st.characters()))

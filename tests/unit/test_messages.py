@@ -47,6 +47,8 @@ from rekindle.messages import (
     Submit,
     Text,
     Texts,
+    Tokenize,
+    Tokenized,
     UseWeights,
     WeightsUsed,
     Withdraw,
@@ -79,6 +81,9 @@ HUGE: list[Message] = [
     Submit(7, MANY, PARAMS, hold=True),
     Submit(7, CHAT, PARAMS),
     Submit(7, Continued(Continued(HOSTILE, MANY), Continued(CHAT, HOSTILE)), PARAMS),
+    Tokenize(Submit(7, HOSTILE, PARAMS)),
+    Tokenized(7, REQUEST),
+    Tokenized(7, InvalidRequest(HOSTILE)),
     Cancel(7),
     Admit(REQUEST),
     Withdraw(7),
@@ -157,7 +162,7 @@ def test_a_message_is_about_the_requests_whose_ids_it_carries(message: Message) 
             assert message.requests == (7,) * 40
         case Settled():
             assert message.requests == tuple(range(40))
-        case Outputs() | Texts():
+        case Outputs() | Texts() | Tokenize():
             assert message.requests == (7,)
         case _ if any(hasattr(message, name) for name in ("request", "request_id")):
             assert message.requests == (7,)
@@ -200,6 +205,9 @@ def test_nothing_is_put_into_words_while_nobody_watches(monkeypatch: pytest.Monk
         (Settled(2, ((0, 17), (5, 9))), "Settled: tick 2, token 17 for 0, 9 for 5"),
         (Settled(2, ()), "Settled: tick 2"),
         (Started(3, 100, CachedTokens(64, 16)), "Started: request 3, 80 of 100 prompt tokens cached"),
+        (Tokenize(Submit(3, "Hello", PARAMS)), "Tokenize: request 3, 'Hello'"),
+        (Tokenized(3, replace(REQUEST, prompt=(5, 6))), "Tokenized: request 3, 2 tokens"),
+        (Tokenized(3, ValueError("no")), "Tokenized: request 3, ValueError: 'no'"),
         (Admit(replace(REQUEST, prompt=(5,))), "Admit: request 7, 1 prompt token"),
         (Started(3, 1, CachedTokens()), "Started: request 3, 0 of 1 prompt token cached"),
         (Gathered(1, (8,), ARRAYS[:1]), "Gathered: 1 page"),

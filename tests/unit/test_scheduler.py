@@ -3,7 +3,8 @@
 import pytest
 
 from rekindle.messages import Cancel, Plan, Row, Withdraw
-from rekindle.testing import ByHand, expected_tokens
+from rekindle.testing import ByHand, expected_tokens, fake_limits
+from tests.unit.silences import Silences
 
 
 def rows_of(plan: Plan) -> list[int]:
@@ -73,7 +74,7 @@ def test_as_many_ticks_are_in_flight_as_overlap_allows(overlap: bool, depth: int
 
 
 def test_several_prompts_share_a_tick_within_its_token_budget() -> None:
-    engine = ByHand(max_prefill_tokens=64, overlap=False)
+    engine = ByHand(max_prefill_tokens=64, overlap=False, ticks="prefill-first")
     engine.admit(9, [1])  # this request keeps the device busy while the others come
     for request_id in range(3):
         engine.admit(request_id, PROMPT[:20])
@@ -102,6 +103,54 @@ def test_prefill_first_gives_prompts_a_tick_of_their_own() -> None:
     assert (chunks_of(third), sorted(rows_of(third))) == ([], [0, 1])
 
 
+def test_alternate_ticks_of_prompts_and_of_rows_take_turns_as_long_as_there_are_both() -> None:
+    engine = ByHand(prefill_chunk=16, overlap=False)
+    plans = engine.admit(0, PROMPT[:5], max_tokens=9)
+    engine.admit(1, PROMPT, max_tokens=9)
+    for _ in range(9):
+        plans += engine.settle()
+    assert [(chunks_of(plan), sorted(rows_of(plan))) for plan in plans] == [
+        ([(0, 0, 5)], []),
+        ([], [0]),
+        ([(1, 0, 16)], []),
+        ([], [0]),
+        ([(1, 16, 16)], []),
+        ([], [0]),
+        ([(1, 32, 8)], []),
+        ([], [0, 1]),
+        ([], [0, 1]),
+        ([], [0, 1]),
+    ]
+
+
+def test_alternate_a_tick_of_prompts_and_one_of_rows_are_in_flight_at_once() -> None:
+    engine = ByHand(prefill_chunk=16)
+    engine.admit(0, PROMPT[:5], max_tokens=30)
+    engine.settle()
+    engine.admit(1, PROMPT * 4, max_tokens=2)
+    flights = []
+    for _ in range(16):
+        engine.settle()
+        flights.append([[each.request_id for each in tick.sampled] for tick in engine.in_flight])
+    assert flights == [[[0], []], [[], [0]]] * 8, "a chunk that is not the last samples nothing"
+
+
+def test_alternate_nobody_who_decodes_is_passed_over_twice_however_prompts_keep_coming() -> None:
+    engine, silent = ByHand(prefill_chunk=16, max_prefill_tokens=32), Silences()
+    for request_id in range(40):
+        silent.see(engine.admit(request_id, [request_id] * (1 + 37 * request_id % 90), max_tokens=1 + request_id % 13))
+        silent.see(engine.settle())
+    while engine.in_flight:
+        silent.see(engine.settle())
+    assert silent.longest == 1
+    assert len(engine.ends) == 40
+
+
+def test_alternate_needs_no_more_programs_than_prompts_first() -> None:
+    assert fake_limits(ticks="alternate").all_buckets() == fake_limits(ticks="prefill-first").all_buckets()
+    assert fake_limits().ticks == "alternate"
+
+
 def test_combined_ticks_hold_prompts_and_rows() -> None:
     engine = ByHand(ticks="combined", overlap=False)
     engine.admit(0, PROMPT, max_tokens=9)
@@ -111,7 +160,7 @@ def test_combined_ticks_hold_prompts_and_rows() -> None:
 
 
 def test_rows_of_similar_context_are_side_by_side() -> None:
-    engine = ByHand(overlap=False)
+    engine = ByHand(overlap=False, ticks="prefill-first")
     for request_id, length in enumerate((30, 10, 40, 20)):
         engine.admit(request_id, PROMPT[:length], max_tokens=9)
     engine.settle()
@@ -165,7 +214,7 @@ def test_those_that_gave_pages_back_keep_their_order() -> None:
 def test_the_plan_that_pages_were_given_back_for_says_whose(
     num_pages: int, run: list[int], lost: tuple[int, ...]
 ) -> None:
-    engine = ByHand(page_size=16, num_pages=num_pages, overlap=False)
+    engine = ByHand(page_size=16, num_pages=num_pages, overlap=False, ticks="prefill-first")
     for request_id in range(len(run) + len(lost)):
         engine.admit(request_id, [request_id] * 15, max_tokens=40)
     plans: list[Plan] = []
@@ -262,7 +311,7 @@ def test_two_runs_over_the_same_messages_make_the_same_plans() -> None:
 
 
 def test_counters_mean_what_their_names_say() -> None:
-    engine = ByHand(page_size=16, num_pages=11, max_running=2, overlap=False, prefix_cache=False)
+    engine = ByHand(page_size=16, num_pages=11, max_running=2, overlap=False, prefix_cache=False, ticks="prefill-first")
     for request_id in range(3):
         engine.admit(request_id, PROMPT[:20], max_tokens=2)
     stats = engine.scheduler.stats

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from rekindle.config import SettingsOptions, Ticks
 from rekindle.errors import PromptTooLong
 from rekindle.messages import NewWeights, Offloaded, Plan, Withdraw
 from rekindle.page import NULL_PAGE
@@ -23,8 +24,12 @@ def chunks_of(plan: Plan) -> list[tuple[int, int, int]]:
 
 
 def engine_of_small_chunks(chunk: int = 16) -> ByHand:
-    """Make an engine that decodes a request, so that nothing is planned for later ones before a tick settles."""
-    engine = ByHand(page_size=16, prefill_chunk=chunk, max_prefill_tokens=64, overlap=False, max_running=8)
+    """Make an engine that decodes a request, so that nothing is planned for later ones before a tick settles.
+
+    Each tick that settles is followed by one of prompts as long as there are any.
+    """
+    ticks: Ticks = "prefill-first"
+    engine = ByHand(page_size=16, prefill_chunk=chunk, max_prefill_tokens=64, overlap=False, max_running=8, ticks=ticks)
     engine.admit(99, [1], max_tokens=200)
     return engine
 
@@ -172,6 +177,8 @@ def test_one_that_waits_for_the_host_tier_holds_nobody_up_and_computes_only_the_
     (plan,) = engine.admit(3, [5, 6])
     assert chunks_of(plan) == [(3, 0, 2)]
     engine.settle_fetch()
+    (plan,) = engine.settle()
+    assert [row.request_id for row in plan.rows] == [3], "prompts and rows take turns"
     (plan,) = engine.settle()
     assert (chunks_of(plan), len(plan.onloads)) == ([(2, 48, 1)], 1)
     engine.drain()
@@ -420,6 +427,7 @@ def test_what_comes_late_of_the_old_weights_is_not_taken_for_what_the_new_ones_c
     engine.admit(9, [9], max_tokens=6)
     engine.admit(0, [*SHARED, 200], max_tokens=2)
     engine.settle()
+    engine.settle()
     assert [fetch.request_id for fetch, _ in engine.fetching] == [0]
     engine.say(NewWeights(1, [], fail=False))
     for request_id, prompt in ((1, [*SHARED, 201]), (2, [*OTHER, 202])):  # evicted before the fetch comes
@@ -455,7 +463,9 @@ def test_one_that_lost_its_pages_goes_on_before_new_weights_however_many_are_bef
     for request_id, document in enumerate(documents):
         first.admit(request_id, document, max_tokens=1)
     first.drain()
-    engine = ByHand(first.disk_tier, page_size=16, num_pages=41, max_running=3, overlap=False, max_context=640)
+    sizes: SettingsOptions = {"page_size": 16, "num_pages": 41, "max_running": 3, "max_context": 640}
+    ways: SettingsOptions = {**sizes, "overlap": False, "ticks": "prefill-first"}
+    engine = ByHand(first.disk_tier, **ways)
     for request_id in (5, 6):
         engine.admit(request_id, [request_id] * 256, max_tokens=100)
     while not engine.scheduler.stats.preemptions:

@@ -11,6 +11,7 @@ from rekindle.messages import Withdraw
 from rekindle.testing import VOCAB_SIZE, ByHand, expected_tokens
 from tests.unit.limits import WAYS
 from tests.unit.machines import run, run_deep
+from tests.unit.silences import Silences
 
 ROOMY = st.fixed_dictionaries(
     WAYS
@@ -54,6 +55,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.engine = ByHand(**limits)
         self.asked: list[Asked] = []
         self.withdrawn: set[int] = set()
+        self.silences = Silences()
 
     @rule(
         lengths=st.lists(st.integers(1, 15) | st.integers(1, 70), min_size=1, max_size=4),
@@ -67,7 +69,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for length in lengths:
             length = min(length, capacity - 1)  # the intake turns longer prompts away
             prompt = [(first + length + 3 * position) % VOCAB_SIZE for position in range(length)]
-            self.engine.admit(len(self.asked), prompt, max_tokens, draw=draw, end_ids=end_ids)
+            self.silences.see(self.engine.admit(len(self.asked), prompt, max_tokens, draw=draw, end_ids=end_ids))
             most = min(max_tokens, capacity - length)
             self.asked.append(Asked(end_ids, expected_tokens(prompt, most, draw=draw, end_ids=end_ids)))
 
@@ -75,7 +77,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(ticks=st.sampled_from([1, 4, 20]))
     def settle(self, ticks: int) -> None:
         while ticks and self.engine.in_flight:
-            self.engine.settle()
+            self.silences.see(self.engine.settle())
             ticks -= 1
 
     @precondition(lambda self: self.asked)
@@ -83,7 +85,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def withdraw(self, data: st.DataObject) -> None:
         request_id = data.draw(st.integers(0, len(self.asked)))  # also ended requests, and one that never was
         ended = request_id in self.engine.ends
-        self.engine.say(Withdraw(request_id))
+        self.silences.see(self.engine.say(Withdraw(request_id)))
         if request_id < len(self.asked) and not ended:
             assert self.engine.ends[request_id] == "cancelled"
             self.withdrawn.add(request_id)
@@ -99,6 +101,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         for request_id, asked in enumerate(self.asked):
             tokens = self.engine.tokens[request_id]
             assert tuple(tokens) == asked.tokens[: len(tokens)]
+
+    @invariant()
+    def alternate_ticks_pass_over_nobody_twice(self) -> None:
+        assert self.engine.limits.ticks == "prefill-first" or self.silences.longest <= 1
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):

@@ -199,7 +199,7 @@ def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool
         if stepped:
             session.pause_sync()
         handle = session.submit("the fake model has no tokenizer")
-        if stepped:
+        while stepped and not handle.done:
             session.step_sync()
         try:
             handle.result(timeout=60)

@@ -2,7 +2,8 @@
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
@@ -12,6 +13,7 @@ from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingParams, draws
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.views.cache.hottest import RUN_TOKENS
 
 pytestmark = pytest.mark.anyio
 
@@ -269,3 +271,21 @@ async def test_who_is_interrupted_when_the_prefix_has_just_come_holds_nothing(
         held_pages(slow)  # this blocks the loop until the engine has answered
         tasks.cancel_scope.cancel()
     assert held_pages(slow) == 0
+
+
+def test_the_engine_does_not_wait_while_the_texts_of_the_cache_are_made(byte_tokenizer: Tokenizer) -> None:
+    class Asking(Tokenizer):
+        """A tokenizer that has another thread look into the cache each time that it makes a long text."""
+
+        def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+            if len(ids := list(ids)) > RUN_TOKENS:
+                looked.append(look.submit(lambda: assembly.look(lambda tree: tree.nodes)).result(timeout=20))
+            return super().decode(ids, skip_special_tokens)
+
+    looked: list[int] = []
+    assembly = fake_assembly(fake_limits(page_size=16), tokenizer=Asking(byte_tokenizer.backend))
+    with fake_session(assembly) as session, ThreadPoolExecutor(1) as look:
+        session.generate_sync(token_ids=list(range(96)), max_tokens=1)
+        (path,) = session.cache.hottest
+        assert path.text == byte_tokenizer.decode(path.tokens)
+        assert looked == [len(path.tokens) // 16]

@@ -64,7 +64,7 @@ def slices(events: list[Event], pid: int) -> dict[str, list[Event]]:
     return found
 
 
-@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+@pytest.mark.parametrize("ticks", ["alternate", "prefill-first", "combined"])
 async def test_slices_of_a_track_never_overlap_and_every_event_is_well_formed(ticks: str, tmp_path: Path) -> None:
     trace = await traced(ticks=ticks)
     events = written(trace, tmp_path / "trace.json")

@@ -57,7 +57,7 @@ def crowded(seed: int) -> Truth:
     """Run random requests, more than there are pages for; some are withdrawn, stopped, or to be held."""
     draws = random.Random(seed)
     engine = ByHand(
-        ticks=draws.choice(["prefill-first", "combined"]),
+        ticks=draws.choice(["alternate", "prefill-first", "combined"]),
         overlap=draws.random() < 0.7,
         page_size=16,
         num_pages=draws.randint(4, 8),

@@ -78,7 +78,7 @@ class Truth:
 # Sums
 
 
-@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+@pytest.mark.parametrize("ticks", ["alternate", "prefill-first", "combined"])
 @pytest.mark.parametrize("seed", range(4))
 async def test_what_each_tick_did_to_each_request_is_what_the_plans_say(ticks: str, seed: int) -> None:
     draws = random.Random(seed)
@@ -112,14 +112,15 @@ async def test_what_each_tick_did_to_each_request_is_what_the_plans_say(ticks: s
         assert decoded == {each.request_id for each in plan.rows}
     for tick, waiting in truth.waiting.items():
         for name, kind in ((name, of[tick]) for name, of in kinds.items() if tick not in courses[name].cells):
-            assert (kind in {"queued", "preempted"}) == (name in waiting), (tick, name, kind)
+            over = courses[name].last < tick  # it lost its pages while its last token was on its way
+            assert (kind in {"queued", "preempted"}) == (name in waiting and not over), (tick, name, kind)
     cells = [cell for course in courses.values() for cell in course.cells.values()]
     assert sum(cell.tokens for cell in cells if cell.prefill) == stats.computed_tokens + stats.recomputed_tokens
     assert sum(cell.given for cell in cells) == stats.generated_tokens
     assert sum(len(course.lost) for course in courses.values()) == stats.preemptions
 
 
-@pytest.mark.parametrize("ticks", ["prefill-first", "combined"])
+@pytest.mark.parametrize("ticks", ["alternate", "prefill-first", "combined"])
 async def test_a_request_that_lost_its_pages_is_preempted_until_it_has_some_again(ticks: str) -> None:
     with fake_session(ticks=ticks, **TIGHT) as session:  # type: ignore[arg-type]
         with session.trace() as trace:

@@ -10,7 +10,7 @@ from rekindle.policy import NAMED, Order
 
 Dtype = Literal["float32", "bfloat16"]
 Implementation = Literal["xla", "reference", "tpu", "gpu"]
-Ticks = Literal["prefill-first", "combined"]
+Ticks = Literal["alternate", "prefill-first", "combined"]
 Policy = Literal["fcfs", "longest-prefix"] | Order
 Precompile = Literal["all", "background", "lazy"]
 Restore = Literal["auto", "require", "off"]
@@ -34,7 +34,11 @@ class Settings:
         max_waiting: requests in the waiting queue; `generate` waits for room in it, `submit` raises `QueueFull`.
         max_prefill_tokens: prompt tokens computed in one tick, a multiple of 16.
         prefill_chunk: prompt tokens of one request computed in one tick, a multiple of 16.
-        ticks: "prefill-first" computes prompts and decode rows in ticks of their own; "combined" lets them share one.
+        ticks: how prompts and decode rows share the device. "alternate" gives each ticks of their own, in turns as long
+            as there are both, so that a running request waits for its next token no longer than one tick of prompts
+            takes; `max_prefill_tokens` bounds that tick. "prefill-first" computes decode rows only while no prompt is
+            left to compute: running requests get no token until all prompts that were admitted are computed.
+            "combined" lets both share a tick, at the price of more programs.
         policy: which request leaves the waiting queue next: "fcfs" takes the first that came, "longest-prefix" the one
             with most tokens in the cache, and a function orders `rekindle.Candidate`s as a key of `sorted` does. The
             function is called on the engine's thread for up to 64 waiting requests a tick; an error in it ends the
@@ -66,7 +70,7 @@ class Settings:
     max_waiting: int = 256
     max_prefill_tokens: int = 512
     prefill_chunk: int = 512
-    ticks: Ticks = "prefill-first"
+    ticks: Ticks = "alternate"
     policy: Policy = "fcfs"
     prefix_cache: bool = True
     host_cache_bytes: int = 1 << 30

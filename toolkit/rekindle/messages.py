@@ -1,10 +1,10 @@
 """Everything that actors say to each other. A message is frozen; a request id is the only identity in it.
 
 Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan ─▶ Stepper ─▶ Dispatched ─▶ Settler
-                    │                            ▲  ▲  │                                        │
-                    └─ Rejected ─▶ caller        │  │  └─▶ Outputs ─▶ Detokenizer ─▶ Texts ─▶ caller
-                                                 │  └─── Stopped ◀──────┘                       │
-                                                 └───────────────────── Settled ◀───────────────┘
+                   ▲  │ │                        ▲  ▲  │                                        │
+         Tokenized │  │ └─ Rejected ─▶ caller    │  │  └─▶ Outputs ─▶ Detokenizer ─▶ Texts ─▶ caller
+                   │  ▼ Tokenize                 │  └─── Stopped ◀──────┘                       │
+                 Tokenizer                       └───────────────────── Settled ◀───────────────┘
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,11 +90,17 @@ Prompt = str | Chat | tuple[int, ...] | Continued
 
 @dataclass(frozen=True, slots=True)
 class Submit(_OfRequest):
-    """A caller's request, not yet tokenized; `hold` asks for its prompt alone, to be held in the prefix cache."""
+    """A caller's request, not yet tokenized.
+
+    Attributes:
+        hold: whether only its prompt is to be computed, and held in the prefix cache.
+        caller: the task or thread that submitted it, as a number. Requests of one caller are admitted in their order.
+    """
 
     prompt: Prompt
     params: SamplingParams
     hold: bool = False
+    caller: int = 0
 
     def __str__(self) -> str:
         return f"Submit: request {self.request_id}, {_prompt(self.prompt)}{', to be held' if self.hold else ''}"
@@ -103,6 +109,32 @@ class Submit(_OfRequest):
 @dataclass(frozen=True, slots=True)
 class Cancel(_OfRequest):
     """A caller no longer wants the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize(Message):
+    """A request is to be tokenized and checked, which may take long."""
+
+    submit: Submit
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return self.submit.requests
+
+    def __str__(self) -> str:
+        return f"Tokenize: request {self.submit.request_id}, {_prompt(self.submit.prompt)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized(_OfRequest):
+    """The answer to a `Tokenize`: the request, or the error for which it cannot be served."""
+
+    outcome: Request | Exception
+
+    def __str__(self) -> str:
+        if isinstance(self.outcome, Exception):
+            return f"Tokenized: request {self.request_id}, {_error(self.outcome)}"
+        return f"Tokenized: request {self.request_id}, {counted(len(self.outcome.prompt), 'token')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +163,7 @@ class Rejected(_OfRequest):
     error: Exception
 
     def __str__(self) -> str:
-        said = _quoted(str(self.error), 3 * LONGEST)
-        return f"Rejected: request {self.request_id}, {type(self.error).__name__}: {said}"
+        return f"Rejected: request {self.request_id}, {_error(self.error)}"
 
 
 # The scheduler plans ticks, and the device computes them
@@ -623,6 +654,10 @@ def _prompt(prompt: Prompt) -> str:
         case tuple():
             return f"token ids [{_listed(prompt)}]"
     return str(prompt)
+
+
+def _error(error: Exception) -> str:
+    return f"{type(error).__name__}: {_quoted(str(error), 3 * LONGEST)}"
 
 
 def _ending(end: str | None) -> str:

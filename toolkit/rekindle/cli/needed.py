@@ -8,7 +8,7 @@ from typing import Any, get_args
 import jax
 
 from rekindle.concurrency.progress import Report
-from rekindle.config import Implementation, Settings, SettingsOptions
+from rekindle.config import Implementation, Settings, SettingsOptions, Ticks
 from rekindle.device.programs.store import ProgramStore
 from rekindle.device.programs.targets import devices_of, known_targets
 from rekindle.engine.blueprint import Blueprint
@@ -75,9 +75,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("max-logprobs", "the most alternatives that a request may ask for"),
     ):
         settings.add_argument(f"--{name}", type=int, metavar="N", help=what)
-    settings.add_argument(
-        "--ticks", choices=("prefill-first", "combined"), help="whether prompts and decode rows may share a tick"
-    )
+    settings.add_argument("--ticks", choices=get_args(Ticks), help="how prompts and decode rows share the device")
     for part, what in (("prefill", "prompt tokens"), ("decode", "decode rows")):
         settings.add_argument(
             f"--{part}-buckets", type=_numbers, metavar="N,N", help=f"padded {what} of a tick, such as 16,64"

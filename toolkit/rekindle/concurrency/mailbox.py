@@ -10,6 +10,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 T = TypeVar("T")
 PULSE_SECONDS = 0.1
@@ -80,11 +81,11 @@ _numbers = count()
 
 
 class Mailbox(Generic[T]):
-    """A queue of messages from any thread to the one task that receives them, unless it is paused."""
+    """A queue of messages from any thread to the tasks of one loop that receive them, unless it is paused."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[int, T]] = deque()
-        self._waiter: Waiter | None = None
+        self._waiters: list[Waiter] = []
         self._paused = False
 
     def __len__(self) -> int:
@@ -101,16 +102,16 @@ class Mailbox(Generic[T]):
         return self._items[0][0]
 
     def put(self, item: T) -> None:
-        """Add a message and wake the receiver, without blocking."""
+        """Add a message and wake who waits for it, without blocking."""
         self._items.append((next(_numbers), item))
         self._wake()
 
     def pause(self) -> None:
-        """Let the receiver wait, even if there are messages."""
+        """Let receivers wait, even if there are messages."""
         self._paused = True
 
     def resume(self) -> None:
-        """Hand messages to the receiver again."""
+        """Hand messages to receivers again."""
         self._paused = False
         self._wake()
 
@@ -119,16 +120,21 @@ class Mailbox(Generic[T]):
         return self._items.popleft()[1] if self._items else None
 
     async def receive(self) -> T:
-        """Wait for the next message, and return it."""
+        """Wait for the next message, and return it. Other tasks get a turn before that, even if messages wait."""
+        if self._items:
+            await checkpoint()
         while self._paused or not self._items:
-            self._waiter = Waiter()
-            if self._paused or not self._items:  # a message that came before the waiter was there woke nobody
-                await self._waiter.wait()
-            self._waiter = None
+            waiter = Waiter()
+            self._waiters.append(waiter)
+            try:
+                if self._paused or not self._items:  # a message that came before the waiter was there woke nobody
+                    await waiter.wait()
+            finally:
+                self._waiters.remove(waiter)
         return self._items.popleft()[1]
 
     def _wake(self) -> None:
-        if waiter := self._waiter:
+        for waiter in tuple(self._waiters):
             waiter.wake()
 
 

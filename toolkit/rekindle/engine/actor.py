@@ -12,7 +12,10 @@ from rekindle.messages import Message
 
 
 class Actor(Protocol):
-    """Takes one message and says others. It owns its state, hears of nothing else, and knows no other actor."""
+    """Takes one message and says others. It owns its state, hears of nothing else, and knows no other actor.
+
+    It takes one message at a time, unless it has an attribute `at_once`, which says how many.
+    """
 
     def handle(self, message: Message) -> Iterable[Message] | Awaitable[Iterable[Message]]:
         """Take in a message and return the answers; awaitable only where something has to be waited for."""
@@ -34,12 +37,19 @@ class Stage:
         name: the actor's name.
         send: takes each message that the actor says.
         see: told of each message once it is handled.
+
+    Attributes:
+        name: as given.
+        at_once: how many messages the actor takes at a time; as many tasks are to `run` the stage.
+        mailbox: of the messages that the actor is to take.
     """
 
     def __init__(self, name: str, actor: Actor, send: Callable[[Message], None], see: See):
-        self._name, self._actor, self._post, self._see = name, actor, send, see
-        self._busy = False
+        self._actor, self._post, self._see = actor, send, see
+        self._busy = 0
         self._freed: anyio.Event | None = None
+        self.name = name
+        self.at_once: int = getattr(actor, "at_once", 1)
         self.mailbox: Mailbox[Message] = Mailbox()
 
     async def run(self) -> None:
@@ -54,22 +64,23 @@ class Stage:
         return await self._handle(message)
 
     async def idle(self) -> None:
-        """Wait until the actor is done with the message that it took."""
+        """Wait until the actor is done with all messages that it took."""
         while self._busy:
             self._freed = anyio.Event()
             await self._freed.wait()
 
     async def _handle(self, message: Message) -> Handled:
-        self._busy, began = True, perf_counter()
+        began = perf_counter()
+        self._busy += 1
         try:
             said = await answers(self._actor, message)
         except Exception as error:
-            error.add_note(f"The actor {self._name!r} raised it at {type(message).__name__}.")
+            error.add_note(f"The actor {self.name!r} raised it at {type(message).__name__}.")
             raise
-        self._busy = False  # an error leaves it busy: it ends the engine, and nothing more is taken
+        self._busy -= 1  # an error leaves it busy: it ends the engine, and nothing more is taken
         if self._freed is not None:
             self._freed.set()
-        handled = Handled(self._name, message, said, began, perf_counter())
+        handled = Handled(self.name, message, said, began, perf_counter())
         self._see(handled)
         for answer in said:
             self._send(answer)
@@ -79,5 +90,5 @@ class Stage:
         try:
             self._post(message)
         except TypeError as error:  # the actor said what is no message, or what nobody takes
-            error.add_note(f"The actor {self._name!r} said it.")
+            error.add_note(f"The actor {self.name!r} said it.")
             raise

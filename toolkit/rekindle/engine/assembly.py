@@ -28,9 +28,10 @@ from rekindle.engine.actors.host_tier import DeviceCopies, HostTier, host_memory
 from rekindle.engine.actors.intake import Intake
 from rekindle.engine.actors.settler import Settler
 from rekindle.engine.actors.stepper import Stepper
+from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
-from rekindle.engine.preparing import Preparer
+from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
 from rekindle.errors import CheckpointError, ConfigError, InvalidRequest
 from rekindle.markup import size_text
@@ -259,7 +260,8 @@ def _actors(blueprint: Blueprint, scheduler: Actor, stepper: Actor, host_tier: A
     model, capacity = blueprint.checkpoint, blueprint.limits.max_context
     preparer = Preparer(model.tokenizer, model.config.vocab_size, model.eos_ids, capacity)
     return Actors(
-        intake=Intake(preparer),
+        intake=Intake(preparer, TOKENIZED_AT_ONCE),
+        tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
         scheduler=scheduler,
         stepper=stepper,
         settler=Settler(),

@@ -1,4 +1,4 @@
-"""The engine: seven actors wired by message type, on one event loop."""
+"""The engine: eight actors wired by message type, on one event loop."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +34,8 @@ from rekindle.messages import (
     Stopped,
     Submit,
     Texts,
+    Tokenize,
+    Tokenized,
     UseWeights,
     WeightsUsed,
     Withdraw,
@@ -53,6 +55,7 @@ class Actors:
     """
 
     intake: Actor
+    tokenizer: Actor
     scheduler: Actor
     stepper: Actor
     settler: Actor
@@ -63,7 +66,8 @@ class Actors:
     def by_message(self) -> Mapping[type[Message], Actor]:
         """Return the actor that takes each kind of message; those of `TO_CALLER` leave the engine."""
         takers = (
-            (self.intake, (Submit, Cancel)),
+            (self.intake, (Submit, Cancel, Tokenized)),
+            (self.tokenizer, (Tokenize,)),
             (self.scheduler, (Admit, Withdraw, Settled, Stopped)),
             (self.scheduler, (Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights)),
             (self.stepper, (Plan, Offload, UseWeights)),
@@ -102,7 +106,7 @@ def composed(actors: Actors, compose: Compose | None) -> Actors:
 
 
 class Engine:
-    """Runs the actors, each in a task of its own with a mailbox of its own.
+    """Runs the actors, each with a mailbox of its own, in as many tasks as it takes messages at once.
 
     Args:
         actors: as they shall run.
@@ -150,7 +154,8 @@ class Engine:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.conductor.run)
             for stage in dict.fromkeys(self._stages.values()):
-                tasks.start_soon(stage.run)
+                for _ in range(stage.at_once):
+                    tasks.start_soon(stage.run, name=stage.name)
 
     def _tell(self, handled: Handled) -> None:
         for see in tuple(self._watchers):

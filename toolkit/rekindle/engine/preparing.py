@@ -1,5 +1,6 @@
 """From what a caller submits to a request that can be scheduled: rendered, tokenized, and checked."""
 
+import math
 import secrets
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,11 @@ from rekindle.messages import Chat, Continued, Prompt, Submit
 from rekindle.models.text.chat import render
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingParams, check_bans, check_length, check_token_ids
+
+TOKENIZED_AT_ONCE = 2
+"""Requests that are tokenized at once, each in a worker thread."""
+QUICK = 4096
+"""With no more numbers than this and without texts, a request is made in less than a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +32,21 @@ class Preparer:
     eos_ids: frozenset[int]
     capacity: int
 
-    def request(self, submit: Submit) -> Request:
-        """Return a request with a seed; raise an error, also one of the chat template's, if it cannot be served."""
-        ids = self.token_ids(submit.prompt)
-        check_length(ids, self.capacity)
-        return self._request(submit, ids)
+    def is_quick(self, submit: Submit) -> bool:
+        """Tell whether `outcome` surely takes less than a millisecond: nothing is tokenized, and no list is long."""
+        params = submit.params
+        words = sum(math.inf if isinstance(word, str) else len(word) for word in params.bad_words)
+        lists = (params.logit_bias, params.allowed_token_ids or (), params.stop_token_ids)
+        return _numbers(submit.prompt) + words + sum(map(len, lists)) <= QUICK
+
+    def outcome(self, submit: Submit) -> Request | Exception:
+        """Return a request, or the error for which it cannot be served."""
+        try:
+            ids = self.token_ids(submit.prompt)
+            check_length(ids, self.capacity)
+            return self._request(submit, ids)
+        except Exception as error:  # any error, be it of the model's own chat template, is one request's
+            return error
 
     def check(self, params: SamplingParams) -> None:
         """Check what of the parameters takes the model's tokenizer or end tokens.
@@ -116,3 +132,13 @@ class Preparer:
         if isinstance(prompt, str) and self.tokenizer is not None:
             return tuple(self.tokenizer.encode_chat(prompt))
         return self.token_ids(prompt)
+
+
+def _numbers(prompt: Prompt) -> float:
+    """Return how many token ids a prompt is; infinitely many if it has to be tokenized."""
+    match prompt:
+        case tuple():
+            return len(prompt)
+        case Continued(prefix, more):
+            return _numbers(prefix) + _numbers(more)
+    return math.inf

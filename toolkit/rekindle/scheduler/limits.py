@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle import buckets
-from rekindle.config import Policy, Settings
+from rekindle.config import Policy, Settings, Ticks
 from rekindle.errors import ConfigError
 from rekindle.models.config import ModelConfig
 
@@ -35,7 +35,7 @@ class Limits:
     max_running: int
     max_prefill_tokens: int
     prefill_chunk: int
-    combined: bool
+    ticks: Ticks
     policy: Policy
     prefix_cache: bool
     page_bytes: int
@@ -73,7 +73,7 @@ class Limits:
             max_running=running,
             max_prefill_tokens=tokens,
             prefill_chunk=min(settings.prefill_chunk, tokens),
-            combined=settings.ticks == "combined",
+            ticks=settings.ticks,
             policy=settings.policy,
             prefix_cache=settings.prefix_cache,
             page_bytes=page_bytes,
@@ -98,7 +98,7 @@ class Limits:
 
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
         """Return every bucket that a tick may need."""
-        return buckets.all_buckets(self.prefill_buckets, self.decode_buckets, combined=self.combined)
+        return buckets.all_buckets(self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined")
 
 
 def checked_sizes(name: str, sizes: Any, largest: str, limit: int, multiple: int = 1) -> tuple[int, ...]:

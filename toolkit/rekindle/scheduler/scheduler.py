@@ -61,6 +61,7 @@ class Scheduler:
         self._lock = threading.Lock()
         self._tracked: dict[int, Tracked] = {}
         self._in_flight = 0
+        self._last_had_rows = False
         self._new_weights: deque[NewWeights] = deque()
         self._outputs: list[Output] = []
         self._counts = Counts()
@@ -149,6 +150,7 @@ class Scheduler:
             if not draft.empty:
                 self._in_flight += 1
                 self._counts.ticks += 1
+                self._last_had_rows = bool(draft.rows)
                 yield from self.cache.said()
                 # A request may lose its pages though no plan comes of it: the next plan tells.
                 preempted, self._running.preempted = tuple(self._running.preempted), []
@@ -162,11 +164,13 @@ class Scheduler:
                 return
 
     def _draft(self) -> Draft:
-        draft = Draft(self._limits.max_prefill_tokens)
-        if self._limits.combined:
+        draft, ticks = Draft(self._limits.max_prefill_tokens), self._limits.ticks
+        rows_first = ticks == "combined" or (ticks == "alternate" and not self._last_had_rows)
+        if rows_first:
             self._add_rows(draft)
-        self._add_chunks(draft)
-        if not self._limits.combined and not draft.chunks:
+        if ticks == "combined" or not draft.rows:
+            self._add_chunks(draft)
+        if not rows_first and not draft.chunks:
             self._add_rows(draft)
         return draft
 

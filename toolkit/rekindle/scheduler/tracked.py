@@ -1,7 +1,7 @@
 """One request as the scheduler sees it, and the chunks that its tokens are cut into."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rekindle.buckets import QUERY_BLOCK
@@ -41,6 +41,7 @@ class Tracked:
         pending: sampled tokens that are dispatched and not settled.
         lease: its pages while it runs.
         fetching: what it waits for from the host tier and the disk, or has from there, while it waits.
+        found: the nodes of its cached prefix when it was last looked for, while it waits.
         fetchable: whether the host tier is to be asked; not again after it had no room.
         started: whether it ever left the waiting queue.
         scored: tokens of the prompt whose log-probabilities, if wanted, are settled or dispatched; the first has none.
@@ -55,6 +56,7 @@ class Tracked:
     pending: int = 0
     lease: Lease | None = None
     fetching: Fetching | None = None
+    found: list[Node] = field(default_factory=list)
     fetchable: bool = True
     started: bool = False
     scored: int = 1
@@ -89,7 +91,7 @@ class Tracked:
 
         The last token is computed in any case, because that gives the logits of the next.
         """
-        self.lease = lease
+        self.lease, self.found = lease, []
         self.prefill_end = len(self.tokens)
         last_block = (self.prefill_end - 1) // QUERY_BLOCK * QUERY_BLOCK
         self.computed = lease.published if self.request.hold else min(lease.published, last_block)

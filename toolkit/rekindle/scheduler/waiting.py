@@ -53,6 +53,7 @@ class WaitingQueue:
     def join(self, tracked: Tracked, *, first: bool = False) -> None:
         """Let a request wait, behind all others or before them."""
         self.changes += 1
+        self._found(tracked)  # now, when it is one request; later looks go on from there, at 64 in one tick
         if first:
             self._queue.appendleft(tracked)
         else:
@@ -130,6 +131,7 @@ class WaitingQueue:
         """Give up everything that was found."""
         for tracked in self:  # who waits for copies goes on when they come, or would take them for later ones
             self._give_up(tracked)
+            tracked.found = []
 
     def _candidates(self, only_started: bool) -> list[Tracked]:
         able = (tracked for tracked in self._queue if tracked.started or not only_started)
@@ -145,7 +147,8 @@ class WaitingQueue:
         return Candidate(tracked.request, tracked.started, find)
 
     def _found(self, tracked: Tracked) -> list[Node]:
-        return self._cache.tree.match(tracked.request.namespace, tracked.reusable)
+        tracked.found = self._cache.tree.match(tracked.request.namespace, tracked.reusable, tracked.found)
+        return tracked.found
 
     def _is_fetched(self, node: Node) -> bool:
         """Return whether a node's copy is staged, or on its way, for any request."""

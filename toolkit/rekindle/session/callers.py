@@ -7,6 +7,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from rekindle.concurrency.caller import current_caller
 from rekindle.concurrency.feed import Feed
 from rekindle.errors import QueueFull
 from rekindle.messages import (
@@ -65,7 +66,8 @@ class Callers:
             QueueFull: the queue is full, and `wait` is False.
         """
         request_id = next(self._ids)
-        handle = self._handles[request_id] = Handle(Submit(request_id, prompt, params, hold), post)
+        submit = Submit(request_id, prompt, params, hold, current_caller())
+        handle = self._handles[request_id] = Handle(submit, post)
         try:
             if self._places.enter(request_id, wait=wait):
                 self._send(request_id)

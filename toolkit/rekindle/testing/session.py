@@ -11,9 +11,10 @@ from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import Programs
 from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.engine.actors.intake import Intake
+from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.engine import Actors
-from rekindle.engine.preparing import Preparer
+from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.thread import EngineThread
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.weights import Weights
@@ -44,8 +45,10 @@ def fake_assembly(
 ) -> Assembly:
     """Build an assembly around the fake device, at once; `free` is called when it would free the real one."""
     scheduler, disk_tier = CheckedScheduler(limits), FakeDiskTier()
+    preparer = Preparer(tokenizer, VOCAB_SIZE, frozenset(eos_ids), limits.max_context)
     actors = Actors(
-        intake=Intake(Preparer(tokenizer, VOCAB_SIZE, frozenset(eos_ids), limits.max_context)),
+        intake=Intake(preparer, TOKENIZED_AT_ONCE),
+        tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
         scheduler=scheduler,
         stepper=FakeStepper(limits),
         settler=settler or FakeSettler(),

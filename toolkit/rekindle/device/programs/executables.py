@@ -51,6 +51,7 @@ class Executables:
         self._ready: OrderedDict[Key, Program] = OrderedDict()
         self._coming: dict[Key, Future[Program]] = {}
         self._given_up: set[Key] = set()
+        self._uncalled: set[Key] = set()
         self._workers = Workers(self._make, self.stop)
         self._lock = threading.Lock()
 
@@ -81,8 +82,14 @@ class Executables:
         return program
 
     async def call(self, key: Key, program: Program, *arguments: Any) -> Any:
-        """Call a program. If it was not made for such arguments, warn and compile one for them, which takes seconds."""
+        """Call a program. If it was not made for such arguments, warn and compile one for them, which takes seconds.
+
+        The first call of a program is made in a worker thread, because JAX prepares it in Python, argument by argument.
+        """
         try:
+            if key in self._uncalled:
+                self._uncalled.discard(key)
+                return await to_thread.run_sync(under_own_settings, program, *arguments)
             return program(*arguments)
         except (TypeError, ValueError):  # so jax refuses what the program was not compiled for, before it runs
             compile_for = partial(under_own_settings, self.compile_for, key, arguments)
@@ -204,6 +211,7 @@ class Executables:
 
     def _keep(self, key: Key, program: Program) -> None:
         self._ready[key] = program
+        self._uncalled.add(key)
         while len(self._ready) > self._capacity:
             self._given_up.add(self._ready.popitem(last=False)[0])
 

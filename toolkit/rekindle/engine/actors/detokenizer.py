@@ -1,14 +1,19 @@
 """The detokenizer actor: token ids become text, piece by piece, with no character split and no stop string passed."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from anyio.lowlevel import checkpoint
 
 from rekindle.messages import Message, Output, Outputs, Stopped, Text, Texts
 from rekindle.models.text.incremental import IncrementalDecoder
 from rekindle.models.text.stops import StopMatcher
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.results import TokenLogprob
+
+SCORES_AT_ONCE = 512
+"""The texts of so many tokens in log-probabilities take half a millisecond; then other actors get a turn."""
 
 
 @dataclass(slots=True)
@@ -44,13 +49,40 @@ class Detokenizer:
         self._followers: dict[int, _Follower] = {}
         self._text_of = lru_cache(maxsize=65536)(lambda token: _text_of(token, tokenizer))
 
-    def handle(self, message: Message) -> list[Message]:
-        """Turn Outputs into Texts. A complete stop string is answered with Stopped, and what follows it is dropped."""
+    def handle(self, message: Message) -> list[Message] | Awaitable[list[Message]]:
+        """Turn Outputs into Texts. A complete stop string is answered with Stopped, and what follows it is dropped.
+
+        The answer is awaitable if there are so many log-probabilities that other actors get turns meanwhile.
+        """
         if not isinstance(message, Outputs):
             raise TypeError(f"the detokenizer takes Outputs, got {message!r}")
         stopped: list[Message] = []
-        texts = tuple(text for output in message.outputs if (text := self._text(output, stopped)) is not None)
-        return [Texts(texts), *stopped] if texts else stopped
+        texts = [text for output in message.outputs if (text := self._text(output, stopped)) is not None]
+        if any(text.logprobs or text.prompt_logprobs for text in texts):
+            if sum(map(_scores, texts)) > SCORES_AT_ONCE:
+                return self._scored_in_turns(texts, stopped)
+            texts = list(map(self._scored, texts))
+        return [Texts(tuple(texts)), *stopped] if texts else stopped
+
+    async def _scored_in_turns(self, texts: Sequence[Text], stopped: Sequence[Message]) -> list[Message]:
+        scored: list[Text] = []
+        turn = 0  # the tokens in log-probabilities since the other actors had a turn
+        for text in texts:
+            done: list[TokenLogprob] = []
+            for logprob in (*text.logprobs, *text.prompt_logprobs):
+                done.append(self._with_text(logprob))
+                turn += 1 + len(logprob.top)
+                if turn > SCORES_AT_ONCE:
+                    await checkpoint()
+                    turn = 0
+            first = len(text.logprobs)
+            scored.append(replace(text, logprobs=tuple(done[:first]), prompt_logprobs=tuple(done[first:])))
+        return [Texts(tuple(scored)), *stopped]
+
+    def _scored(self, text: Text) -> Text:
+        """Return a text with the texts of the tokens in its log-probabilities."""
+        logprobs, prompt = map(self._with_text, text.logprobs), map(self._with_text, text.prompt_logprobs)
+        return replace(text, logprobs=tuple(logprobs), prompt_logprobs=tuple(prompt))
 
     def _text(self, output: Output, stopped: list[Message]) -> Text | None:
         """Return the text of an output; None if a stop string ended the text before it."""
@@ -95,13 +127,19 @@ class Detokenizer:
             token_ids,
             end,
             by,
-            tuple(map(self._with_text, output.logprobs[:taken])),
-            tuple(map(self._with_text, output.prompt_logprobs)),
+            output.logprobs[:taken],
+            output.prompt_logprobs,
         )
 
     def _with_text(self, logprob: TokenLogprob) -> TokenLogprob:
-        top = tuple(replace(other, text=self._text_of(other.token_id)) for other in logprob.top)
-        return replace(logprob, text=self._text_of(logprob.token_id), top=top)
+        text_of = self._text_of
+        top = [TokenLogprob(each.token_id, text_of(each.token_id), each.logprob, each.rank) for each in logprob.top]
+        return TokenLogprob(logprob.token_id, text_of(logprob.token_id), logprob.logprob, logprob.rank, tuple(top))
+
+
+def _scores(text: Text) -> int:
+    """Return how many tokens are in the log-probabilities of a text."""
+    return sum(1 + len(logprob.top) for logprob in (*text.logprobs, *text.prompt_logprobs))
 
 
 def _text_of(token: int, tokenizer: Tokenizer | None) -> str:

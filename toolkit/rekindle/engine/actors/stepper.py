@@ -43,7 +43,8 @@ class Stepper:
             case Offload():
                 return [await self._gather(message)]
             case UseWeights(ticket, weights):
-                self._weights = weights
+                old, self._weights = [self._weights], weights
+                await to_thread.run_sync(old.clear)  # which may free gigabytes
                 return [WeightsUsed(ticket)]
         raise TypeError(f"the stepper takes Plan, Offload and UseWeights, got {message!r}")
 
@@ -77,7 +78,9 @@ class Stepper:
     async def _enter(self, chunk: Chunk) -> None:
         assert chunk.completes is not None
         enter, adjustments = await self._programs.ready(ENTER), self._slots.adjustments
-        packed = pack_adjustments(chunk.completes, chunk.generated, adjustments.bias.shape[1])
+        # In a worker thread, because a request may adjust every token of a large vocabulary.
+        vocabulary = adjustments.bias.shape[1]
+        packed = await to_thread.run_sync(pack_adjustments, chunk.completes, chunk.generated, vocabulary)
         entered = await self._programs.call(ENTER, enter, adjustments, np.int32(chunk.slot), packed)
         self._slots = replace(self._slots, adjustments=entered)
 

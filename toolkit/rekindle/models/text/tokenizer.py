@@ -57,7 +57,9 @@ class Tokenizer:
                 f"the prompt has a lone surrogate ({text[error.start]!r}) at character {error.start}: expected text "
                 "that can be written as UTF-8"
             ) from error
-        return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # Of its two ways, only that for batches lets other threads run meanwhile.
+        (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(encoding.ids)
 
     def encode_chat(self, rendered: str) -> list[int]:
         """Return the token ids of a rendered chat, in which the template has written every special token."""

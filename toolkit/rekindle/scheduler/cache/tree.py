@@ -80,15 +80,21 @@ class PrefixTree:
         """Return how many device pages `evict` would free now, if asked for all; kept as a count."""
         return self._ledger.evictable
 
-    def match(self, namespace: str, tokens: Sequence[int]) -> list[Node]:
+    def match(self, namespace: str, tokens: Sequence[int], before: Sequence[Node] = ()) -> list[Node]:
         """Return the nodes of the longest cached prefix, in order: first those in the device tier, then copies alone.
 
         Nothing is touched: lock the last node to use them.
+
+        Args:
+            before: what an earlier match of these tokens, or of fewer, found since the namespace was last forgotten. As
+                far as it is still there, it is not looked up again.
         """
-        found: list[Node] = []
-        node = self.roots.find(namespace)
+        found = list(before)
+        while found and found[-1].gone:
+            found.pop()
+        node = found[-1] if found else self.roots.find(namespace)
         if node is not None:
-            for key in self._keys(tokens):
+            for key in self._keys(tokens, len(found)):
                 node = node.children.get(key)
                 if node is None:
                     break
@@ -346,10 +352,11 @@ class PrefixTree:
 
     # The tree's own
 
-    def _keys(self, tokens: Sequence[int]) -> Iterator[bytes]:
-        """Yield the keys of the whole pages."""
+    def _keys(self, tokens: Sequence[int], first: int = 0) -> Iterator[bytes]:
+        """Yield the keys of the whole pages, from the page `first` on."""
         size = self.page_size  # page by page: a prompt that is not cached must not be packed whole at each look
-        return (array("i", tokens[at : at + size]).tobytes() for at in range(0, len(tokens) - size + 1, size))
+        starts = range(first * size, len(tokens) - size + 1, size)
+        return (array("i", tokens[at : at + size]).tobytes() for at in starts)
 
     def _use(self, root: Node) -> int:
         """Count a use of a path from this root; return the count."""

@@ -1,7 +1,7 @@
 """The contents of the prefix cache, as a user sees them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rekindle import markup
 from rekindle.markup import counted
@@ -87,6 +87,10 @@ class CacheView:
             (f"{LETTERS['disk']} disk", "on disk", self.disk_pages, self.disk_bytes),
         )
 
+    def with_texts(self, text_of: Callable[[Sequence[int]], str]) -> "CacheView":
+        """Return the same with the texts of the hottest paths, which `text_of` makes of their tokens."""
+        return replace(self, hottest=tuple(replace(path, text=text_of(path.tokens)) for path in self.hottest))
+
     def draw(self) -> Drawing:
         """Draw the tree as far as it fits: its hottest paths, with their texts, pages, tiers, hits and locks."""
         title = self._size if self.runs else f"{self._size}; only whole pages are cached"
@@ -106,11 +110,11 @@ class CacheView:
 
 
 def view(tree: PrefixTree, page_bytes: int, text_of: Callable[[Sequence[int]], str]) -> CacheView:
-    """Describe a tree.
+    """Describe a tree, without the texts of its paths: those may be long, and the engine waits meanwhile.
 
     Args:
         page_bytes: the bytes of one page over all layers.
-        text_of: turns tokens into text.
+        text_of: turns the first tokens of a run into text.
     """
     runs, more_beginnings = hottest_runs(tree, text_of)
     return CacheView(
@@ -122,18 +126,17 @@ def view(tree: PrefixTree, page_bytes: int, text_of: Callable[[Sequence[int]], s
         device_bytes=tree.device_pages * page_bytes,
         host_bytes=tree.host_pages * page_bytes,
         disk_bytes=tree.disk_pages * page_bytes,
-        hottest=tuple(_described(tree, end, text_of) for end in hottest_ends(tree)),
+        hottest=tuple(_described(tree, end) for end in hottest_ends(tree)),
         runs=runs,
         more_beginnings=more_beginnings,
     )
 
 
-def _described(tree: PrefixTree, end: Node, text_of: Callable[[Sequence[int]], str]) -> CachedPath:
+def _described(tree: PrefixTree, end: Node) -> CachedPath:
     path = tree.path(end)
-    tokens = tuple(token for node in path for token in tree.tokens_of(node))
     return CachedPath(
-        tokens=tokens,
-        text=text_of(tokens),
+        tokens=tuple(token for node in path for token in tree.tokens_of(node)),
+        text="",
         hits=path[0].hits,
         device_pages=sum(node.page is not None for node in path),
         host_pages=sum(node.page is None and node.host is not None for node in path),

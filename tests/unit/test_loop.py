@@ -1,0 +1,249 @@
+"""Nothing that the engine's loop runs takes long, however large the requests: `tests/watchdog.py` judges the steps."""
+
+import asyncio
+import gc
+import random
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from time import thread_time
+from typing import Any, cast
+
+import pytest
+
+from rekindle.config import Policy, Settings
+from rekindle.device.programs.executables import Executables
+from rekindle.device.programs.lowering import Key
+from rekindle.device.state import Slots, empty_slots
+from rekindle.engine.actor import answers
+from rekindle.engine.actors.detokenizer import Detokenizer
+from rekindle.engine.actors.stepper import Stepper
+from rekindle.engine.preparing import QUICK, Preparer
+from rekindle.messages import (
+    Admit,
+    Chunk,
+    Message,
+    Output,
+    Outputs,
+    Plan,
+    Settled,
+    Submit,
+    Texts,
+    UseWeights,
+    WeightsUsed,
+)
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.request import Request, SamplingParams
+from rekindle.results import TokenLogprob
+from rekindle.scheduler.limits import Limits
+from rekindle.scheduler.scheduler import Scheduler
+from rekindle.testing import FAKE_MODEL, fake_limits
+from tests.watchdog import LIMIT_SECONDS, Watchdog
+
+LONG = 8000
+MANY = 256
+
+
+def burn(seconds: float) -> None:
+    """Take so much CPU time."""
+    until = thread_time() + seconds
+    while thread_time() < until:
+        pass
+
+
+def run_on(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine on a loop of its own, in a thread of this name."""
+    thread = threading.Thread(target=lambda: asyncio.run(work()), name=name)
+    thread.start()
+    thread.join()
+
+
+# The watchdog itself
+
+
+async def steps() -> None:
+    async def actor() -> None:
+        burn(0.002)
+        await asyncio.sleep(0)
+        burn(0.05)
+        await asyncio.sleep(0.01)  # waiting is no work
+        burn(0.002)
+
+    await asyncio.create_task(actor(), name="scheduler")
+
+
+def test_the_longest_step_is_found_and_is_that_between_two_awaits() -> None:
+    watchdog = Watchdog("slow-loop", "here")
+    with watchdog.watching():
+        run_on("slow-loop", steps)
+    longest = watchdog.longest["scheduler"]
+    assert (longest.steps, longest.where) == (3, "here")
+    assert longest.seconds > LIMIT_SECONDS
+    assert watchdog.too_long() == ["scheduler"]
+
+
+def test_other_threads_and_garbage_collection_are_not_measured() -> None:
+    async def collect() -> None:
+        async def actor() -> None:
+            began = thread_time()
+            garbage = [[place] for place in range(30_000)]
+            while thread_time() - began < 0.05:
+                gc.collect()
+            del garbage
+
+        await asyncio.create_task(actor(), name="scheduler")
+
+    watchdog = Watchdog("slow-loop")
+    with watchdog.watching():
+        run_on("another-loop", steps)
+        assert not watchdog.longest
+        run_on("slow-loop", collect)
+    assert watchdog.longest["scheduler"].seconds < 0.05
+    run_on("slow-loop", steps)
+    assert watchdog.longest["scheduler"].steps == 1, "it watches no longer"
+
+
+# What is large
+
+
+def draw(length: int) -> list[int]:
+    return [random.randrange(1, 250) for _ in range(length)]
+
+
+class ByItself:
+    """A scheduler whose every message is a step that the watchdog measures, with the ticks that are in flight."""
+
+    def __init__(self, watchdog: Watchdog, policy: Policy):
+        model = replace(FAKE_MODEL, max_context=2 * LONG)
+        settings = Settings(policy=policy, num_pages=4 * LONG // 64, host_cache_bytes=0, restore="off")
+        self.limits = Limits.of(settings, model, itemsize=4)
+        self.scheduler = Scheduler(self.limits)
+        self.plans: list[Plan] = []
+        self._watchdog = watchdog
+
+    def say(self, message: Message) -> None:
+        with self._watchdog.step("scheduler"):
+            said = self.scheduler.handle(message)
+        self.plans += [each for each in said if isinstance(each, Plan)]
+
+    def admit(self, request_id: int, prompt: Sequence[int], max_tokens: int) -> None:
+        params = SamplingParams(max_tokens=max_tokens)
+        self.say(Admit(Request(request_id, tuple(prompt), params, frozenset(), self.limits.max_context)))
+
+    def settle(self) -> None:
+        plan = self.plans.pop(0)
+        completed = [chunk.request_id for chunk in plan.chunks if chunk.completes is not None]
+        self.say(Settled(plan.tick, tuple((each, 1) for each in [*completed, *(row.request_id for row in plan.rows)])))
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "longest-prefix", lambda candidate: -candidate.cached_tokens])
+@pytest.mark.parametrize("cached", [0, LONG - 100, LONG - 10])
+def test_the_scheduler_with_long_prompts_and_a_full_queue(watchdog: Watchdog, policy: Policy, cached: int) -> None:
+    one, document = ByItself(watchdog, policy), draw(LONG)
+    if cached:
+        one.admit(MANY, document, 1)
+        while one.plans:
+            one.settle()
+    for request_id in range(MANY):
+        one.admit(request_id, document[:cached] + draw(LONG - cached), 8)
+    for _ in range(200):
+        if one.plans:
+            one.settle()
+    assert one.scheduler.stats.ticks >= 200 if not cached else one.scheduler.stats.device_hit_tokens
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options"),
+    [
+        (QUICK, {}),
+        (96, {"logit_bias": tuple((token, 1.0) for token in range(QUICK - 96))}),
+        (96, {"allowed_token_ids": frozenset(range(QUICK - 96)), "min_tokens": 2}),
+    ],
+)
+def test_a_request_that_is_made_on_the_loop(watchdog: Watchdog, prompt: int, options: dict[str, Any]) -> None:
+    preparer = Preparer(None, 262_144, frozenset({1}), 1 << 20)
+    submit = Submit(0, tuple(draw(prompt)), SamplingParams(max_tokens=9, **options))
+    assert preparer.is_quick(submit)
+    with watchdog.step("intake"):
+        outcome = preparer.outcome(submit)
+    assert isinstance(outcome, Request)
+    longer = (*tuple(draw(prompt)), 1)
+    assert not preparer.is_quick(replace(submit, prompt=longer))
+    assert not preparer.is_quick(replace(submit, params=replace(submit.params, bad_words=("no",))))
+    assert not preparer.is_quick(replace(submit, prompt="text"))
+
+
+class Weight:
+    """An array that notes which thread frees it."""
+
+    def __init__(self, freed_by: list[int]):
+        self._freed_by = freed_by
+
+    def __del__(self) -> None:
+        self._freed_by.append(threading.get_ident())
+
+
+class Programs:
+    """A stand-in for `Executables`, whose programs do nothing."""
+
+    async def ready(self, key: Key) -> Any:
+        return None
+
+    async def call(self, key: Key, program: Any, *arguments: Any) -> Any:
+        return arguments[0]
+
+
+@pytest.mark.anyio
+async def test_old_weights_are_freed_in_a_worker_thread() -> None:
+    freed_by: list[int] = []
+    weights: list[Any] = [Weight(freed_by)]
+    stepper = Stepper(cast(Executables, Programs()), weights, (), cast(Slots, None), fake_limits())
+    del weights
+    assert await stepper.handle(UseWeights(5, [])) == [WeightsUsed(5)]
+    assert len(freed_by) == 1
+    assert freed_by != [threading.get_ident()]
+
+
+@pytest.mark.anyio
+async def test_what_changes_the_logits_is_packed_in_a_worker_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed_by: list[int] = []
+
+    def pack(request: Request, generated: Sequence[int], vocabulary: int) -> None:
+        packed_by.append(threading.get_ident())
+
+    monkeypatch.setattr("rekindle.engine.actors.stepper.pack_adjustments", pack)
+    stepper = Stepper(cast(Executables, Programs()), [], (), empty_slots(2, 4, 251), fake_limits())
+    request = Request(0, (1,), SamplingParams(min_tokens=1), frozenset(), 99)
+    await stepper._enter(Chunk(0, 0, 0, (1,), (1,), (1,), request))
+    assert len(packed_by) == 1
+    assert packed_by != [threading.get_ident()]
+
+
+def scores(count: int, alternatives: int) -> tuple[TokenLogprob, ...]:
+    top = tuple(TokenLogprob(token, "", -2.0, token + 1) for token in range(alternatives))
+    return tuple(TokenLogprob(random.randrange(250), "", -1.0, 1, top) for _ in range(count))
+
+
+@pytest.mark.parametrize(("rows", "of_prompt"), [(128, 0), (1, 512)])
+def test_the_texts_of_many_log_probabilities(rows: int, of_prompt: int, byte_tokenizer: Tokenizer) -> None:
+    """Run the actor on a loop of an engine's thread, where the watchdog measures every step."""
+    params, token = SamplingParams(logprobs=20), tuple(byte_tokenizer.encode("A"))
+    outputs = [
+        Output(Request(place, (1,), params, frozenset(), 99), token, None, scores(1, 20), scores(of_prompt, 20))
+        for place in range(rows)
+    ]
+    said: list[Message] = []
+
+    async def detokenize() -> None:
+        detokenizer = Detokenizer(byte_tokenizer)
+        said.extend(await answers(detokenizer, Outputs(tuple(outputs))))
+
+    async def main() -> None:
+        await asyncio.create_task(detokenize(), name="detokenizer")
+
+    run_on("rekindle-engine", main)
+    (texts,) = said
+    assert isinstance(texts, Texts)
+    assert [text.text for text in texts.texts] == ["A"] * rows
+    assert all(each.text for text in texts.texts for score in text.prompt_logprobs for each in (score, *score.top))
+    assert len(texts.texts[0].prompt_logprobs) == of_prompt
