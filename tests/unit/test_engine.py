@@ -71,7 +71,7 @@ async def test_the_way_of_a_request_step_by_step(byte_tokenizer: Tokenizer) -> N
     assert (admit.request.prompt, admit.request.params.seed) == (prompt, 5)
     plan, started = said_by(actors.scheduler, admit)
     assert isinstance(plan, Plan)
-    assert started == Started(7, 2, CachedTokens())
+    assert started == Started(7, prompt, 5, CachedTokens())
     (dispatched,) = said_by(actors.stepper, plan)
     assert dispatched == Dispatched(1, (Sampled(7, 0, None),), (), [first])
     (settled,) = await settler.handle(dispatched)
@@ -219,7 +219,9 @@ async def test_requests_are_answered_in_full_and_nothing_is_left() -> None:
         mine = [text for texts in told for text in texts.texts if text.request_id == request_id]
         assert tuple(token for text in mine for token in text.token_ids) == expected_tokens(prompt, 40)
         assert [text.end for text in mine if text.end] == ["length"]
-        assert answers.index(Started(request_id, 15, CachedTokens())) < answers.index(told[0])
+        (started,) = [each for each in answers if isinstance(each, Started) and each.request_id == request_id]
+        assert (started.prompt, started.cached) == (prompt, CachedTokens())
+        assert answers.index(started) < answers.index(told[0])
     stats = assembly.stats().scheduler
     assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, 4)
     assert stats.preemptions > 0
@@ -241,7 +243,8 @@ async def test_a_cancel_ends_a_request_while_its_tick_is_in_flight() -> None:
         tasks.cancel_scope.cancel()
     (token,) = expected_tokens((1, 2), 1)
     texts = Text(0, "", (token,), None), Text(0, "", (), "cancelled")
-    assert answers == [Started(0, 2, CachedTokens()), *(Texts((text,)) for text in texts)]
+    assert isinstance(answers[0], Started)
+    assert answers[1:] == [Texts((text,)) for text in texts]
 
 
 async def test_one_that_is_turned_away_does_not_disturb_the_others() -> None:

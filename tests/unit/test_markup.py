@@ -93,7 +93,9 @@ def scored(text: str, logprob: float = -0.5, rank: int = 2, top: tuple[TokenLogp
 
 def generation(text: str, logprobs: tuple[TokenLogprob, ...] | None = None) -> Generation:
     usage, timings = Usage(24, 3), Timings(0.012, 0.1, 1.1)
-    return Generation(text, (5, 6, 7), "stop", HOSTILE, logprobs, None, usage, timings, CachedTokens(device=16))
+    return Generation(
+        text, (5, 6, 7), "stop", HOSTILE, logprobs, None, (), None, usage, timings, CachedTokens(device=16)
+    )
 
 
 def published(tree: PrefixTree, text: str, *, hits: int = 0, salt: str = "") -> None:
@@ -241,7 +243,7 @@ def test_a_handle_shows_what_came_so_far() -> None:
     assert "waiting, 0 tokens" in shown(handle).text
     assert "queued" not in shown(handle).text
     handle.send()
-    handle.record.deliver(Started(1, prompt_tokens=24, cached=CachedTokens(device=16)))
+    handle.record.deliver(Started(1, (5,) * 24, None, cached=CachedTokens(device=16)))
     handle.record.deliver(Text(1, HOSTILE, (7,), None, logprobs=(scored(HOSTILE),)))
     page = shown(handle)
     for said in ("running, 1 token", SPELLED, "24 tokens (cached: 16 on the device)", "queued", "first token after"):

@@ -69,7 +69,7 @@ def test_a_request_that_is_no_longer_wanted_takes_no_place() -> None:
     )
     cancelled.cancel()
     also.cancel()
-    callers.deliver(Started(0, 1, CachedTokens()))
+    callers.deliver(Started(0, (1,), None, CachedTokens()))
     assert [said.prompt for said in posted if isinstance(said, Submit)] == [(0,), (3,)]
     assert [*callers.under_way.values()] == [inside, wanted]
 

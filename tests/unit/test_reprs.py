@@ -23,7 +23,7 @@ FACTS = "prompt 2 tokens, queued 100 ms, first token after 200 ms"
 
 def generated(text: str, token_ids: tuple[int, ...]) -> Generation:
     usage, timings = Usage(2, len(token_ids)), Timings(0.1, 0.2, 0.3)
-    return Generation(text, token_ids, "length", None, None, None, usage, timings, CachedTokens())
+    return Generation(text, token_ids, "length", None, None, None, (), None, usage, timings, CachedTokens())
 
 
 def test_a_generation_shows_its_text_and_what_ended_it() -> None:

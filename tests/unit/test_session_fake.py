@@ -24,11 +24,30 @@ ENDLESS = 4000
 # Answers
 
 
+async def test_an_answer_says_with_which_seed_it_can_be_drawn_again(session: Session) -> None:
+    first = await session.generate(token_ids=PROMPT, max_tokens=8, temperature=1.0)
+    again = await session.generate(token_ids=PROMPT, max_tokens=8, temperature=1.0, seed=first.seed)
+    assert isinstance(first.seed, int)
+    assert (again.token_ids, again.seed) == (first.token_ids, first.seed)
+    draws = await session.generate(token_ids=PROMPT, max_tokens=8, n=3, seed=7)
+    assert draws[0].seed == 7
+    assert len({draw.seed for draw in draws}) == 3
+    assert (await session.generate(token_ids=PROMPT, max_tokens=8)).seed is None
+
+
+async def test_the_log_probabilities_of_an_answer_add_up(session: Session) -> None:
+    scored = await session.generate(token_ids=PROMPT, max_tokens=8, logprobs=2)
+    assert scored.logprobs is not None
+    assert scored.cumulative_logprob == pytest.approx(sum(each.logprob for each in scored.logprobs))
+    assert (await session.generate(token_ids=PROMPT, max_tokens=8)).cumulative_logprob is None
+
+
 async def test_generate_gives_the_tokens_of_the_model(session: Session) -> None:
     generation = await session.generate(token_ids=PROMPT, max_tokens=5)
     expected = expected_tokens(PROMPT, 5)
     timings = generation.timings
-    assert generation == Generation("", expected, "length", None, None, None, Usage(3, 5), timings, CachedTokens())
+    whole = Generation("", expected, "length", None, None, None, (3, 1, 4), None, Usage(3, 5), timings, CachedTokens())
+    assert generation == whole
     assert generation.usage.total_tokens == 8
     assert 0 < timings.queued <= timings.first_token <= timings.total
     assert_all_is_free(session)

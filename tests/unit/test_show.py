@@ -239,7 +239,7 @@ def handle_of(*messages: Text) -> Handle:
     """Make the handle of a request that was told these messages."""
     handle = Handle(Submit(0, (1,), SamplingParams()), lambda _: None)
     handle.send()
-    handle.record.deliver(Started(0, 2, CachedTokens()))
+    handle.record.deliver(Started(0, (1, 2), None, CachedTokens()))
     for message in messages:
         handle.record.deliver(message)
     return handle

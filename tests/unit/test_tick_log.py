@@ -78,6 +78,6 @@ async def test_who_does_not_ask_is_told_nothing(session: Session, caplog: LogCap
 def test_one_that_is_asked_for_in_the_middle_counts_from_there(logged: LogCaptureFixture) -> None:
     """Check that a request that ends before a tick was seen causes no division by zero."""
     log = tick_log.TickLog(lambda: SchedulerStats(pages=4, free_pages=4, generated_tokens=9))
-    said: tuple[Message, ...] = (Started(1, 3, CachedTokens()),)
+    said: tuple[Message, ...] = (Started(1, (1, 2, 3), None, CachedTokens()),)
     log(Handled("scheduler", said[0], said, 0.0, 0.0))
     assert logged.records == []

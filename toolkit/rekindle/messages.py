@@ -340,15 +340,17 @@ class Started(_OfRequest):
     """The request left the waiting queue for the first time.
 
     Attributes:
-        prompt_tokens: tokens in its prompt.
-        cached: those of them that need not be computed.
+        prompt: the tokens of its prompt.
+        seed: the one of its draws.
+        cached: how many of its tokens need not be computed.
     """
 
-    prompt_tokens: int
+    prompt: tuple[int, ...]
+    seed: int | None
     cached: CachedTokens
 
     def __str__(self) -> str:
-        prompt = counted(self.prompt_tokens, "prompt token")
+        prompt = counted(len(self.prompt), "prompt token")
         return f"Started: request {self.request_id}, {self.cached.total} of {prompt} cached"
 
 

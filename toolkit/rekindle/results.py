@@ -152,6 +152,8 @@ class Generation:
         stopped_by: the stop string, or the id of the end token; None for "length".
         logprobs: one for each of `token_ids`; None unless asked for.
         prompt_logprobs: one for each token of the prompt, None for its first; None unless asked for.
+        prompt_token_ids: the prompt as the model read it, the chat template's tokens included.
+        seed: the seed of the draws, also if none was given; None where nothing is drawn, at temperature 0.
         usage: tokens of prompt and output.
         timings: seconds until its stages.
         cached: tokens of the prompt that were found in the prefix cache instead of computed, by tier.
@@ -163,6 +165,8 @@ class Generation:
     stopped_by: str | int | None
     logprobs: tuple[TokenLogprob, ...] | None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None
+    prompt_token_ids: tuple[int, ...]
+    seed: int | None
     usage: Usage
     timings: Timings = field(compare=False)
     cached: CachedTokens = field(compare=False)
@@ -171,6 +175,11 @@ class Generation:
     def cached_tokens(self) -> int:
         """The number of tokens of the prompt that were found in the prefix cache, in any tier."""
         return self.cached.total
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """The sum of the log-probabilities of all generated tokens; None unless `logprobs` were asked for."""
+        return None if self.logprobs is None else math.fsum(token.logprob for token in self.logprobs)
 
     def __str__(self) -> str:
         return self.text

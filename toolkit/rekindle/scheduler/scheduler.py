@@ -242,7 +242,7 @@ class Scheduler:
         if not tracked.started:
             tracked.started = True
             self.cache.tree.hit(lease.tip)
-            draft.said.append(Started(request.id, len(request.prompt), cached))
+            draft.said.append(Started(request.id, request.prompt, request.params.seed, cached))
         return True
 
     def _pages_for(self, tracked: Tracked) -> int:

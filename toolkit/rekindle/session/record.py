@@ -79,7 +79,7 @@ class Record:
     @property
     def standing(self) -> Standing:
         """The state of the request now. This costs the same however long the request is."""
-        prompt_tokens = self._started[0].prompt_tokens if self._started else None
+        prompt_tokens = len(self._started[0].prompt) if self._started else None
         return Standing(self._word(), prompt_tokens, self._generated, self._elapsed())
 
     @property
@@ -94,7 +94,7 @@ class Record:
         known: dict[str, str | None] = {}
         if self._started:
             started, queued = self._started
-            known |= Usage(started.prompt_tokens, self._generated).said(started.cached)
+            known |= Usage(len(started.prompt), self._generated).said(started.cached)
             known["queued"] = markup.seconds(queued)
         if self._first_token:
             known["first token after"] = markup.seconds(self._first_token)
@@ -164,7 +164,9 @@ class Record:
             stopped_by=last.stopped_by,
             logprobs=None if self._params.logprobs is None else logprobs,
             prompt_logprobs=None if self._params.prompt_logprobs is None else tuple(self._prompt_logprobs),
-            usage=Usage(started.prompt_tokens, len(token_ids)),
+            prompt_token_ids=started.prompt,
+            seed=started.seed if self._params.temperature > 0 else None,
+            usage=Usage(len(started.prompt), len(token_ids)),
             timings=Timings(queued, self._first_token or total, total),
             cached=started.cached,
         )

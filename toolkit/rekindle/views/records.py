@@ -167,8 +167,8 @@ def _facts_said(message: Message) -> tuple[Fact, ...]:
             return (_planned(message),)
         case Settled(tick):
             return (Read(tick),)
-        case Started(request_id, prompt_tokens, cached):
-            return (Begun(request_id, prompt_tokens, cached.total),)
+        case Started(request_id, prompt, cached=cached):
+            return (Begun(request_id, len(prompt), cached.total),)
         case Rejected(request_id, error):
             return (Over(request_id, "rejected", str(error)),)
     return ()
