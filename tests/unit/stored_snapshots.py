@@ -28,7 +28,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def snapshot_key(number: int = 0) -> SnapshotKey:
     """Make a key that no source, version or machine changes."""
-    return SnapshotKey("config", f"weights {number}", "float32", "4", "float32[4, 2, 4, 8, 16]", "code", "cpu")
+    return SnapshotKey("config", f"weights {number}", "float32", "4", "float32[4, 2, 4, 8, 16]", "code", "cpu", "")
 
 
 def below(parent: str, number: int, namespace: str = "") -> NewPage:

@@ -65,6 +65,14 @@ def test_a_choice_lists_what_there_is_to_choose(name: str, value: Any, expected:
         Settings(**{name: value})
 
 
+@pytest.mark.parametrize("more", [{"ticks": "combined"}, {"decode_buckets": [1, 32]}, {"prefill_buckets": [16, 512]}])
+def test_a_deterministic_session_has_one_shape(more: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="deterministic=True gives every tick one shape: leave out"):
+        Settings(deterministic=True, **more)
+    limits = fake_limits(deterministic=True, max_running=8, max_prefill_tokens=64)
+    assert (limits.prefill_buckets, limits.decode_buckets) == ((64,), (8,))
+
+
 def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
     with pytest.raises(ConfigError, match=r"unknown setting 'max_runing'; did you mean max_running\?"):
         rekindle.open("anything", max_runing=3)  # type: ignore[call-arg]

@@ -276,7 +276,7 @@ def test_a_request_that_cannot_fit_beside_held_prefixes_is_told_so_and_fits_afte
     engine.admit(1, [*OTHER, 1])
     engine.drain()
     assert isinstance(engine.rejected[1], PromptTooLong)
-    assert "pages for 49 tokens, and prefixes that are held leave 48" in str(engine.rejected[1])
+    assert "needs 4 pages before it starts, and prefixes that are held leave 3" in str(engine.rejected[1])
     engine.say(Withdraw(0))
     engine.admit(2, [*OTHER, 1])
     engine.drain()
@@ -291,7 +291,7 @@ def test_a_request_that_outgrows_its_room_beside_held_prefixes_is_told_so_when_n
     engine.drain()
     assert engine.tokens[1] == list(expected_tokens([1] * 16, 30))
     assert engine.tokens[2] == list(expected_tokens([2] * 16, 33))
-    assert "pages for 49 tokens, and prefixes that are held leave 48" in str(engine.rejected[2])
+    assert "needs 4 pages before it starts, and prefixes that are held leave 3" in str(engine.rejected[2])
 
 
 def test_a_prefix_of_less_than_a_page_is_held_at_once_and_holds_nothing() -> None:
@@ -481,3 +481,26 @@ def test_one_that_lost_its_pages_goes_on_before_new_weights_however_many_are_bef
     engine.drain()
     assert len(engine.ends) == 7
     assert engine.weights_used == [1]
+
+
+# The same tokens whatever else runs
+
+
+def test_a_deterministic_engine_caches_what_prompts_computed_and_nothing_that_was_decoded() -> None:
+    answers = {}
+    for deterministic in (False, True):
+        engine = ByHand(page_size=16, num_pages=12, deterministic=deterministic)
+        engine.admit(0, SHARED[:32], max_tokens=40)
+        engine.drain()
+        answers[deterministic] = engine.scheduler.cache.tree.device_pages
+    assert answers == {False: 4, True: 2}
+
+
+def test_a_deterministic_engine_starts_a_request_when_there_are_pages_for_all_of_it() -> None:
+    engine = ByHand(page_size=16, num_pages=7, deterministic=True)
+    for request_id in (1, 2):
+        engine.admit(request_id, [request_id] * 16, max_tokens=40)
+    assert engine.scheduler.stats.running == 1
+    engine.drain()
+    assert engine.scheduler.stats.preemptions == 0
+    assert engine.tokens[2] == list(expected_tokens([2] * 16, 40))

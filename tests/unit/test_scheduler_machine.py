@@ -23,6 +23,7 @@ ROOMY = st.fixed_dictionaries(
         "prefill_chunk": st.sampled_from([512, 32, 16]),
         "max_context": st.sampled_from([None, 100, 33, 20]),
         "prefix_cache": st.booleans(),
+        "deterministic": st.booleans(),
         "host_cache_bytes": st.just(0),
     }
 )
@@ -33,6 +34,7 @@ CROWDED = st.fixed_dictionaries(
         "max_running": st.integers(3, 5),
         "prefill_chunk": st.sampled_from([512, 16]),
         "prefix_cache": st.booleans(),
+        "deterministic": st.booleans(),
         "host_cache_bytes": st.just(0),
     }
 )
@@ -52,6 +54,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @initialize(limits=CROWDED | ROOMY)
     def begin(self, limits: dict[str, Any]) -> None:
+        limits = limits | {"deterministic": limits["deterministic"] and limits["ticks"] != "combined"}
         self.engine = ByHand(**limits)
         self.asked: list[Asked] = []
         self.withdrawn: set[int] = set()
@@ -105,6 +108,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def alternate_ticks_pass_over_nobody_twice(self) -> None:
         assert self.engine.limits.ticks == "prefill-first" or self.silences.longest <= 1
+
+    @invariant()
+    def who_is_deterministic_never_loses_its_pages(self) -> None:
+        assert not self.engine.limits.deterministic or not self.engine.scheduler.stats.preemptions
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):

@@ -39,6 +39,10 @@ class Settings:
             takes; `max_prefill_tokens` bounds that tick. "prefill-first" computes decode rows only while no prompt is
             left to compute: running requests get no token until all prompts that were admitted are computed.
             "combined" lets both share a tick, at the price of more programs.
+        deterministic: give a request the same tokens whatever else runs, and whatever is cached. Each tick has one
+            shape, the largest, so that a short prompt takes as long as `max_prefill_tokens`, and a step of one request
+            as long as one of `max_running`. A request waits for pages for all its `max_tokens`, and only the pages of
+            prompts are cached. It excludes `prefill_buckets`, `decode_buckets`, and ticks="combined".
         policy: which request leaves the waiting queue next: "fcfs" takes the first that came, "longest-prefix" the one
             with most tokens in the cache, and a function orders `rekindle.Candidate`s as a key of `sorted` does. The
             function is called on the engine's thread for up to 64 waiting requests a tick; an error in it ends the
@@ -71,6 +75,7 @@ class Settings:
     max_prefill_tokens: int = 512
     prefill_chunk: int = 512
     ticks: Ticks = "alternate"
+    deterministic: bool = False
     policy: Policy = "fcfs"
     prefix_cache: bool = True
     host_cache_bytes: int = 1 << 30
@@ -99,6 +104,12 @@ class Settings:
         _one_of("ticks", self.ticks, get_args(Ticks))
         if not callable(self.policy):
             _one_of("policy", self.policy, tuple(NAMED), "or a function of a rekindle.Candidate")
+        _one_of("deterministic", self.deterministic, (True, False))
+        if self.deterministic and (self.prefill_buckets or self.decode_buckets or self.ticks == "combined"):
+            raise ConfigError(
+                "deterministic=True gives every tick one shape: leave out prefill_buckets, decode_buckets and "
+                'ticks="combined"'
+            )
         _one_of("prefix_cache", self.prefix_cache, (True, False))
         _one_of("overlap", self.overlap, (True, False))
         _one_of("precompile", self.precompile, get_args(Precompile))
@@ -120,6 +131,7 @@ class SettingsOptions(TypedDict, total=False):
     max_prefill_tokens: int
     prefill_chunk: int
     ticks: Ticks
+    deterministic: bool
     policy: Policy
     prefix_cache: bool
     host_cache_bytes: int

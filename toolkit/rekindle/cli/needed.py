@@ -76,6 +76,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     ):
         settings.add_argument(f"--{name}", type=int, metavar="N", help=what)
     settings.add_argument("--ticks", choices=get_args(Ticks), help="how prompts and decode rows share the device")
+    settings.add_argument(
+        "--deterministic",
+        action="store_const",
+        const=True,
+        help="one shape for all ticks, so that no batch changes a token",
+    )
     for part, what in (("prefill", "prompt tokens"), ("decode", "decode rows")):
         settings.add_argument(
             f"--{part}-buckets", type=_numbers, metavar="N,N", help=f"padded {what} of a tick, such as 16,64"

@@ -92,4 +92,11 @@ class Blueprint:
             page=f"{page.dtype.name}{list(page.shape)}",
             code=code_digest(),
             platform=self.device.platform,
+            numerics=self._numerics(),
         )
+
+    def _numerics(self) -> str:
+        """Return the precision of products, and for a deterministic session the program that computes prompts."""
+        if self.limits.deterministic:
+            return self.program_keys()(Bucket(self.limits.prefill_buckets[-1], 0)).digest
+        return f"products of {self.programs.jax_settings.values['jax_default_matmul_precision'] or 'default'} precision"

@@ -36,6 +36,7 @@ class Limits:
     max_prefill_tokens: int
     prefill_chunk: int
     ticks: Ticks
+    deterministic: bool
     policy: Policy
     prefix_cache: bool
     page_bytes: int
@@ -62,8 +63,10 @@ class Limits:
         if num_pages is None:
             num_pages = 1 + min(max(1, DEFAULT_POOL_BYTES // page_bytes), settings.max_running * full_request)
         max_context = min(asked, (num_pages - 1) * page_size)
-        prefill, decode = settings.prefill_buckets, settings.decode_buckets
         tokens, running = settings.max_prefill_tokens, settings.max_running
+        one_shape = settings.deterministic
+        prefill = (tokens,) if one_shape else settings.prefill_buckets
+        decode = (running,) if one_shape else settings.decode_buckets
         host_pages = settings.host_cache_bytes // page_bytes if settings.prefix_cache else 0
         limits = cls(
             page_size=page_size,
@@ -74,6 +77,7 @@ class Limits:
             max_prefill_tokens=tokens,
             prefill_chunk=min(settings.prefill_chunk, tokens),
             ticks=settings.ticks,
+            deterministic=settings.deterministic,
             policy=settings.policy,
             prefix_cache=settings.prefix_cache,
             page_bytes=page_bytes,

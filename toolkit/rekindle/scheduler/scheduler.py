@@ -111,7 +111,7 @@ class Scheduler:
     def _take_in(self, message: Message) -> None:
         match message:
             case Admit(request):
-                self._tracked[request.id] = Tracked.of(request, self._limits.page_size)
+                self._tracked[request.id] = Tracked.of(request, self._limits)
                 self._waiting.join(self._tracked[request.id])
             case Withdraw(request_id):
                 if request_id in self.cache.held:
@@ -246,7 +246,10 @@ class Scheduler:
         return True
 
     def _pages_for(self, tracked: Tracked) -> int:
-        return -(-len(tracked.tokens) // self._limits.page_size)
+        """Return how many pages a request needs before it starts."""
+        # One that was preempted would compute its output again by another program, with other last digits.
+        tokens = tracked.final_length if self._limits.deterministic else len(tracked.tokens)
+        return -(-tokens // self._limits.page_size)
 
     def _add_chunk(self, draft: Draft, tracked: Tracked) -> None:
         chunk = tracked.next_chunk(self._running.slots[tracked], min(self._limits.prefill_chunk, draft.budget))
@@ -263,12 +266,11 @@ class Scheduler:
             if not self._waiting.give_up_staged(first):
                 assert self.cache.held, "a request has no room though nobody holds any"
                 assert self._pages_for(first) > self.cache.available, "a request is rejected though it fits"
-                room = self.cache.available * self._limits.page_size
                 yield self._reject(
                     first,
                     PromptTooLong(
-                        f"the request needs pages for {len(first.tokens)} tokens, and prefixes that are held leave "
-                        f"{room}; release one, or raise num_pages in open()"
+                        f"the request needs {self._pages_for(first)} pages before it starts, and prefixes that are "
+                        f"held leave {self.cache.available}; release one, or raise num_pages in open()"
                     ),
                 )
             yield from self._change_weights()

@@ -12,6 +12,7 @@ from rekindle.results import CachedTokens, EndReason
 from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.tree import NextPage
 from rekindle.scheduler.lease import Lease
+from rekindle.scheduler.limits import Limits
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +37,7 @@ class Tracked:
     Attributes:
         tokens: the prompt and every settled token; of a prefix to hold, its whole pages.
         final_length: the number of tokens with which it ends at the latest.
+        publishable: how many of its first tokens may be published.
         computed: positions whose keys and values are written by dispatched ticks, or were found and are not looked at.
         prefill_end: how many tokens were known when it last got its pages; up to there it is computed in chunks.
         pending: sampled tokens that are dispatched and not settled.
@@ -51,6 +53,7 @@ class Tracked:
     request: Request
     tokens: list[int]
     final_length: int
+    publishable: int
     computed: int = 0
     prefill_end: int = 0
     pending: int = 0
@@ -63,13 +66,15 @@ class Tracked:
     held_at: int | None = None
 
     @classmethod
-    def of(cls, request: Request, page_size: int) -> "Tracked":
+    def of(cls, request: Request, limits: Limits) -> "Tracked":
         """Make what is known of a request that was just admitted to the waiting queue."""
         prompt = len(request.prompt)
         if request.hold:
-            whole = prompt // page_size * page_size
-            return cls(request, list(request.prompt[:whole]), whole)
-        return cls(request, list(request.prompt), request.longest)
+            whole = prompt // limits.page_size * limits.page_size
+            return cls(request, list(request.prompt[:whole]), whole, whole)
+        # A prompt that has these tokens would compute them by another program, with other last digits.
+        publishable = prompt if limits.deterministic else request.longest
+        return cls(request, list(request.prompt), request.longest, publishable)
 
     @property
     def in_prefill(self) -> bool:
@@ -148,7 +153,7 @@ class Tracked:
     def publish(self) -> None:
         """Put the whole pages that are computed, and whose tokens are known, into the prefix tree."""
         assert self.lease is not None
-        self.lease.publish(self.tokens, min(self.computed, len(self.tokens)))
+        self.lease.publish(self.tokens, min(self.computed, len(self.tokens), self.publishable))
 
     def give_back(self) -> None:
         """Publish what is computed, and run no longer."""

@@ -27,6 +27,7 @@ class SnapshotKey(StoreKey):
         page: dtype and shape of a page over all layers, as it is stored.
         code: see `code_digest`.
         platform: "cpu", "gpu" or "tpu".
+        numerics: what else the last digits depend on, as far as it matters to the session.
     """
 
     model: str
@@ -36,6 +37,7 @@ class SnapshotKey(StoreKey):
     page: str
     code: str
     platform: str
+    numerics: str
 
     def parts(self) -> dict[str, str]:
         """See `StoreKey`."""
