@@ -13,7 +13,9 @@ from typing import Final
 SOURCES: Final = (
     "rekindle/buckets.py",
     "rekindle/device/adjustments.py",
+    "rekindle/device/distribution.py",
     "rekindle/device/inputs.py",
+    "rekindle/device/noise.py",
     "rekindle/device/programs/lowering.py",
     "rekindle/device/sampling.py",
     "rekindle/device/sampling_rows.py",
