@@ -47,7 +47,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Fail the run if a step was too long."""
+    """Fail the run if the steps of an actor were too long."""
     if session.config.stash[_WATCHDOG].too_long() and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -60,7 +60,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.section(f"longest steps on the engine's loop (at most {1e3 * LIMIT_SECONDS:g} ms)")
     for name, longest in sorted(watchdog.longest.items()):
         mark = "TOO LONG:" if name in watchdog.too_long() else ""
-        said = f"{1e3 * longest.seconds:6.2f} ms  {name}, {longest.steps} steps, in {longest.where}"
+        over = f", {longest.over.total()} of them longer than that" if longest.over else ""
+        said = f"{1e3 * longest.seconds:6.2f} ms  {name}, {longest.steps} steps{over}, in {longest.where}"
         terminalreporter.write_line(f"{mark}{said}", red=bool(mark))
 
 

@@ -13,6 +13,7 @@ from rekindle.device.distribution import drawn_from
 from rekindle.device.packing import unpack_score
 from rekindle.device.sampling import sample
 from rekindle.device.sampling_rows import SamplingRows
+from rekindle.errors import ParametersIgnored
 from rekindle.request import Request
 from rekindle.results import TokenLogprob
 from tests.unit.sampling_batches import CASES, HOT, OUTPUT, PROMPT, batch_of, request_of
@@ -64,9 +65,10 @@ def test_they_are_those_of_the_distribution_drawn_from(vocabulary: int) -> None:
 
 def test_greedy_rows_have_those_of_the_logits_after_the_adjustments() -> None:
     """Check that filters, which do nothing at temperature 0, take nothing away."""
-    filters: dict[str, Any] = {"top_k": 2, "top_p": 0.1, "min_p": 0.9}
+    filters: dict[str, Any] = {"temperature": 0, "top_k": 2, "top_p": 0.1, "min_p": 0.9}
     adjusting: dict[str, Any] = {"repetition_penalty": 1.5, "logit_bias": {4: 2.0, 7: float("-inf")}}
-    requests = [request_of(SCORED | filters), request_of(SCORED | filters | adjusting)]
+    with pytest.warns(ParametersIgnored):
+        requests = [request_of(SCORED | filters), request_of(SCORED | filters | adjusting)]
     logits = np.random.default_rng(2).standard_normal((2, 300)).astype(np.float32) * 3
     for row, request, scored in zip(logits, requests, scores_of(logits, requests), strict=True):
         assert_scored(scored, softmax(adjusted_logits(row, request, OUTPUT)))

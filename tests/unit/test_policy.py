@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.config import Policy, Settings
-from rekindle.errors import ConfigError, EngineFailed
+from rekindle.errors import BatchFailed, ConfigError, EngineFailed
 from rekindle.policy import Candidate, Order, longest_prefix
 from rekindle.scheduler.waiting import CONSIDERED
 from rekindle.testing import ByHand, expected_tokens, fake_session
@@ -183,6 +183,7 @@ def test_keys_that_cannot_be_compared_end_the_engine() -> None:
     def policy(candidate: Candidate) -> object:
         return candidate.request.params
 
-    failed = pytest.raises(EngineFailed, match="because of TypeError: '<' not supported")
-    with fake_session(max_running=1, policy=policy) as session, failed:
-        session.generate_sync(token_ids=[[1], [2], [3]])
+    with fake_session(max_running=1, policy=policy) as session:
+        with pytest.raises(BatchFailed, match="because of TypeError: '<' not supported") as failed:
+            session.generate_sync(token_ids=[[1], [2], [3]])
+        assert isinstance(failed.value.__cause__, EngineFailed)
