@@ -18,7 +18,7 @@ NO_NUMBERS = ["1", math.nan, math.inf, -math.inf, True, [1.0], 1j, np.array([1.0
 NO_COUNTS = ["1", 1.0, [1], math.nan, np.array([1, 2]), np.float32(1), np.True_]
 NO_INTEGERS = [True, *NO_COUNTS]
 BAD: dict[str, tuple[list[Any], str]] = {
-    "max_tokens": ([0, -1, 2**30 + 1, *NO_INTEGERS], "max_tokens must be an integer from 1 to 1073741824, got "),
+    "max_tokens": ([-1, 2**30 + 1, *NO_INTEGERS], "max_tokens must be an integer from 0 to 1073741824, got "),
     "top_k": ([-2, None, 2**31, *NO_INTEGERS], "top_k must be an integer from -1 to 2147483647, got "),
     "seed": ([-2, 2**64, *NO_INTEGERS], "seed must be an integer from -1 to 18446744073709551615, got "),
     "temperature": (
@@ -90,7 +90,7 @@ def test_a_salt_that_has_no_bytes_is_refused_at_the_call() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("max_tokens", 1), ("max_tokens", 2**30), ("max_tokens", None), ("temperature", 1e-6),
+        ("max_tokens", 0), ("max_tokens", 1), ("max_tokens", 2**30), ("max_tokens", None), ("temperature", 1e-6),
         ("temperature", 100), ("top_k", 0), ("seed", 0), ("seed", 2**64 - 1), ("seed", None),
         ("temperature", 0), ("temperature", -0.0), ("temperature", 5), ("top_p", 1), ("top_p", 1e-9), ("min_p", 0),
         ("min_p", 1.0), ("ignore_eos", True), ("keep_stop", True), ("min_tokens", 0), ("min_tokens", 256),

@@ -63,7 +63,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(
         lengths=st.lists(st.integers(1, 15) | st.integers(1, 70), min_size=1, max_size=4),
         first=st.integers(0, VOCAB_SIZE - 1),
-        max_tokens=st.sampled_from([50, 90, 17, 3, 2, 1]),
+        max_tokens=st.sampled_from([50, 90, 17, 3, 2, 1, 0]),
         draw=st.sampled_from([0, 0, 7]),
         end_ids=st.just(frozenset()) | st.frozensets(st.integers(0, VOCAB_SIZE - 1), max_size=4),
     )
@@ -125,7 +125,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (end == "cancelled") == (request_id in self.withdrawn)
             if end != "cancelled":
                 assert tuple(tokens) == asked.tokens
-                assert end == ("stop" if tokens[-1] in asked.end_ids else "length")
+                assert end == ("stop" if tokens and tokens[-1] in asked.end_ids else "length")
 
 
 def test_no_order_of_messages_breaks_the_scheduler() -> None:

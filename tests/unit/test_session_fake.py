@@ -35,6 +35,16 @@ async def test_an_answer_says_with_which_seed_it_can_be_drawn_again(session: Ses
     assert (await session.generate(token_ids=PROMPT, max_tokens=8)).seed is None
 
 
+@pytest.mark.parametrize("prompt", [PROMPT, [5] * 40])
+async def test_no_token_at_all_computes_and_scores_the_prompt_alone(session: Session, prompt: list[int]) -> None:
+    whole = await session.generate(token_ids=prompt, max_tokens=1, prompt_logprobs=2)
+    scored = await session.generate(token_ids=prompt, max_tokens=0, prompt_logprobs=2)
+    assert (scored.token_ids, scored.finish_reason, scored.usage.completion_tokens) == ((), "length", 0)
+    assert scored.prompt_logprobs == whole.prompt_logprobs
+    assert [piece async for piece in session.stream(token_ids=prompt, max_tokens=0)] == []
+    assert_all_is_free(session)
+
+
 async def test_the_log_probabilities_of_an_answer_add_up(session: Session) -> None:
     scored = await session.generate(token_ids=PROMPT, max_tokens=8, logprobs=2)
     assert scored.logprobs is not None
@@ -123,7 +133,7 @@ async def test_a_preempted_request_gives_the_same_as_alone() -> None:
     [
         ({"token_ids": []}, "token_ids is empty"),
         ({"token_ids": [VOCAB_SIZE]}, "token_ids must be from 0 to 250, got 251"),
-        ({"token_ids": PROMPT, "max_tokens": 0}, "max_tokens must be an integer from 1"),
+        ({"token_ids": PROMPT, "max_tokens": -1}, "max_tokens must be an integer from 0"),
         ({"token_ids": PROMPT, "max_token": 3}, "did you mean max_tokens?"),
         ({"token_ids": PROMPT, "stop": ""}, "stop must be a text or a sequence of texts"),
         ({"token_ids": PROMPT, "stop_token_ids": [VOCAB_SIZE]}, "stop_token_ids must be from 0 to 250, got 251"),

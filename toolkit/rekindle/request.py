@@ -74,7 +74,8 @@ class SamplingParams:
         top_p: keep the smallest number of likeliest tokens with at least this probability in sum, from 1e-9 to 1.
         min_p: keep tokens at least this many times as likely as the likeliest, in [0, 1].
         seed: makes the draws repeatable, from 0 to 2**64 - 1; None takes a random one, and so does -1, as in vLLM.
-        max_tokens: the most tokens to generate, at least 1; None generates to the end of the context.
+        max_tokens: the most tokens to generate; None generates to the end of the context, and 0 computes the prompt
+            alone, as for `prompt_logprobs`.
         ignore_eos: do not end at the model's own end tokens; `stop_token_ids` still end.
         stop_token_ids: further token ids, or one, that end the request, included in its output.
         stop: texts that end the request as soon as one is complete in the generated text, however it is tokenized; at
@@ -345,7 +346,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "top_p": partial(checks.number, low=1e-9, high=1.0),
     "min_p": partial(checks.number, low=0.0, high=1.0),
     "seed": checks.unless_none(_seed),
-    "max_tokens": checks.unless_none(partial(checks.integer, low=1, high=MOST_TOKENS)),
+    "max_tokens": checks.unless_none(partial(checks.integer, low=0, high=MOST_TOKENS)),
     "ignore_eos": checks.boolean,
     "stop_token_ids": checks.one_or_more_token_ids,
     "stop": checks.texts,

@@ -289,6 +289,9 @@ class Scheduler:
         for request_id, token in settled.tokens:
             if request_id in self._tracked:
                 tracked = self._tracked[request_id]
+                if tracked.final_length == len(tracked.tokens):  # its prompt was to be computed, and nothing more
+                    self._end(tracked, "length")
+                    continue
                 end = tracked.take(token)
                 logprob = settled.logprobs.get(request_id)
                 self._counts.generated_tokens += 1
