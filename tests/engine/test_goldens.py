@@ -21,13 +21,15 @@ WAYS: dict[str, SettingsOptions] = {
     "shortage, chunks of 16, combined ticks": {**SHORTAGE, "prefill_chunk": 16, "ticks": "combined"},
     "shortage, no overlap": {**SHORTAGE, "overlap": False},
 }
+DEEP_WAYS = {"chunks of 16, combined ticks, no overlap": pytest.mark.deep}
+"""A way whose parts the others have too, and whose programs take a minute to compile."""
 
 
 def prompts(goldens: Sequence[Golden]) -> list[Any]:
     return [golden.get("prompt") or golden["messages"] for golden in goldens]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=DEEP_WAYS.get(way, ())) for way in WAYS])
 def test_smollm2_greedy_tokens_and_text(way: str, smollm2_goldens: list[Golden]) -> None:
     settings: SettingsOptions = {"max_running": 8, "decode_buckets": (8,), "prefill_buckets": (512,), **WAYS[way]}
     with rekindle.open_sync("smollm2-135m-instruct", progress=False, **settings) as session:
