@@ -22,6 +22,7 @@ from rekindle.errors import SessionClosed
 from rekindle.testing import FAKE_MODEL
 
 STEPS: list[Key] = [Bucket(64, 0), Bucket(0, 1), Bucket(0, 4), Bucket(0, 32)]
+STEP = Bucket(64, 0)
 SECONDS = 20.0
 
 
@@ -163,6 +164,50 @@ def test_a_program_that_was_given_up_and_is_stored_is_loaded_again() -> None:
     for key in (GATHER, SCATTER, GATHER):
         executables.obtain(key).result(SECONDS)
     assert (executables.loads, executables.compilations, executables.unexpected) == (3, 0, 0)
+
+
+class Broken(Store):
+    """A store whose programs load, and fail when they are called."""
+
+    def __init__(self, stored: Sequence[Key], donated: jax.Array | None = None):
+        super().__init__(stored)
+        self.dropped: list[Key] = []
+        self._donated = donated
+
+    def load(self, key: Key) -> Program | None:
+        def fail(*arguments: Any) -> Any:
+            if self._donated is not None:
+                self._donated.delete()
+            raise jax.errors.JaxRuntimeError("NOT_FOUND: Function wrapped_broadcast not found")
+
+        return fail if key in self.stored else None
+
+    def drop(self, key: Key, error: Exception) -> None:
+        self.dropped.append(key)
+        self.stored.discard(key)
+
+
+@pytest.mark.anyio
+async def test_a_loaded_program_that_fails_at_its_first_call_is_dropped_and_made_anew() -> None:
+    store = Broken([GATHER, STEP])
+    executables = made(GatedPrograms(), store=store)
+    assert executables.run(GATHER) == GATHER
+    _, step = await executables.for_step(STEP)
+    assert await executables.call(STEP, step) == STEP
+    assert store.dropped == store.saved == [GATHER, STEP]
+    assert (executables.loads, executables.compilations) == (2, 2)
+    assert executables.run(GATHER) == GATHER
+
+
+@pytest.mark.anyio
+async def test_a_loaded_program_that_takes_its_arguments_with_it_fails_once_and_is_made_anew() -> None:
+    pages = jax.numpy.zeros(3)
+    store = Broken([STEP], pages)
+    executables = made(GatedPrograms(), store=store)
+    _, step = await executables.for_step(STEP)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="not found"):
+        await executables.call(STEP, step, pages)
+    assert store.dropped == store.saved == [STEP]
 
 
 def test_stopping_ends_the_wait_for_what_is_not_begun() -> None:

@@ -232,7 +232,7 @@ def _empty_state(executables: Executables, blueprint: Blueprint) -> Any:
     if memory is not None and needed > memory:  # a CPU would give it, and then end the process
         raise no_room
     try:
-        return jax.block_until_ready(executables.obtain(EMPTY).result()())
+        return jax.block_until_ready(executables.run(EMPTY))
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" in str(error):
             raise no_room from error

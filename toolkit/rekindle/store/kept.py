@@ -173,6 +173,12 @@ class Kept(ABC, Generic[Described]):
             stacklevel=4,
         )
 
+    def drop(self, path: Path, error: Exception) -> None:
+        """Drop an entry that was read and does not do what it should, and warn."""
+        found = disk.identity(path)
+        if found is not None:
+            self._drop(path, found, error)
+
     def _drop(self, path: Path, found: disk.Identity, error: Exception) -> None:
         disk.remove(path)
         self._unusable.add(found)  # it is still there if the directory cannot be written to

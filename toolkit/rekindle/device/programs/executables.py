@@ -52,6 +52,7 @@ class Executables:
         self._coming: dict[Key, Future[Program]] = {}
         self._given_up: set[Key] = set()
         self._uncalled: set[Key] = set()
+        self._loaded: set[Key] = set()
         self._workers = Workers(self._make, self.stop)
         self._lock = threading.Lock()
 
@@ -88,12 +89,37 @@ class Executables:
         """
         try:
             if key in self._uncalled:
-                self._uncalled.discard(key)
-                return await to_thread.run_sync(under_own_settings, program, *arguments)
+                return await to_thread.run_sync(under_own_settings, self._first_call, key, program, *arguments)
             return program(*arguments)
         except (TypeError, ValueError):  # so jax refuses what the program was not compiled for, before it runs
             compile_for = partial(under_own_settings, self.compile_for, key, arguments)
             program = await to_thread.run_sync(compile_for, abandon_on_cancel=True)
+            return program(*arguments)
+
+    def run(self, key: Key, *arguments: Any) -> Any:
+        """Call a program once it is ready, in this thread, which may block."""
+        program = self.find(key) or self.obtain(key).result()
+        return self._first_call(key, program, *arguments) if key in self._uncalled else program(*arguments)
+
+    def _first_call(self, key: Key, program: Program, *arguments: Any) -> Any:
+        """Call a program for the first time. If it was loaded and fails, drop what is stored, warn, and compile it.
+
+        It is then called again, unless its donated arguments are lost with the failure, which is raised.
+        """
+        self._uncalled.discard(key)
+        if key not in self._loaded:
+            return program(*arguments)
+        try:
+            return jax.block_until_ready(program(*arguments))
+        except jax.errors.JaxRuntimeError as error:
+            assert self._store is not None, "only a store loads programs"
+            self._store.drop(key, error)
+            program, serialized = self._compile(key)
+            with self._lock:
+                self._keep(key, program)
+            self._save(key, serialized)
+            if any(leaf.is_deleted() for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.Array)):
+                raise
             return program(*arguments)
 
     def find(self, key: Key) -> Program | None:
@@ -172,6 +198,7 @@ class Executables:
         """Load or compile a program, hand it to all who wait, and then save it if it was compiled."""
         try:
             program, serialized = self._load(key), None
+            loaded = program is not None
             if program is None:
                 program, serialized = self._compile(key)
         except BaseException as error:
@@ -180,9 +207,12 @@ class Executables:
             future.set_exception(error)
             return
         with self._lock:
-            self._keep(key, program)
+            self._keep(key, program, loaded=loaded)
             future = self._coming.pop(key)
         future.set_result(program)
+        self._save(key, serialized)
+
+    def _save(self, key: Key, serialized: Serialized | None) -> None:
         if self._store is not None and serialized is not None:
             try:
                 self._store.save(key, serialized)
@@ -209,9 +239,13 @@ class Executables:
             self.compilations += 1
         return program, serialized
 
-    def _keep(self, key: Key, program: Program) -> None:
+    def _keep(self, key: Key, program: Program, *, loaded: bool = False) -> None:
         self._ready[key] = program
         self._uncalled.add(key)
+        if loaded:
+            self._loaded.add(key)
+        else:
+            self._loaded.discard(key)
         while len(self._ready) > self._capacity:
             self._given_up.add(self._ready.popitem(last=False)[0])
 

@@ -106,6 +106,12 @@ class ProgramStore:
                 self._in_use.add(entry)
         return program
 
+    def drop(self, key: Key, error: Exception) -> None:
+        """Drop a program that was loaded and cannot be run, and warn."""
+        with self._lock:
+            self._in_use.discard(self.entry(key))
+        self._kept.drop(self.entry(key), error)
+
     def serialize(self, program: Program) -> Serialized | None:
         """Return a compiled program as `save` takes it, or None; the first time, a warning says why.
 

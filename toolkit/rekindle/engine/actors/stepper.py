@@ -12,7 +12,7 @@ from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.packing import dispatched, pack_adjustments, pack_plan
 from rekindle.device.programs.executables import Executables
-from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Program
+from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER
 from rekindle.device.state import Pages, Slots
 from rekindle.messages import Chunk, Dispatched, Gathered, Message, Offload, Onload, Plan, UseWeights, WeightsUsed
 from rekindle.scheduler.limits import Limits
@@ -64,16 +64,16 @@ class Stepper:
         return dispatched(plan, bucket, self._limits.max_running, outputs)
 
     async def _gather(self, offload: Offload) -> Gathered:
-        gather = await self._programs.ready(GATHER)
+        await self._programs.ready(GATHER)
         try:  # on CPU, a program that only copies may be run within its call
-            contents = await to_thread.run_sync(under_own_settings, _gathered, gather, self._pages, offload)
+            contents = await to_thread.run_sync(under_own_settings, _gathered, self._programs, self._pages, offload)
         except jax.errors.JaxRuntimeError:  # no room beside the pool: what leaves it uncopied is computed again
             contents = ()
         return Gathered(offload.offload_id, offload.entries, contents)
 
     async def _scatter(self, onload: Onload) -> None:
-        scatter = await self._programs.ready(SCATTER)
-        self._pages = await to_thread.run_sync(under_own_settings, _scattered, scatter, self._pages, onload)
+        await self._programs.ready(SCATTER)
+        self._pages = await to_thread.run_sync(under_own_settings, _scattered, self._programs, self._pages, onload)
 
     async def _enter(self, chunk: Chunk) -> None:
         assert chunk.completes is not None
@@ -99,11 +99,11 @@ def _bucket(plan: Plan, limits: Limits) -> Bucket:
     )
 
 
-def _gathered(gather: Program, pages: Pages, offload: Offload) -> tuple[jax.Array, ...]:
-    return tuple(gather(pages, np.int32(page)) for page in offload.pages)
+def _gathered(programs: Executables, pages: Pages, offload: Offload) -> tuple[jax.Array, ...]:
+    return tuple(programs.run(GATHER, pages, np.int32(page)) for page in offload.pages)
 
 
-def _scattered(scatter: Program, pages: Pages, onload: Onload) -> Pages:
+def _scattered(programs: Executables, pages: Pages, onload: Onload) -> Pages:
     for page, content in zip(onload.pages, onload.staged, strict=True):
-        pages = scatter(pages, np.int32(page), content)
+        pages = programs.run(SCATTER, pages, np.int32(page), content)
     return pages
