@@ -133,6 +133,14 @@ def test_what_jax_is_told_is_in_the_key(name: str) -> None:
     assert changed(before) == set()
 
 
+def test_a_setting_that_is_off_is_one_that_is_not_there_yet() -> None:
+    """JAX 0.7.2 has the settings of Pallas only once that is imported."""
+    here, target = JaxSettings.here(), Target.of(jax.devices()[:1])
+    values = {name: None if value is False else value for name, value in here.values.items()}
+    assert values != here.values
+    assert Build.of(MODEL, target, replace(here, values=values)) == Build.of(MODEL, target, here)
+
+
 def test_flags_of_the_compiler_are_in_the_key_except_those_that_only_dump(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     before = key()

@@ -118,7 +118,8 @@ class Build:
             code=code_digest(),
             model=repr(model),
             xla_flags=_xla_flags(),
-            jax_config=" ".join(f"{name}={value}" for name, value in settings.values.items()),
+            # Some versions of JAX have a setting, with False as its value, only once Pallas is imported.
+            jax_config=" ".join(f"{name}={value or None}" for name, value in settings.values.items()),
             packages=_versions(PACKAGES),
             python=f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}",
             target=target,
