@@ -65,8 +65,8 @@ class BareStep:
             page_table=jnp.pad(jnp.asarray(tables), ((0, 1), (0, 0))),
         )
         sizes = Sizes(1 + tables.size, PAGE_SIZE, per_row, rows, Settings().max_logprobs)
-        programs = Programs(checkpoint.config, sizes, jnp.dtype(dtype), jax.default_backend())
-        self._weights, self._program = flat_weights(decoder), programs.lowered(bucket).compile()
+        programs = Programs(checkpoint.config, sizes, jnp.dtype(dtype), jax.devices()[0])
+        self._weights, self._program = flat_weights(decoder), programs.compiled(bucket)
         self._length = np.append(np.full(rows, context, np.int32), np.int32(0))
         self._packed = _inputs(bucket, rows, tables, context)
 
