@@ -2,9 +2,9 @@
 
 A step is what runs on the loop from one await to the next. It is measured in CPU time of the engine's thread, so that
 other threads and other processes do not count. On a crowded machine they still make it slower, and that is forgiven:
-for each loss of its core a little, and a long step as far as a known piece of work is slower than it was once. A
-virtual machine also counts as CPU time what its host takes from it, 40 ms at a time. So one long step says nothing;
-what is too long by its nature is so each time, in all the variants of its test.
+for each loss of its core a little, and a long step as far as a known piece of work is slower than it was once. That is
+not all: on a virtual machine, a few steps in a hundred thousand took up to 40 ms, and not again. So one long step says
+nothing; what is too long by its nature is so each time, in all the variants of its test.
 """
 
 import asyncio

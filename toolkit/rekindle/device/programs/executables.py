@@ -51,8 +51,7 @@ class Executables:
         self._ready: OrderedDict[Key, Program] = OrderedDict()
         self._coming: dict[Key, Future[Program]] = {}
         self._given_up: set[Key] = set()
-        self._uncalled: set[Key] = set()
-        self._loaded: set[Key] = set()
+        self._uncalled: dict[Key, bool] = {}  # whether each was loaded
         self._workers = Workers(self._make, self.stop)
         self._lock = threading.Lock()
 
@@ -106,8 +105,7 @@ class Executables:
 
         It is then called again, unless its donated arguments are lost with the failure, which is raised.
         """
-        self._uncalled.discard(key)
-        if key not in self._loaded:
+        if not self._uncalled.pop(key, False):
             return program(*arguments)
         try:
             return jax.block_until_ready(program(*arguments))
@@ -241,11 +239,7 @@ class Executables:
 
     def _keep(self, key: Key, program: Program, *, loaded: bool = False) -> None:
         self._ready[key] = program
-        self._uncalled.add(key)
-        if loaded:
-            self._loaded.add(key)
-        else:
-            self._loaded.discard(key)
+        self._uncalled[key] = loaded
         while len(self._ready) > self._capacity:
             self._given_up.add(self._ready.popitem(last=False)[0])
 
