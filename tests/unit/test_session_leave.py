@@ -255,7 +255,7 @@ async def test_enqueue_gives_a_handle_once_there_is_room(held: Session, settler:
     assert [(await handles[token]).token_ids for token in range(4)] == [expected_tokens([t], 2) for t in range(4)]
     assert held.enqueue_sync(token_ids=PROMPT, max_tokens=1).result().token_ids == expected_tokens(PROMPT, 1)
     with pytest.raises(InvalidRequest, match="max_tokens must be"):
-        await held.enqueue(token_ids=PROMPT, max_tokens=0)
+        await held.enqueue(token_ids=PROMPT, max_tokens=-1)
     assert_all_is_free(held)
 
 
