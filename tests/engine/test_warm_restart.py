@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import anyio
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -438,6 +439,44 @@ def test_damaged_files_cost_warnings_and_are_made_again(cache: Path, model: Path
     assert sum("the pages in" in each for each in said) == len(said) - 2 > 0
     with open_session(model, restore="require", precompile="all") as session:
         assert [ask(session, number) for number in NUMBERS] == [(cold[number], CACHED) for number in NUMBERS]
+        assert session.stats.compilations == 0
+
+
+def test_a_damaged_program_that_takes_pages_with_it_is_made_anew_and_answers_are_the_same(
+    cache: Path, model: Path, cold: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    donated = {Bucket(64, 0): 3, Bucket(0, 2): 3, SCATTER: 1, ENTER: 1}  # how many of the first arguments
+    banned, load, broken = {"logit_bias": {511: -100}}, ProgramStore.load, set[Key]()
+    with open_session(model) as session:
+        adjusted = ask(session, 2, **banned)[0]
+        ask(session, 1)
+        session.save_sync()
+
+    def breaking(store: ProgramStore, key: Key) -> Program | None:
+        program = load(store, key)
+        if program is None or key not in donated or key in broken:
+            return program
+        broken.add(key)
+
+        def fail(*arguments: Any) -> Any:
+            for array in jax.tree.leaves(arguments[: donated[key]][-2:]):
+                array.delete()
+            raise jax.errors.JaxRuntimeError("INTERNAL: Function not found")
+
+        return fail
+
+    monkeypatch.setattr(ProgramStore, "load", breaking)
+    with recorded() as warned, open_session(model) as session:
+        handles = [session.submit(**asked(number)) for number in (0, 1)]
+        handles.append(session.submit(**asked(2, **banned)))
+        found = [handle.result() for handle in handles]
+        assert [answer.token_ids for answer in found] == [cold[0], cold[1], adjusted]
+        assert session.stats.scheduler.device_losses == len(donated)
+        session.precompiled_sync(progress=False)
+        assert (session.stats.compilations, session.stats.unexpected_compilations) == (len(donated), 0)
+    said = [str(each.message) for each in warned]
+    assert sum("Function not found" in each for each in said) == len(said) == len(donated)
+    with open_session(model, restore="require", precompile="all") as session:
         assert session.stats.compilations == 0
 
 

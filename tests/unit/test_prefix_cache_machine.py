@@ -147,6 +147,11 @@ class CacheMachine(RuleBasedStateMachine):
         self.engine.say(NewWeights(self.changes, [], fail))
         self.withdrawn |= {request_id for request_id in before if fail and request_id in self.engine.rejected}
 
+    @rule()
+    def lose_device(self) -> None:
+        self.all_went_well = False
+        self.engine.lose_device()
+
     @invariant()
     def something_goes_on_while_somebody_waits(self) -> None:
         engine = self.engine

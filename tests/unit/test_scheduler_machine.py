@@ -93,6 +93,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.engine.ends[request_id] == "cancelled"
             self.withdrawn.add(request_id)
 
+    @rule()
+    def lose_device(self) -> None:
+        self.engine.lose_device()
+
     @invariant()
     def the_device_is_never_idle_while_somebody_could_run(self) -> None:
         if len(self.engine.ends) < len(self.asked):
@@ -111,7 +115,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def who_is_deterministic_never_loses_its_pages(self) -> None:
-        assert not self.engine.limits.deterministic or not self.engine.scheduler.stats.preemptions
+        stats = self.engine.scheduler.stats
+        assert not self.engine.limits.deterministic or stats.device_losses or not stats.preemptions
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
@@ -122,7 +127,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stats.ended == len(self.engine.ends) == len(self.asked)
         for request_id, asked in enumerate(self.asked):
             tokens, end = self.engine.tokens[request_id], self.engine.ends[request_id]
-            assert (end == "cancelled") == (request_id in self.withdrawn)
+            rejected = self.engine.limits.deterministic and request_id in self.engine.rejected
+            assert (end == "cancelled") == (request_id in self.withdrawn or rejected)
             if end != "cancelled":
                 assert tuple(tokens) == asked.tokens
                 assert end == ("stop" if tokens and tokens[-1] in asked.end_ids else "length")

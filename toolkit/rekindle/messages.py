@@ -244,6 +244,8 @@ class Plan(Message):
 
     Attributes:
         preempted: the requests that gave their pages back since the plan before; some may have ended meanwhile.
+        losses: how often the device state had been lost, as far as the scheduler knew: what was planned for a state
+            that is lost by now computes nothing.
     """
 
     tick: int
@@ -251,6 +253,7 @@ class Plan(Message):
     rows: tuple[Row, ...]
     onloads: tuple[Onload, ...] = ()
     preempted: tuple[int, ...] = ()
+    losses: int = 0
 
     @property
     def requests(self) -> tuple[int, ...]:
@@ -293,12 +296,14 @@ class Dispatched(Message):
         sampled: the requests that get a token from this tick.
         scored: the requests that get log-probabilities of their prompt from it.
         outputs: the device arrays of the tick; None if there was nothing to compute.
+        losses: how often the device state has been lost so far.
     """
 
     tick: int
     sampled: tuple[Sampled, ...]
     scored: tuple[Scored, ...]
     outputs: Any
+    losses: int = 0
 
     @property
     def requests(self) -> tuple[int, ...]:
@@ -316,12 +321,15 @@ class Settled(Message):
         tokens: (request id, token) of each new token.
         logprobs: by request id, of its new token.
         prompt_logprobs: by request id, of a slice of its prompt.
+        losses: how often the device state had been lost when the tick was dispatched. If it was lost with this tick,
+            all that was on the device has to be computed again.
     """
 
     tick: int
     tokens: tuple[tuple[int, int], ...]
     logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
     prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
+    losses: int = 0
 
     @property
     def requests(self) -> tuple[int, ...]:
@@ -436,11 +444,13 @@ class Offload(Message):
 
     Attributes:
         entries: the number by which the copy of each page is known, higher than in any `Offload` before.
+        losses: as of a `Plan`: pages of a state that is lost by now are not copied.
     """
 
     offload_id: int
     pages: tuple[int, ...]
     entries: tuple[int, ...]
+    losses: int = 0
 
     def __str__(self) -> str:
         return f"Offload: pages [{_listed(self.pages)}] to the host tier"
@@ -448,7 +458,7 @@ class Offload(Message):
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Message):
-    """The pages of an `Offload`, in its order, each in a device array of its own; none where there was no room."""
+    """The pages of an `Offload`, in its order, each in a device array of its own; none where that could not be."""
 
     offload_id: int
     entries: tuple[int, ...]

@@ -107,7 +107,7 @@ def dispatched(plan: Plan, bucket: Bucket, max_running: int, outputs: TickOutput
         first_token += len(chunk.pages) * QUERY_BLOCK
     first_row = samples_of(bucket, max_running)
     sampled += [Sampled(row.request_id, at, row.logprobs) for at, row in enumerate(plan.rows, first_row)]
-    return Dispatched(plan.tick, tuple(sampled), tuple(scored), outputs)
+    return Dispatched(plan.tick, tuple(sampled), tuple(scored), outputs, plan.losses)
 
 
 def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternatives: int) -> TokenLogprob:

@@ -38,6 +38,6 @@ class Draft:
         self.computing.append(tracked)
         self.coming.add(tracked.next_page())
 
-    def plan(self, tick: int, preempted: tuple[int, ...]) -> Plan:
+    def plan(self, tick: int, preempted: tuple[int, ...], losses: int) -> Plan:
         """Return the plan for a tick, with who was preempted since the plan before."""
-        return Plan(tick, tuple(self.chunks), tuple(self.rows), tuple(self.onloads), preempted)
+        return Plan(tick, tuple(self.chunks), tuple(self.rows), tuple(self.onloads), preempted, losses)

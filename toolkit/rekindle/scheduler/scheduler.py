@@ -9,9 +9,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from rekindle.errors import PromptTooLong, WeightsChanged
+from rekindle.errors import PromptTooLong, RequestCancelled, WeightsChanged
 from rekindle.messages import (
     Admit,
     Fetched,
@@ -46,6 +46,11 @@ from rekindle.scheduler.tracked import Tracked
 from rekindle.scheduler.waiting import WaitingQueue
 
 T = TypeVar("T")
+
+CONTINUED_ELSEWHERE: Final = (
+    "a damaged program took the pages of the request with it, and deterministic=True does not compute generated tokens "
+    "a second time, in another way; submit the request again"
+)
 
 
 class Scheduler:
@@ -97,8 +102,8 @@ class Scheduler:
         assert all(tracked.lease is None for tracked in self._waiting), "a waiting request has pages"
 
     def _handle(self, message: Message) -> list[Message]:
-        self._take_in(message)
-        said = [*self._change_weights(), *self._plans(), *self._unblock()]
+        said = list(self._take_in(message))
+        said += [*self._change_weights(), *self._plans(), *self._unblock()]
         if self._outputs:  # after the plans, so that the device does not wait for what callers are told
             said.append(Outputs(tuple(self._outputs)))
             self._outputs = []
@@ -108,7 +113,7 @@ class Scheduler:
         self.stats = self._snapshot()
         return said
 
-    def _take_in(self, message: Message) -> None:
+    def _take_in(self, message: Message) -> Iterator[Message]:
         match message:
             case Admit(request):
                 self._tracked[request.id] = Tracked.of(request, self._limits)
@@ -121,7 +126,9 @@ class Scheduler:
             case Stopped(request_id, tokens):
                 if request_id in self._tracked:
                     self._stop(self._tracked[request_id], tokens)
-            case Settled():
+            case Settled(losses=losses):
+                if losses > self.cache.losses:
+                    yield from self._lose_device()
                 self._settle(message)
             case NewWeights():
                 self._new_weights.append(message)
@@ -154,7 +161,7 @@ class Scheduler:
                 yield from self.cache.said()
                 # A request may lose its pages though no plan comes of it: the next plan tells.
                 preempted, self._running.preempted = tuple(self._running.preempted), []
-                yield draft.plan(self._counts.ticks, preempted)
+                yield draft.plan(self._counts.ticks, preempted, self.cache.losses)
             yield from draft.said
             # After the plan, so that a page is found only by ticks that come after the one that computes it.
             for tracked in draft.computing:
@@ -285,7 +292,9 @@ class Scheduler:
             self._hold(tracked)
         for request_id, scores in settled.prompt_logprobs.items():
             if request_id in self._tracked:
-                self._outputs.append(Output(self._tracked[request_id].request, (), None, prompt_logprobs=scores))
+                tracked = self._tracked[request_id]
+                tracked.scores_settled += len(scores)
+                self._outputs.append(Output(tracked.request, (), None, prompt_logprobs=scores))
         for request_id, token in settled.tokens:
             if request_id in self._tracked:
                 tracked = self._tracked[request_id]
@@ -329,6 +338,19 @@ class Scheduler:
         else:
             self._waiting.leave(tracked)
 
+    # The device state is lost
+
+    def _lose_device(self) -> Iterator[Message]:
+        """Let all requests that run begin again from their tokens, since nothing is left of the pages on the device."""
+        for tracked in list(self._tracked.values()):
+            tracked.lose_dispatched()
+            if self._limits.deterministic and len(tracked.tokens) > len(tracked.request.prompt):
+                yield self._reject(tracked, RequestCancelled(CONTINUED_ELSEWHERE))
+        while self._running:
+            self._preempt(self._running.last)
+        self._waiting.forget_cache()
+        self.cache.lose_device()
+
     # New weights
 
     def _change_weights(self) -> Iterator[Message]:
@@ -354,6 +376,7 @@ class Scheduler:
             free_pages=self.cache.available,
             cached_pages=tree.device_pages,
             evictable_pages=tree.evictable,
+            device_losses=self.cache.losses,
             host_pages=tree.host_pages,
             disk_pages=tree.disk_pages,
             **vars(self._counts),

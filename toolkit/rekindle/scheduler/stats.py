@@ -36,6 +36,7 @@ class SchedulerStats(_Counters):
         evictable_pages: cached pages that nobody uses; they are among the free ones.
         host_pages: pages with a copy in the host tier.
         disk_pages: pages with a copy on disk.
+        device_losses: times that a damaged program took all pages of the device with it, and what ran began again.
         ended: requests that ended, for any reason.
         ticks: plans made.
         prompt_tokens: tokens in the prompts of started requests: the sum of the next four.
@@ -54,6 +55,7 @@ class SchedulerStats(_Counters):
     evictable_pages: int = 0
     host_pages: int = 0
     disk_pages: int = 0
+    device_losses: int = 0
     ended: int = 0
     ticks: int = 0
     prompt_tokens: int = 0

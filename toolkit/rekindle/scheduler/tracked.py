@@ -47,6 +47,7 @@ class Tracked:
         fetchable: whether the host tier is to be asked; not again after it had no room.
         started: whether it ever left the waiting queue.
         scored: tokens of the prompt whose log-probabilities, if wanted, are settled or dispatched; the first has none.
+        scores_settled: those of them that are settled.
         held_at: the tick that computes the last of a prefix that is to be held.
     """
 
@@ -63,6 +64,7 @@ class Tracked:
     fetchable: bool = True
     started: bool = False
     scored: int = 1
+    scores_settled: int = 1
     held_at: int | None = None
 
     @classmethod
@@ -149,6 +151,11 @@ class Tracked:
         if token in self.request.end_ids:
             return "stop"
         return "length" if len(self.tokens) >= self.final_length else None
+
+    def lose_dispatched(self) -> None:
+        """Expect nothing more of the ticks that are dispatched."""
+        self.pending = 0
+        self.scored = self.scores_settled
 
     def publish(self) -> None:
         """Put the whole pages that are computed, and whose tokens are known, into the prefix tree."""

@@ -186,6 +186,10 @@ class ByHand:
             self.disk_tier.contents.pop(record, None)
         return self.say(replace(written, pruned=tuple(pruned)))
 
+    def lose_device(self) -> None:
+        """Lose all pages and slots of the device; the next plan tells the scheduler."""
+        self._stepper.lose()
+
     def drain(self) -> None:
         """Settle until nothing is in flight, and check that tokens come of it."""
         while self._settle_all():

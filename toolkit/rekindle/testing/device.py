@@ -45,6 +45,13 @@ class FakeStepper:
         self._pages: dict[int, list[int | None]] = {}
         self._slots = [_Slot() for _ in range(limits.max_running)]
         self._weights = 0
+        self._losses = 0
+
+    def lose(self) -> None:
+        """Lose the pages and the slots, as a damaged program does; the next plan tells."""
+        self._losses += 1
+        self._pages = {}
+        self._slots = [_Slot() for _ in range(self._limits.max_running)]
 
     def handle(self, message: Message) -> list[Dispatched | Gathered | WeightsUsed]:
         """Answer Plan with Dispatched, Offload with Gathered, and UseWeights with WeightsUsed."""
@@ -52,7 +59,8 @@ class FakeStepper:
             case Plan():
                 return [self._dispatch(message)]
             case Offload():
-                return [Gathered(message.offload_id, message.entries, tuple(map(self._gather, message.pages)))]
+                there = message.pages if message.losses == self._losses else ()
+                return [Gathered(message.offload_id, message.entries, tuple(map(self._gather, there)))]
             case UseWeights(ticket):
                 self._weights += 1  # pages are stamped with this number
                 return [WeightsUsed(ticket)]
@@ -61,6 +69,8 @@ class FakeStepper:
     def _dispatch(self, plan: Plan) -> Dispatched:
         """Write all of a tick before any of it is read, as the device does."""
         self._check(plan)
+        if plan.losses < self._losses:
+            return Dispatched(plan.tick, (), (), None, self._losses)
         for onload in plan.onloads:
             self._scatter(onload)
         sampled: list[_Slot] = []
@@ -82,7 +92,7 @@ class FakeStepper:
             if slot.request is not None
         )
         scored = tuple(Scored(c.request_id, 0, c.scoring) for c in plan.chunks if c.scoring is not None)
-        return Dispatched(plan.tick, places, scored, [slot.token for slot in sampled])
+        return Dispatched(plan.tick, places, scored, [slot.token for slot in sampled], self._losses)
 
     def _gather(self, page: int) -> tuple[int, ...]:
         found = self._pages.get(page, [])
@@ -202,4 +212,4 @@ def settled(tick: Dispatched) -> Settled:
     wanted = {sample.request_id: sample.logprobs for sample in tick.sampled}
     logprobs = {i: score_of(token, k) for i, token in tokens if (k := wanted[i]) is not None}
     prompts = {s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.scored}
-    return Settled(tick.tick, tokens, logprobs, prompts)
+    return Settled(tick.tick, tokens, logprobs, prompts, tick.losses)

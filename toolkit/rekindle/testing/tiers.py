@@ -34,11 +34,12 @@ class FakeHostTier:
                 assert list(entries) == sorted({*entries}), "the entries of an Offload are not ascending"
                 assert self._newest < entries[0], "an entry that another Offload has, or that a later one has"
                 self._newest = entries[-1]
-                new = zip(entries, contents, strict=True)
+                new = zip(entries, contents, strict=bool(contents))
                 self.entries |= {entry: content for entry, content in new if entry not in self._dropped_ahead}
+                self._lost |= {entry for entry in entries if not contents and entry not in self._dropped_ahead}
                 self._dropped_ahead.difference_update(entries)
                 assert len(self.entries) <= self._capacity, "more is offloaded than there is room for"
-                return [Offloaded(offload_id, kept=True)]
+                return [Offloaded(offload_id, kept=bool(contents))]
             case Fetch(request_id, copies):
                 found = {copy: self._read(copy) for copy in copies}
                 bad = tuple(copy for copy, content in found.items() if content is None)

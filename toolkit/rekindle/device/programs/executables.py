@@ -26,6 +26,10 @@ TOLD = 4
 """The most differences of arguments that a warning names."""
 
 
+class ArgumentsLost(Exception):
+    """A damaged program that was loaded took its donated arguments with it; the next call is of one made anew."""
+
+
 class Executables:
     """The programs of a model, each made by a worker thread when it is asked for; safe to use from several threads.
 
@@ -103,7 +107,10 @@ class Executables:
     def _first_call(self, key: Key, program: Program, *arguments: Any) -> Any:
         """Call a program for the first time. If it was loaded and fails, drop what is stored, warn, and compile it.
 
-        It is then called again, unless its donated arguments are lost with the failure, which is raised.
+        It is then called again.
+
+        Raises:
+            ArgumentsLost: the donated arguments are lost with the failure.
         """
         if not self._uncalled.pop(key, False):
             return program(*arguments)
@@ -117,7 +124,7 @@ class Executables:
                 self._keep(key, program)
             self._save(key, serialized)
             if any(leaf.is_deleted() for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.Array)):
-                raise
+                raise ArgumentsLost from error
             return program(*arguments)
 
     def find(self, key: Key) -> Program | None:

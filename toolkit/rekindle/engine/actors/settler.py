@@ -23,10 +23,10 @@ class Settler:
 
 def _read(tick: Dispatched) -> Settled:
     if tick.outputs is None:
-        return Settled(tick.tick, ())
+        return Settled(tick.tick, (), losses=tick.losses)
     tokens = np.asarray(tick.outputs.tokens).tolist()
     sampled = tuple((sample.request_id, tokens[sample.row]) for sample in tick.sampled)
-    return Settled(tick.tick, sampled, dict(_logprobs(tick, tokens)), dict(_prompt_logprobs(tick)))
+    return Settled(tick.tick, sampled, dict(_logprobs(tick, tokens)), dict(_prompt_logprobs(tick)), tick.losses)
 
 
 def _logprobs(tick: Dispatched, tokens: list[int]) -> Iterator[tuple[int, TokenLogprob]]:

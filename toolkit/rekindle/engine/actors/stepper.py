@@ -11,8 +11,8 @@ from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.packing import dispatched, pack_adjustments, pack_plan
-from rekindle.device.programs.executables import Executables
-from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER
+from rekindle.device.programs.executables import ArgumentsLost, Executables
+from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER
 from rekindle.device.state import Pages, Slots
 from rekindle.messages import Chunk, Dispatched, Gathered, Message, Offload, Onload, Plan, UseWeights, WeightsUsed
 from rekindle.scheduler.limits import Limits
@@ -34,6 +34,7 @@ class Stepper:
         self._pages = pages
         self._slots = slots
         self._limits = limits
+        self._losses = 0  # of the device state
 
     async def handle(self, message: Message) -> list[Message]:
         """Turn Plan into Dispatched, Offload into Gathered, and UseWeights into WeightsUsed."""
@@ -49,13 +50,29 @@ class Stepper:
         raise TypeError(f"the stepper takes Plan, Offload and UseWeights, got {message!r}")
 
     async def _dispatch(self, plan: Plan) -> Dispatched:
+        if plan.losses == self._losses:
+            try:
+                return await self._compute(plan)
+            except ArgumentsLost:
+                await self._begin_anew()
+        return Dispatched(plan.tick, (), (), None, self._losses)
+
+    async def _begin_anew(self) -> None:
+        """Make the state of an idle engine in place of what is left of the one that was lost."""
+        self._losses += 1
+        for array in jax.tree.leaves((self._pages, self._slots)):
+            array.delete()
+        await self._programs.ready(EMPTY)
+        self._pages, self._slots = await to_thread.run_sync(under_own_settings, self._programs.run, EMPTY)
+
+    async def _compute(self, plan: Plan) -> Dispatched:
         for onload in plan.onloads:
             await self._scatter(onload)
         for chunk in plan.chunks:
             if chunk.completes is not None and chunk.completes.params.adjusts:
                 await self._enter(chunk)
         if not plan.chunks and not plan.rows:
-            return Dispatched(plan.tick, (), (), None)
+            return Dispatched(plan.tick, (), (), None, plan.losses)
         bucket, step = await self._programs.for_step(_bucket(plan, self._limits))
         packed = pack_plan(plan, InputLayout.of(bucket, self._slots))
         arguments = self._weights, self._pages, self._slots, packed
@@ -64,6 +81,8 @@ class Stepper:
         return dispatched(plan, bucket, self._limits.max_running, outputs)
 
     async def _gather(self, offload: Offload) -> Gathered:
+        if offload.losses < self._losses:
+            return Gathered(offload.offload_id, offload.entries, ())
         await self._programs.ready(GATHER)
         try:  # on CPU, a program that only copies may be run within its call
             contents = await to_thread.run_sync(under_own_settings, _gathered, self._programs, self._pages, offload)

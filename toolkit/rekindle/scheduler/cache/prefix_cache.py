@@ -24,6 +24,7 @@ class PrefixCache:
         enabled: whether pages are published; if not, nothing is ever found.
         tree: what is cached, in which tier.
         held: the locked node of each held prefix, by request id.
+        losses: how often all pages of the device were lost.
     """
 
     def __init__(self, limits: Limits):
@@ -37,6 +38,7 @@ class PrefixCache:
         self.enabled = limits.prefix_cache
         self.tree = PrefixTree(limits.page_size)
         self.held: dict[int, Node] = {}
+        self.losses = 0
 
     @property
     def available(self) -> int:
@@ -79,12 +81,21 @@ class PrefixCache:
         """Let go of a held prefix."""
         self.tree.unlock(self.held.pop(request_id))
 
+    def lose_device(self) -> None:
+        """Release all prefixes, and take all pages of the device, which nobody uses, for lost; their copies are not."""
+        self.losses += 1
+        self._release_all()
+        self._free(self.tree.evict(self.tree.device_pages))
+
     def forget(self) -> None:
         """Release all prefixes, and never find again what is cached now."""
-        for request_id in list(self.held):
-            self.release(request_id)
+        self._release_all()
         for namespace in self.tree.roots.namespaces:
             self._free(self.tree.forget(namespace))
+
+    def _release_all(self) -> None:
+        for request_id in list(self.held):
+            self.release(request_id)
 
     # The host tier
 
@@ -169,7 +180,7 @@ class PrefixCache:
             begun[entry] = node
         if begun:
             pages = tuple(node.page for node in begun.values() if node.page is not None)
-            self._offloads.append(Offload(next(self._ids), pages, tuple(begun)))
+            self._offloads.append(Offload(next(self._ids), pages, tuple(begun), self.losses))
             self._offloading[self._offloads[-1].offload_id] = begun
 
     def _free(self, evicted: Evicted) -> None:

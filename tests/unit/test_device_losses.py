@@ -1,0 +1,111 @@
+"""The device state is lost with a damaged program: what ran begins again, and nobody sees it but in the counters."""
+
+from typing import cast
+
+import anyio
+import pytest
+
+from rekindle.errors import RequestCancelled
+from rekindle.messages import Rejected
+from rekindle.scheduler.scheduler import CONTINUED_ELSEWHERE
+from rekindle.testing import ByHand, FakeSettler, FakeStepper, expected_tokens, fake_limits, fake_session
+from rekindle.testing.session import fake_assembly
+
+SHARED = list(range(48))
+PAGE_BYTES = 128
+"""The bytes of a page of 16 tokens of the fake model."""
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_runs_begins_again_in_its_order_and_gets_the_same_tokens(overlap: bool) -> None:
+    engine = ByHand(page_size=16, num_pages=40, max_running=3, overlap=overlap)
+    for request_id in range(4):
+        engine.admit(request_id, [request_id, *SHARED], max_tokens=20)
+    for _ in range(9):
+        engine.settle()
+    assert engine.tokens[0]
+    engine.lose_device()
+    engine.drain()
+    for request_id in range(4):
+        assert engine.tokens[request_id] == list(expected_tokens([request_id, *SHARED], 20))
+    stats = engine.scheduler.stats
+    assert (stats.device_losses, stats.preemptions, engine.started) == (1, 3, [0, 1, 2, 3])
+
+
+def test_nothing_is_found_on_the_device_any_more_and_copies_are_still_found() -> None:
+    engine = ByHand(page_size=16, num_pages=7, max_running=2, host_cache_bytes=8 * PAGE_BYTES, disk_cache_bytes=0)
+    engine.admit(0, SHARED, max_tokens=1)
+    engine.drain()
+    engine.admit(1, list(range(100, 148)), max_tokens=40)  # which evicts what came before
+    engine.drain()
+    engine.lose_device()
+    engine.admit(2, [1], max_tokens=1)
+    engine.drain()
+    assert engine.scheduler.stats.cached_pages == 0
+    engine.admit(3, [*SHARED, 7])
+    engine.drain()
+    assert engine.tokens[3] == list(expected_tokens([*SHARED, 7], 4))
+    stats = engine.scheduler.stats
+    assert (stats.host_hit_tokens, stats.device_hit_tokens) == (48, 0)
+
+
+def test_one_that_waits_for_copies_of_a_prefix_whose_first_pages_are_lost_computes_those_anew() -> None:
+    engine = ByHand(page_size=16, num_pages=6, max_running=2, host_cache_bytes=9 * PAGE_BYTES, disk_cache_bytes=0)
+    engine.admit(0, SHARED, max_tokens=1)
+    engine.drain()
+    engine.admit(1, list(range(100, 132)), max_tokens=15)  # which evicts the last page of what came before
+    engine.drain()
+    colder = [node.page is None for node in engine.scheduler.cache.tree.match("", SHARED)]
+    assert colder == [False, False, True]
+    engine.admit(2, [5], max_tokens=30)
+    engine.admit(3, [*SHARED, 7])
+    while not engine.fetching:
+        engine.settle()
+    engine.lose_device()
+    while not engine.scheduler.stats.device_losses:
+        engine.settle()
+    assert engine.scheduler.stats.cached_pages == 0
+    engine.drain()
+    assert engine.tokens[2] == list(expected_tokens([5], 30))
+    assert engine.tokens[3] == list(expected_tokens([*SHARED, 7], 4))
+
+
+def test_what_is_deterministic_and_has_tokens_is_not_computed_in_another_way() -> None:
+    engine = ByHand(page_size=16, num_pages=40, max_running=2, deterministic=True, overlap=False)
+    for request_id in range(2):
+        engine.admit(request_id, [request_id], max_tokens=20)
+    while not engine.tokens[0]:
+        engine.settle()
+    engine.admit(2, [2])
+    engine.lose_device()
+    engine.drain()
+    lost = [request_id for request_id in range(3) if request_id in engine.rejected]
+    assert lost
+    assert 2 not in lost
+    assert all(engine.tokens[each] and engine.ends[each] == "cancelled" for each in lost)
+    error = engine.rejected[0]
+    assert isinstance(error, RequestCancelled)
+    assert str(error) == CONTINUED_ELSEWHERE
+    assert engine.tokens[2] == list(expected_tokens([2], 4))
+    assert not [each for each in engine.told if isinstance(each, Rejected) and each.request_id == 2]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("settled", range(8))
+async def test_each_log_probability_of_a_prompt_is_told_once(settled: int) -> None:
+    limits = fake_limits(page_size=16, num_pages=40, max_running=2, max_prefill_tokens=16, prefill_chunk=16)
+    settler = FakeSettler(held=True)
+    assembly = fake_assembly(limits, settler=settler)
+    async with fake_session(assembly) as session:
+        handle = session.submit(token_ids=SHARED, max_tokens=3, prompt_logprobs=1, logprobs=0)
+        for _ in range(settled):
+            settler.step()
+            await anyio.wait_all_tasks_blocked()
+        cast(FakeStepper, assembly.actors.stepper).lose()
+        settler.release()
+        answer = await handle
+        assert answer.token_ids == expected_tokens(SHARED, 3)
+        assert answer.prompt_logprobs is not None
+        told = [None if each is None else each.token_id for each in answer.prompt_logprobs]
+        assert told == [None, *SHARED[1:]]
+        assert [each.token_id for each in answer.logprobs or ()] == list(answer.token_ids)
