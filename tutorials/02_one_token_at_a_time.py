@@ -178,18 +178,18 @@ rows = [
 HTML(markup.table(rows, head=("next token", *(f"temperature {t}" for t in TEMPERATURES))))
 
 # %% [markdown]
-# `rekindle.device.sampling.sample` chooses the next token for all rows of a batch in one call, whether they are greedy
-# or drawn. It takes the sampling parameters as packed rows, because on the device a request is a row of an array. The
-# `Adjustments` hold penalties and bans; there are none here.
+# The step's `sample` chooses the next token for all rows of a batch in one call, whether they are greedy or drawn. It
+# takes the sampling parameters as packed rows, because on the device a request is a row of an array. The `Adjustments`
+# hold penalties and bans; there are none here.
 #
 # Its random numbers are a function of the request's seed and of the position that the new token will have. So a seeded
 # request draws the same token in any batch. The 400 requests below differ only in their seeds.
 
 # %%
-from rekindle.device.adjustments import Adjustments
 from rekindle.device.packing import pack_sampling
-from rekindle.device.sampling import sample
-from rekindle.device.sampling_rows import SamplingRows
+from rekindle.device.sampling.adjustments import Adjustments
+from rekindle.device.sampling.rows import SamplingRows
+from rekindle.device.sampling.sample import sample
 from rekindle.request import Request, SamplingParams
 
 sample = jax.jit(partial(sample, most=0))

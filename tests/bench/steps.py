@@ -12,7 +12,7 @@ from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.config import Settings
 from rekindle.device.inputs import InputLayout
 from rekindle.device.programs.lowering import Programs, Sizes
-from rekindle.device.sampling_rows import COLUMNS
+from rekindle.device.sampling.rows import COLUMNS
 from rekindle.device.state import empty_pages, empty_slots
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.checkpoint.weights import flat_weights

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +30,7 @@ OPTIONS = st.fixed_dictionaries(
         "logit_bias": st.dictionaries(TOKEN, st.sampled_from([-2.0, 3.0, float("-inf")]), max_size=5),
         "allowed_token_ids": st.lists(TOKEN, min_size=60, max_size=200, unique=True),
         "bad_words": st.lists(st.lists(TOKEN, min_size=1, max_size=3), max_size=4),
+        "processor_args": st.none() | st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=1),
         "min_tokens": st.just(1),
         "stop_token_ids": st.lists(TOKEN, max_size=30),
         "ignore_eos": st.booleans(),
@@ -39,9 +42,17 @@ ASK = st.tuples(st.lists(TOKEN, min_size=1, max_size=70), OPTIONS)
 SMALL: dict[str, Any] = {"page_size": 16, "max_running": 4, "max_prefill_tokens": 64, "max_context": 128}
 
 
+def penalize(logits: jax.Array, row: rekindle.LogitsRow) -> jax.Array:
+    """Penalize the tokens that the request has, and a token by what came before it."""
+    there = row.in_prompt | (row.counts > 0)
+    penalized = logits - row.args[0] * there.astype(jnp.float32)
+    return penalized.at[(row.recent[-1] + row.position) % len(logits)].add(row.args[0])
+
+
 @pytest.fixture(scope="module")
 def roomy(families: Path) -> Iterator[rekindle.Session]:
-    with rekindle.open_sync(families / "qwen2", progress=False, max_running=4, max_prefill_tokens=128) as session:
+    ways: dict[str, Any] = {"max_running": 4, "max_prefill_tokens": 128, "logits_processor": penalize}
+    with rekindle.open_sync(families / "qwen2", progress=False, **ways) as session:
         yield session
 
 
@@ -49,6 +60,7 @@ def roomy(families: Path) -> Iterator[rekindle.Session]:
 def crowded(families: Path) -> Iterator[rekindle.Session]:
     """Open a session with chunks of 16, prompts and decode rows in one tick, and pages for one request and a half."""
     ways: dict[str, Any] = {"prefill_chunk": 16, "ticks": "combined", "num_pages": 10, "prefill_buckets": (64,)}
+    ways["logits_processor"] = penalize
     with rekindle.open_sync(families / "qwen2", progress=False, decode_buckets=(4,), **ways, **SMALL) as session:
         yield session
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.device.adjustments import Adjustments, enter_slot
 from rekindle.device.packing import pack_adjustments, pack_sampling
+from rekindle.device.sampling.adjustments import Adjustments, enter_slot
 from rekindle.request import Request, SamplingParams
 
 PROMPT, OUTPUT, END = (3, 1, 4), [1, 5, 1, 9], frozenset({2})

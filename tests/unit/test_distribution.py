@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.device.distribution import drawn_from
 from rekindle.device.packing import unpack_score
-from rekindle.device.sampling import sample
-from rekindle.device.sampling_rows import SamplingRows
+from rekindle.device.sampling.distribution import drawn_from
+from rekindle.device.sampling.rows import SamplingRows
+from rekindle.device.sampling.sample import sample
 from rekindle.errors import ParametersIgnored
 from rekindle.request import Request
 from rekindle.results import TokenLogprob

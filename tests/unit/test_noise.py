@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.device.noise import gumbel, to_gumbel
+from rekindle.device.sampling.noise import gumbel, to_gumbel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 VOCABULARY, ROWS = 50_000, 100

@@ -26,6 +26,7 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "bad_words": st.lists(st.lists(TOKEN, min_size=1, max_size=4), max_size=10),
     "min_tokens": st.integers(0, 60),
     "allowed_token_ids": st.none() | st.sets(TOKEN, min_size=70, max_size=100).map(sorted),
+    "processor_args": st.none() | st.lists(st.floats(-1e30, 1e30), max_size=8),
     "temperature": st.sampled_from([0.0, 0.7, 1.0]),
     "top_k": st.sampled_from([0, 1, 40]),
     "top_p": st.sampled_from([0.1, 0.9, 1.0]),
@@ -98,6 +99,7 @@ def assert_as_if_alone(ask: Ask, handle: Handle, capacity: int) -> None:
 
 
 def check(asks: list[Ask], limits: dict[str, Any], order: int) -> None:
+    limits |= {"logits_processor": lambda logits, row: logits}
     together, choose = Stages(eos_ids=EOS, **limits), shuffled(order)
     handles = []
     for ask in asks:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.device.adjustments import Adjustments
-from rekindle.device.noise import gumbel
-from rekindle.device.sampling import argmax, sample
-from rekindle.device.sampling_rows import SamplingRows
+from rekindle.device.sampling.adjustments import Adjustments
+from rekindle.device.sampling.noise import gumbel
+from rekindle.device.sampling.rows import SamplingRows
+from rekindle.device.sampling.sample import argmax, sample
 from rekindle.request import Request, SamplingParams
 from tests.unit.sampling_batches import CASES, HOT, OUTPUT, PROMPT, batch_of, request_of
 from tests.unit.sampling_reference import adjusted_logits, distribution

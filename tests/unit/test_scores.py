@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rekindle.device.packing import unpack_score
-from rekindle.device.scores import score, score_columns, score_if, score_prompt
+from rekindle.device.sampling.scores import score, score_columns, score_if, score_prompt
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

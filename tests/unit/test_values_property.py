@@ -53,7 +53,8 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @pytest.fixture(scope="module")
 def session(byte_tokenizer: Tokenizer) -> Iterator[Session]:
-    with fake_session(fake_assembly(fake_limits(max_context=24), tokenizer=byte_tokenizer)) as session:
+    limits = fake_limits(max_context=24, logits_processor=lambda logits, row: logits)
+    with fake_session(fake_assembly(limits, tokenizer=byte_tokenizer)) as session:
         yield session
 
 

@@ -5,6 +5,7 @@ print(await session.generate("Once upon a time"))
 """
 
 from rekindle.config import Settings
+from rekindle.device.sampling.processing import LogitsRow
 from rekindle.engine.handled import Handled
 from rekindle.errors import (
     BatchFailed,
@@ -56,6 +57,7 @@ __all__ = [
     "Handled",
     "InvalidBatch",
     "InvalidRequest",
+    "LogitsRow",
     "ModelError",
     "ModelNotFound",
     "NotRestored",

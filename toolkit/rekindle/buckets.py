@@ -8,6 +8,8 @@ QUERY_BLOCK = 16
 """The number of prefill tokens in a query block, which belongs to one request and one page."""
 MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS = 256, 16
 """Room on the device for the token sequences of bad words; words of one token need none."""
+MAX_PROCESSOR_ARGS = 8
+"""Room on the device for the numbers that a request gives to the session's logits processor."""
 
 
 class Bucket(NamedTuple):

@@ -82,6 +82,13 @@ def number(name: str, value: Any, low: float, high: float) -> float:
     return checked
 
 
+def numbers(name: str, value: Any, low: float, high: float, most: int) -> tuple[float, ...]:
+    """Return a sequence of at most `most` finite numbers, each at least `low` and at most `high`."""
+    if not is_sequence(value) or len(value) > most:
+        raise InvalidRequest(f"{name} must be a sequence of at most {most} numbers, got {shown(value)}")
+    return tuple(number(f"each of {name}", each, low, high) for each in value)
+
+
 def zero_or_number(name: str, value: Any, low: float, high: float) -> float:
     """Return 0, or a finite number that is at least `low` and at most `high`."""
     checked = _as_number(value)

@@ -1,6 +1,6 @@
 """The settings of `open`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
@@ -60,6 +60,10 @@ class Settings:
         decode_buckets: padded decode rows of a tick, ascending, that contain `max_running`.
         max_executables: compiled programs that are kept; the least recently used is dropped first.
         max_logprobs: the most alternatives that `logprobs` and `prompt_logprobs` of a request may ask for.
+        logits_processor: a function `(logits, row) -> logits` of the next token's logits, (vocabulary,) float32, and a
+            `rekindle.LogitsRow`. It is traced once, here, and compiled into the step, so it computes with JAX alone.
+            Its place is behind `allowed_token_ids` and before the temperature. It runs for every request whose
+            `processor_args` are not None.
         sampling_defaults: "model" takes what the model's generation_config.json recommends for parameters that a call
             does not give; "neutral" takes the defaults of `SamplingParams`.
     """
@@ -87,6 +91,7 @@ class Settings:
     decode_buckets: Sequence[int] | None = None
     max_executables: int = 64
     max_logprobs: int = 20
+    logits_processor: Callable[[Any, Any], Any] | None = None
     sampling_defaults: SamplingDefaults = "model"
 
     def __post_init__(self) -> None:
@@ -104,6 +109,9 @@ class Settings:
         _one_of("ticks", self.ticks, get_args(Ticks))
         if not callable(self.policy):
             _one_of("policy", self.policy, tuple(NAMED), "or a function of a rekindle.Candidate")
+        if self.logits_processor is not None and not callable(self.logits_processor):
+            got = f"{self.logits_processor!r:.80}"
+            raise ConfigError(f"logits_processor must be a function of logits and a rekindle.LogitsRow, got {got}")
         _one_of("deterministic", self.deterministic, (True, False))
         if self.deterministic and (self.prefill_buckets or self.decode_buckets or self.ticks == "combined"):
             raise ConfigError(
@@ -143,6 +151,7 @@ class SettingsOptions(TypedDict, total=False):
     decode_buckets: Sequence[int] | None
     max_executables: int
     max_logprobs: int
+    logits_processor: Callable[[Any, Any], Any] | None
     sampling_defaults: SamplingDefaults
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, TypedDict, cast, get_args
 
 from rekindle import checks
-from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
+from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_PROCESSOR_ARGS
 from rekindle.errors import InvalidRequest, ParametersIgnored, PromptTooLong, suggestion, warn
 
 MOST_TOKENS = 2**30
@@ -31,6 +31,7 @@ class SamplingOptions(TypedDict, total=False):
     bad_words: Sequence[str | Sequence[int]] | None
     min_tokens: int
     allowed_token_ids: Sequence[int] | None
+    processor_args: Sequence[float] | None
     temperature: float | None
     top_k: int
     top_p: float
@@ -68,6 +69,8 @@ class SamplingParams:
             or sequences of token ids. The token that would complete one is banned.
         min_tokens: no end token, and no end by a stop string, before there are this many tokens.
         allowed_token_ids: choose only among these; None allows all.
+        processor_args: up to 8 numbers for the session's `logits_processor`, from -1e30 to 1e30; None does not run it.
+            In a session that has one, a call that does not give them gives none, ().
         temperature: divisor of the logits, from 1e-6 to 100; 0 always takes the likeliest token. In a call, None is as
             if it were not given.
         top_k: keep only this many likeliest tokens; 0 or -1 keeps all.
@@ -101,6 +104,7 @@ class SamplingParams:
     bad_words: tuple[str | tuple[int, ...], ...] = ()
     min_tokens: int = 0
     allowed_token_ids: frozenset[int] | None = None
+    processor_args: tuple[float, ...] | None = None
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -175,7 +179,7 @@ class SamplingParams:
         """Tell whether logits are changed before the temperature divides them, which takes state on the device."""
         penalties = (self.repetition_penalty, self.frequency_penalty, self.presence_penalty)
         bans = self.logit_bias or self.bad_words or self.min_tokens or self.allowed_token_ids is not None
-        return bool(bans) or penalties != (1.0, 0.0, 0.0)
+        return bool(bans) or penalties != (1.0, 0.0, 0.0) or self.processor_args is not None
 
     def check_against(self, vocab_size: int, max_logprobs: int) -> None:
         """Check that a model can serve these parameters.
@@ -341,6 +345,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "bad_words": checks.words,
     "min_tokens": partial(checks.integer, low=0, high=MOST_TOKENS),
     "allowed_token_ids": checks.unless_none(checks.some_token_ids),
+    "processor_args": checks.unless_none(partial(checks.numbers, low=-1e30, high=1e30, most=MAX_PROCESSOR_ARGS)),
     "temperature": partial(checks.zero_or_number, low=COLDEST, high=HOTTEST),
     "top_k": lambda name, value: max(0, checks.integer(name, value, -1, 2**31 - 1)),
     "top_p": partial(checks.number, low=1e-9, high=1.0),

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from rekindle.buckets import Bucket
-from rekindle.device.sampling_rows import COLUMNS
+from rekindle.device.sampling.rows import COLUMNS
 from rekindle.device.state import Slots
 
 A = TypeVar("A", np.ndarray, jax.Array)

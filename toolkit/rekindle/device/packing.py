@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, QUERY_BLOCK, Bucket
-from rekindle.device.adjustments import END, GENERATED, IN_PROMPT, RECENT, no_adjustments, unpack_adjustments
+from rekindle.buckets import MAX_BAD_WORD_TOKENS, QUERY_BLOCK, Bucket
 from rekindle.device.inputs import InputLayout, samples_of
-from rekindle.device.sampling_rows import COLUMNS, FLOATS, OF_MODEL, OF_SAMPLED
+from rekindle.device.sampling.adjustments import END, GENERATED, IN_PROMPT, RECENT, PackedSlot, no_adjustments
+from rekindle.device.sampling.rows import ADJUSTED, COLUMNS, FLOATS, OF_MODEL, OF_SAMPLED, PROCESSED
 from rekindle.device.step import TickOutputs
 from rekindle.messages import Dispatched, Plan, Sampled, Scored
-from rekindle.request import Request
+from rekindle.request import Request, SamplingParams
 from rekindle.results import TokenLogprob
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
@@ -62,8 +62,14 @@ def pack_sampling(request: Request) -> Array:
     free_from = len(request.prompt) + params.min_tokens
     of_what = OF_SAMPLED if params.logprobs_of == "sampled" else OF_MODEL
     scored = 0 if params.logprobs is None else of_what
-    row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, params.adjusts, scored
+    row[len(FLOATS) :] = params.top_k, seed_low, seed_high, free_from, _adjusted(params), scored
     return row
+
+
+def _adjusted(params: SamplingParams) -> int:
+    if params.processor_args is not None:
+        return PROCESSED
+    return ADJUSTED if params.adjusts else 0
 
 
 def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int) -> Array:
@@ -73,8 +79,8 @@ def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int
         generated: the tokens that the request generated before it was preempted.
     """
     packed = no_adjustments(vocabulary)
-    bias, marks, recent, bad_words = unpack_adjustments(packed, vocabulary)
-    params, bias = request.params, bias.view(np.float32)
+    slot, params = PackedSlot.of(packed, vocabulary), request.params
+    bias = slot.bias.view(np.float32)
     if params.allowed_token_ids is not None:
         bias[:] = -np.inf
         bias[list(params.allowed_token_ids)] = 0
@@ -83,14 +89,15 @@ def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int
     for word in request.bad_words:
         if len(word) == 1:
             bias[word[0]] = -np.inf
-    marks[list(request.prompt)] |= IN_PROMPT
-    marks[list(request.end_ids)] |= END
-    np.add.at(marks, list(generated), GENERATED)
+    slot.marks[list(request.prompt)] |= IN_PROMPT
+    slot.marks[list(request.end_ids)] |= END
+    np.add.at(slot.marks, list(generated), GENERATED)
     newest = [*request.prompt, *generated][-RECENT:]
-    recent[RECENT - len(newest) :] = newest
-    table = bad_words.reshape(MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS)
-    for row, word in zip(table, [word for word in request.bad_words if len(word) > 1], strict=False):
+    slot.recent[RECENT - len(newest) :] = newest
+    for row, word in zip(slot.bad_words, [word for word in request.bad_words if len(word) > 1], strict=False):
         row[MAX_BAD_WORD_TOKENS - len(word) :] = word
+    args = params.processor_args or ()
+    slot.processor_args.view(np.float32)[: len(args)] = args
     return packed
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from rekindle.device.adjustments import Adjustments
-from rekindle.device.sampling_rows import COLUMNS
+from rekindle.device.sampling.adjustments import Adjustments
+from rekindle.device.sampling.rows import COLUMNS
 from rekindle.models.config import ModelConfig
 from rekindle_kernels import api as kernels
 

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from rekindle.buckets import QUERY_BLOCK, Bucket
-from rekindle.device.adjustments import record_tokens
 from rekindle.device.inputs import InputLayout, TickInputs
-from rekindle.device.sampling import sample
-from rekindle.device.sampling_rows import SamplingRows
-from rekindle.device.scores import score_prompt
+from rekindle.device.sampling.adjustments import record_tokens
+from rekindle.device.sampling.processing import LogitsProcessor
+from rekindle.device.sampling.rows import SamplingRows
+from rekindle.device.sampling.sample import sample
+from rekindle.device.sampling.scores import score_prompt
 from rekindle.device.state import Pages, Slots
 from rekindle.models.decoder import Decoder
 from rekindle_kernels import api as kernels
@@ -40,6 +41,7 @@ def step(
     bucket: Bucket,
     max_logprobs: int,
     implementation: kernels.Implementation | None = None,
+    processor: LogitsProcessor | None = None,
 ) -> tuple[Pages, Slots, TickOutputs]:
     """Run one tick: prefill blocks and decode rows through the decoder, then sample.
 
@@ -49,6 +51,7 @@ def step(
         bucket: the padded shape, static.
         max_logprobs: how many of the likeliest tokens there is room for in scores, static.
         implementation: of the kernels, static; None is the best for this process's platform.
+        processor: of logits, static.
 
     Returns:
         Pages and slots after the tick, and the outputs for the host.
@@ -71,7 +74,7 @@ def step(
     owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
     lengths = jnp.concatenate([inputs.sample_length, row_length + 1])
     rows, logits = SamplingRows.unpack(parameters[owners]), decoder.logits(sampled)
-    new_tokens, scores = sample(logits, rows, lengths, slots.adjustments, owners, max_logprobs)
+    new_tokens, scores = sample(logits, rows, lengths, slots.adjustments, owners, max_logprobs, processor)
     slots = replace(
         slots,
         token=slots.token.at[owners].set(new_tokens),

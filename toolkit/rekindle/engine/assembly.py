@@ -278,8 +278,9 @@ def _found(snapshot: Stored, page_size: int, seconds: float) -> Restored:
 
 
 def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tuple[dict[str, Any], tuple[str, ...]]:
+    own: dict[str, Any] = {"processor_args": ()} if limits.processes_logits else {}
     if settings.sampling_defaults == "neutral":
-        return {}, ()
+        return own, ()
     defaults, unserved = sampling_defaults(checkpoint.generation_config)
     try:
         SamplingParams.from_options({}, defaults).check_against(checkpoint.config.vocab_size, limits.max_logprobs)
@@ -287,7 +288,7 @@ def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tup
         raise CheckpointError(
             f'{checkpoint.source}: generation_config.json: {error}. Correct it, or give sampling_defaults="neutral"'
         ) from error
-    return defaults, unserved
+    return defaults | own, unserved
 
 
 def _load(blueprint: Blueprint, report: Report) -> list[jax.Array]:

@@ -49,7 +49,9 @@ class Blueprint:
             limits.num_pages, limits.page_size, limits.pages_per_request, limits.max_running, limits.max_logprobs
         )
         try:
-            programs = Programs(checkpoint.config, sizes, dtype, device, settings.implementation)
+            programs = Programs(
+                checkpoint.config, sizes, dtype, device, settings.implementation, settings.logits_processor
+            )
         except ValueError as error:
             raise ConfigError(str(error)) from error
         return cls(checkpoint, device, dtype, limits, programs)

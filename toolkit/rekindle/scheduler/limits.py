@@ -25,6 +25,7 @@ class Limits:
         host_pages: pages that the host tier has room for; 0 without a prefix cache.
         snapshots: whether cached pages are written to disk, which they reach through the host tier.
         depth: ticks that may be dispatched and not yet settled.
+        processes_logits: whether the session has a logits processor.
         Others as in `Settings`.
     """
 
@@ -46,6 +47,7 @@ class Limits:
     prefill_buckets: tuple[int, ...]
     decode_buckets: tuple[int, ...]
     max_logprobs: int
+    processes_logits: bool
 
     @classmethod
     def of(cls, settings: Settings, model: ModelConfig, itemsize: int) -> "Limits":
@@ -91,6 +93,7 @@ class Limits:
             if decode is None
             else checked_sizes("decode_buckets", decode, "max_running", running),
             max_logprobs=min(settings.max_logprobs, model.vocab_size),
+            processes_logits=settings.logits_processor is not None,
         )
         needed = len(limits.all_buckets()) + EXTRA_PROGRAMS
         if settings.precompile != "lazy" and needed > settings.max_executables:

@@ -82,7 +82,10 @@ class Requests:
 
     def _params(self, ask: Ask[Any], n: int = 1) -> SamplingParams:
         params = SamplingParams.from_options(ask, self._options, n=n, beside=PromptOptions.__annotations__)
-        params.check_against(self._assembly.model.vocab_size, self._assembly.limits.max_logprobs)
+        limits = self._assembly.limits
+        params.check_against(self._assembly.model.vocab_size, limits.max_logprobs)
+        if params.processor_args is not None and not limits.processes_logits:
+            raise InvalidRequest("processor_args are for a logits processor, and open() was given no logits_processor")
         return params
 
     def _prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:

@@ -12,15 +12,10 @@ from typing import Final
 
 SOURCES: Final = (
     "rekindle/buckets.py",
-    "rekindle/device/adjustments.py",
-    "rekindle/device/distribution.py",
     "rekindle/device/inputs.py",
     "rekindle/device/jax_settings.py",
-    "rekindle/device/noise.py",
     "rekindle/device/programs/lowering.py",
-    "rekindle/device/sampling.py",
-    "rekindle/device/sampling_rows.py",
-    "rekindle/device/scores.py",
+    "rekindle/device/sampling",
     "rekindle/device/state.py",
     "rekindle/device/step.py",
     "rekindle/models/config.py",

@@ -64,7 +64,7 @@ def fake_assembly(
         limits=limits,
         dtype="int",
         device=jax.devices("cpu")[0],
-        defaults={},
+        defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),
         scheduler=scheduler,
         actors=actors,

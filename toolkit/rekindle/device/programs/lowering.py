@@ -14,9 +14,10 @@ from flax import nnx
 from jax.sharding import SingleDeviceSharding
 
 from rekindle.buckets import Bucket
-from rekindle.device.adjustments import enter_slot, no_adjustments
 from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import JaxSettings
+from rekindle.device.sampling.adjustments import enter_slot, no_adjustments
+from rekindle.device.sampling.processing import LogitsProcessor
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
 from rekindle.device.step import step
 from rekindle.models.config import ModelConfig
@@ -64,9 +65,10 @@ class Programs:
         dtype: of weights and pages.
         device: the device that the programs are to run on, where all arguments are to be; it need not be attached.
         implementation: of the kernels; None is the best for the device.
+        logits_processor: compiled into each step, as `LogitsProcessor.traced` takes it; None for none.
 
     Raises:
-        ValueError: the implementation does not serve such pages on the device.
+        ValueError: the implementation does not serve such pages on the device, or the processor cannot be traced.
 
     Attributes:
         statics: values that are compiled into the programs and are not in the model's config, by name.
@@ -80,6 +82,7 @@ class Programs:
         dtype: jnp.dtype,
         device: jax.Device,
         implementation: Implementation | None = None,
+        logits_processor: Callable[[Any, Any], Any] | None = None,
     ):
         self.jax_settings = JaxSettings.here()
         decoder, _ = abstract_decoder(config)
@@ -90,6 +93,11 @@ class Programs:
         pool = (sizes.num_pages, 2, config.num_kv_heads, sizes.page_size, config.head_dim)
         kernels = choose(device.platform, pool, dtype, implementation)
         self.statics: dict[str, int | str] = asdict(sizes) | {"dtype": dtype.name, "kernels": kernels}
+        processor: LogitsProcessor | None = None
+        if logits_processor is not None:
+            with self.jax_settings.applied():
+                processor = LogitsProcessor.traced(logits_processor, config.vocab_size)
+            self.statics["logits_processor"] = processor.name
 
         def empty() -> tuple[Pages, Slots]:
             pages = empty_pages(config, sizes.num_pages, sizes.page_size, dtype, kernels)
@@ -97,7 +105,7 @@ class Programs:
 
         def run(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
             decoder = nnx.merge(graph, jax.tree.unflatten(treedef, weights))
-            return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, kernels)
+            return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, kernels, processor)
 
         with self.jax_settings.applied():
             self._pages, self._slots = jax.eval_shape(empty)

@@ -1,7 +1,8 @@
 """Sampling tokens from logits: greedy and seeded draws in one batch, without a sort.
 
 The order of application is that of transformers: logit bias, repetition, frequency and presence penalty, bad words, min
-tokens, allowed tokens (all in `adjustments`), then temperature, top-k, top-p, min-p, then the draw.
+tokens, allowed tokens (all in `adjustments`), a logits processor of the user's own, then temperature, top-k, top-p,
+min-p, then the draw.
 
 All passes run over (vocabulary, rows), the order in which the last product leaves the logits. A row's numbers along the
 other axis would be transposed first, which takes XLA's CPU backend several times as long as a pass.
@@ -11,11 +12,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rekindle.device.adjustments import Adjustments, adjust
-from rekindle.device.distribution import BLOCK, deepest_of_min_p, deepest_of_top_k, drawn_from, in_blocks, of_tokens
-from rekindle.device.noise import gumbel
-from rekindle.device.sampling_rows import OF_SAMPLED, SamplingRows
-from rekindle.device.scores import score_columns, score_if
+from rekindle.device.sampling.adjustments import Adjustments, adjust
+from rekindle.device.sampling.distribution import (
+    BLOCK,
+    deepest_of_min_p,
+    deepest_of_top_k,
+    drawn_from,
+    in_blocks,
+    of_tokens,
+)
+from rekindle.device.sampling.noise import gumbel
+from rekindle.device.sampling.processing import LogitsProcessor
+from rekindle.device.sampling.rows import OF_SAMPLED, PROCESSED, SamplingRows
+from rekindle.device.sampling.scores import score_columns, score_if
 
 
 def sample(
@@ -25,6 +34,7 @@ def sample(
     adjustments: Adjustments,
     owners: jax.Array,
     most: int,
+    processor: LogitsProcessor | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Choose one token for each row, and score it for the rows that want it.
 
@@ -37,6 +47,7 @@ def sample(
         adjustments: of all slots.
         owners: (rows,) int32, the slot of each row.
         most: how many of the likeliest tokens there is room for in a score.
+        processor: what follows the adjustments in rows that want it, static.
 
     Returns:
         (rows,) int32 token ids, and their scores, packed as by `scores.score`, meaningless for rows that want none.
@@ -47,8 +58,11 @@ def sample(
     greedy = argmax(columns)
 
     def change() -> tuple[jax.Array, jax.Array]:
-        changed = adjust(logits, rows, positions, adjustments, owners).T
-        final = jnp.where(adjusted[None], changed, columns)
+        changed = adjust(logits, rows, positions, adjustments, owners)
+        if processor is not None:
+            wanted = (rows.adjusted == PROCESSED)[:, None]
+            changed = jnp.where(wanted, processor(changed, positions, adjustments, owners), changed)
+        final = jnp.where(adjusted[None], changed.T, columns)
         return final, argmax(final)
 
     def choose() -> tuple[jax.Array, jax.Array]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rekindle.device.sampling_rows import SamplingRows
+from rekindle.device.sampling.rows import SamplingRows
 
 BLOCK = 32
 """As many numbers as XLA's CPU backend reduces in one loop with whatever computes them."""

@@ -4,7 +4,7 @@ Most requests need none. For one that does, a small program writes the rows of i
 sampled. They stay on the device, where each sampled token is recorded.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
-from rekindle.device.sampling_rows import SamplingRows
+from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_PROCESSOR_ARGS
+from rekindle.device.sampling.rows import SamplingRows
 
 IN_PROMPT, END, GENERATED = 1, 2, 4
 """The bits of a mark: the token is in the prompt; it ends the request; the other bits count how often it was
 generated."""
 RECENT = MAX_BAD_WORD_TOKENS - 1
+_WORDS = MAX_BAD_WORDS * MAX_BAD_WORD_TOKENS
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -33,12 +34,14 @@ class Adjustments:
         marks: (slots, vocabulary) int32, see `IN_PROMPT`.
         recent: (slots, RECENT) int32, the newest tokens of the request, oldest first; -1 before its start.
         bad_words: (slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS) int32, aligned to the right and padded with -1.
+        processor_args: (slots, MAX_PROCESSOR_ARGS) float32, for the session's logits processor.
     """
 
     bias: jax.Array
     marks: jax.Array
     recent: jax.Array
     bad_words: jax.Array
+    processor_args: jax.Array
 
     @classmethod
     def empty(cls, slots: int, vocabulary: int) -> "Adjustments":
@@ -48,30 +51,56 @@ class Adjustments:
             marks=jnp.zeros((slots, vocabulary), jnp.int32),
             recent=jnp.full((slots, RECENT), -1, jnp.int32),
             bad_words=jnp.full((slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), -1, jnp.int32),
+            processor_args=jnp.zeros((slots, MAX_PROCESSOR_ARGS), jnp.float32),
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PackedSlot:
+    """The rows of one slot: views of one int32 array, on the host or on the device.
+
+    Attributes:
+        bias: (vocabulary,), the bits of float32.
+        marks: (vocabulary,).
+        recent: (RECENT,).
+        bad_words: (MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS).
+        processor_args: (MAX_PROCESSOR_ARGS,), the bits of float32.
+    """
+
+    bias: Any
+    marks: Any
+    recent: Any
+    bad_words: Any
+    processor_args: Any
+
+    @classmethod
+    def of(cls, packed: Any, vocabulary: int) -> "PackedSlot":
+        """Return views of an array that is as long as that of `no_adjustments`."""
+        ends = np.cumsum([vocabulary, vocabulary, RECENT, _WORDS]).tolist()
+        starts = [0, *ends]
+        bias, marks, recent, words, args = (packed[start:end] for start, end in zip(starts, [*ends, None], strict=True))
+        return cls(bias, marks, recent, words.reshape(MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), args)
+
+
 def no_adjustments(vocabulary: int) -> Array:
-    """Return packed rows of one slot that change nothing."""
-    packed = np.zeros(2 * vocabulary + RECENT + MAX_BAD_WORDS * MAX_BAD_WORD_TOKENS, np.int32)
-    packed[2 * vocabulary :] = -1
+    """Return the packed rows of a slot that change nothing, int32."""
+    packed = np.zeros(2 * vocabulary + RECENT + _WORDS + MAX_PROCESSOR_ARGS, np.int32)
+    slot = PackedSlot.of(packed, vocabulary)
+    slot.recent[:] = slot.bad_words[:] = -1
     return packed
-
-
-def unpack_adjustments(packed: Any, vocabulary: int) -> Any:
-    """Return the bias, marks, recent tokens and bad words of packed rows, all one-dimensional and int32."""
-    recent = 2 * vocabulary + RECENT
-    return packed[:vocabulary], packed[vocabulary : 2 * vocabulary], packed[2 * vocabulary : recent], packed[recent:]
 
 
 def enter_slot(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
     """Write the rows of one slot, () int32, as `pack_adjustments` packs them."""
-    bias, marks, recent, bad_words = unpack_adjustments(packed, adjustments.bias.shape[1])
+    rows = PackedSlot.of(packed, adjustments.bias.shape[1])
     return Adjustments(
-        bias=adjustments.bias.at[slot].set(lax.bitcast_convert_type(bias, jnp.float32)),
-        marks=adjustments.marks.at[slot].set(marks),
-        recent=adjustments.recent.at[slot].set(recent),
-        bad_words=adjustments.bad_words.at[slot].set(bad_words.reshape(MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS)),
+        bias=adjustments.bias.at[slot].set(lax.bitcast_convert_type(rows.bias, jnp.float32)),
+        marks=adjustments.marks.at[slot].set(rows.marks),
+        recent=adjustments.recent.at[slot].set(rows.recent),
+        bad_words=adjustments.bad_words.at[slot].set(rows.bad_words),
+        processor_args=adjustments.processor_args.at[slot].set(
+            lax.bitcast_convert_type(rows.processor_args, jnp.float32)
+        ),
     )
 
 
@@ -115,9 +144,8 @@ def _ban_words(logits: jax.Array, words: jax.Array, recent: jax.Array) -> jax.Ar
 def record_tokens(adjustments: Adjustments, owners: jax.Array, tokens: jax.Array) -> Adjustments:
     """Record each slot's new token. All slots are written, which costs less than choosing those that need it."""
     recent = jnp.concatenate([adjustments.recent[owners, 1:], tokens[:, None]], axis=1)
-    return Adjustments(
-        bias=adjustments.bias,
+    return replace(
+        adjustments,
         marks=adjustments.marks.at[owners, tokens].add(GENERATED),
         recent=adjustments.recent.at[owners].set(recent),
-        bad_words=adjustments.bad_words,
     )
