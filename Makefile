@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 PIP := -m pip --disable-pip-version-check --quiet --quiet install
 TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.py
 GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.py
+AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile
 VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py tests/unit/test_program_store.py
 # The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
 NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
@@ -30,11 +31,12 @@ help:
 demo: $(VENV)/.run
 	@$(BIN)/python -m rekindle demo
 
+# A file's tests stay together, because they share what its fixtures open.
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(AT_ONCE)
 
 test-deep: $(VENV)/.dev
-	@$(BIN)/python -m pytest -m ""
+	@$(BIN)/python -m pytest -m "" $(AT_ONCE)
 
 # In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.
 test-tpu: $(VENV)-tpu/.dev

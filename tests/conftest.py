@@ -46,9 +46,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     item.config.stash[_WATCHDOG].where = item.nodeid
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take in what a process measured that ran a part of the tests."""
+    node.config.stash[_WATCHDOG].take(getattr(node, "workeroutput", {}).get("steps", {}))
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Fail the run if the steps of an actor were too long."""
-    if session.config.stash[_WATCHDOG].too_long() and exitstatus == pytest.ExitCode.OK:
+    """Fail the run if the steps of an actor were too long; what runs a part of the tests reports them alone."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["steps"] = session.config.stash[_WATCHDOG].report()
+    elif session.config.stash[_WATCHDOG].too_long() and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from time import thread_time
 from typing import Any
 from unittest.mock import patch
@@ -96,6 +96,19 @@ class Watchdog:
     def too_long(self) -> list[str]:
         """Return the names of those whose steps are above the limit again and again in one test."""
         return [name for name, longest in self.longest.items() if max(longest.over.values(), default=0) >= REPEATED]
+
+    def report(self) -> dict[str, Any]:
+        """Return what was measured, as plain values that another process can `take`."""
+        return {name: asdict(longest) | {"over": dict(longest.over)} for name, longest in self.longest.items()}
+
+    def take(self, report: dict[str, Any]) -> None:
+        """Add what the watchdog of another process measured."""
+        for name, other in report.items():
+            longest = self.longest.setdefault(name, Longest())
+            longest.steps += other["steps"]
+            longest.over.update(other["over"])
+            if other["seconds"] > longest.seconds:
+                longest.seconds, longest.where = other["seconds"], other["where"]
 
     def _step(self, name: str, seconds: float) -> None:
         longest = self.longest.setdefault(name, Longest())
