@@ -3,8 +3,8 @@
 A step is what runs on the loop from one await to the next. It is measured in CPU time of the engine's thread, so that
 other threads and other processes do not count. On a crowded machine they still make it slower, and that is forgiven:
 for each loss of its core a little, and a long step as far as a known piece of work is slower than it was once. That is
-not all: on a virtual machine, a few steps in a hundred thousand took up to 40 ms, and not again. So one long step says
-nothing; what is too long by its nature is so each time, in all the variants of its test.
+not all: on a virtual machine, a few steps in a hundred thousand took up to 40 ms, though they did next to nothing. So
+one long step says nothing; what is too long by its nature is so each time, in all the variants of its test.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from time import thread_time
 from typing import Any
 from unittest.mock import patch
@@ -27,18 +27,31 @@ LIMIT_SECONDS = 0.005
 """The longest that a step may take."""
 REPEATED = 3
 """How many steps of one actor must be longer, in one test with all its parameters, to be too long by their nature."""
+SHARE = 1 / 200
+"""Which share of its steps there these must be."""
 PREEMPTED_SECONDS = 0.00025
 """What a step is forgiven for each time that the kernel gave its core to another thread, whose data fill the caches."""
 
 
 @dataclass(slots=True)
 class Longest:
-    """The steps of one actor: how many there were, how long and where the longest was, and how many were over where."""
+    """The steps of one actor.
 
-    steps: int = 0
+    Attributes:
+        seconds, where: how long the longest was, and in which test.
+        steps: how many there were in each test.
+        over: how many of them were too long.
+    """
+
     seconds: float = 0.0
     where: str = ""
+    steps: Counter[str] = field(default_factory=Counter)
     over: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def too_long(self) -> bool:
+        """Tell whether steps of one test are too long again and again."""
+        return any(over >= max(REPEATED, SHARE * self.steps[test]) for test, over in self.over.items())
 
 
 @dataclass
@@ -95,26 +108,35 @@ class Watchdog:
 
     def too_long(self) -> list[str]:
         """Return the names of those whose steps are above the limit again and again in one test."""
-        return [name for name, longest in self.longest.items() if max(longest.over.values(), default=0) >= REPEATED]
+        return [name for name, longest in self.longest.items() if longest.too_long]
 
     def report(self) -> dict[str, Any]:
         """Return what was measured, as plain values that another process can `take`."""
-        return {name: asdict(longest) | {"over": dict(longest.over)} for name, longest in self.longest.items()}
+        return {
+            name: {
+                "seconds": longest.seconds,
+                "where": longest.where,
+                "steps": dict(longest.steps),
+                "over": dict(longest.over),
+            }
+            for name, longest in self.longest.items()
+        }
 
     def take(self, report: dict[str, Any]) -> None:
         """Add what the watchdog of another process measured."""
         for name, other in report.items():
             longest = self.longest.setdefault(name, Longest())
-            longest.steps += other["steps"]
+            longest.steps.update(other["steps"])
             longest.over.update(other["over"])
             if other["seconds"] > longest.seconds:
                 longest.seconds, longest.where = other["seconds"], other["where"]
 
     def _step(self, name: str, seconds: float) -> None:
         longest = self.longest.setdefault(name, Longest())
-        longest.steps += 1
+        test = self.where.partition("[")[0]
+        longest.steps[test] += 1
         if seconds > LIMIT_SECONDS:
-            longest.over[self.where.partition("[")[0]] += 1
+            longest.over[test] += 1
         if seconds > longest.seconds:
             longest.seconds, longest.where = seconds, self.where
 

@@ -481,7 +481,7 @@ def test_a_damaged_program_that_takes_pages_with_it_is_made_anew_and_answers_are
 
 
 @pytest.mark.parametrize(
-    ("seed", "kills"), [(0, 20), *(pytest.param(seed, 30, marks=pytest.mark.deep) for seed in range(1, 11))]
+    ("seed", "kills"), [(0, 8), *(pytest.param(seed, 30, marks=pytest.mark.deep) for seed in range(1, 11))]
 )
 def test_whatever_a_kill_interrupts_the_next_session_is_right_and_has_all_that_was_saved(
     seed: int, kills: int, cache: Path, model: Path

@@ -157,7 +157,7 @@ def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[A
     decoder, _ = abstract_decoder(config)
     graph, state = nnx.split(decoder)
     state = jax.tree.map(lambda weight: Shape(weight.shape, BFLOAT16), state)
-    pages = jax.eval_shape(lambda: empty_pages(config, 2049, 64, BFLOAT16, "tpu"))
+    pages = jax.eval_shape(lambda: empty_pages(config, 1025, 64, BFLOAT16, "tpu"))
     slots = jax.eval_shape(lambda: empty_slots(32, 32, config.vocab_size))
     packed = InputLayout.of(bucket, slots).padding()
 

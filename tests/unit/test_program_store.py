@@ -512,7 +512,7 @@ def test_nothing_is_stored_any_more_when_the_process_ends(
     assert list(directory.iterdir()) == []
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(300, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("kills", [8, pytest.param(300, marks=pytest.mark.deep)])
 def test_a_save_that_is_killed_leaves_what_was_saved_before(kills: int, directory: Path, tmp_path: Path) -> None:
     chance, log, known = random.Random(0), tmp_path / "log", 0
     log.touch()

@@ -63,6 +63,10 @@ BAD: dict[str, tuple[list[Any], str]] = {
         [2, "ab", [1.5], ["a"], [None], [True], [[1]]],
         "allowed_token_ids must be a sequence of integers, got ",
     ),
+    "processor_args": (
+        [2, "ab", b"ab", {1}, {1: 2}, [0.5] * 9],
+        "processor_args must be a sequence of at most 8 numbers, got ",
+    ),
     "stop_token_ids": (
         [2.0, True, "ab", b"ab", [1.5], ["a"], [None], [True], [[1]]],
         "stop_token_ids must be a sequence of integers, got ",

@@ -13,7 +13,7 @@ from jax import lax
 from rekindle.device.sampling.rows import SamplingRows
 
 BLOCK = 32
-"""As many numbers as XLA's CPU backend reduces in one loop with whatever computes them."""
+"""As many numbers as XLA's CPU backend reduces in one loop with whatever computes them. Others need no blocks."""
 
 BITS_OF_INFINITY = 0x7F80_0000
 
@@ -51,10 +51,19 @@ def deepest_of_top_k(columns: jax.Array, largest: jax.Array, top_k: jax.Array) -
     """
 
     def reached(bound: jax.Array) -> jax.Array:
-        kept = in_blocks(largest[None] - columns <= bound[None], False)
-        return kept.sum(1, dtype=jnp.uint8).sum(0, dtype=jnp.int32) >= top_k
+        kept = largest[None] - columns <= bound[None]
+        count: jax.Array = lax.platform_dependent(kept, cpu=_count_in_blocks, default=_count)
+        return count >= top_k
 
     return _least_reached(reached, (top_k > 0) & (top_k < len(columns)))
+
+
+def _count(kept: jax.Array) -> jax.Array:
+    return kept.sum(0, dtype=jnp.int32)
+
+
+def _count_in_blocks(kept: jax.Array) -> jax.Array:
+    return in_blocks(kept, False).sum(1, dtype=jnp.uint8).sum(0, dtype=jnp.int32)
 
 
 def _deepest_of_top_p(

@@ -79,9 +79,7 @@ def sample(
 
 
 def argmax(columns: jax.Array) -> jax.Array:
-    """Return the smallest index of each column's maximum: first the block that has it is found, then the place in it.
-
-    So there is one pass over the columns, and nothing of their size is written.
+    """Return the smallest index of each column's maximum.
 
     Args:
         columns: (length, rows) of numbers.
@@ -89,6 +87,12 @@ def argmax(columns: jax.Array) -> jax.Array:
     Returns:
         (rows,) int32.
     """
+    largest: jax.Array = lax.platform_dependent(columns, cpu=_argmax_of_blocks, default=_first_largest)
+    return largest
+
+
+def _argmax_of_blocks(columns: jax.Array) -> jax.Array:
+    """Find the block that has the maximum, and then its place in it: one pass, which writes nothing of its size."""
     blocks = in_blocks(columns, -jnp.inf)
     block = _first_largest(blocks.max(1))
     place = _first_largest(jnp.take_along_axis(blocks, block[None, None], axis=0)[0])
