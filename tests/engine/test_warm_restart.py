@@ -551,6 +551,21 @@ def test_a_store_that_becomes_unsafe_while_it_is_used_costs_the_store_alone(
     assert ["writable by others" in str(each.message) for each in warned] == [True]
 
 
+def test_programs_that_become_unsafe_while_a_session_is_open_are_compiled_and_not_loaded(
+    cache: Path, model: Path, cold: Answers
+) -> None:
+    with open_session(model, precompile="lazy") as session:
+        for entry in programs(cache, ENTER, "step of 0+2"):
+            (cache / "programs" / entry.digest).chmod(0o777)
+        with recorded() as warned:
+            assert ask(session, 1) == (cold[1], 0)
+            assert ask(session, 2, logit_bias={7: -100})[1] == 0
+        assert session.stats.compilations >= 2
+    assert ["neither loaded nor saved from now on" in str(each.message) for each in warned] == [True]
+    with pytest.raises(UnsafeStorage, match=r"writable by others \(mode 0777\).*chmod .*go-w"):
+        open_session(model, precompile="lazy")
+
+
 def test_in_the_background_a_first_answer_waits_for_two_steps_alone(
     cache: Path, model: Path, cold: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

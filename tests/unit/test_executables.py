@@ -18,7 +18,7 @@ from rekindle.device.programs.executables import ArgumentsLost, Executables
 from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
 from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.device.programs.workers import WORKERS
-from rekindle.errors import SessionClosed
+from rekindle.errors import SessionClosed, UnsafeStorage
 from rekindle.testing import FAKE_MODEL
 
 STEPS: list[Key] = [Bucket(64, 0), Bucket(0, 1), Bucket(0, 4), Bucket(0, 32)]
@@ -208,6 +208,24 @@ async def test_a_loaded_program_that_takes_its_arguments_with_it_fails_once_and_
     with pytest.raises(ArgumentsLost):
         await executables.call(STEP, step, pages)
     assert store.dropped == store.saved == [STEP]
+
+
+@pytest.mark.parametrize("at", ["load", "explain", "save"])
+def test_a_store_that_becomes_unsafe_is_used_no_more_and_stops_nobody(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store([GATHER])
+
+    def refuse(*arguments: object) -> None:
+        raise UnsafeStorage("writable by others")
+
+    monkeypatch.setattr(store, at, refuse)
+    executables = made(GatedPrograms(), store=store)
+    with warnings.catch_warnings(record=True, action="always") as told:
+        for key in (SCATTER, GATHER):
+            assert executables.run(key) == key
+            executables.idle().result(SECONDS)
+    (said,) = [str(each.message) for each in told]
+    assert said == "compiled programs are neither loaded nor saved from now on: writable by others"
+    assert (executables.loads, executables.compilations, store.saved) == (0, 2, [])
 
 
 def test_stopping_ends_the_wait_for_what_is_not_begun() -> None:

@@ -242,8 +242,15 @@ def _empty_state(executables: Executables, blueprint: Blueprint) -> Any:
 def _order(
     blueprint: Blueprint, settings: Settings, programs: ProgramStore | None, *, cached: bool
 ) -> tuple[list[Key], list[Key], bool]:
-    """Return the programs to make first, those that can wait for quiet, and whether requests wait for the first."""
+    """Return the programs to make first, those that can wait for quiet, and whether requests wait for the first.
+
+    Raises:
+        UnsafeStorage: somebody else could have written one that is stored.
+        NotRestored: `restore="require"`, and not all programs are stored.
+    """
     wanted = blueprint.all_programs(cached=cached)
+    if programs is not None:
+        programs.require_private(wanted)
     if settings.restore == "require":
         require_all(programs, wanted)
     match settings.precompile:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from anyio import to_thread
@@ -19,9 +19,10 @@ from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.programs.lowering import Key, Program, Programs, program_name
 from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.device.programs.workers import Workers
-from rekindle.errors import SessionClosed
+from rekindle.errors import SessionClosed, UnsafeStorage
 from rekindle.store.validity import Difference
 
+T = TypeVar("T")
 TOLD = 4
 """The most differences of arguments that a warning names."""
 
@@ -117,8 +118,8 @@ class Executables:
         try:
             return jax.block_until_ready(program(*arguments))
         except jax.errors.JaxRuntimeError as error:
-            assert self._store is not None, "only a store loads programs"
-            self._store.drop(key, error)
+            failure = error
+            self._stored(lambda store: store.drop(key, failure))
             program, serialized = self._compile(key)
             with self._lock:
                 self._keep(key, program)
@@ -217,15 +218,29 @@ class Executables:
         future.set_result(program)
         self._save(key, serialized)
 
+    def _stored(self, use: Callable[[ProgramStore], T]) -> T | None:
+        """Return what `use` makes of the store; None without one. One that has become unsafe is used no more."""
+        store = self._store
+        if store is None:
+            return None
+        try:
+            return use(store)
+        except UnsafeStorage as error:
+            with self._lock:
+                was_used, self._store = self._store is not None, None
+            if was_used:
+                warn(f"compiled programs are neither loaded nor saved from now on: {error}")
+            return None
+
     def _save(self, key: Key, serialized: Serialized | None) -> None:
-        if self._store is not None and serialized is not None:
+        if serialized is not None:
             try:
-                self._store.save(key, serialized)
+                self._stored(lambda store: store.save(key, serialized))
             except Exception as error:  # it is made: that it cannot be stored stops nobody
                 warn(f"the program {program_name(key)!r} is not stored: {error}")
 
     def _load(self, key: Key) -> Program | None:
-        program = self._store.load(key) if self._store is not None else None
+        program = self._stored(lambda store: store.load(key))
         if program is not None:
             with self._lock:
                 self.loads += 1
@@ -234,12 +249,12 @@ class Executables:
     def _compile(self, key: Key) -> tuple[Program, Serialized | None]:
         """Compile a program, and serialize it where it is to be stored, before anybody can call it."""
         if self._store is not None:
-            self.misses[key] = self._store.explain(key)
+            self.misses[key] = self._stored(lambda store: store.explain(key))
         if key in self._given_up:
             self._tell(key, f"it was given up for others, as max_executables keeps {self._capacity}; raise it")
         with compiling:
             program = self._programs.compiled(key)
-        serialized = self._store.serialize(program) if self._store is not None else None
+        serialized = self._stored(lambda store: store.serialize(program))
         with self._lock:
             self.compilations += 1
         return program, serialized

@@ -4,6 +4,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Final, cast
@@ -82,6 +83,16 @@ class ProgramStore:
     def entry(self, key: Key) -> Path:
         """Return where a program is stored, or would be."""
         return self._kept.directory / self._key_of(key).digest
+
+    def require_private(self, keys: Iterable[Key]) -> None:
+        """Check that nobody else can have written these programs, as far as they are stored.
+
+        Raises:
+            UnsafeStorage: somebody else can have written one of them.
+        """
+        for key in keys:
+            with suppress(disk.Damaged, OSError):
+                disk.header_of(self.entry(key))
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """Return those keys whose programs are not stored. A stored program may still prove to be damaged."""
