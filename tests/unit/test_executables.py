@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from rekindle.buckets import Bucket
 from rekindle.device.programs.executables import ArgumentsLost, Executables
-from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
+from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
 from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.device.programs.workers import WORKERS
 from rekindle.errors import SessionClosed, UnsafeStorage
@@ -332,3 +332,13 @@ def test_a_real_program_that_is_called_with_another_dtype_raises_before_it_takes
     assert not any(layer.is_deleted() for layer in pages)
     again = programs.compiled(GATHER, (pages, np.int16(1)))
     assert again(pages, np.int16(1)).shape == programs.page.shape
+
+
+def test_no_program_has_the_name_of_another() -> None:
+    """Check this because what JAX's own cache has under a name is without its code."""
+    sizes = Sizes(num_pages=5, page_size=16, pages_per_request=4, max_running=2, max_logprobs=0)
+    programs = [Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), jax.devices()[0]) for _ in range(2)]
+    texts = [each.lowered(EMPTY).as_text() for each in (*programs, *programs)]
+    names = [text.partition("module @")[2].split()[0] for text in texts]
+    assert len({*names}) == 4
+    assert all(name.startswith("jit_rekindle_empty_") for name in names)
