@@ -12,7 +12,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,9 @@ def set_to(values: dict[str, Any]) -> Iterator[None]:
 
 def disaster(cache: Path, chance: random.Random) -> str:
     """Do something to the stores that a crash, a bad disk, another user or an earlier version could have done."""
-    found = [path.parent for path in cache.rglob("seal.json") if path.parent.parent.name != "removed"]
+    # A walk passes over what another process removes meanwhile.
+    entries = (Path(folder) for folder, _, files in os.walk(cache) if "seal.json" in files)
+    found = [entry for entry in entries if entry.parent.name != "removed"]
     if not found:
         return "nothing"
     entry = chance.choice(sorted(found))
@@ -161,11 +163,10 @@ def remove_code(entry: Path) -> None:
 
 def make_private_again(cache: Path) -> None:
     """Take back from others what they could write to."""
-    for path in [cache, *cache.rglob("*")]:
-        try:
-            path.chmod(0o700 if path.is_dir() else 0o600)
-        except OSError:
-            continue
+    for folder, _, files in os.walk(cache):
+        for path in (Path(folder), *(Path(folder, file) for file in files)):
+            with suppress(OSError):
+                path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def main() -> None:
