@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.errors import InvalidRequest
+from rekindle.models.text.token_bytes import token_bytes
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingOptions
 from rekindle.results import TokenLogprob
@@ -76,17 +77,18 @@ def test_neighbours_with_and_without_them_share_a_batch(session: Session) -> Non
 
 
 def test_texts_are_those_of_the_tokens_by_themselves(texts: Session, byte_tokenizer: Tokenizer) -> None:
-    """Check also that a part of a character alone is U+FFFD."""
+    """Check also that a part of a character alone is its bytes."""
     generation = texts.generate_sync("né", max_tokens=3, logprobs=4, prompt_logprobs=4)
     assert generation.logprobs is not None
     assert generation.prompt_logprobs is not None
     first, *prompt = generation.prompt_logprobs
     assert first is None
-    assert [entry.text for entry in prompt if entry is not None] == ["\ufffd", "\ufffd"]
+    assert [entry.text for entry in prompt if entry is not None] == ["\\xc3", "\\xa9"]
     for entry in (*generation.logprobs, *prompt):
         assert entry is not None
         for one in (entry, *entry.top):
-            assert one.text == byte_tokenizer.decode([one.token_id])
+            assert one.text == one.bytes.decode(errors="backslashreplace")
+            assert one.bytes == token_bytes(byte_tokenizer, one.token_id)
             assert one.logprob == -one.token_id
         assert [one.rank for one in entry.top] == [1, 2, 3, 4]
         assert all(one.top == () for one in entry.top)
@@ -96,7 +98,7 @@ def test_they_end_with_the_token_that_completes_a_stop(texts: Session, byte_toke
     (newline,) = byte_tokenizer.encode("\n")
     generation = texts.generate_sync("x", allowed_token_ids=[newline], max_tokens=9, stop="\n\n\n", logprobs=0)
     assert generation.text == ""
-    assert generation.logprobs == (TokenLogprob(newline, "\n", -float(newline), 1),) * 3
+    assert generation.logprobs == (TokenLogprob(newline, "\n", -float(newline), 1, (), b"\n"),) * 3
 
 
 @pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])

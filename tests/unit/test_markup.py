@@ -401,3 +401,13 @@ def test_the_hottest_ends_are_those_that_a_walk_over_all_finds() -> None:
     ends.sort(key=lambda node: (-max(each.hits for each in tree.path(node)), -node.last_used))
     tokens = [tuple(token for node in tree.path(end) for token in tree.tokens_of(node)) for end in ends[:5]]
     assert [path.tokens for path in viewed(tree).hottest] == tokens
+
+
+def test_the_tokens_of_one_character_are_one_span_and_a_lone_piece_is_its_bytes() -> None:
+    parts = [b"a ", "é".encode()[:1], "é".encode()[1:] + "🚀".encode()[:1], "🚀".encode()[1:], b"b", "é".encode()[:1]]
+    tokens = [TokenLogprob(7, part.decode(errors="backslashreplace"), -0.5, 1, (), part) for part in parts]
+    spans = re.findall(r"<span title=\"(.*?)\".*?>(.*?)</span>", heat_map(tokens), re.DOTALL)
+    assert [shown for _, shown in spans] == ["a ", "é🚀", "b", "\\xc3"]
+    assert [len(title.splitlines()) for title, _ in spans] == [1, 3, 1, 1]
+    deeper = [float(depth) for depth in re.findall(r"rgba\(240,90,30,(.*?)\)", heat_map(tokens))]
+    assert deeper[1] > deeper[0] == deeper[2] == deeper[3], "it is as likely as all of its tokens together"

@@ -112,7 +112,8 @@ def detokenizer(byte_tokenizer: Tokenizer) -> Actor:
 
 def output_of(ids: tuple[int, ...], end: EndReason | None, stop: str, tokenizer: Tokenizer) -> Outputs:
     """Make an output of several tokens at once, each with its log-probability."""
-    scores = tuple(TokenLogprob(token, tokenizer.decode([token]), -1.0, 1) for token in ids)
+    texts = map(tokenizer.decode, ([token] for token in ids))
+    scores = tuple(TokenLogprob(t, text, -1.0, 1, (), text.encode()) for t, text in zip(ids, texts, strict=True))
     return Outputs((Output(request_of(PROMPT, {"stop": stop}, capacity=100), ids, end, scores),))
 
 
@@ -240,13 +241,13 @@ def test_a_cancel_that_comes_after_the_stop_changes_nothing(
     stages.assert_nothing_is_left()
 
 
-def test_half_a_character_that_a_cancel_leaves_is_no_stop(byte_tokenizer: Tokenizer) -> None:
-    """Check also that it is one at the end of a request's own text."""
+def test_half_a_character_at_the_end_is_no_text_and_no_stop(byte_tokenizer: Tokenizer) -> None:
     begin, _ = byte_tokenizer.encode("é")
     stages = Stages(byte_tokenizer, overlap=False)
-    whole = stages.ask(PROMPT, allowed_token_ids=[begin], max_tokens=1, stop="\ufffd")
+    half = stages.ask(PROMPT, allowed_token_ids=[begin], max_tokens=1, stop="\ufffd")
     stages.run()
-    assert (told(whole), whole.result().stopped_by) == ("ended: stop, 1 token", "\ufffd")
+    assert (half.result().text, half.result().stopped_by, half.result().cut) == ("", None, b"\xc3")
+    assert "1 token, in the middle of a character" in repr(half.result())
     handle = stages.ask(PROMPT, allowed_token_ids=[begin], max_tokens=9, stop="\ufffd")
     while told(handle) != "running, 1 token":
         stages.step(lambda ready: ready - 1)

@@ -66,8 +66,9 @@ def pieces_of(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> list[str]:
     """Return the text that each token completes; the last has the rest."""
     decoder = IncrementalDecoder(tokenizer)
     pieces = [decoder.push(token) for token in token_ids]
-    pieces[-1] += decoder.finish()
-    assert "".join(pieces) == tokenizer.decode(token_ids)
+    rest, cut = decoder.finish()
+    pieces[-1] += rest
+    assert "".join(pieces) + ("\ufffd" if cut else "") == tokenizer.decode(token_ids)
     return pieces
 
 

@@ -407,7 +407,12 @@ class Stopped(_OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An `Output` with the text that it completes. The last one has the string or token that ended the request."""
+    """An `Output` with the text that it completes.
+
+    Attributes:
+        stopped_by: in the last one, the string or token that ended the request.
+        cut: in the last one, the bytes of a character that is incomplete.
+    """
 
     request_id: int
     text: str
@@ -416,6 +421,7 @@ class Text:
     stopped_by: str | int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    cut: bytes = b""
 
     def __str__(self) -> str:
         return f"request {self.request_id}, {_quoted(self.text)}{_ending(self.end)}"

@@ -1,7 +1,8 @@
 """What a caller gets back: pieces as they come, then the whole generation, and how a cell shows both."""
 
+import codecs
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,15 +15,16 @@ caller. "held": it asked for a prefix, which is computed."""
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The probability of a token: by the model alone, before any sampling parameter, or as `logprobs_of` asks.
+    r"""The probability of a token: by the model alone, before any sampling parameter, or as `logprobs_of` asks.
 
     Attributes:
         token_id: the token.
-        text: the text of this token by itself; U+FFFD where it is a part of a character.
+        text: the text of this token by itself; of a part of a character its bytes, as in `\xe4\xb8`.
         logprob: the natural logarithm of its probability.
         rank: its rank among all tokens; 1 is the likeliest.
         top: the likeliest tokens at this position, as many as were asked for and are possible, the likeliest first,
             without `top`.
+        bytes: the UTF-8 bytes of this token; those of all tokens, joined, are the text with its special tokens.
     """
 
     token_id: int
@@ -30,6 +32,7 @@ class TokenLogprob:
     logprob: float
     rank: int
     top: tuple["TokenLogprob", ...] = ()
+    bytes: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,7 @@ class Generation:
         usage: tokens of prompt and output.
         timings: seconds until its stages.
         cached: tokens of the prompt that were found in the prefix cache instead of computed, by tier.
+        cut: the bytes of a character in whose middle the output ended; they are not in `text`.
     """
 
     text: str
@@ -170,6 +174,7 @@ class Generation:
     usage: Usage
     timings: Timings = field(compare=False)
     cached: CachedTokens = field(compare=False)
+    cut: bytes = b""
 
     @property
     def cached_tokens(self) -> int:
@@ -212,7 +217,8 @@ class Generation:
                 by = f" at {self.stopped_by!r}"
             case token:
                 by = f" at end token {token}"
-        return f"ended: {self.finish_reason}{by}, {markup.counted(len(self.token_ids), 'token')}"
+        cut = ", in the middle of a character" if self.cut else ""
+        return f"ended: {self.finish_reason}{by}, {markup.counted(len(self.token_ids), 'token')}{cut}"
 
 
 MOST_TOKENS = 400
@@ -251,7 +257,7 @@ def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
     """Return the tokens in order as HTML; one that is None has no probability. Return nothing for no tokens."""
     if not tokens:
         return ""
-    spans = "".join(_span(token) for token in tokens[:MOST_TOKENS])
+    spans = "".join(map(_span, _by_character(tokens[:MOST_TOKENS])))
     rest = f" … {markup.counted(len(tokens) - MOST_TOKENS, 'more token')}" if len(tokens) > MOST_TOKENS else ""
     legend = (
         '<div style="opacity:0.75;font-size:85%">the deeper the shade, the less likely the token; underlined: '
@@ -261,30 +267,53 @@ def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
     return f'<div dir="auto" style="{style}">{spans}{rest}</div>{legend}'
 
 
-def _span(token: TokenLogprob | None) -> str:
-    if token is None:
+def _by_character(tokens: Sequence[TokenLogprob | None]) -> Iterator[list[TokenLogprob]]:
+    """Yield the tokens in groups of whole characters; an empty group for a token without a probability."""
+    utf8, group = codecs.getincrementaldecoder("utf-8")(errors="replace"), list[TokenLogprob]()
+    for token in tokens:
+        if token is None:
+            yield []
+            continue
+        group.append(token)
+        utf8.decode(token.bytes)
+        if not utf8.getstate()[0]:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _span(group: Sequence[TokenLogprob]) -> str:
+    if not group:
         return '<span title="the first token of a prompt has no probability">·</span>'
     styles = []
-    depth = DEEPEST * (1 - _probability(token))
+    depth = DEEPEST * (1 - _probability(sum(token.logprob for token in group)))
     if depth >= 0.01:
         styles.append(f"background:rgba(240,90,30,{depth:.2f})")
-    if token.rank > 1:
+    if any(token.rank > 1 for token in group):
         styles.append("border-bottom:2px dotted")
     style = f' style="{";".join(styles)}"' if styles else ""
-    return f'<span title="{markup.visible(_title(token))}"{style}>{markup.visible(_shown(token))}</span>'
+    title = "\n".join(map(_title, group))
+    return f'<span title="{markup.visible(title)}"{style}>{markup.visible(_shown(group))}</span>'
 
 
-def _shown(token: TokenLogprob) -> str:
-    """Return the text of a token, with marks before line ends and tabs; its id where it has no text."""
-    if not token.text:
-        return f"⟨{token.token_id}⟩"
-    text = token.text if len(token.text) <= LONGEST_TOKEN else f"{token.text[:LONGEST_TOKEN]}…"
+def _shown(group: Sequence[TokenLogprob]) -> str:
+    """Return the text of tokens, with marks before line ends and tabs; their ids where they have no text."""
+    text = (
+        group[0].text if len(group) == 1 else b"".join(token.bytes for token in group).decode(errors="backslashreplace")
+    )
+    if not text:
+        return f"⟨{group[0].token_id}⟩"
+    text = text if len(text) <= LONGEST_TOKEN else f"{text[:LONGEST_TOKEN]}…"
     return text.replace("\n", "↵\n").replace("\t", "→\t")
 
 
 def _title(token: TokenLogprob) -> str:
-    lines = [f"{_named(token)}: {markup.percent(_probability(token))}, rank {token.rank:,}, token {token.token_id}"]
-    lines += [f"  {each.rank}. {_named(each)} {markup.percent(_probability(each))}" for each in token.top[:SHOWN_TOP]]
+    probability = markup.percent(_probability(token.logprob))
+    lines = [f"{_named(token)}: {probability}, rank {token.rank:,}, token {token.token_id}"]
+    lines += [
+        f"  {each.rank}. {_named(each)} {markup.percent(_probability(each.logprob))}" for each in token.top[:SHOWN_TOP]
+    ]
     return "\n".join(lines)
 
 
@@ -292,6 +321,6 @@ def _named(token: TokenLogprob) -> str:
     return f"“{markup.one_line(token.text, LONGEST_TOKEN)}”" if token.text else f"⟨{token.token_id}⟩"
 
 
-def _probability(token: TokenLogprob) -> float:
-    """Return the probability of a token; its logarithm may be above 0 by a rounding error."""
-    return math.exp(min(0.0, token.logprob))
+def _probability(logprob: float) -> float:
+    """Return the probability of a logarithm, which may be above 0 by a rounding error."""
+    return math.exp(min(0.0, logprob))

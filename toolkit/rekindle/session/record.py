@@ -169,6 +169,7 @@ class Record:
             usage=Usage(len(started.prompt), len(token_ids)),
             timings=Timings(queued, self._first_token or total, total),
             cached=started.cached,
+            cut=last.cut,
         )
         self.pieces.close()
 

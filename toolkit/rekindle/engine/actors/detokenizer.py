@@ -9,6 +9,7 @@ from anyio.lowlevel import checkpoint
 from rekindle.messages import Message, Output, Outputs, Stopped, Text, Texts
 from rekindle.models.text.incremental import IncrementalDecoder
 from rekindle.models.text.stops import StopMatcher
+from rekindle.models.text.token_bytes import token_bytes
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.results import TokenLogprob
 
@@ -32,9 +33,11 @@ class _Follower:
         text = self.text_of(token) if skipped else self.decoder.push(token)
         return self.matcher.push(text, self.tokens >= min_tokens, skipped)
 
-    def finish(self, min_tokens: int, cancelled: bool) -> tuple[str, str | None]:
+    def finish(self, min_tokens: int, cancelled: bool) -> tuple[str, str | None, bytes]:
+        """Return the rest of the text, the stop string that it completes, and the bytes of an incomplete character."""
+        rest, cut = self.decoder.finish()
         # The last characters of a cancelled request are cut, so they stop nothing.
-        return self.matcher.finish(self.decoder.finish(), not cancelled and self.tokens >= min_tokens)
+        return *self.matcher.finish(rest, not cancelled and self.tokens >= min_tokens), cut
 
 
 class Detokenizer:
@@ -47,7 +50,7 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer | None):
         self._tokenizer = tokenizer
         self._followers: dict[int, _Follower] = {}
-        self._text_of = lru_cache(maxsize=65536)(lambda token: _text_of(token, tokenizer))
+        self._bytes_of = lru_cache(maxsize=65536)(lambda token: token_bytes(tokenizer, token) if tokenizer else b"")
 
     def handle(self, message: Message) -> list[Message] | Awaitable[list[Message]]:
         """Turn Outputs into Texts. A complete stop string is answered with Stopped, and what follows it is dropped.
@@ -87,7 +90,7 @@ class Detokenizer:
     def _text(self, output: Output, stopped: list[Message]) -> Text | None:
         """Return the text of an output; None if a stop string ended the text before it."""
         if self._tokenizer is None:
-            return self._said(output, "", len(output.token_ids), None)
+            return self._said(output, "", len(output.token_ids))
         request_id, params = output.request.id, output.request.params
         follower = self._followers.get(request_id)
         if follower is None:
@@ -102,19 +105,19 @@ class Detokenizer:
         return text
 
     def _follow(self, output: Output, follower: _Follower) -> Text:
-        text, stop, taken, earliest = "", None, 0, output.request.params.min_tokens
+        text, stop, taken, cut, earliest = "", None, 0, b"", output.request.params.min_tokens
         for token in output.token_ids:
             shown, stop = follower.push(token, earliest)
             text, taken = text + shown, taken + 1
             if stop is not None:
                 break
         if stop is None and output.end is not None:
-            shown, stop = follower.finish(earliest, output.end == "cancelled")
+            shown, stop, cut = follower.finish(earliest, output.end == "cancelled")
             text += shown
         follower.stopped = stop is not None
-        return self._said(output, text, taken, stop)
+        return self._said(output, text, taken, stop, cut)
 
-    def _said(self, output: Output, text: str, taken: int, stop: str | None) -> Text:
+    def _said(self, output: Output, text: str, taken: int, stop: str | None = None, cut: bytes = b"") -> Text:
         token_ids, end = output.token_ids[:taken], output.end
         by: str | int | None = stop
         if stop is not None:
@@ -129,18 +132,21 @@ class Detokenizer:
             by,
             output.logprobs[:taken],
             output.prompt_logprobs,
+            cut,
         )
 
+    def _text_of(self, token: int) -> str:
+        return self._bytes_of(token).decode("utf-8", "backslashreplace")
+
     def _with_text(self, logprob: TokenLogprob) -> TokenLogprob:
-        text_of = self._text_of
-        top = [TokenLogprob(each.token_id, text_of(each.token_id), each.logprob, each.rank) for each in logprob.top]
-        return TokenLogprob(logprob.token_id, text_of(logprob.token_id), logprob.logprob, logprob.rank, tuple(top))
+        named = self._named
+        return named(logprob, tuple(named(each) for each in logprob.top))
+
+    def _named(self, logprob: TokenLogprob, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+        token = logprob.token_id
+        return TokenLogprob(token, self._text_of(token), logprob.logprob, logprob.rank, top, self._bytes_of(token))
 
 
 def _scores(text: Text) -> int:
     """Return how many tokens are in the log-probabilities of a text."""
     return sum(1 + len(logprob.top) for logprob in (*text.logprobs, *text.prompt_logprobs))
-
-
-def _text_of(token: int, tokenizer: Tokenizer | None) -> str:
-    return "" if tokenizer is None else tokenizer.decode([token], skip_special_tokens=False)

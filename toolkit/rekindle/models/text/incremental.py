@@ -1,19 +1,16 @@
 """Turning tokens into text one at a time, without showing half a character.
 
-The joined pieces of one decoder equal `Tokenizer.decode` of all its tokens, with special tokens skipped or not. The
-cost of a push does not grow with the text.
+The joined pieces of one decoder equal `Tokenizer.decode` of all its tokens, with special tokens skipped or not, but for
+a character that is incomplete at the end. The cost of a push does not grow with the text.
 """
 
 from __future__ import annotations
 
 import codecs
-import json
-import re
-from functools import cache
+from itertools import takewhile
 
+from rekindle.models.text.token_bytes import BYTE_TOKEN, byte_level_bytes, is_byte_level, token_bytes
 from rekindle.models.text.tokenizer import Tokenizer
-
-_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class IncrementalDecoder:
@@ -26,7 +23,7 @@ class IncrementalDecoder:
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._method: _ByteLevel | _Windows = (
-            _ByteLevel(tokenizer) if _is_byte_level(tokenizer) else _Windows(tokenizer, skip_special_tokens)
+            _ByteLevel(tokenizer) if is_byte_level(tokenizer) else _Windows(tokenizer, skip_special_tokens)
         )
 
     def skips(self, token_id: int) -> bool:
@@ -41,8 +38,8 @@ class IncrementalDecoder:
         """
         return "" if token_id in self._skipped else self._method.push(token_id)
 
-    def finish(self) -> str:
-        """Return what was held back, with U+FFFD for an incomplete character. Call it once, after the last token."""
+    def finish(self) -> tuple[str, bytes]:
+        """Return what was held back, and the bytes of an incomplete character. Call it once, after the last token."""
         return self._method.finish()
 
 
@@ -55,10 +52,10 @@ class _ByteLevel:
 
     def push(self, token_id: int) -> str:
         token = self._id_to_token(token_id)
-        return "" if token is None else self._utf8.decode(_token_bytes(token))
+        return "" if token is None else self._utf8.decode(byte_level_bytes(token))
 
-    def finish(self) -> str:
-        return self._utf8.decode(b"", final=True)
+    def finish(self) -> tuple[str, bytes]:
+        return "", self._utf8.getstate()[0]
 
 
 class _Windows:
@@ -80,12 +77,21 @@ class _Windows:
             return ""
         self._window.append(token_id)
         # Another byte can make a whole run of byte tokens invalid: decoders then show U+FFFD for each of them.
-        if _BYTE_TOKEN.fullmatch(token):
+        if BYTE_TOKEN.fullmatch(token):
             return ""
         return self._take(final=False)
 
-    def finish(self) -> str:
-        return self._take(final=True)
+    def finish(self) -> tuple[str, bytes]:
+        last = list(takewhile(self._is_byte, reversed(self._window)))[::-1]
+        utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        utf8.decode(b"".join(token_bytes(self._tokenizer, token) for token in last))
+        incomplete = utf8.getstate()[0]
+        if incomplete:  # each of whose bytes is a token
+            del self._window[-len(incomplete) :]
+        return self._take(final=True), incomplete
+
+    def _is_byte(self, token_id: int) -> bool:
+        return BYTE_TOKEN.fullmatch(self._tokenizer.backend.id_to_token(token_id) or "") is not None
 
     def _take(self, final: bool) -> str:
         known = len(self._tokenizer.decode(self._before, self._skip))
@@ -94,25 +100,3 @@ class _Windows:
             return ""
         self._before, self._window = self._window, []
         return piece
-
-
-def _is_byte_level(tokenizer: Tokenizer) -> bool:
-    decoder = tokenizer.backend.decoder
-    return decoder is not None and bool(json.loads(decoder.__getstate__())["type"] == "ByteLevel")
-
-
-@cache
-def _alphabet() -> dict[str, int]:
-    """Return the byte for each character of byte-level BPE: printable bytes are themselves, others from U+0100 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
-
-
-def _token_bytes(token: str) -> bytes:
-    """Return a token's bytes; a token with other characters than the alphabet's, such as an added one, is text."""
-    alphabet = _alphabet()
-    try:
-        return bytes([alphabet[character] for character in token])
-    except KeyError:
-        return token.encode()
