@@ -76,6 +76,8 @@ def test_a_deterministic_session_has_one_shape(more: dict[str, Any]) -> None:
 def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
     with pytest.raises(ConfigError, match=r"unknown setting 'max_runing'; did you mean max_running\?"):
         rekindle.open("anything", max_runing=3)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"unknown setting 'max_model_len'; here it is max_context$"):
+        rekindle.open("anything", max_model_len=3)  # type: ignore[call-arg]
     with pytest.raises(
         ConfigError, match=r"unknown setting 'top_p'; it is a sampling parameter, which generate\(\) takes"
     ):

@@ -226,6 +226,19 @@ def test_an_unknown_keyword_is_named_with_the_one_that_was_meant() -> None:
         SamplingParams.from_options({"zzz": 3})
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("max_new_tokens", "max_tokens"), ("do_sample", "temperature"), ("best_of", "n"), ("n_predict", "max_tokens"),
+        ("num_predict", "max_tokens"), ("stop_sequences", "stop"), ("num_return_sequences", "n"),
+        ("repeat_penalty", "repetition_penalty"), ("top_logprobs", "logprobs"), ("eos_token_id", "stop_token_ids"),
+    ],
+)  # fmt: skip
+def test_a_keyword_from_elsewhere_is_told_by_its_name_here(theirs: str, ours: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^unknown keyword '{theirs}'; here it is {ours}$"):
+        SamplingParams.from_options({theirs: 3})
+
+
 def test_nothing_given_is_greedy_and_valid() -> None:
     assert SamplingParams.from_options({}) == SamplingParams()
     assert SamplingParams().temperature == 0

@@ -28,7 +28,7 @@ import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 _PACKAGE = str(Path(__file__).parent)
 
@@ -138,7 +138,35 @@ def warn(message: str, category: type[Warning]) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+_ELSEWHERE: Final = {
+    "max_tokens": ("max_new_tokens", "max_completion_tokens", "max_length", "n_predict", "num_predict"),
+    "min_tokens": ("min_new_tokens", "min_length"),
+    "temperature": ("do_sample", "temp"),
+    "repetition_penalty": ("repeat_penalty",),
+    "n": ("best_of", "num_return_sequences", "num_samples"),
+    "stop": ("stop_sequences", "stop_strings", "stop_words"),
+    "stop_token_ids": ("eos_token_id",),
+    "token_ids": ("prompt_token_ids", "input_ids"),
+    "logprobs": ("top_logprobs", "n_probs"),
+    "seed": ("random_seed", "random_state"),
+    "bad_words": ("bad_words_ids",),
+    "device": ("device_map",),
+    "dtype": ("torch_dtype",),
+    "max_context": ("max_model_len", "max_seq_len", "max_seq_length", "n_ctx", "num_ctx"),
+    "max_running": ("max_num_seqs", "max_batch_size", "batch_size"),
+    "max_prefill_tokens": ("max_num_batched_tokens", "n_batch"),
+    "num_pages": ("gpu_memory_utilization", "num_gpu_blocks_override", "mem_fraction_static"),
+    "page_size": ("block_size",),
+    "prefix_cache": ("enable_prefix_caching",),
+    "host_cache_bytes": ("swap_space", "cpu_offload_gb"),
+}
+"""Names of the same things in transformers, vLLM, llama.cpp, Ollama and OpenAI's API, by ours."""
+
+
 def suggestion(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown name: the closest known one, or all of them."""
+    """Return the end of a message about an unknown name: what it is called here, the closest one, or all of them."""
+    for ours, theirs in _ELSEWHERE.items():
+        if name in theirs and ours in known:
+            return f"here it is {ours}"
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"

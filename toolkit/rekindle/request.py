@@ -146,7 +146,7 @@ class SamplingParams:
         """
         if "n" in options:
             raise InvalidRequest("n is for generate(): a stream or a handle is of one draw; submit several requests")
-        check_keywords(options, (*_CHECKS, *beside))
+        check_keywords(options, (*_CHECKS, "n", *beside))
         said = {name: value for name, value in options.items() if name != "temperature" or value is not None}
         given = {**(defaults or {}), **said}
         given = {name: value for name, value in given.items() if value is not None or name not in _NONE_IS_NONE}
