@@ -1,5 +1,8 @@
 """Objects that are the result of a cell show what a user wants to know of them."""
 
+import asyncio
+import inspect
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -151,3 +154,25 @@ def test_of_a_long_value_that_differs_only_the_beginning_is_said() -> None:
     assert len(line) < 250
     shown, _ = DisplayFormatter().format(restored)  # type: ignore[no-untyped-call]
     assert line.strip() in shown["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("generate", ("Hello",)), ("show", ("Hello",)), ("enqueue", ("Hello",)), ("update_weights", ({},)),
+        ("save", ()), ("precompiled", ()), ("pause", ()), ("step", ()), ("close", ()),
+    ],
+)  # fmt: skip
+def test_what_was_forgotten_to_be_awaited_says_how(method: str, arguments: tuple[Any, ...]) -> None:
+    with fake_session() as session:
+        coroutine = getattr(session, method)(*arguments)
+        assert asyncio.iscoroutine(coroutine)
+        how = re.escape(f"Session.{method}, to be awaited: `await session.{method}(")
+        assert re.match(rf"<coroutine object {how}(\.\.\.)?\)` at 0x", repr(coroutine))
+        coroutine.close()
+
+
+def test_every_coroutine_of_a_session_and_a_prefix_says_how_to_await_it() -> None:
+    for kind in (rekindle.Session, rekindle.Prefix):
+        plain = [name for name, method in vars(kind).items() if inspect.iscoroutinefunction(method)]
+        assert set(plain) <= {"__aenter__", "__aexit__"}, "these say nothing"

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Any, Unpack, overload
 
 from rekindle import markup
+from rekindle.concurrency.coroutines import to_be_awaited
 from rekindle.concurrency.eventual import Eventual
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
@@ -67,6 +68,7 @@ class Prefix:
         errors: Errors = "raise",
         **ask: Unpack[Ask[Any]],
     ) -> list[Any]: ...
+    @to_be_awaited("await doc.generate(...)")
     async def generate(
         self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
     ) -> Any:
@@ -99,6 +101,7 @@ class Prefix:
         self._check(ask)
         return Stream(self._requests.one(prompt, ask, wait=True))
 
+    @to_be_awaited("await doc.fork(...)")
     async def fork(self, n: int) -> list["Prefix"]:
         """Hold the same prefix `n` more times, each to be released by itself; nothing is computed for it.
 

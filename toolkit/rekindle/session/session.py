@@ -8,6 +8,7 @@ from typing import Any, Literal, Unpack, overload
 import jax
 
 from rekindle import markup
+from rekindle.concurrency.coroutines import to_be_awaited
 from rekindle.concurrency.waits import awaited, blocked
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Pause, Resume, Step
@@ -86,6 +87,7 @@ class Session:
     async def generate(
         self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
     ) -> list[Any]: ...
+    @to_be_awaited("await session.generate(...)")
     async def generate(
         self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
     ) -> Any:
@@ -162,6 +164,7 @@ class Session:
         """Return the pieces as `stream` does, for a blocking loop: `for piece in session.stream_sync(...)`."""
         return self.stream(prompt, **ask)
 
+    @to_be_awaited("await session.show(...)")
     async def show(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> None:
         """Generate to the end, and show the text in the output of the cell as it comes; in a terminal, print it.
 
@@ -188,6 +191,7 @@ class Session:
         """
         return self._requests.one(prompt, ask, wait=False)
 
+    @to_be_awaited("await session.enqueue(...)")
     async def enqueue(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
         """Wait until there is room in the waiting queue, put a request into it, and return its handle as `submit` does.
 
@@ -227,6 +231,7 @@ class Session:
         """Run `prefix`, and block until it is computed."""
         return self.prefix(prompt, cache_salt=cache_salt, **options).wait()
 
+    @to_be_awaited("await session.update_weights(...)")
     async def update_weights(self, weights: Weights, *, in_flight: InFlight = "finish") -> None:
         """Use other weights of the same structure from now on. Nothing is compiled, and cached prefixes are dropped.
 
@@ -249,6 +254,7 @@ class Session:
         """Run `update_weights`, and block until it has ended."""
         blocked(self._operations.update_weights(weights, in_flight))
 
+    @to_be_awaited("await session.save()")
     async def save(self, *, progress: bool = True) -> int:
         """Write all cached prefixes to disk now, for later sessions; the engine otherwise does so when it is idle.
 
@@ -269,6 +275,7 @@ class Session:
         """Run `save`, and block until it has ended."""
         return blocked(self._operations.save(progress))
 
+    @to_be_awaited("await session.precompiled()")
     async def precompiled(self, *, progress: bool = True) -> None:
         """Wait until every program that `precompile` asked for is ready, and stored for later sessions.
 
@@ -285,6 +292,7 @@ class Session:
         """Run `precompiled`, and block until it has ended."""
         blocked(self._operations.precompiled(progress))
 
+    @to_be_awaited("await session.pause()")
     async def pause(self) -> None:
         """Have no actor of the engine take another message.
 
@@ -308,6 +316,7 @@ class Session:
         """
         self._engine.command(Resume())
 
+    @to_be_awaited("await session.step()")
     async def step(self) -> Handled | None:
         """Have the actor that the oldest waiting message is for handle it. This pauses the engine, if it runs.
 
@@ -462,6 +471,7 @@ class Session:
         """The counters of the engine, now."""
         return self._assembly.stats()
 
+    @to_be_awaited("await session.close()")
     async def close(self) -> None:
         """Stop the engine and free its device memory. Requests under way fail with `SessionClosed`. Idempotent.
 
