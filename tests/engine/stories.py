@@ -40,7 +40,7 @@ CHOICES: dict[str, list[Any]] = {
     "page_size": [16, 32],
     "max_logprobs": [0, 2],
     "host_cache_bytes": [0, 1 << 16, 1 << 20],
-    "restore": ["auto", "auto", "auto", "require", "off"],
+    "restore": [*["auto"] * 16, *["require"] * 3, "off"],  # which compiles all that it needs
     "precompile": ["lazy", "lazy", "background"],
     "prefix_cache": [True, True, True, False],
     "device": [None, "cpu:0", "cpu:1"],

@@ -57,6 +57,7 @@ def wait_until_static(page: Page) -> None:
 def test_show_draws_one_output_which_in_the_end_is_the_generations_own(notebook: Notebook, page: Page) -> None:
     cell = notebook.start(f"{GRAB}await session.show(**EXPECTED, logprobs=2)").end()
     assert (cell.error, cell.stdout, cell.stderr) == ("", "", "")
+    assert notebook.run("print(_ == grabbed[0].generation)") == "True\n"
     assert len(page.versions[card(page)]) >= 2
     assert len({cell for cells in page.cells.values() for cell in cells}) == 1
     own = notebook.run("print(json.dumps(grabbed[0].generation._repr_mimebundle_()))")

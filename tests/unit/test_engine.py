@@ -188,13 +188,13 @@ async def test_each_actor_refuses_the_messages_of_others() -> None:
             await answers(actor, Dispatched(1, (), (), []))
 
 
-def test_held_back_bytes_come_with_the_end(byte_tokenizer: Tokenizer) -> None:
+def test_the_bytes_of_half_a_character_come_with_the_end(byte_tokenizer: Tokenizer) -> None:
     detokenizer = fake_assembly(fake_limits(), tokenizer=byte_tokenizer).actors.detokenizer
     begin, *_ = byte_tokenizer.encode("é")
     request = Request(0, (1,), TWO_TOKENS, frozenset(), 9)
     for output, text in (
         (Output(request, (begin,), None), Text(0, "", (begin,), None)),
-        (Output(request, (), "cancelled"), Text(0, "\ufffd", (), "cancelled")),
+        (Output(request, (), "cancelled"), Text(0, "", (), "cancelled", cut=b"\xc3")),
     ):
         assert said_by(detokenizer, Outputs((output,))) == [Texts((text,))]
     assert not vars(detokenizer)["_followers"], "nothing is kept of a request that ended"

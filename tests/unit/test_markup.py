@@ -148,8 +148,12 @@ def test_a_generation_says_how_it_ended_its_usage_its_timings_and_what_was_cache
 
 
 def test_a_generation_without_text_shows_its_token_ids() -> None:
-    assert "token ids 5 6 7" in shown(generation("")).text
-    assert "token ids" not in shown(replace(generation(""), token_ids=())).text
+    silent = replace(generation(""), stopped_by=7)
+    assert "token ids 5 6 7" in shown(silent).text
+    assert "at end token 7" in shown(silent).text
+    assert "token ids" not in shown(replace(silent, token_ids=())).text
+    assert "token ids" not in shown(replace(silent, end_token="</s>")).text, "its text is empty"
+    assert "at </s> (token 7)" in shown(replace(silent, end_token="</s>")).text
     assert "token ids" not in shown(generation("One")).text
 
 

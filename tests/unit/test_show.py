@@ -262,7 +262,7 @@ async def test_show_leaves_what_a_cell_shows_of_the_generation(texts: Session, p
 def text_of(card: Mapping[str, object]) -> str:
     """Return the generated text, which is above the line that tells how it ended."""
     said, _, ending = str(card["text/plain"]).rpartition("\n[")
-    assert ending.startswith("ended: length, 40 tokens; prompt 2 tokens")
+    assert ending.startswith("ended: length, 40 tokens, in the middle of a character; prompt 2 tokens")
     return said
 
 
@@ -477,7 +477,8 @@ async def test_without_a_notebook_it_is_printed(texts: Session, capsys: pytest.C
     for printed in (one, capsys.readouterr().out):
         said, _, ending = printed.rpartition("\n[")
         assert said == expected.text
-        assert re.fullmatch(r"ended: length, 40 tokens; prompt 2 tokens(, [a-z ]+ [0-9.]+ m?s){4}\]\n", ending)
+        end = "ended: length, 40 tokens, in the middle of a character; prompt 2 tokens"
+        assert re.fullmatch(rf"{end}(, [a-z ]+ [0-9.]+ m?s){{4}}\]\n", ending)
 
 
 def test_it_is_printed_piece_by_piece(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,7 +140,7 @@ def test_an_output_of_several_tokens_without_a_stop_is_whole(
     ids = tuple(byte_tokenizer.encode("abcd"))
     output = output_of(ids, end, "de", byte_tokenizer)
     assert ids[-1] == 67
-    text = Text(0, "abcd", ids, end, by, output.outputs[0].logprobs)
+    text = Text(0, "abcd", ids, end, by, output.outputs[0].logprobs, end_token=None if by is None else "d")
     assert said_by(detokenizer, output) == [Texts((text,))]
     assert not vars(detokenizer)["_followers"]
 

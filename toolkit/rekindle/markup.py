@@ -5,6 +5,7 @@ sheet is that of `rekindle.views.drawing`, which says why it has one.
 """
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
@@ -174,3 +175,9 @@ def _row(tag: str, cells: Sequence[str]) -> str:
         for cell, number in zip(cells, right, strict=True)
     )
     return f"<tr>{''.join(made)}</tr>"
+
+
+def cell() -> int | None:
+    """Return the number of the cell that runs; None outside of IPython."""
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else getattr(ipython.get_ipython(), "execution_count", None)

@@ -412,6 +412,7 @@ class Text:
     Attributes:
         stopped_by: in the last one, the string or token that ended the request.
         cut: in the last one, the bytes of a character that is incomplete.
+        end_token: in the last one, the text of the token that ended the request.
     """
 
     request_id: int
@@ -422,6 +423,7 @@ class Text:
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     cut: bytes = b""
+    end_token: str | None = None
 
     def __str__(self) -> str:
         return f"request {self.request_id}, {_quoted(self.text)}{_ending(self.end)}"

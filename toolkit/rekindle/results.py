@@ -151,7 +151,8 @@ class Generation:
         text: the generated text, without special tokens unless they were asked for; empty for a model without a
             tokenizer.
         token_ids: every generated token, the one that ended it included.
-        finish_reason: "stop" for an end token or a stop string, "length" for `max_tokens` or the context.
+        finish_reason: "stop" for an end token or a stop string, "length" for `max_tokens` or the context, "cancelled"
+            for what had come of a request that was interrupted.
         stopped_by: the stop string, or the id of the end token; None for "length".
         logprobs: one for each of `token_ids`; None unless asked for.
         prompt_logprobs: one for each token of the prompt, None for its first; None unless asked for.
@@ -161,6 +162,8 @@ class Generation:
         timings: seconds until its stages.
         cached: tokens of the prompt that were found in the prefix cache instead of computed, by tier.
         cut: the bytes of a character in whose middle the output ended; they are not in `text`.
+        end_token: the text of the end token, if one ended it and the model has a tokenizer.
+        drawn_in: the number of the cell of a notebook that has drawn it already; it is not shown there a second time.
     """
 
     text: str
@@ -175,6 +178,8 @@ class Generation:
     timings: Timings = field(compare=False)
     cached: CachedTokens = field(compare=False)
     cut: bytes = b""
+    end_token: str | None = field(default=None, compare=False)
+    drawn_in: int | None = field(default=None, compare=False)
 
     @property
     def cached_tokens(self) -> int:
@@ -190,8 +195,13 @@ class Generation:
         return self.text
 
     def __repr__(self) -> str:
-        said = self.text if self.text or isinstance(self.stopped_by, str) else self.token_ids
+        said = self.token_ids if self._without_text else self.text
         return f"<rekindle.Generation {self._ending()}: {said!r}>"
+
+    def _ipython_display_(self) -> None:
+        """Show nothing in the cell that has drawn it already; NotImplementedError has IPython show it as all else."""
+        if self.drawn_in is None or self.drawn_in != markup.cell():
+            raise NotImplementedError
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print the text as it is where this is the result of a cell, and the repr where it is in a list."""
@@ -206,8 +216,13 @@ class Generation:
         prompt = self.usage.said(self.cached)["prompt"]
         known = {"prompt": prompt, **self.timings.said(len(self.token_ids))}
         facts = ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
-        said = self.text or ids_in_words(self.token_ids)
+        said = ids_in_words(self.token_ids) if self._without_text else self.text
         return f"{said}\n[{self._ending()}; {facts}]" if said else f"[{self._ending()}; {facts}]"
+
+    @property
+    def _without_text(self) -> bool:
+        """Tell whether only token ids can be shown."""
+        return not self.text and self.end_token is None and not isinstance(self.stopped_by, str)
 
     def _ending(self) -> str:
         match self.stopped_by:
@@ -216,7 +231,7 @@ class Generation:
             case str():
                 by = f" at {self.stopped_by!r}"
             case token:
-                by = f" at end token {token}"
+                by = f" at end token {token}" if self.end_token is None else f" at {self.end_token} (token {token})"
         cut = ", in the middle of a character" if self.cut else ""
         return f"ended: {self.finish_reason}{by}, {markup.counted(len(self.token_ids), 'token')}{cut}"
 
@@ -235,7 +250,7 @@ def generation_html(generation: Generation) -> str:
     """Return all of a generation but its title, as HTML."""
     prompt = heat_map(generation.prompt_logprobs or ())
     parts = (
-        said_html(generation.text, generation.token_ids, generation.logprobs or ()),
+        said_html(generation.text, generation.token_ids if generation._without_text else (), generation.logprobs or ()),
         markup.folded("tokens of the prompt", prompt) if prompt else "",
         markup.facts(generation.usage.said(generation.cached)),
         markup.facts(generation.timings.said(len(generation.token_ids))),

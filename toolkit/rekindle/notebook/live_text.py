@@ -44,6 +44,7 @@ class Request(Protocol):
     @property
     def record(self) -> Record: ...
     def cancel(self) -> None: ...
+    def leave(self, left: BaseException) -> None: ...
     def result(self) -> object: ...
 
 
@@ -57,8 +58,8 @@ def show(request: Request, cell: Cell) -> Waits[None]:
     record, screen = request.record, _screen(request, cell)
     try:
         yield from drawing(record, screen)
-    except BaseException:
-        request.cancel()
+    except BaseException as left:
+        request.leave(left)
         try:
             yield Wait(record.pieces, TO_THE_END, GRACE_SECONDS)
         finally:

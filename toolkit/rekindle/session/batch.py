@@ -14,6 +14,7 @@ from rekindle.messages import Prompt
 from rekindle.request import SamplingParams, check_length
 from rekindle.results import Generation
 from rekindle.session.handle import Handle
+from rekindle.session.interrupts import tell_finished
 
 Errors = Literal["raise", "return"]
 """What a batch does with the error of one of its requests."""
@@ -82,6 +83,11 @@ class Batch:
             ends = _Ends((each for each in made if isinstance(each, Handle)), at_first_failure=self.errors == "raise")
             yield Wait(ends.over)
             results = [_outcome(each) for each in made]
+        except BaseException as left:
+            answers = [each.generation if isinstance(each, Handle) else None for each in made]
+            if len(made) == len(prompts) * len(self.variants):
+                tell_finished(left, self.shape.of(answers), answers)
+            raise
         finally:
             for each in made:
                 if isinstance(each, Handle):

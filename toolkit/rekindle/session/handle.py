@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from dataclasses import replace
 from typing import Any
 
 from rekindle import markup
@@ -11,6 +12,7 @@ from rekindle.errors import RequestCancelled, SessionError
 from rekindle.messages import Cancel, Message, Submit
 from rekindle.notebook import live_text
 from rekindle.results import Generation, Piece
+from rekindle.session.interrupts import tell_generation
 from rekindle.session.record import Record
 
 Post = Callable[[Message], None]
@@ -20,7 +22,8 @@ Post = Callable[[Message], None]
 class Handle:
     """A request that was submitted. Await it, stream it, ask its `result` from a thread, or cancel it.
 
-    Leaving a wait for it in any way but a timeout of `result` cancels it: an interrupt, a timeout scope, a `break`.
+    Leaving a wait for it in any way but a timeout of `result` cancels it: an interrupt, a timeout scope, a `break`. An
+    interrupt (KeyboardInterrupt, or asyncio's CancelledError) then has what had come as its attribute `generation`.
 
     Attributes:
         record: what is known of the request.
@@ -58,6 +61,11 @@ class Handle:
             else:
                 self.record.fail(RequestCancelled("the request was cancelled before it was submitted"))
 
+    def leave(self, left: BaseException) -> None:
+        """Cancel the request, because the wait for it ends with this error; an interrupt then says how far it was."""
+        self.cancel()
+        tell_generation(left, self.record.so_far())
+
     def withdraw(self) -> None:
         """Have the engine end a request that was sent, or let go of the prefix that it holds."""
         self._tell(Cancel(self._request.request_id))
@@ -71,6 +79,10 @@ class Handle:
     def generation(self) -> Generation | None:
         """The generation, if the request ended well."""
         return self.record.generation
+
+    def drawn(self) -> Generation:
+        """Return the generation, or what had come of a cancelled request; this cell shows it no second time."""
+        return replace(self.record.so_far(), drawn_in=markup.cell())
 
     def result(self, timeout: float | None = None) -> Generation:
         """Block until the request ends; not for a cell that other awaits share a loop with, but it works there.
@@ -126,8 +138,8 @@ class Handle:
         __tracebackhide__ = True
         try:
             yield Wait(self.record.pieces, timeout=timeout)
-        except BaseException:
-            self.cancel()
+        except BaseException as left:
+            self.leave(left)
             raise
         if not self.done:
             raise TimeoutError(f"the request had not ended after {timeout} seconds; it goes on")
@@ -192,8 +204,8 @@ class Stream(AsyncIterator[Piece], Iterator[Piece]):
         pieces = self._handle.record.pieces
         try:
             yield Wait(pieces, self._seen)
-        except BaseException:
-            self._handle.cancel()
+        except BaseException as left:
+            self._handle.leave(left)
             raise
         if self._seen == len(pieces.items):
             self._handle.record.result()

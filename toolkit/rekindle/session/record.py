@@ -1,5 +1,6 @@
 """What is known of one request: what the engine said of it, how it ended, and what a cell shows of that."""
 
+from dataclasses import replace
 from time import perf_counter
 from types import TracebackType
 
@@ -8,7 +9,18 @@ from rekindle.concurrency.feed import Feed
 from rekindle.errors import RequestCancelled
 from rekindle.messages import Rejected, Started, Text
 from rekindle.request import SamplingParams
-from rekindle.results import Generation, Piece, Standing, Timings, TokenLogprob, Usage, generation_html, said_html
+from rekindle.results import (
+    CachedTokens,
+    EndReason,
+    Generation,
+    Piece,
+    Standing,
+    Timings,
+    TokenLogprob,
+    Usage,
+    generation_html,
+    said_html,
+)
 
 
 class Record:
@@ -67,6 +79,10 @@ class Record:
     def generation(self) -> Generation | None:
         """The generation, if the request ended well."""
         return self._outcome if isinstance(self._outcome, Generation) else None
+
+    def so_far(self) -> Generation:
+        """Return the generation or, of a request that has none, what has come of it, as if it were cancelled now."""
+        return self.generation or self._made("cancelled")
 
     def result(self) -> Generation:
         """Return the generation of a request that has ended, or raise why it failed."""
@@ -154,14 +170,20 @@ class Record:
         self.pieces.put(Piece(more.text, more.token_ids, more.logprobs if scored else None))
 
     def _finish(self, last: Text) -> None:
-        assert self._started is not None, "a request that ended well has started"
         assert last.end is not None
-        (text, token_ids, logprobs), (started, queued), total = self._so_far(), self._started, self._elapsed()
-        self._outcome = Generation(
+        self._outcome = replace(
+            self._made(last.end), stopped_by=last.stopped_by, cut=last.cut, end_token=last.end_token
+        )
+        self.pieces.close()
+
+    def _made(self, end: EndReason) -> Generation:
+        (text, token_ids, logprobs), total = self._so_far(), self._elapsed()
+        started, queued = self._started or (Started(0, (), None, CachedTokens()), total)
+        return Generation(
             text=text,
             token_ids=token_ids,
-            finish_reason=last.end,
-            stopped_by=last.stopped_by,
+            finish_reason=end,
+            stopped_by=None,
             logprobs=None if self._params.logprobs is None else logprobs,
             prompt_logprobs=None if self._params.prompt_logprobs is None else tuple(self._prompt_logprobs),
             prompt_token_ids=started.prompt,
@@ -169,9 +191,7 @@ class Record:
             usage=Usage(len(started.prompt), len(token_ids)),
             timings=Timings(queued, self._first_token or total, total),
             cached=started.cached,
-            cut=last.cut,
         )
-        self.pieces.close()
 
     def _elapsed(self) -> float:
         return perf_counter() - self._submitted

@@ -93,6 +93,9 @@ class Session:
     ) -> Any:
         """Generate to the end. Leaving the await early, by an interrupt or a timeout, cancels the request.
 
+        An interrupt, which is a KeyboardInterrupt or asyncio's CancelledError, keeps what had come: its attribute
+        `generation` has the text so far; that of a list is `finished`, with None for each that had not ended.
+
         A list of prompts is checked as a whole, in a thread of its own, before anything of it is computed.
 
         Args:
@@ -165,22 +168,26 @@ class Session:
         return self.stream(prompt, **ask)
 
     @to_be_awaited("await session.show(...)")
-    async def show(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> None:
+    async def show(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation:
         """Generate to the end, and show the text in the output of the cell as it comes; in a terminal, print it.
 
-        What stays is what a cell shows of a generation. For the generation itself, `submit`, `display` and await:
-        `request = session.submit(...); request.display(); answer = await request`.
+        What stays in the output is what a cell shows of a generation. So the generation that is returned shows nothing
+        in this cell.
 
         Leaving the await early, by an interrupt or a timeout, cancels the request, and the text so far stays. Pressing
-        its button does the same and raises nothing. The button needs ipykernel 7 and asyncio; elsewhere its clicks
-        would be heard only after the cell, so "interrupt kernel" is there to stop it. Arguments and errors are those
-        of `generate`.
+        its button raises nothing: what had come is returned, with "cancelled" as its finish reason. The button needs
+        ipykernel 7 and asyncio; elsewhere its clicks would be heard only after the cell, so "interrupt kernel" is there
+        to stop it. Arguments and errors are those of `generate`.
         """
-        await awaited(show(self._requests.one(prompt, ask, wait=True), "awaits"))
+        request = self._requests.one(prompt, ask, wait=True)
+        await awaited(show(request, "awaits"))
+        return request.drawn()
 
-    def show_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> None:
+    def show_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation:
         """Run `show`, and block until it has ended; there is no button, since a cell that blocks hears no click."""
-        blocked(show(self._requests.one(prompt, ask, wait=True), "blocks"))
+        request = self._requests.one(prompt, ask, wait=True)
+        blocked(show(request, "blocks"))
+        return request.drawn()
 
     def submit(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
         """Put a request on its way and return at once, with a handle to await, to stream, or to cancel.

@@ -120,10 +120,11 @@ class Detokenizer:
     def _said(self, output: Output, text: str, taken: int, stop: str | None = None, cut: bytes = b"") -> Text:
         token_ids, end = output.token_ids[:taken], output.end
         by: str | int | None = stop
+        end_token: str | None = None
         if stop is not None:
             end = "stop"
         elif end == "stop" and token_ids:  # without one, a user's actor has stopped it
-            by = token_ids[-1]
+            by, end_token = token_ids[-1], self._text_of(token_ids[-1])
         return Text(
             output.request.id,
             text,
@@ -133,6 +134,7 @@ class Detokenizer:
             output.logprobs[:taken],
             output.prompt_logprobs,
             cut,
+            end_token or None,
         )
 
     def _text_of(self, token: int) -> str:

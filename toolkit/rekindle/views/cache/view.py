@@ -104,7 +104,7 @@ class CacheView:
             self._size,
             markup.table(rows, ("tier", "pages", "size")),
             hottest,
-            markup.facts({"its tree": "session.cache.draw()"}) if self.runs else "",
+            markup.facts({"to see the tree": "session.cache.draw()"}) if self.runs else "",
         )
         return markup.bundle(repr(self), shown)
 

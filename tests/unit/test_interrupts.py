@@ -1,0 +1,137 @@
+"""An interrupt says how far the call was that it ended, keeps its kind, and has what had come."""
+
+import asyncio
+from typing import Any
+
+import anyio
+import pytest
+from IPython.core.formatters import DisplayFormatter
+
+from rekindle import markup
+from rekindle.session.session import Session
+from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+
+PROMPT = [3, 1, 4]
+
+
+def held(settler: FakeSettler, **settings: Any) -> Session:
+    """Open a session whose ticks settle when the settler is told to."""
+    return fake_session(fake_assembly(fake_limits(**settings), settler=settler))
+
+
+async def settled(session: Session, settler: FakeSettler, tokens: int) -> None:
+    """Let ticks settle until so many tokens have come in all."""
+    while session.stats.scheduler.generated_tokens < tokens:
+        settler.step()
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.02)
+
+
+async def cancelled(task: "asyncio.Task[Any]") -> asyncio.CancelledError:
+    """Cancel a task, and return the error that it ends with."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert task.cancelled()
+    return caught.value
+
+
+@pytest.mark.parametrize("method", ["generate", "show"])
+def test_a_cancelled_await_says_how_many_tokens_had_come_and_has_them(method: str) -> None:
+    async def main() -> None:
+        settler = FakeSettler(held=True)
+        async with held(settler) as session:
+            task = asyncio.create_task(getattr(session, method)(token_ids=PROMPT, max_tokens=50))
+            await settled(session, settler, 4)
+            settler.release()  # a request that is left ends with the next tick
+            error: Any = await cancelled(task)
+            came = len(error.generation.token_ids)
+            assert came >= 4
+            assert error.generation.token_ids == expected_tokens(PROMPT, 50)[:came]
+            assert error.generation.finish_reason == "cancelled"
+            assert str(error) == f"interrupted after {came} tokens; the text so far is in `generation` of this error"
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_batch_has_what_had_ended_in_its_places() -> None:
+    async def main() -> None:
+        settler = FakeSettler(held=True)
+        async with held(settler, max_running=1) as session:
+            batch = session.generate(token_ids=[PROMPT, [5], [6]], max_tokens=3)
+            task = asyncio.create_task(batch)
+            while session.stats.scheduler.ended < 1:
+                settler.step()
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
+            settler.release()
+            error: Any = await cancelled(task)
+            assert error.finished[0].token_ids == expected_tokens(PROMPT, 3)
+            ended = sum(answer is not None for answer in error.finished)
+            assert len(error.finished) == 3
+            assert str(error).startswith(
+                f"interrupted when {ended} of 3 requests had ended; their answers are in `fini"
+            )
+
+    asyncio.run(main())
+
+
+def test_one_that_had_not_started_has_nothing() -> None:
+    async def main() -> None:
+        async with held(FakeSettler(held=True), max_running=1) as session:
+            session.submit(token_ids=PROMPT)
+            task = asyncio.create_task(session.generate(token_ids=[7]))
+            await asyncio.sleep(0.01)
+            error: Any = await cancelled(task)
+            assert (error.generation.text, error.generation.token_ids, error.generation.prompt_token_ids) == (
+                "",
+                (),
+                (),
+            )
+            assert str(error).startswith("interrupted after 0 tokens;")
+            assert repr(error.generation) == "<rekindle.Generation ended: cancelled, 0 tokens: ()>"
+
+    asyncio.run(main())
+
+
+@pytest.mark.anyio
+async def test_a_timeout_scope_and_a_message_of_ones_own_stay_as_they_are() -> None:
+    async with held(FakeSettler(held=True)) as session:
+        with anyio.move_on_after(0.01) as scope:
+            await session.generate(token_ids=PROMPT)
+        assert scope.cancelled_caught
+        with pytest.raises(TimeoutError):
+            with anyio.fail_after(0.01):
+                await session.generate(token_ids=[PROMPT] * 3)
+
+
+def test_wait_for_and_timeout_of_asyncio_end_as_they_do() -> None:
+    async def main() -> None:
+        async with held(FakeSettler(held=True)) as session:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(session.generate(token_ids=PROMPT), 0.01)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await session.generate(token_ids=PROMPT)
+            task = asyncio.create_task(session.generate(token_ids=PROMPT))
+            await asyncio.sleep(0.01)
+            task.cancel("enough")
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await task
+            assert caught.value.args == ("enough",)
+            assert caught.value.__notes__ == [
+                "interrupted after 0 tokens; the text so far is in `generation` of this error"
+            ]
+
+    asyncio.run(main())
+
+
+def test_what_was_drawn_shows_nothing_in_its_cell_and_all_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markup, "cell", lambda: 7)
+    with fake_session() as session:
+        drawn = session.show_sync(token_ids=PROMPT, max_tokens=3)
+        assert drawn == session.generate_sync(token_ids=PROMPT, max_tokens=3)
+    shown: Any = DisplayFormatter().format
+    assert shown(drawn) == ({}, {})
+    monkeypatch.setattr(markup, "cell", lambda: 8)
+    assert "text/html" in shown(drawn)[0]
