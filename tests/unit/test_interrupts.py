@@ -1,6 +1,7 @@
 """An interrupt says how far the call was that it ended, keeps its kind, and has what had come."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -8,6 +9,7 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from rekindle import markup
+from rekindle.session.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 
@@ -19,12 +21,20 @@ def held(settler: FakeSettler, **settings: Any) -> Session:
     return fake_session(fake_assembly(fake_limits(**settings), settler=settler))
 
 
-async def settled(session: Session, settler: FakeSettler, tokens: int) -> None:
-    """Let ticks settle until so many tokens have come in all."""
-    while session.stats.scheduler.generated_tokens < tokens:
-        settler.step()
+async def until(condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Do something again and again until a condition holds, for a minute at most."""
+    for _ in range(60_000):
+        if condition():
+            return
+        meanwhile()
         await asyncio.sleep(0.001)
-    await asyncio.sleep(0.02)
+    raise AssertionError("it never came to hold")
+
+
+async def requests_of(session: Session, count: int) -> list[Handle]:
+    """Wait until a session has so many requests, and return them."""
+    await until(lambda: len(session.requests) >= count)
+    return [*session.requests.values()]
 
 
 async def cancelled(task: "asyncio.Task[Any]") -> asyncio.CancelledError:
@@ -41,13 +51,14 @@ def test_a_cancelled_await_says_how_many_tokens_had_come_and_has_them(method: st
     async def main() -> None:
         settler = FakeSettler(held=True)
         async with held(settler) as session:
-            task = asyncio.create_task(getattr(session, method)(token_ids=PROMPT, max_tokens=50))
-            await settled(session, settler, 4)
-            settler.release()  # a request that is left ends with the next tick
+            task = asyncio.create_task(getattr(session, method)(token_ids=PROMPT, max_tokens=500))
+            (request,) = await requests_of(session, 1)
+            await until(lambda: len(request.record.pieces.items) >= 4, settler.step)
             error: Any = await cancelled(task)
+            settler.release()
             came = len(error.generation.token_ids)
             assert came >= 4
-            assert error.generation.token_ids == expected_tokens(PROMPT, 50)[:came]
+            assert error.generation.token_ids == expected_tokens(PROMPT, came)
             assert error.generation.finish_reason == "cancelled"
             assert str(error) == f"interrupted after {came} tokens; the text so far is in `generation` of this error"
 
@@ -58,15 +69,13 @@ def test_a_cancelled_batch_has_what_had_ended_in_its_places() -> None:
     async def main() -> None:
         settler = FakeSettler(held=True)
         async with held(settler, max_running=1) as session:
-            batch = session.generate(token_ids=[PROMPT, [5], [6]], max_tokens=3)
+            batch = session.generate(token_ids=[PROMPT, [5], [6]], max_tokens=30)
             task = asyncio.create_task(batch)
-            while session.stats.scheduler.ended < 1:
-                settler.step()
-                await asyncio.sleep(0.001)
-            await asyncio.sleep(0.02)
-            settler.release()
+            first, *_ = await requests_of(session, 3)
+            await until(lambda: first.done, settler.step)
             error: Any = await cancelled(task)
-            assert error.finished[0].token_ids == expected_tokens(PROMPT, 3)
+            settler.release()
+            assert error.finished[0].token_ids == expected_tokens(PROMPT, 30)
             ended = sum(answer is not None for answer in error.finished)
             assert len(error.finished) == 3
             assert str(error).startswith(
@@ -81,7 +90,7 @@ def test_one_that_had_not_started_has_nothing() -> None:
         async with held(FakeSettler(held=True), max_running=1) as session:
             session.submit(token_ids=PROMPT)
             task = asyncio.create_task(session.generate(token_ids=[7]))
-            await asyncio.sleep(0.01)
+            await requests_of(session, 2)
             error: Any = await cancelled(task)
             assert (error.generation.text, error.generation.token_ids, error.generation.prompt_token_ids) == (
                 "",
@@ -113,8 +122,9 @@ def test_wait_for_and_timeout_of_asyncio_end_as_they_do() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
                     await session.generate(token_ids=PROMPT)
+            before = {*session.requests}
             task = asyncio.create_task(session.generate(token_ids=PROMPT))
-            await asyncio.sleep(0.01)
+            await until(lambda: not before.issuperset(session.requests))
             task.cancel("enough")
             with pytest.raises(asyncio.CancelledError) as caught:
                 await task
