@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from rekindle.concurrency import interrupts
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.waits import Wait, Waits, in_a_thread
 from rekindle.engine.preparing import Preparer
 from rekindle.errors import BatchFailed, InvalidBatch, InvalidRequest
+from rekindle.markup import counted
 from rekindle.messages import Prompt
 from rekindle.request import SamplingParams, check_length
 from rekindle.results import Generation
 from rekindle.session.handle import Handle
-from rekindle.session.interrupts import tell_finished
 
 Errors = Literal["raise", "return"]
 """What a batch does with the error of one of its requests."""
@@ -84,9 +85,7 @@ class Batch:
             yield Wait(ends.over)
             results = [_outcome(each) for each in made]
         except BaseException as left:
-            answers = [each.generation if isinstance(each, Handle) else None for each in made]
-            if len(made) == len(prompts) * len(self.variants):
-                tell_finished(left, self.shape.of(answers), answers)
+            self._leave(left, made)
             raise
         finally:
             for each in made:
@@ -127,6 +126,15 @@ class Batch:
         ids = prompt if isinstance(prompt, tuple) else self.preparer.token_ids(prompt)
         check_length(ids, self.preparer.capacity)
         return tuple(map(shared.setdefault, ids, ids))
+
+    def _leave(self, left: BaseException, made: Sequence[Handle | Exception]) -> None:
+        """Have an interrupt say what had ended, if all requests were made."""
+        if len(made) < len(self.prompts) * len(self.variants):
+            return
+        answers = [each.generation if isinstance(each, Handle) else None for each in made]
+        done = f"{sum(answer is not None for answer in answers)} of {counted(len(answers), 'request')}"
+        words = f"interrupted when {done} had ended; their answers are in `finished` of this error"
+        interrupts.tell(left, words, "finished", self.shape.of(answers))
 
     def _failed(self, place: int, results: Sequence[Outcome | None]) -> Exception:
         error, finished = results[place], sum(isinstance(result, Generation) for result in results)

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from rekindle import markup
+from rekindle.concurrency import interrupts
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import RequestCancelled, SessionError
 from rekindle.messages import Cancel, Message, Submit
 from rekindle.notebook import live_text
 from rekindle.results import Generation, Piece
-from rekindle.session.interrupts import tell_generation
 from rekindle.session.record import Record
 
 Post = Callable[[Message], None]
@@ -64,7 +64,10 @@ class Handle:
     def leave(self, left: BaseException) -> None:
         """Cancel the request, because the wait for it ends with this error; an interrupt then says how far it was."""
         self.cancel()
-        tell_generation(left, self.record.so_far())
+        generation = self.record.so_far()
+        tokens = markup.counted(len(generation.token_ids), "token")
+        words = f"interrupted after {tokens}; the text so far is in `generation` of this error"
+        interrupts.tell(left, words, "generation", generation)
 
     def withdraw(self) -> None:
         """Have the engine end a request that was sent, or let go of the prefix that it holds."""

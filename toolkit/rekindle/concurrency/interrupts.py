@@ -1,0 +1,22 @@
+"""What an interrupt says of the call that it ends."""
+
+from asyncio import CancelledError
+
+
+def tell(left: BaseException, words: str, name: str, value: object) -> None:
+    """Have an error that ends a wait say these words, and give it what had come; other errors than interrupts stay.
+
+    It stays the error that it is, because event loops and timeout scopes know their cancellations by it.
+
+    Args:
+        left: a KeyboardInterrupt or asyncio's CancelledError, or any other.
+        words: its message if it has none, else a note.
+        name, value: an attribute that it gets.
+    """
+    if not isinstance(left, KeyboardInterrupt | CancelledError):
+        return
+    vars(left)[name] = value
+    if left.args:
+        left.add_note(words)
+    else:
+        left.args = (words,)
