@@ -85,3 +85,8 @@ __all__ = [
     "open",
     "open_sync",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names alone: completion would list every module that was imported."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

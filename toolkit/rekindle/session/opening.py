@@ -1,10 +1,12 @@
 """The way in: `open` a model."""
 
 import warnings
+from dataclasses import fields
 from functools import partial
 from os import PathLike
 from typing import Unpack
 
+from rekindle.concurrency.calls import spelled_out
 from rekindle.concurrency.eventual import Eventual
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.concurrency.waits import Waits
@@ -19,7 +21,10 @@ from rekindle.request import SamplingOptions
 from rekindle.session.callers import Callers
 from rekindle.session.session import Session
 
+SETTINGS_DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
+
+@spelled_out(SettingsOptions, SETTINGS_DEFAULTS)
 def open(
     model: str | PathLike[str],
     *,
@@ -69,6 +74,7 @@ def open(
     return Opening(str(model), make, checked.max_waiting, progress)
 
 
+@spelled_out(SettingsOptions, SETTINGS_DEFAULTS)
 def open_sync(
     model: str | PathLike[str],
     *,

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any, Unpack, overload
 
 from rekindle import markup
-from rekindle.concurrency.coroutines import to_be_awaited
+from rekindle.concurrency.calls import spelled_out, to_be_awaited
 from rekindle.concurrency.eventual import Eventual
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
@@ -14,7 +14,7 @@ from rekindle.request import check_draws
 from rekindle.results import Generation
 from rekindle.session.batch import Errors
 from rekindle.session.handle import Handle, Stream
-from rekindle.session.prompts import Ask, AskOne, OnePrompt, Prompts, as_text
+from rekindle.session.prompts import ASK_DEFAULTS, Ask, AskOne, OnePrompt, Prompts, as_text
 from rekindle.session.requests import Requests
 
 FIXED = ("cache_salt", "tools", "chat_template_kwargs")
@@ -69,6 +69,7 @@ class Prefix:
         **ask: Unpack[Ask[Any]],
     ) -> list[Any]: ...
     @to_be_awaited("await doc.generate(...)")
+    @spelled_out(Ask, ASK_DEFAULTS)
     async def generate(
         self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
     ) -> Any:
@@ -89,6 +90,7 @@ class Prefix:
         self._check(ask)
         return await awaited(self._requests.all(prompt, ask, n, errors))
 
+    @spelled_out(Ask, ASK_DEFAULTS)
     def generate_sync(
         self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
     ) -> Any:
@@ -96,6 +98,7 @@ class Prefix:
         self._check(ask)
         return blocked(self._requests.all(prompt, ask, n, errors))
 
+    @spelled_out(Ask, ASK_DEFAULTS)
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
         """Continue the prefix, and return the pieces as they come: `async for` or, blocking, `for`."""
         self._check(ask)

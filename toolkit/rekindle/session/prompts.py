@@ -1,7 +1,7 @@
 """What a call says: its prompt in all accepted forms, told apart where it is given, and its other keywords."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral
 from typing import Any, Generic, TypedDict, TypeVar
@@ -17,7 +17,7 @@ from rekindle.models.text.chat import (
     copied,
     with_more,
 )
-from rekindle.request import SamplingOptions, check_token_ids
+from rekindle.request import SamplingOptions, SamplingParams, check_token_ids
 
 Messages = Sequence[Mapping[str, Any]]
 TokenIds = Sequence[int]
@@ -47,6 +47,10 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
 class Ask(PromptOptions[Ids], SamplingOptions, total=False):
     """The keywords of `generate` beside the prompt and `n`; their names are `Ask.__annotations__`."""
 
+
+PROMPT_DEFAULTS: dict[str, Any] = {**dict.fromkeys(PromptOptions.__annotations__), "continue_final_message": False}
+ASK_DEFAULTS: dict[str, Any] = {**PROMPT_DEFAULTS, **{field.name: field.default for field in fields(SamplingParams)}}
+"""The defaults of the keywords, where the model recommends no other."""
 
 AskOne = Ask[TokenIds]
 AskMany = Ask[Sequence[TokenIds]]

@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack, overload
 import jax
 
 from rekindle import markup
-from rekindle.concurrency.coroutines import to_be_awaited
+from rekindle.concurrency.calls import spelled_out, to_be_awaited
 from rekindle.concurrency.waits import awaited, blocked
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Pause, Resume, Step
@@ -29,6 +29,8 @@ from rekindle.session.handle import Handle, Stream
 from rekindle.session.operations import InFlight, Operations
 from rekindle.session.prefix import PendingPrefix, Prefix
 from rekindle.session.prompts import (
+    ASK_DEFAULTS,
+    PROMPT_DEFAULTS,
     Ask,
     AskMany,
     AskOne,
@@ -88,6 +90,7 @@ class Session:
         self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
     ) -> list[Any]: ...
     @to_be_awaited("await session.generate(...)")
+    @spelled_out(Ask, ASK_DEFAULTS)
     async def generate(
         self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
     ) -> Any:
@@ -149,12 +152,14 @@ class Session:
     def generate_sync(
         self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
     ) -> list[Any]: ...
+    @spelled_out(Ask, ASK_DEFAULTS)
     def generate_sync(
         self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
     ) -> Any:
         """Run `generate`, and block until it has ended."""
         return blocked(self._requests.all(prompt, ask, n, errors))
 
+    @spelled_out(Ask, ASK_DEFAULTS)
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
         """Return the pieces of one generation as they come: `async for piece in session.stream(...)`.
 
@@ -163,11 +168,13 @@ class Session:
         """
         return Stream(self._requests.one(prompt, ask, wait=True))
 
+    @spelled_out(Ask, ASK_DEFAULTS)
     def stream_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
         """Return the pieces as `stream` does, for a blocking loop: `for piece in session.stream_sync(...)`."""
         return self.stream(prompt, **ask)
 
     @to_be_awaited("await session.show(...)")
+    @spelled_out(Ask, ASK_DEFAULTS)
     async def show(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation:
         """Generate to the end, and show the text in the output of the cell as it comes; in a terminal, print it.
 
@@ -183,12 +190,14 @@ class Session:
         await awaited(show(request, "awaits"))
         return request.drawn()
 
+    @spelled_out(Ask, ASK_DEFAULTS)
     def show_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation:
         """Run `show`, and block until it has ended; there is no button, since a cell that blocks hears no click."""
         request = self._requests.one(prompt, ask, wait=True)
         blocked(show(request, "blocks"))
         return request.drawn()
 
+    @spelled_out(Ask, ASK_DEFAULTS)
     def submit(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
         """Put a request on its way and return at once, with a handle to await, to stream, or to cancel.
 
@@ -199,6 +208,7 @@ class Session:
         return self._requests.one(prompt, ask, wait=False)
 
     @to_be_awaited("await session.enqueue(...)")
+    @spelled_out(Ask, ASK_DEFAULTS)
     async def enqueue(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
         """Wait until there is room in the waiting queue, put a request into it, and return its handle as `submit` does.
 
@@ -207,10 +217,12 @@ class Session:
         """
         return await awaited(self._requests.one(prompt, ask, wait=True).entered())
 
+    @spelled_out(Ask, ASK_DEFAULTS)
     def enqueue_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
         """Run `enqueue`, and block until the request is in the waiting queue."""
         return blocked(self._requests.one(prompt, ask, wait=True).entered())
 
+    @spelled_out(PromptOptions, PROMPT_DEFAULTS)
     def prefix(
         self, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
     ) -> PendingPrefix:
@@ -232,6 +244,7 @@ class Session:
         checked = self._requests.prompt(prompt, options)
         return PendingPrefix(checked, self._requests.continuing(checked, cache_salt))
 
+    @spelled_out(PromptOptions, PROMPT_DEFAULTS)
     def prefix_sync(
         self, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
     ) -> Prefix:
@@ -438,6 +451,7 @@ class Session:
         }
         return self._assembly.preparer.rendered(one_chat(messages, options))
 
+    @spelled_out(PromptOptions, PROMPT_DEFAULTS)
     def count_tokens(self, prompt: OnePrompt = None, **options: Unpack[PromptOptions[TokenIds]]) -> int:
         """Return the number of tokens that a prompt has for the model, special ones included; it may be too long.
 
