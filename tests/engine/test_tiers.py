@@ -27,7 +27,7 @@ from rekindle.messages import (
     Settled,
 )
 from rekindle.request import Request, SamplingParams
-from rekindle.results import TokenLogprob
+from rekindle.results.tokens import TokenLogprob
 
 pytestmark = pytest.mark.anyio
 

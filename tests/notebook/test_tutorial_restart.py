@@ -60,6 +60,9 @@ def test_after_a_restart_of_its_kernel_it_compiles_nothing_and_finds_its_prompt(
     assert min(again["found"]) >= again["prompt"] // PAGE * PAGE > 0
     assert again["tokens"] == first["tokens"]
     # The kernels that it starts itself have a new cache in every run, so the first of them is always cold.
-    assert again["inner"] == first["inner"]
+    # Which pages a damaged byte costs depends on how many pages were idle together when they were written.
+    for name in ("cold", "warm"):
+        assert again["inner"][name] == first["inner"][name]
     assert again["inner"]["warm"][:2] == [6, 0]
+    assert again["inner"]["healed"][:2] == first["inner"]["healed"][:2] == [5, 1]
     assert notebook.log() == ""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from rekindle.notebook.board import Facts
-from rekindle.results import Standing
+from rekindle.results.figures import Standing
 from rekindle.scheduler.stats import SchedulerStats, Stats
 
 COUNTS = SchedulerStats(

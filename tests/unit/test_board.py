@@ -14,7 +14,7 @@ from rekindle.messages import Message
 from rekindle.notebook.board import Board, Facts, age, pages
 from rekindle.notebook.board_html import board_html, overview_html, requests_html
 from rekindle.notebook.rates import Rate
-from rekindle.results import Timings
+from rekindle.results.figures import Timings
 from rekindle.scheduler.stats import found
 from rekindle.session.engine_view import LISTED, EngineView
 from rekindle.session.session import Session

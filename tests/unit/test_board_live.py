@@ -21,7 +21,7 @@ from rekindle.notebook.front_end import VIEW
 from rekindle.notebook.live import GRACE, Live
 from rekindle.notebook.panel import BUTTON_AFTER, RETIRED, Panel
 from rekindle.notebook.rates import Rate
-from rekindle.results import Standing
+from rekindle.results.figures import Standing
 from rekindle.session.session import Session
 from rekindle.testing import fake_session
 from tests.unit.board_facts import EMPTY

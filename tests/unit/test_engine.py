@@ -32,7 +32,7 @@ from rekindle.messages import (
 )
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingParams
-from rekindle.results import CachedTokens
+from rekindle.results.figures import CachedTokens
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits
 
 pytestmark = pytest.mark.anyio

@@ -34,7 +34,7 @@ from rekindle.messages import (
 )
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingParams
-from rekindle.results import TokenLogprob
+from rekindle.results.tokens import TokenLogprob
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.scheduler import Scheduler
 from rekindle.testing import FAKE_MODEL, fake_limits

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from rekindle import markup
 from rekindle.messages import Chat, Continued, Started, Submit, Text
 from rekindle.request import SamplingParams
-from rekindle.results import CachedTokens, Generation, Timings, TokenLogprob, Usage, heat_map
+from rekindle.results.figures import CachedTokens, Timings, Usage
+from rekindle.results.generation import Generation
+from rekindle.results.heat_map import heat_map
+from rekindle.results.tokens import TokenLogprob
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session.handle import Handle

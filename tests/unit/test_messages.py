@@ -57,7 +57,8 @@ from rekindle.messages import (
 )
 from rekindle.page import NewPage
 from rekindle.request import Request, SamplingParams
-from rekindle.results import CachedTokens, TokenLogprob
+from rekindle.results.figures import CachedTokens
+from rekindle.results.tokens import TokenLogprob
 from rekindle.testing import fake_assembly, fake_limits, fake_session
 
 LONGEST = 2000

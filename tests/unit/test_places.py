@@ -8,7 +8,7 @@ import pytest
 from rekindle.errors import QueueFull
 from rekindle.messages import Message, Started, Submit
 from rekindle.request import SamplingParams
-from rekindle.results import CachedTokens
+from rekindle.results.figures import CachedTokens
 from rekindle.session.callers import Callers
 from rekindle.session.places import Places
 

@@ -18,7 +18,7 @@ from rekindle.errors import (
     SessionClosed,
 )
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.results import Generation
+from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import assert_all_is_free

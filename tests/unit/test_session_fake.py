@@ -10,7 +10,8 @@ from anyio import to_thread
 from rekindle.concurrency.mailbox import Waiter
 from rekindle.errors import InvalidBatch, InvalidRequest, PromptTooLong
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.results import CachedTokens, Generation, Usage
+from rekindle.results.figures import CachedTokens, Usage
+from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, FakeSettler, expected_tokens, fake_session
 from tests.unit.sessions import assert_all_is_free

@@ -25,7 +25,8 @@ from rekindle.notebook import front_end, live_text
 from rekindle.notebook.front_end import EMPTY
 from rekindle.notebook.live_text import Printed, drawing
 from rekindle.request import SamplingParams
-from rekindle.results import CachedTokens, EndReason
+from rekindle.results.figures import CachedTokens
+from rekindle.results.generation import EndReason
 from rekindle.session.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session

@@ -12,7 +12,8 @@ from rekindle.engine.actor import Actor
 from rekindle.messages import Message, Output, Outputs, Stopped, Text, Texts
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingOptions
-from rekindle.results import EndReason, TokenLogprob
+from rekindle.results.generation import EndReason
+from rekindle.results.tokens import TokenLogprob
 from rekindle.session.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import ByHand, expected_of, expected_tokens, fake_assembly, fake_limits

@@ -32,7 +32,9 @@ from rekindle.errors import (
 from rekindle.models.families import Family
 from rekindle.policy import Candidate
 from rekindle.request import SamplingParams
-from rekindle.results import CachedTokens, Generation, Piece, Timings, TokenLogprob, Usage
+from rekindle.results.figures import CachedTokens, Timings, Usage
+from rekindle.results.generation import Generation
+from rekindle.results.tokens import Piece, TokenLogprob
 from rekindle.scheduler.stats import Stats
 from rekindle.session.handle import Handle, Stream
 from rekindle.session.opening import open, open_sync

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from rekindle.markup import counted
 from rekindle.page import NewPage
 from rekindle.request import Request, SamplingParams
-from rekindle.results import CachedTokens, EndReason, TokenLogprob
+from rekindle.results.figures import CachedTokens
+from rekindle.results.generation import EndReason
+from rekindle.results.tokens import TokenLogprob
 
 LONGEST = 60
 """Characters of a text that are shown; those of an error are three times as many."""

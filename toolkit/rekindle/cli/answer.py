@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import Unpack
 
 from rekindle.request import SamplingOptions
-from rekindle.results import Generation
+from rekindle.results.generation import Generation
 from rekindle.session.prompts import Messages
 from rekindle.session.session import Session
 

@@ -13,7 +13,7 @@ from rekindle.device.sampling.rows import ADJUSTED, COLUMNS, FLOATS, OF_MODEL, O
 from rekindle.device.step import TickOutputs
 from rekindle.messages import Dispatched, Plan, Sampled, Scored
 from rekindle.request import Request, SamplingParams
-from rekindle.results import TokenLogprob
+from rekindle.results.tokens import TokenLogprob
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
 

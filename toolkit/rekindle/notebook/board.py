@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rekindle import markup
 from rekindle.notebook.rates import Rate
-from rekindle.results import Standing
+from rekindle.results.figures import Standing
 from rekindle.scheduler.stats import SchedulerStats, Stats, found
 
 COLUMNS = ("request", "state", "prompt", "generated", "age")

@@ -13,7 +13,7 @@ from rekindle.concurrency.threads import soon
 from rekindle.concurrency.waits import Wait, Waits, blocked
 from rekindle.errors import RequestCancelled
 from rekindle.notebook import front_end
-from rekindle.results import Piece
+from rekindle.results.tokens import Piece
 
 REDRAWN_SECONDS = 0.06
 """The least time between two drawings in a notebook."""

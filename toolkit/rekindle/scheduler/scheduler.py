@@ -32,7 +32,7 @@ from rekindle.messages import (
     Written,
 )
 from rekindle.page import StoredPage
-from rekindle.results import EndReason
+from rekindle.results.generation import EndReason
 from rekindle.scheduler.archiving import Archiving
 from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.prefix_cache import PrefixCache

@@ -8,7 +8,8 @@ from rekindle.buckets import QUERY_BLOCK
 from rekindle.messages import Chunk, Onload, Scoring
 from rekindle.page import NULL_PAGE
 from rekindle.request import Request
-from rekindle.results import CachedTokens, EndReason
+from rekindle.results.figures import CachedTokens
+from rekindle.results.generation import EndReason
 from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.tree import NextPage
 from rekindle.scheduler.lease import Lease

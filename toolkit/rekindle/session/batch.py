@@ -14,7 +14,7 @@ from rekindle.errors import BatchFailed, InvalidBatch, InvalidRequest
 from rekindle.markup import counted
 from rekindle.messages import Prompt
 from rekindle.request import SamplingParams, check_length
-from rekindle.results import Generation
+from rekindle.results.generation import Generation
 from rekindle.session.handle import Handle
 
 Errors = Literal["raise", "return"]

@@ -23,7 +23,7 @@ from rekindle.messages import (
     WeightsUsed,
 )
 from rekindle.request import SamplingParams
-from rekindle.results import Timings
+from rekindle.results.figures import Timings
 from rekindle.session.handle import Handle, Post
 from rekindle.session.places import Places
 

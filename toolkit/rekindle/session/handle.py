@@ -12,7 +12,8 @@ from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import RequestCancelled, SessionError
 from rekindle.messages import Cancel, Message, Submit
 from rekindle.notebook import live_text
-from rekindle.results import Generation, Piece
+from rekindle.results.generation import Generation
+from rekindle.results.tokens import Piece
 from rekindle.session.record import Record
 
 Post = Callable[[Message], None]

@@ -11,7 +11,7 @@ from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
 from rekindle.request import check_draws
-from rekindle.results import Generation
+from rekindle.results.generation import Generation
 from rekindle.session.batch import Errors
 from rekindle.session.handle import Handle, Stream
 from rekindle.session.prompts import ASK_DEFAULTS, Ask, AskOne, OnePrompt, Prompts, as_text

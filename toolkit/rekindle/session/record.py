@@ -9,18 +9,9 @@ from rekindle.concurrency.feed import Feed
 from rekindle.errors import RequestCancelled
 from rekindle.messages import Rejected, Started, Text
 from rekindle.request import SamplingParams
-from rekindle.results import (
-    CachedTokens,
-    EndReason,
-    Generation,
-    Piece,
-    Standing,
-    Timings,
-    TokenLogprob,
-    Usage,
-    generation_html,
-    said_html,
-)
+from rekindle.results.figures import CachedTokens, Standing, Timings, Usage
+from rekindle.results.generation import EndReason, Generation, generation_html, said_html
+from rekindle.results.tokens import Piece, TokenLogprob
 
 
 class Record:

@@ -20,7 +20,7 @@ from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.dashboard import Dashboard
 from rekindle.notebook.live_text import show
 from rekindle.request import SamplingParams, check_keywords
-from rekindle.results import Generation
+from rekindle.results.generation import Generation
 from rekindle.scheduler.stats import Stats, prompt_shares
 from rekindle.session.batch import Errors, Outcome
 from rekindle.session.callers import Callers

@@ -30,7 +30,7 @@ from rekindle.messages import (
     Written,
 )
 from rekindle.request import Request, SamplingParams
-from rekindle.results import EndReason
+from rekindle.results.generation import EndReason
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.scheduler import Scheduler
 from rekindle.testing.device import FakeStepper, settled

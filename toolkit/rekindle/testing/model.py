@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from rekindle.models.config import ModelConfig, Rope
 from rekindle.request import Request, SamplingParams
-from rekindle.results import TokenLogprob
+from rekindle.results.tokens import TokenLogprob
 
 VOCAB_SIZE = 251
 """A prime, so that a token at a wrong position changes the sum in `next_token`."""

@@ -8,7 +8,7 @@ from anyio import to_thread
 from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.packing import unpack_score
 from rekindle.messages import Dispatched, Message, Settled
-from rekindle.results import TokenLogprob
+from rekindle.results.tokens import TokenLogprob
 
 
 class Settler:

@@ -1,0 +1,90 @@
+"""The tokens of a generation in the shade of their probability, as HTML."""
+
+import codecs
+import math
+from collections.abc import Iterator, Sequence
+
+from rekindle import markup
+from rekindle.results.tokens import TokenLogprob
+
+MOST_TOKENS = 400
+"""How many tokens are drawn."""
+LONGEST_TOKEN = 60
+"""How many characters of a token are shown."""
+SHOWN_TOP = 5
+"""How many of the likeliest tokens a tooltip names."""
+DEEPEST = 0.55
+"""The alpha behind a token of probability 0; text stays legible on it, on light pages and on dark ones."""
+
+
+def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
+    """Return the tokens in order as HTML; one that is None has no probability. Return nothing for no tokens."""
+    if not tokens:
+        return ""
+    spans = "".join(map(_span, _by_character(tokens[:MOST_TOKENS])))
+    rest = f" … {markup.counted(len(tokens) - MOST_TOKENS, 'more token')}" if len(tokens) > MOST_TOKENS else ""
+    legend = (
+        '<div style="opacity:0.75;font-size:85%">the deeper the shade, the less likely the token; underlined: '
+        "another was likelier; point at one for its rank and probability</div>"
+    )
+    style = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.9;margin:0.2em 0"
+    return f'<div dir="auto" style="{style}">{spans}{rest}</div>{legend}'
+
+
+def _by_character(tokens: Sequence[TokenLogprob | None]) -> Iterator[list[TokenLogprob]]:
+    """Yield the tokens in groups of whole characters; an empty group for a token without a probability."""
+    utf8, group = codecs.getincrementaldecoder("utf-8")(errors="replace"), list[TokenLogprob]()
+    for token in tokens:
+        if token is None:
+            yield []
+            continue
+        group.append(token)
+        utf8.decode(token.bytes)
+        if not utf8.getstate()[0]:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _span(group: Sequence[TokenLogprob]) -> str:
+    if not group:
+        return '<span title="the first token of a prompt has no probability">·</span>'
+    styles = []
+    depth = DEEPEST * (1 - _probability(sum(token.logprob for token in group)))
+    if depth >= 0.01:
+        styles.append(f"background:rgba(240,90,30,{depth:.2f})")
+    if any(token.rank > 1 for token in group):
+        styles.append("border-bottom:2px dotted")
+    style = f' style="{";".join(styles)}"' if styles else ""
+    title = "\n".join(map(_title, group))
+    return f'<span title="{markup.visible(title)}"{style}>{markup.visible(_shown(group))}</span>'
+
+
+def _shown(group: Sequence[TokenLogprob]) -> str:
+    """Return the text of tokens, with marks before line ends and tabs; their ids where they have no text."""
+    text = (
+        group[0].text if len(group) == 1 else b"".join(token.bytes for token in group).decode(errors="backslashreplace")
+    )
+    if not text:
+        return f"⟨{group[0].token_id}⟩"
+    text = text if len(text) <= LONGEST_TOKEN else f"{text[:LONGEST_TOKEN]}…"
+    return text.replace("\n", "↵\n").replace("\t", "→\t")
+
+
+def _title(token: TokenLogprob) -> str:
+    probability = markup.percent(_probability(token.logprob))
+    lines = [f"{_named(token)}: {probability}, rank {token.rank:,}, token {token.token_id}"]
+    lines += [
+        f"  {each.rank}. {_named(each)} {markup.percent(_probability(each.logprob))}" for each in token.top[:SHOWN_TOP]
+    ]
+    return "\n".join(lines)
+
+
+def _named(token: TokenLogprob) -> str:
+    return f"“{markup.one_line(token.text, LONGEST_TOKEN)}”" if token.text else f"⟨{token.token_id}⟩"
+
+
+def _probability(logprob: float) -> float:
+    """Return the probability of a logarithm, which may be above 0 by a rounding error."""
+    return math.exp(min(0.0, logprob))
