@@ -14,8 +14,8 @@ from rekindle.messages import Message, Prompt
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import Request, SamplingOptions, SamplingParams
 from rekindle.scheduler.stats import SchedulerStats
-from rekindle.session.callers import Callers
-from rekindle.session.handle import Handle
+from rekindle.session.calls.callers import Callers
+from rekindle.session.calls.handle import Handle
 from rekindle.testing import fake_assembly, fake_limits
 
 Choose = Callable[[int], int]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rekindle.engine.handled import Handled
 from rekindle.errors import RequestCancelled
-from rekindle.session.handle import Handle
+from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_session
 from tests.unit.limits import WAYS

@@ -9,7 +9,7 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from rekindle import markup
-from rekindle.session.handle import Handle
+from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 

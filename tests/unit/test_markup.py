@@ -19,8 +19,8 @@ from rekindle.results.heat_map import heat_map
 from rekindle.results.tokens import TokenLogprob
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.stats import SchedulerStats
-from rekindle.session.handle import Handle
-from rekindle.session.prompts import as_text
+from rekindle.session.calls.handle import Handle
+from rekindle.session.calls.prompts import as_text
 from rekindle.store.restored import Restored
 from rekindle.testing import fake_session
 from rekindle.views.cache.drawing import BAR_WIDTH, Run, draw

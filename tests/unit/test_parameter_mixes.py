@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rekindle.request import SamplingOptions
-from rekindle.session.handle import Handle
+from rekindle.session.calls.handle import Handle
 from rekindle.testing import VOCAB_SIZE, expected_of, score_of
 from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled

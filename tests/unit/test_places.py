@@ -9,8 +9,8 @@ from rekindle.errors import QueueFull
 from rekindle.messages import Message, Started, Submit
 from rekindle.request import SamplingParams
 from rekindle.results.figures import CachedTokens
-from rekindle.session.callers import Callers
-from rekindle.session.places import Places
+from rekindle.session.calls.callers import Callers
+from rekindle.session.calls.places import Places
 
 
 def test_a_request_enters_at_once_while_there_is_room() -> None:

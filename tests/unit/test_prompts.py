@@ -7,7 +7,7 @@ import pytest
 
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat, Prompt
-from rekindle.session.prompts import all_prompts, one_prompt
+from rekindle.session.calls.prompts import all_prompts, one_prompt
 
 USER = {"role": "user", "content": "hi"}
 PARTS = {"role": "user", "content": [{"type": "text", "text": "hi"}]}

@@ -17,7 +17,7 @@ from rekindle.engine.thread import EngineThread
 from rekindle.errors import EngineFailed, InvalidRequest, QueueFull, SessionClosed
 from rekindle.messages import Message, Rejected, Text, Texts
 from rekindle.request import SamplingParams
-from rekindle.session.callers import Callers
+from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import reason

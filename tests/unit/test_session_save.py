@@ -17,7 +17,7 @@ from rekindle.errors import EngineFailed, SessionClosed, StorageError
 from rekindle.messages import CacheSaved, CacheSaving, Message, SaveCache, Write, Written
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.session import operations
-from rekindle.session.callers import Callers
+from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 from rekindle.testing import FakeDiskTier, fake_assembly, fake_limits, fake_session
 

@@ -27,7 +27,7 @@ from rekindle.notebook.live_text import Printed, drawing
 from rekindle.request import SamplingParams
 from rekindle.results.figures import CachedTokens
 from rekindle.results.generation import EndReason
-from rekindle.session.handle import Handle
+from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 

@@ -14,7 +14,7 @@ from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingOptions
 from rekindle.results.generation import EndReason
 from rekindle.results.tokens import TokenLogprob
-from rekindle.session.handle import Handle
+from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import ByHand, expected_of, expected_tokens, fake_assembly, fake_limits
 from tests.unit.stages import Stages, request_of

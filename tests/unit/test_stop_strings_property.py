@@ -11,7 +11,7 @@ from rekindle.errors import RequestCancelled
 from rekindle.models.text.incremental import IncrementalDecoder
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingOptions
-from rekindle.session.handle import Handle
+from rekindle.session.calls.handle import Handle
 from rekindle.testing import expected_of
 from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled

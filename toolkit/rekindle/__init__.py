@@ -36,7 +36,7 @@ from rekindle.results.figures import CachedTokens, Timings, Usage
 from rekindle.results.generation import Generation
 from rekindle.results.tokens import Piece, TokenLogprob
 from rekindle.scheduler.stats import Stats
-from rekindle.session.handle import Handle, Stream
+from rekindle.session.calls.handle import Handle, Stream
 from rekindle.session.opening import open, open_sync
 from rekindle.session.prefix import Prefix
 from rekindle.session.session import Session

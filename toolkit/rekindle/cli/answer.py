@@ -6,7 +6,7 @@ from typing import Unpack
 
 from rekindle.request import SamplingOptions
 from rekindle.results.generation import Generation
-from rekindle.session.prompts import Messages
+from rekindle.session.calls.prompts import Messages
 from rekindle.session.session import Session
 
 

@@ -11,7 +11,7 @@ import rekindle
 from rekindle.cli.answer import Answer, answer
 from rekindle.markup import counted, size_text
 from rekindle.models.checkpoint.embedded import NAME, SMOLLM2
-from rekindle.session.prompts import Messages
+from rekindle.session.calls.prompts import Messages
 from rekindle.session.session import Session
 from rekindle.store.directory import cache_dir
 from rekindle.store.restored import Restored

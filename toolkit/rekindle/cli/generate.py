@@ -10,7 +10,7 @@ from rekindle.cli import needed
 from rekindle.cli.answer import Answer, answer
 from rekindle.errors import InvalidRequest
 from rekindle.request import SamplingOptions, SamplingParams
-from rekindle.session.prompts import Messages
+from rekindle.session.calls.prompts import Messages
 
 PREFILL_TOKENS = 128
 

@@ -27,7 +27,7 @@ Cell = Literal["awaits", "blocks", "ends"]
 
 
 class Record(Protocol):
-    """The record of a request, which is drawn; see `rekindle.session.record.Record`."""
+    """The record of a request, which is drawn; see `rekindle.session.calls.record.Record`."""
 
     @property
     def pieces(self) -> Feed[Piece]: ...

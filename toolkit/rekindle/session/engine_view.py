@@ -8,7 +8,7 @@ from rekindle.engine.thread import EngineThread
 from rekindle.errors import SessionClosed
 from rekindle.notebook.board import Facts, Source
 from rekindle.notebook.rates import SECONDS
-from rekindle.session.callers import Callers
+from rekindle.session.calls.callers import Callers
 
 LISTED = 8
 """How many requests are shown one by one."""

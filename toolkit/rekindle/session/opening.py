@@ -18,7 +18,7 @@ from rekindle.errors import ConfigError, ModelError, suggestion
 from rekindle.models.families import Family
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.request import SamplingOptions
-from rekindle.session.callers import Callers
+from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 
 SETTINGS_DEFAULTS = {field.name: field.default for field in fields(Settings)}

@@ -16,7 +16,7 @@ from rekindle.errors import InvalidRequest, SessionError, StorageError
 from rekindle.messages import CacheSaved, CacheSaving, KeepWeights, NewWeights, SaveCache
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.notebook.progress_bars import ProgressBars, shown
-from rekindle.session.callers import Callers
+from rekindle.session.calls.callers import Callers
 
 CLOSE_SECONDS = 3.0
 """How long a session that is being closed goes on writing cached pages to disk."""

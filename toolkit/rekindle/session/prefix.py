@@ -12,10 +12,10 @@ from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
 from rekindle.request import check_draws
 from rekindle.results.generation import Generation
-from rekindle.session.batch import Errors
-from rekindle.session.handle import Handle, Stream
-from rekindle.session.prompts import ASK_DEFAULTS, Ask, AskOne, OnePrompt, Prompts, as_text
-from rekindle.session.requests import Requests
+from rekindle.session.calls.batch import Errors
+from rekindle.session.calls.handle import Handle, Stream
+from rekindle.session.calls.prompts import ASK_DEFAULTS, Ask, AskOne, OnePrompt, Prompts, as_text
+from rekindle.session.calls.requests import Requests
 
 FIXED = ("cache_salt", "tools", "chat_template_kwargs")
 """Keywords that are given to `session.prefix`, and hold for what continues it."""

@@ -22,13 +22,10 @@ from rekindle.notebook.live_text import show
 from rekindle.request import SamplingParams, check_keywords
 from rekindle.results.generation import Generation
 from rekindle.scheduler.stats import Stats, prompt_shares
-from rekindle.session.batch import Errors, Outcome
-from rekindle.session.callers import Callers
-from rekindle.session.engine_view import EngineView
-from rekindle.session.handle import Handle, Stream
-from rekindle.session.operations import InFlight, Operations
-from rekindle.session.prefix import PendingPrefix, Prefix
-from rekindle.session.prompts import (
+from rekindle.session.calls.batch import Errors, Outcome
+from rekindle.session.calls.callers import Callers
+from rekindle.session.calls.handle import Handle, Stream
+from rekindle.session.calls.prompts import (
     ASK_DEFAULTS,
     PROMPT_DEFAULTS,
     Ask,
@@ -41,7 +38,10 @@ from rekindle.session.prompts import (
     TokenIds,
     one_chat,
 )
-from rekindle.session.requests import Requests
+from rekindle.session.calls.requests import Requests
+from rekindle.session.engine_view import EngineView
+from rekindle.session.operations import InFlight, Operations
+from rekindle.session.prefix import PendingPrefix, Prefix
 from rekindle.store.restored import Restored
 from rekindle.views.cache.view import CacheView, view
 from rekindle.views.tick_log import TickLog

@@ -20,7 +20,7 @@ from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.scheduler.limits import Limits
-from rekindle.session.callers import Callers
+from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 from rekindle.store.restored import Restored
 from rekindle.testing.by_hand import CheckedScheduler, fake_limits

@@ -10,10 +10,10 @@ from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
 from rekindle.request import SamplingParams, check_draws, check_length, draws
-from rekindle.session.batch import Batch, Errors, Shape, check_errors
-from rekindle.session.callers import Callers
-from rekindle.session.handle import Handle
-from rekindle.session.prompts import (
+from rekindle.session.calls.batch import Batch, Errors, Shape, check_errors
+from rekindle.session.calls.callers import Callers
+from rekindle.session.calls.handle import Handle
+from rekindle.session.calls.prompts import (
     Ask,
     PromptOptions,
     all_prompts,

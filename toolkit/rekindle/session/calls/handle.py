@@ -14,7 +14,7 @@ from rekindle.messages import Cancel, Message, Submit
 from rekindle.notebook import live_text
 from rekindle.results.generation import Generation
 from rekindle.results.tokens import Piece
-from rekindle.session.record import Record
+from rekindle.session.calls.record import Record
 
 Post = Callable[[Message], None]
 """Sends a message to the engine; raises SessionError where there is none any more."""

@@ -15,7 +15,7 @@ from rekindle.markup import counted
 from rekindle.messages import Prompt
 from rekindle.request import SamplingParams, check_length
 from rekindle.results.generation import Generation
-from rekindle.session.handle import Handle
+from rekindle.session.calls.handle import Handle
 
 Errors = Literal["raise", "return"]
 """What a batch does with the error of one of its requests."""

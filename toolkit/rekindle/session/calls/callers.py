@@ -24,8 +24,8 @@ from rekindle.messages import (
 )
 from rekindle.request import SamplingParams
 from rekindle.results.figures import Timings
-from rekindle.session.handle import Handle, Post
-from rekindle.session.places import Places
+from rekindle.session.calls.handle import Handle, Post
+from rekindle.session.calls.places import Places
 
 ENDED = 256
 """How many ended requests' timings are remembered."""
