@@ -143,9 +143,20 @@ def disaster(cache: Path, chance: random.Random) -> str:
             case "without code":
                 if entry.parent.name == "programs":
                     remove_code(entry)
-    except OSError:  # another process evicted it meanwhile
+    except Exception:  # an earlier disaster damaged it, or another process evicted or damages it meanwhile
+        if is_as_written(entry):
+            raise
         return f"{kind} too late"
     return kind
+
+
+def is_as_written(entry: Path) -> bool:
+    """Tell whether an entry is there, and undamaged."""
+    try:
+        entries.verified(entry)
+    except (entries.Damaged, OSError):
+        return False
+    return True
 
 
 def remove_code(entry: Path) -> None:

@@ -30,10 +30,14 @@ def test_stories_of_shared_stores_end_with_right_answers_or_clear_errors(familie
         for first in range(0, STORIES, each)
     ]
     ends: Counter[str] = Counter()
-    for process in running:
-        output, errors = process.communicate()
-        assert process.returncode == 0, errors[-4000:]
-        ends.update(json.loads(output.splitlines()[-1]))
+    try:
+        for process in running:
+            output, errors = process.communicate()
+            assert process.returncode == 0, errors[-4000:]
+            ends.update(json.loads(output.splitlines()[-1]))
+    finally:
+        for process in running:
+            process.kill()
     assert ends.total() == STORIES
     answered = sum(count for end, count in ends.items() if end.endswith("answered"))
     assert answered > STORIES // 2, ends
