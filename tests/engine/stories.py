@@ -154,7 +154,7 @@ def is_as_written(entry: Path) -> bool:
     """Tell whether an entry is there, and undamaged."""
     try:
         entries.verified(entry)
-    except (entries.Damaged, OSError):
+    except (entries.Damaged, rekindle.UnsafeStorage, OSError):
         return False
     return True
 
