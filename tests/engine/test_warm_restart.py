@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -172,7 +173,9 @@ def test_a_later_process_compiles_nothing_and_finds_its_prefixes_on_disk(
     assert report["warnings"] == []
     restored = report["restored"]
     assert 0 < restored.pop("seconds") < 60
+    assert restored.pop("compile_seconds") > 0, "the store remembers what compiling took"
     assert restored == {
+        "stored": PROGRAMS,
         "programs": PROGRAMS,
         "compiled": 0,
         "nodes": 2 * PAGES,
@@ -182,7 +185,18 @@ def test_a_later_process_compiles_nothing_and_finds_its_prefixes_on_disk(
     for text in report["shown"].values():
         assert f"{PROGRAMS} programs loaded, 0 compiled" in text
         assert f"{2 * PAGES} cached pages ({2 * CACHED} tokens) found" in text
-    assert report["shown"]["text/html"].count("<li>") == report["shown"]["text/html"].count("</li>") == 3
+    assert report["shown"]["text/html"].count("<li>") == report["shown"]["text/html"].count("</li>") == 4
+
+
+def test_open_tells_what_came_back_where_it_draws_progress(
+    cache: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_session(model):
+        assert capsys.readouterr().err == ""
+    with rekindle.open_sync(model, **SETTINGS):
+        assert re.search(rf"restored: {PROGRAMS} .*; saved .* of compiling>$", capsys.readouterr().err, re.MULTILINE)
+    with rekindle.open_sync(model, **(SETTINGS | {"restore": "off", "precompile": "lazy"})):
+        assert "restored" not in capsys.readouterr().err
 
 
 def test_goldens_come_from_a_warm_session_too(cache: Path, model: Path) -> None:

@@ -59,9 +59,9 @@ class Store:
     def load(self, key: Key) -> Program | None:
         return (lambda: key) if key in self.stored else None
 
-    def serialize(self, program: Program) -> Serialized | None:
+    def serialize(self, program: Program, seconds: float) -> Serialized | None:
         self.serialized.append(program())
-        return {}
+        return Serialized({}, seconds)
 
     def save(self, key: Key, program: Serialized) -> bool:
         self.saved.append(key)

@@ -137,7 +137,7 @@ def test_hostile_text_is_shown_as_it_is_and_what_is_unseen_is_spelled_out() -> N
     assert page.text.count(SPELLED[:40]) >= 3
     assert SPELLED in page.text
     assert any(SPELLED[:40] in title for title in page.titles)
-    shown(Restored(1, 1, 1, 1, 1.0, {HOSTILE: (HOSTILE, HOSTILE)}))
+    shown(Restored(1, 1, 1, 1, 1, 1.0, 1.0, {HOSTILE: (HOSTILE, HOSTILE)}))
     read(markup.card(HOSTILE, HOSTILE, markup.facts({HOSTILE: HOSTILE}), markup.folded(HOSTILE, "")))
     read(markup.table([(HOSTILE, HOSTILE)], (HOSTILE, HOSTILE)) + markup.shares({HOSTILE: 1}, HOSTILE))
 

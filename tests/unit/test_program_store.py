@@ -100,6 +100,15 @@ def test_a_program_comes_back(directory: Path, program: Serialized) -> None:
     assert KeptPrograms(directory).verify() == {}
 
 
+def test_a_store_knows_how_long_the_programs_took_that_it_has(directory: Path) -> None:
+    store, compiled = open_programs(directory), small_program()
+    timed, untimed = store.serialize(compiled, 2.5), store.serialize(compiled)
+    assert timed is not None
+    assert untimed is not None
+    assert all((store.save(nth(0), timed), store.save(nth(1), untimed)))
+    assert open_programs(directory).compile_seconds([nth(2), nth(1), nth(0)]) == {nth(1): None, nth(0): 2.5}
+
+
 def test_a_step_from_the_store_is_the_compiled_one_in_a_process_that_compiles_nothing(
     families: Path, directory: Path, tmp_path: Path
 ) -> None:
@@ -225,7 +234,7 @@ def without_code(directory: Path) -> Serialized:
     loaded = cast(jax.stages.Compiled, open_programs(directory).load(nth(0)))
     payload, in_tree, out_tree = serialize(loaded)
     trees = pickle.dumps((in_tree, out_tree))
-    return {"program": np.frombuffer(payload, np.uint8), "trees": np.frombuffer(trees, np.uint8)}
+    return Serialized({"program": np.frombuffer(payload, np.uint8), "trees": np.frombuffer(trees, np.uint8)}, None)
 
 
 def test_a_program_without_its_code_is_found_dropped_with_one_warning_and_made_anew(directory: Path) -> None:
@@ -392,7 +401,7 @@ def test_what_is_being_written_is_left_alone_and_counted_however_long_it_takes(
 ) -> None:
     size = fill(directory, program, range(3))
     kept = KeptPrograms(directory)
-    with store_entries.written(directory, {}, program) as temporary:
+    with store_entries.written(directory, {}, program.arrays) as temporary:
         os.utime(temporary, (0, 0))
         kept.prune(3 * size)
         assert temporary.is_dir()

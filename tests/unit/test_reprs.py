@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,9 @@ from IPython.lib import pretty as untyped
 
 import rekindle
 from rekindle import CachedTokens, Generation, Stats, Timings, Usage
+from rekindle.markup import size_text
 from rekindle.scheduler.stats import SchedulerStats
+from rekindle.session.about import Memory
 from rekindle.store.restored import Restored
 from rekindle.testing import fake_session
 
@@ -117,7 +119,34 @@ def test_a_session_is_named_as_it_was_opened(model: str, monkeypatch: pytest.Mon
     with fake_session() as fake:
         monkeypatch.setattr("rekindle.session.opening.build", lambda *_, **__: fake._assembly)
         with rekindle.open_sync(model, progress=False) as session:
-            assert repr(session).startswith(f"<rekindle.Session {model} (int): 0 running, 0 waiting, ")
+            assert repr(session).startswith(f"<rekindle.Session {model} (int on cpu:0): 0 running, 0 waiting, ")
+
+
+def test_a_session_says_what_it_runs_on_and_what_memory_it_has() -> None:
+    with fake_session(num_pages=9, page_size=16, max_context=100, max_running=3, restore="off") as session:
+        session.generate_sync(token_ids=[1], max_tokens=2)
+        head, model, memory = pretty(session).splitlines()
+        page_bytes = session.memory.pool // 9
+        assert session.memory == Memory(0, 9 * page_bytes, 0, session.memory.host_limit, 0, 0)
+    assert head.startswith("<rekindle.Session fake (int on cpu:0): 0 running")
+    assert model == "  model   on cpu:0, computes in int, context 100 tokens, serves 3 requests at once"
+    host = f"in host memory 0 B of {size_text(session.memory.host_limit)}"
+    assert memory == f"  memory  weights 0 B, pages {size_text(9 * page_bytes)}, {host}", "it keeps nothing on disk"
+    assert pretty([session]).startswith("[<rekindle.Session fake: the session is closed")
+
+
+def test_the_settings_of_a_session_have_what_was_chosen_and_open_the_same_again() -> None:
+    with fake_session(num_pages=9, page_size=16, max_prefill_tokens=32) as session:
+        settings = session.settings
+    assert (settings.num_pages, settings.page_size, settings.max_context) == (9, 16, 128)
+    assert settings.prefill_chunk == 32, "a chunk is no larger than a tick"
+    assert settings.prefill_buckets == (16, 32)
+    assert {"device", "num_pages", "decode_buckets"}.isdisjoint(
+        field.name for field in fields(settings) if getattr(settings, field.name) is None
+    )
+    assert replace(settings) == settings, "they can be given to `open`"
+    lines = dict(line.split(maxsplit=1) for line in pretty(settings).splitlines())
+    assert (lines["num_pages"], lines["device"], lines["host_cache_bytes"]) == ("9", "cpu:0", "1,073,741,824")
 
 
 def test_a_cell_shows_html_and_the_same_plain_text_as_before() -> None:
@@ -126,7 +155,18 @@ def test_a_cell_shows_html_and_the_same_plain_text_as_before() -> None:
         handle.result()
         assert len(list(stream)) == 1
         cache, prefix = session.cache, session.prefix_sync(token_ids=[1, 2])
-    results = [handle, stream, prefix, session, STATS, STATS.scheduler, cache, cache.draw(), session.restored]
+    results = [
+        handle,
+        stream,
+        prefix,
+        session,
+        session.settings,
+        STATS,
+        STATS.scheduler,
+        cache,
+        cache.draw(),
+        session.restored,
+    ]
     for result in [*results, generated("", (2,)), generated("\nOne", (5,))]:
         shown, _ = DisplayFormatter().format(result)  # type: ignore[no-untyped-call]
         assert set(shown) == {"text/plain", "text/html"}
@@ -135,20 +175,21 @@ def test_a_cell_shows_html_and_the_same_plain_text_as_before() -> None:
 
 def test_what_was_restored_is_said_with_a_line_for_each_difference() -> None:
     differences = {"statics": ('"num_pages": 40', '"num_pages": 33'), "salt": ("0.9\n\x1b[31m", "")}
-    restored = Restored(8, 1, 1200, 76800, 2.314, differences)
+    restored = Restored(8, 8, 1, 1200, 76800, 2.314, 33.84, differences)
     assert repr(restored) == (
         "<rekindle restored: 8 programs loaded, 1 compiled; 1,200 cached pages (76,800 tokens) found; "
-        "open after 2.31 s>\n"
+        "open after 2.31 s; saved 33.84 s of compiling>\n"
         '  what is stored differs in statics (sizes that are compiled in): "num_pages": 33 there, '
         '"num_pages": 40 here\n'
         "  what is stored differs in salt: (nothing) there, 0.9↵\\x1b[31m here"
     )
-    assert repr(replace(restored, differences={})).endswith("; open after 2.31 s>")
+    assert repr(replace(restored, differences={}, compile_seconds=0.0)).endswith("; open after 2.31 s>")
+    assert "restored: 8 stored programs (3 loaded until now), 1 compiled; " in repr(replace(restored, programs=3))
 
 
 def test_of_a_long_value_that_differs_only_the_beginning_is_said() -> None:
     here, there = ("; ".join(f"{name}: {pages} x float32[2, 3]" for name in range(99)) for pages in (129, 65))
-    restored = Restored(0, 6, 0, 0, 2.314, {"arguments": (here, there)})
+    restored = Restored(0, 0, 6, 0, 0, 2.314, 0.0, {"arguments": (here, there)})
     _, line = repr(restored).splitlines()
     assert line.endswith(f": {there[:79]}… there, {here[:79]}… here")
     assert len(line) < 250

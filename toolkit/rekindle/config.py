@@ -1,10 +1,10 @@
 """The settings of `open`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, get_args
 
-from rekindle import buckets
+from rekindle import buckets, markup
 from rekindle.errors import ConfigError
 from rekindle.policy import NAMED, Order
 
@@ -94,6 +94,15 @@ class Settings:
     logits_processor: Callable[[Any, Any], Any] | None = None
     sampling_defaults: SamplingDefaults = "model"
 
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        rows = [(field.name, _said(getattr(self, field.name))) for field in fields(self)]
+        lines = (f"{name:{max(len(name) for name, _ in rows)}}  {value}" for name, value in rows)
+        return markup.bundle("\n".join(lines), markup.card("Settings", "", markup.table(rows)))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print a line for each where this is the result of a cell, and the repr where it is in a list."""
+        printer.text(repr(self) if printer.indentation else self._repr_mimebundle_()["text/plain"])
+
     def __post_init__(self) -> None:
         for name in ("page_size", "max_prefill_tokens", "prefill_chunk"):
             _integer(name, getattr(self, name), 1, multiple=buckets.QUERY_BLOCK)
@@ -153,6 +162,15 @@ class SettingsOptions(TypedDict, total=False):
     max_logprobs: int
     logits_processor: Callable[[Any, Any], Any] | None
     sampling_defaults: SamplingDefaults
+
+
+def _said(value: Any) -> str:
+    """Return the value of a setting as a cell shows it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, str):
+        return value
+    return getattr(value, "__name__", None) or repr(value)
 
 
 def _integer(name: str, value: Any, low: int, multiple: int = 1) -> None:

@@ -45,11 +45,12 @@ def precompile(arguments: Namespace) -> int:
 
 def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], where: str, report: Report) -> None:
     def make(key: Key) -> None:
+        began = monotonic()
         try:
             compiled = programs.compiled(key)
         except jax.errors.JaxRuntimeError as error:
             raise ConfigError(f"the program {program_name(key)!r} does not compile for {where}: {error}") from error
-        serialized = store.serialize(compiled)
+        serialized = store.serialize(compiled, monotonic() - began)
         if serialized is None or not store.save(key, serialized):
             raise StorageError(f"the program {program_name(key)!r} cannot be stored in {cache_dir(PROGRAMS)}")
 

@@ -14,12 +14,11 @@ import jax.numpy as jnp
 
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
-from rekindle.config import Settings
+from rekindle.config import Precompile, Settings
 from rekindle.device.devices import device_of, memory_of, put_on
 from rekindle.device.jax_settings import own_settings, under_own_settings
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import EMPTY, Key
-from rekindle.device.programs.store import ProgramStore
 from rekindle.device.state import page_bytes
 from rekindle.engine.actor import Actor
 from rekindle.engine.actors.detokenizer import Detokenizer
@@ -64,8 +63,10 @@ class Assembly:
     Attributes:
         checkpoint: the model as it was opened.
         family: as `rekindle.open` takes it.
+        settings: all settings as they were chosen.
         limits: the settings as they are resolved for the model.
         dtype: the dtype of weights and pages, by name.
+        weight_bytes: the size of the weights on the device.
         device: where weights, pages and programs are.
         defaults: sampling options of calls that do not give them.
         unserved: entries of the model's generation_config that Rekindle does not implement.
@@ -79,8 +80,10 @@ class Assembly:
 
     checkpoint: Checkpoint
     family: Family | None
+    settings: Settings
     limits: Limits
     dtype: str
+    weight_bytes: int
     device: jax.Device
     defaults: Mapping[str, Any]
     unserved: tuple[str, ...]
@@ -116,6 +119,11 @@ class Assembly:
         """Return a snapshot of all counters. Any thread may ask."""
         made = self.executables
         return Stats(self.scheduler.stats, len(made), made.loads, made.compilations, made.unexpected)
+
+    def ready(self) -> tuple[int, int]:
+        """Return how many of the programs that are made ahead of need are ready, and how many there are."""
+        made = (program for program in self.preparing if program.done() and not program.cancelled())
+        return sum(program.exception() is None for program in made), len(self.preparing)
 
     def look(self, at: Callable[[PrefixTree], T]) -> T:
         """Return what `at` makes of the prefix tree, between two messages. Any thread may ask."""
@@ -177,7 +185,11 @@ def build(
     directory = store_directory(settings.restore)
     programs = open_programs(directory, blueprint)
     snapshot = open_snapshots(directory, blueprint, settings.disk_cache_bytes)
-    first, later, wait = _order(blueprint, settings, programs, cached=bool(snapshot.pages))
+    wanted = blueprint.all_programs(cached=bool(snapshot.pages))
+    compile_seconds = {} if programs is None else programs.compile_seconds(wanted)
+    if settings.restore == "require":
+        require_all(programs, wanted)
+    first, later, wait = _order(blueprint, settings.precompile, wanted, stored=len(compile_seconds) == len(wanted))
     with ExitStack() as resources:
         executables = Executables(blueprint.programs, settings.max_executables, programs)
         resources.callback(executables.stop)
@@ -202,8 +214,10 @@ def build(
         return Assembly(
             checkpoint=checkpoint,
             family=family,
+            settings=blueprint.chosen(settings),
             limits=limits,
             dtype=blueprint.dtype.name,
+            weight_bytes=sum(array.nbytes for array in weights),
             device=blueprint.device,
             defaults=defaults,
             unserved=unserved,
@@ -211,7 +225,7 @@ def build(
             actors=composed(actors, compose),
             executables=executables,
             preparing=preparing,
-            found=_found(snapshot, limits.page_size, monotonic() - started),
+            found=_found(snapshot, limits.page_size, compile_seconds, monotonic() - started),
             resources=resources.pop_all(),
         )
 
@@ -240,25 +254,19 @@ def _empty_state(executables: Executables, blueprint: Blueprint) -> Any:
 
 
 def _order(
-    blueprint: Blueprint, settings: Settings, programs: ProgramStore | None, *, cached: bool
+    blueprint: Blueprint, precompile: Precompile, wanted: list[Key], *, stored: bool
 ) -> tuple[list[Key], list[Key], bool]:
     """Return the programs to make first, those that can wait for quiet, and whether requests wait for the first.
 
-    Raises:
-        UnsafeStorage: somebody else could have written one that is stored.
-        NotRestored: `restore="require"`, and not all programs are stored.
+    Args:
+        wanted: all programs, in the order in which they are wanted.
+        stored: whether all of them are.
     """
-    wanted = blueprint.all_programs(cached=cached)
-    if programs is not None:
-        programs.require_private(wanted)
-    if settings.restore == "require":
-        require_all(programs, wanted)
-    match settings.precompile:
+    match precompile:
         case "all":
             return wanted, [], True
         case "lazy":
             return [EMPTY], [], True
-    stored = programs is not None and not programs.missing(wanted)
     first = wanted[:LOADED_AT_ONCE] if stored else blueprint.first_programs
     return first, [key for key in wanted if key not in first], not stored
 
@@ -278,10 +286,18 @@ def _actors(blueprint: Blueprint, scheduler: Actor, stepper: Actor, host_tier: A
     )
 
 
-def _found(snapshot: Stored, page_size: int, seconds: float) -> Restored:
+def _found(snapshot: Stored, page_size: int, compile_seconds: Mapping[Key, float | None], seconds: float) -> Restored:
     nodes = len(snapshot.pages)
-    differences = {part: apart(pair) for part, pair in snapshot.differences.items()}
-    return Restored(0, 0, nodes, nodes * page_size, seconds, differences)
+    return Restored(
+        stored=len(compile_seconds),
+        programs=0,
+        compiled=0,
+        nodes=nodes,
+        tokens=nodes * page_size,
+        seconds=seconds,
+        compile_seconds=sum(filter(None, compile_seconds.values())),
+        differences={part: apart(pair) for part, pair in snapshot.differences.items()},
+    )
 
 
 def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tuple[dict[str, Any], tuple[str, ...]]:

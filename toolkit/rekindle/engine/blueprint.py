@@ -1,14 +1,15 @@
 """All that is known of an engine before any weights are read: its limits, its programs, and the keys in its stores."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 
 from rekindle.buckets import Bucket
-from rekindle.config import Settings
+from rekindle.config import Dtype, Implementation, Settings
 from rekindle.device.programs.key import Build, ProgramKey, Target
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes, program_name
 from rekindle.errors import ConfigError
@@ -55,6 +56,15 @@ class Blueprint:
         except ValueError as error:
             raise ConfigError(str(error)) from error
         return cls(checkpoint, device, dtype, limits, programs)
+
+    def chosen(self, settings: Settings) -> Settings:
+        """Return the settings that this was made of, with what was chosen in place of what was left open."""
+        return replace(
+            self.limits.chosen(settings),
+            device=f"{self.device.platform}:{self.device.id}",
+            implementation=cast(Implementation, self.programs.statics["kernels"]),
+            dtype=cast(Dtype, self.dtype.name),
+        )
 
     @property
     def first_programs(self) -> list[Key]:

@@ -18,6 +18,17 @@ def kernel() -> Any:
     return None if ipython is None else getattr(ipython.get_ipython(), "kernel", None)
 
 
+def tell(shown: Any) -> None:
+    """Show an object in the output of the cell that runs; elsewhere, write its repr where progress is written."""
+    if kernel() is not None:
+        from IPython.display import display
+
+        display(shown)  # type: ignore[no-untyped-call]
+    elif sys.stderr is not None:
+        sys.stderr.write(f"{shown!r}\n")
+        sys.stderr.flush()
+
+
 def hears_clicks_while_a_cell_awaits(kernel: Any) -> bool:
     """Tell whether widgets get a front end's messages while a cell awaits, and not only when it has ended.
 

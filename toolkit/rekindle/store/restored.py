@@ -31,19 +31,24 @@ class Restored:
     """The stored programs and pages that a session found, from `session.restored`.
 
     Attributes:
-        programs: compiled programs that were loaded from the executable store.
+        stored: compiled programs that were in the executable store, of those that the session prepares.
+        programs: those that were loaded from there until now.
         compiled: programs that had to be compiled.
         nodes: cached pages of prefixes that were found in the snapshot.
         tokens: tokens in these pages.
         seconds: from the call of `open` until the session could serve.
+        compile_seconds: what compiling the stored programs took when they were made, as far as they say; several may
+            have been compiled at the same time.
         differences: why stored entries were not used: each part of a key that differs, with (its value here, there).
     """
 
+    stored: int
     programs: int
     compiled: int
     nodes: int
     tokens: int
     seconds: float
+    compile_seconds: float
     differences: dict[str, tuple[str, str]]
 
     def __repr__(self) -> str:
@@ -56,10 +61,16 @@ class Restored:
 
     def _counts(self) -> list[str]:
         return [
-            f"{markup.counted(self.programs, 'program')} loaded, {self.compiled} compiled",
+            f"{self._loaded()}, {self.compiled} compiled",
             f"{markup.counted(self.nodes, 'cached page')} ({markup.counted(self.tokens, 'token')}) found",
             f"open after {self.seconds:.2f} s",
+            *([f"saved {markup.seconds(self.compile_seconds)} of compiling"] if self.compile_seconds else []),
         ]
+
+    def _loaded(self) -> str:
+        if self.programs < self.stored:
+            return f"{markup.counted(self.stored, 'stored program')} ({self.programs} loaded until now)"
+        return f"{markup.counted(self.programs, 'program')} loaded"
 
     def _reasons(self) -> list[str]:
         return [

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Unpack, cast
 
 import jax
@@ -61,8 +62,10 @@ def fake_assembly(
     return _FakeAssembly(
         checkpoint=Checkpoint("fake", FAKE_MODEL, {}, frozenset(eos_ids), tokenizer, {}, ()),
         family=None,
+        settings=replace(limits.chosen(Settings()), device="cpu:0"),
         limits=limits,
         dtype="int",
+        weight_bytes=0,
         device=jax.devices("cpu")[0],
         defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),
@@ -70,7 +73,7 @@ def fake_assembly(
         actors=actors,
         executables=Executables(cast(Programs, None), capacity=0),  # the fake device runs none
         preparing=(),
-        found=Restored(0, 0, 0, 0, 0.0, {}),
+        found=Restored(0, 0, 0, 0, 0, 0.0, 0.0, {}),
         resources=resources,
     )
 

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar
 
 import jax
@@ -252,9 +253,11 @@ class Executables:
             self.misses[key] = self._stored(lambda store: store.explain(key))
         if key in self._given_up:
             self._tell(key, f"it was given up for others, as max_executables keeps {self._capacity}; raise it")
+        began = monotonic()
         with compiling:
             program = self._programs.compiled(key)
-        serialized = self._stored(lambda store: store.serialize(program))
+        seconds = monotonic() - began
+        serialized = self._stored(lambda store: store.serialize(program, seconds))
         with self._lock:
             self.compilations += 1
         return program, serialized

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Final, cast
@@ -20,14 +21,26 @@ from rekindle.store.directory import make_private, require_private
 from rekindle.store.kept import DEFAULT_BYTES, Entry, Kept
 from rekindle.store.validity import Difference
 
-Serialized = Mapping[str, disk.Array]
-"""A compiled program as bytes."""
+Arrays = Mapping[str, disk.Array]
 
 
 OBJECT_FILES: Final = (b"\x7fELF", b"\xcf\xfa\xed\xfe")
 """How the files of machine code begin that XLA puts into programs for CPUs, on Linux and on macOS."""
 KERNEL: Final = b"\x0a\x06kernel"
 """What each call of a kernel has in such a program: the kind of a `ThunkProto`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serialized:
+    """A compiled program as bytes.
+
+    Attributes:
+        arrays: the bytes, by the names that they have in an entry.
+        seconds: what compiling it took; None if nobody took the time.
+    """
+
+    arrays: Arrays
+    seconds: float | None
 
 
 class KeptPrograms(Kept[Entry]):
@@ -84,15 +97,18 @@ class ProgramStore:
         """Return where a program is stored, or would be."""
         return self._kept.directory / self._key_of(key).digest
 
-    def require_private(self, keys: Iterable[Key]) -> None:
-        """Check that nobody else can have written these programs, as far as they are stored.
+    def compile_seconds(self, keys: Iterable[Key]) -> dict[Key, float | None]:
+        """Return what compiling took, of each program that is stored; None for one that does not say.
 
         Raises:
             UnsafeStorage: somebody else can have written one of them.
         """
+        found: dict[Key, float | None] = {}
         for key in keys:
             with suppress(disk.Damaged, OSError):
-                disk.header_of(self.entry(key))
+                seconds = disk.header_of(self.entry(key)).get("seconds")
+                found[key] = seconds if isinstance(seconds, float) else None
+        return found
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """Return those keys whose programs are not stored. A stored program may still prove to be damaged."""
@@ -123,12 +139,17 @@ class ProgramStore:
             self._in_use.discard(self.entry(key))
         self._kept.drop(self.entry(key), error)
 
-    def serialize(self, program: Program) -> Serialized | None:
+    def serialize(self, program: Program, seconds: float | None = None) -> Serialized | None:
         """Return a compiled program as `save` takes it, or None; the first time, a warning says why.
 
         Call this before the program is called: XLA for CPUs cannot serialize a sort that has run.
+
+        Args:
+            program: from this process's compiler.
+            seconds: what compiling it took; kept with it, for `compile_seconds`.
         """
-        return self._kept.write(partial(_serialized, cast(jax.stages.Compiled, program), self._platform))
+        arrays = self._kept.write(partial(_serialized, cast(jax.stages.Compiled, program), self._platform))
+        return None if arrays is None else Serialized(arrays, seconds)
 
     def save(self, key: Key, program: Serialized) -> bool:
         """Store a program, unless it is stored already.
@@ -161,8 +182,8 @@ class ProgramStore:
                 self._in_use.add(entry)
             return True
         disk.remove_left_behind(directory)
-        header = {"parts": self._key_of(key).parts(), "created": time.time()}
-        with disk.written(directory, header, program) as temporary, self._lock:
+        header = {"parts": self._key_of(key).parts(), "created": time.time(), "seconds": program.seconds}
+        with disk.written(directory, header, program.arrays) as temporary, self._lock:
             if sum(map(disk.bytes_of, self._in_use)) + disk.size_of(temporary) > self._capacity:
                 return False
             disk.publish(temporary, entry)
@@ -171,7 +192,7 @@ class ProgramStore:
         return True
 
 
-def _serialized(program: jax.stages.Compiled, platform: str) -> Serialized:
+def _serialized(program: jax.stages.Compiled, platform: str) -> Arrays:
     payload, in_tree, out_tree = serialize(program)
     trees = pickle.dumps((in_tree, out_tree))
     arrays = {"program": np.frombuffer(payload, np.uint8), "trees": np.frombuffer(trees, np.uint8)}
@@ -179,7 +200,7 @@ def _serialized(program: jax.stages.Compiled, platform: str) -> Serialized:
     return arrays
 
 
-def _require_code(arrays: Serialized, platform: str) -> None:
+def _require_code(arrays: Arrays, platform: str) -> None:
     """Check that a program for CPUs has the code of its kernels, without which it would fail when it is called.
 
     XLA serializes without code what was deserialized before, such as a program from JAX's own cache.
@@ -192,7 +213,7 @@ def _require_code(arrays: Serialized, platform: str) -> None:
         raise disk.Damaged("its kernels have no code: it was serialized by a process that had not compiled it itself")
 
 
-def _deserialized(arrays: Serialized, devices: Sequence[jax.Device]) -> Program:
+def _deserialized(arrays: Arrays, devices: Sequence[jax.Device]) -> Program:
     in_tree, out_tree = pickle.loads(arrays["trees"].tobytes())
     # Unless it is told which devices these are, jax takes all that there are.
     payload = arrays["program"].tobytes()

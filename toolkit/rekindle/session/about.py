@@ -1,0 +1,125 @@
+"""What a session is: the device, the sizes and the memory that it has, and how it stands now."""
+
+from dataclasses import dataclass, fields
+
+from rekindle import markup
+from rekindle.engine.assembly import Assembly
+from rekindle.scheduler.stats import SchedulerStats, prompt_shares
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory of a session, in bytes, from `session.memory`.
+
+    Attributes:
+        weights: the weights on the device.
+        pool: all pages on the device, used or not.
+        host: copies of cached pages in host memory; `host_limit` is the most that they may take.
+        disk: cached pages of this model on disk; `disk_limit` is the most that those of all models may take.
+    """
+
+    weights: int
+    pool: int
+    host: int
+    host_limit: int
+    disk: int
+    disk_limit: int
+
+    @classmethod
+    def of(cls, assembly: Assembly) -> "Memory":
+        """Return the memory that an engine has now."""
+        page, counts = assembly.limits.page_bytes, assembly.stats().scheduler
+        return cls(
+            weights=assembly.weight_bytes,
+            pool=assembly.limits.num_pages * page,
+            host=counts.host_pages * page,
+            host_limit=assembly.limits.host_pages * page,
+            disk=counts.disk_pages * page,
+            disk_limit=assembly.settings.disk_cache_bytes if assembly.limits.snapshots else 0,
+        )
+
+    def said(self) -> dict[str, str | None]:
+        """Return what a cell shows of this memory, by name; None for what the session does not have."""
+        return {
+            "weights": markup.size_text(self.weights),
+            "pages": markup.size_text(self.pool),
+            "in host memory": self._share(self.host, self.host_limit),
+            "on disk": self._share(self.disk, self.disk_limit),
+        }
+
+    def _share(self, used: int, limit: int) -> str | None:
+        return f"{markup.size_text(used)} of {markup.size_text(limit)}" if limit else None
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{field.name:10}  {markup.size_text(getattr(self, field.name))}" for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A session as its repr and its cell show it.
+
+    Attributes:
+        name: of the model, as it was given to `open`.
+        assembly: what serves it.
+        error: why it serves no more; None while it does.
+        paused: whether the engine is paused.
+    """
+
+    name: str
+    assembly: Assembly
+    error: Exception | None
+    paused: bool
+
+    def line(self) -> str:
+        """Return the session on one line."""
+        if self.error is not None:
+            return f"<rekindle.Session {self.name}: {self.error}>"
+        counts, paused = self._counts, "paused, " if self.paused else ""
+        return (
+            f"<rekindle.Session {self.name} ({self.assembly.dtype} on {self.assembly.settings.device}): "
+            f"{paused}{counts.running} running, {counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages "
+            "free>"
+        )
+
+    def text(self) -> str:
+        """Return the line, and what is known beside it."""
+        if self.error is not None:
+            return self.line()
+        rows = {"model": self._model(), "memory": Memory.of(self.assembly).said()}
+        return "\n".join([self.line(), *(f"  {name:8}{_in_words(known)}" for name, known in rows.items())])
+
+    def html(self) -> str:
+        """Return all of it as a card."""
+        if self.error is not None:
+            return markup.card("Session", self.name, markup.passage(str(self.error)))
+        counts = self._counts
+        now = {
+            "engine": "paused" if self.paused else None,
+            "running": f"{counts.running:,}",
+            "waiting": f"{counts.waiting:,}",
+            "pages free": f"{counts.free_pages:,} of {counts.pages:,}",
+            "generated": markup.counted(counts.generated_tokens, "token"),
+        }
+        memory = Memory.of(self.assembly).said()
+        parts = (*map(markup.facts, (self._model(), memory, now)), prompt_shares(counts))
+        return markup.card("Session", self.name, *parts)
+
+    @property
+    def _counts(self) -> SchedulerStats:
+        return self.assembly.stats().scheduler
+
+    def _model(self) -> dict[str, str | None]:
+        """Return what the session computes with."""
+        assembly = self.assembly
+        ready, wanted = assembly.ready()
+        return {
+            "on": str(assembly.settings.device),
+            "computes in": assembly.dtype,
+            "context": markup.counted(assembly.limits.max_context, "token"),
+            "serves": f"{markup.counted(assembly.limits.max_running, 'request')} at once",
+            "programs ready": f"{ready} of {wanted}" if wanted else None,
+        }
+
+
+def _in_words(known: dict[str, str | None]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
