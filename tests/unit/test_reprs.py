@@ -93,7 +93,7 @@ def test_a_paused_session_says_so() -> None:
     with fake_session() as session:
         assert "paused" not in repr(session)
         session.pause_sync()
-        assert "(int): paused, 0 running" in repr(session)
+        assert "(int on cpu:0): paused, 0 running" in repr(session)
         shown, _ = DisplayFormatter().format(session)  # type: ignore[no-untyped-call]
         assert "paused" in shown["text/html"]
         session.resume()
