@@ -66,15 +66,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.sampled_from([50, 90, 17, 3, 2, 1, 0]),
         draw=st.sampled_from([0, 0, 7]),
         end_ids=st.just(frozenset()) | st.frozensets(st.integers(0, VOCAB_SIZE - 1), max_size=4),
+        given=st.sampled_from([0, 0, 0, 1, 5, 40]),
     )
-    def submit(self, lengths: list[int], first: int, max_tokens: int, draw: int, end_ids: frozenset[int]) -> None:
+    def submit(
+        self, lengths: list[int], first: int, max_tokens: int, draw: int, end_ids: frozenset[int], given: int
+    ) -> None:
         capacity = self.engine.limits.max_context
         for length in lengths:
             length = min(length, capacity - 1)  # the intake turns longer prompts away
             prompt = [(first + length + 3 * position) % VOCAB_SIZE for position in range(length)]
-            self.silences.see(self.engine.admit(len(self.asked), prompt, max_tokens, draw=draw, end_ids=end_ids))
             most = min(max_tokens, capacity - length)
-            self.asked.append(Asked(end_ids, expected_tokens(prompt, most, draw=draw, end_ids=end_ids)))
+            begun = [(first + 5 * place) % VOCAB_SIZE for place in range(min(given, most, capacity - length - 1))]
+            asked: Any = {"draw": draw, "end_ids": end_ids, "begun": begun}
+            self.silences.see(self.engine.admit(len(self.asked), prompt, max_tokens, **asked))
+            self.asked.append(Asked(end_ids, expected_tokens(prompt, most, **asked)))
 
     @precondition(lambda self: self.engine.in_flight)
     @rule(ticks=st.sampled_from([1, 4, 20]))

@@ -91,18 +91,37 @@ Prompt = str | Chat | tuple[int, ...] | Continued
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """The beginning of an output that is given instead of generated: that of another output, up to a chosen token.
+
+    Attributes:
+        token_ids: its tokens.
+        logprobs: one for each of them, as they are known of the other output; None if they are not asked for.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+NOTHING = Begun()
+"""The beginning of an output that is generated from its first token on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Submit(_OfRequest):
     """A caller's request, not yet tokenized.
 
     Attributes:
         hold: whether only its prompt is to be computed, and held in the prefix cache.
         caller: the task or thread that submitted it, as a number. Requests of one caller are admitted in their order.
+        begun: what its output begins with.
     """
 
     prompt: Prompt
     params: SamplingParams
     hold: bool = False
     caller: int = 0
+    begun: Begun = NOTHING
 
     def __str__(self) -> str:
         return f"Submit: request {self.request_id}, {_prompt(self.prompt)}{', to be held' if self.hold else ''}"

@@ -252,6 +252,7 @@ class Request:
         bad_words: the token sequences that it must not complete.
         namespace: whose cached prefixes it may use, and whose it adds to.
         hold: only compute its whole pages, and hold them in the prefix cache until the request is withdrawn.
+        begun: the tokens with which its output begins, which are given instead of generated.
     """
 
     id: int
@@ -262,6 +263,12 @@ class Request:
     bad_words: tuple[tuple[int, ...], ...] = ()
     namespace: str = ""
     hold: bool = False
+    begun: tuple[int, ...] = ()
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """All tokens that need not be generated."""
+        return self.prompt + self.begun
 
     @property
     def longest(self) -> int:

@@ -43,7 +43,7 @@ class Preparer:
         """Return a request, or the error for which it cannot be served."""
         try:
             ids = self.token_ids(submit.prompt)
-            check_length(ids, self.capacity)
+            check_length(ids + submit.begun.token_ids, self.capacity)
             return self._request(submit, ids)
         except Exception as error:  # any error, be it of the model's own chat template, is one request's
             return error
@@ -108,6 +108,7 @@ class Preparer:
             bad_words=self._bad_words(params),
             namespace=params.cache_salt,
             hold=submit.hold,
+            begun=submit.begun.token_ids,
         )
         check_bans(request, self.vocab_size)
         return request

@@ -1,18 +1,45 @@
 """What a caller gets back of a request that has ended, and how a cell shows it."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Generator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Protocol, Unpack
 
 from rekindle import markup
+from rekindle.concurrency.calls import spelled_out
+from rekindle.errors import SessionError
+from rekindle.request import SamplingOptions
 from rekindle.results.figures import CachedTokens, Timings, Usage
 from rekindle.results.heat_map import heat_map
-from rekindle.results.tokens import TokenLogprob
+from rekindle.results.tokens import Piece, TokenLogprob
 
 EndReason = Literal["stop", "length", "cancelled", "held"]
 """Why a request ended. "stop": an end token or a stop string. "length": `max_tokens` or the context. "cancelled": its
 caller. "held": it asked for a prefix, which is computed."""
+
+
+class Branch(Protocol):
+    """A request that is under way, which is a `rekindle.Handle`: await it for its generation, or stream it."""
+
+    def __await__(self) -> "Generator[Any, None, Generation]": ...
+
+    def __aiter__(self) -> AsyncIterator[Piece]: ...
+
+    def result(self, timeout: float | None = None) -> "Generation":
+        """Block until it has ended."""
+        ...
+
+    def cancel(self) -> None:
+        """End it now."""
+        ...
+
+
+class Origin(Protocol):
+    """What made a generation, and can make others that begin like it."""
+
+    def branch(self, generation: "Generation", at: int, token: int | str, options: SamplingOptions) -> Branch:
+        """Put a request on its way; see `Generation.branch`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +63,8 @@ class Generation:
         cut: the bytes of a character in whose middle the output ended; they are not in `text`.
         end_token: the text of the end token, if one ended it and the model has a tokenizer.
         drawn_in: the number of the cell of a notebook that has drawn it already; it is not shown there a second time.
+        begun: how many of the tokens were given, because it is a branch of another generation; see `branch`.
+        origin: makes its branches; None for one that comes from elsewhere than a session of this process.
     """
 
     text: str
@@ -52,6 +81,12 @@ class Generation:
     cut: bytes = b""
     end_token: str | None = field(default=None, compare=False)
     drawn_in: int | None = field(default=None, compare=False)
+    begun: int = 0
+    origin: "Origin | None" = field(default=None, compare=False, repr=False)
+
+    def __getstate__(self) -> list[Any]:
+        """Return the attributes in their order, for pickling; another process has no session to branch it with."""
+        return [None if each.name == "origin" else getattr(self, each.name) for each in fields(self)]
 
     @property
     def cached_tokens(self) -> int:
@@ -62,6 +97,36 @@ class Generation:
     def cumulative_logprob(self) -> float | None:
         """The sum of the log-probabilities of all generated tokens; None unless `logprobs` were asked for."""
         return None if self.logprobs is None else math.fsum(token.logprob for token in self.logprobs)
+
+    @spelled_out(SamplingOptions, dict.fromkeys(SamplingOptions.__annotations__))
+    def branch(self, at: int, token: int | str, **options: Unpack[SamplingOptions]) -> "Branch":
+        """Go on from a place with another token: `other = await answer.branch(at=17, token=" sea")`.
+
+        What comes of it is a generation that begins with the first `at` tokens of this one and with the token. Its keys
+        and values up to there are found in the prefix cache, as far as whole pages of them are there. It draws with the
+        same seed, so that without another token, and on the same device, the same would follow.
+
+        Args:
+            at: the place of the token that is to be another, counted from 0.
+            token: its id, or its text: that of one of the alternatives which `logprobs` gave for this place, or one
+                that is a token by itself.
+            **options: sampling parameters that are to be others than those of this generation; `max_tokens` counts
+                the given tokens too. Prompts are not scored again unless `prompt_logprobs` is given.
+
+        Returns:
+            A `rekindle.Handle` of the branch: await it, or stream its pieces, of which the first has what is given.
+
+        Raises:
+            InvalidRequest: there is no such place or token; or `logprobs` are wanted, which begin with those of this
+                generation, and it has none for this token.
+            SessionError: the session is closed; or the generation was unpickled, or made by hand.
+        """
+        if self.origin is None:
+            raise SessionError(
+                "this generation was not made by a session of this process, so there is nothing to branch it with; "
+                "generate it again, or give its token ids as a prompt: token_ids=[*answer.prompt_token_ids, ...]"
+            )
+        return self.origin.branch(self, at, token, options)
 
     def __str__(self) -> str:
         return self.text
@@ -105,7 +170,8 @@ class Generation:
             case token:
                 by = f" at end token {token}" if self.end_token is None else f" at {self.end_token} (token {token})"
         cut = ", in the middle of a character" if self.cut else ""
-        return f"ended: {self.finish_reason}{by}, {markup.counted(len(self.token_ids), 'token')}{cut}"
+        given = f", of which {self.begun} were given" if self.begun else ""
+        return f"ended: {self.finish_reason}{by}, {markup.counted(len(self.token_ids), 'token')}{given}{cut}"
 
 
 def generation_html(generation: Generation) -> str:

@@ -32,6 +32,7 @@ from rekindle.messages import (
     Written,
 )
 from rekindle.page import StoredPage
+from rekindle.results.figures import CachedTokens
 from rekindle.results.generation import EndReason
 from rekindle.scheduler.archiving import Archiving
 from rekindle.scheduler.cache.nodes import Node
@@ -115,6 +116,10 @@ class Scheduler:
 
     def _take_in(self, message: Message) -> Iterator[Message]:
         match message:
+            case Admit(request) if request.begun and request.begun[-1] in request.end_ids:
+                yield Started(request.id, request.prompt, request.params.seed, CachedTokens())
+                self._counts.ended += 1
+                self._outputs.append(Output(request, request.begun, "stop"))
             case Admit(request):
                 self._tracked[request.id] = Tracked.of(request, self._limits)
                 self._waiting.join(self._tracked[request.id])
@@ -250,6 +255,8 @@ class Scheduler:
             tracked.started = True
             self.cache.tree.hit(lease.tip)
             draft.said.append(Started(request.id, request.prompt, request.params.seed, cached))
+            if request.begun:
+                self._outputs.append(Output(request, request.begun, None))
         return True
 
     def _pages_for(self, tracked: Tracked) -> int:
@@ -311,7 +318,7 @@ class Scheduler:
     def _stop(self, tracked: Tracked, tokens: int) -> None:
         """End a request after this many tokens, which complete a stop string; those settled since are surplus."""
         length = len(tracked.request.prompt) + tokens
-        self._counts.generated_tokens -= len(tracked.tokens) - length
+        self._counts.generated_tokens -= len(tracked.tokens) - max(length, len(tracked.request.known))
         del tracked.tokens[length:]
         self._end(tracked, "stop")
 
@@ -344,7 +351,7 @@ class Scheduler:
         """Let all requests that run begin again from their tokens, since nothing is left of the pages on the device."""
         for tracked in list(self._tracked.values()):
             tracked.lose_dispatched()
-            if self._limits.deterministic and len(tracked.tokens) > len(tracked.request.prompt):
+            if self._limits.deterministic and len(tracked.tokens) > len(tracked.request.known):
                 yield self._reject(tracked, RequestCancelled(CONTINUED_ELSEWHERE))
         while self._running:
             self._preempt(self._running.last)

@@ -36,7 +36,7 @@ class Tracked:
     """One request as the scheduler sees it.
 
     Attributes:
-        tokens: the prompt and every settled token; of a prefix to hold, its whole pages.
+        tokens: the prompt, what is given of its output, and every settled token; of a prefix to hold, its whole pages.
         final_length: the number of tokens with which it ends at the latest.
         publishable: how many of its first tokens may be published.
         computed: positions whose keys and values are written by dispatched ticks, or were found and are not looked at.
@@ -77,7 +77,7 @@ class Tracked:
             return cls(request, list(request.prompt[:whole]), whole, whole)
         # A prompt that has these tokens would compute them by another program, with other last digits.
         publishable = prompt if limits.deterministic else request.longest
-        return cls(request, list(request.prompt), request.longest, publishable)
+        return cls(request, list(request.known), request.longest, publishable)
 
     @property
     def in_prefill(self) -> bool:

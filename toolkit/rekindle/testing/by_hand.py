@@ -151,11 +151,12 @@ class ByHand:
         end_ids: Collection[int] = (),
         namespace: str = "",
         hold: bool = False,
+        begun: Sequence[int] = (),
     ) -> list[Plan]:
         """Let a request join the waiting queue."""
         params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw)
         request = Request(request_id, tuple(prompt), params, frozenset(end_ids), self.limits.max_context)
-        return self.say(Admit(replace(request, namespace=namespace, hold=hold)))
+        return self.say(Admit(replace(request, namespace=namespace, hold=hold, begun=tuple(begun))))
 
     def settle(self) -> list[Plan]:
         """Settle the oldest tick in flight."""

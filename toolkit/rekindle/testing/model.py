@@ -60,18 +60,25 @@ def score_of(token: int, alternatives: int) -> TokenLogprob:
 
 
 def expected_tokens(
-    prompt: Sequence[int], max_tokens: int, *, draw: int = 0, end_ids: Collection[int] = ()
+    prompt: Sequence[int],
+    max_tokens: int,
+    *,
+    draw: int = 0,
+    end_ids: Collection[int] = (),
+    begun: Sequence[int] = (),
 ) -> tuple[int, ...]:
-    """Return what the fake model generates without parameters that ban, including the first of `end_ids`."""
+    """Return what the fake model generates without parameters that ban, with `begun` and the first of `end_ids`."""
     params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw)
-    return expected_of(Request(0, tuple(prompt), params, frozenset(end_ids), len(prompt) + max_tokens))
+    return expected_of(
+        Request(0, tuple(prompt), params, frozenset(end_ids), len(prompt) + max_tokens, begun=tuple(begun))
+    )
 
 
 def expected_of(request: Request) -> tuple[int, ...]:
     """Return what the fake model generates for a request, without regard to stop strings."""
-    tokens = list(request.prompt)
-    while len(tokens) < request.longest:
+    tokens = list(request.known)
+    ended = not request.end_ids.isdisjoint(request.begun[-1:])
+    while len(tokens) < request.longest and not ended:
         tokens.append(next_token(tokens, draw_of(request.params), banned_tokens(request, tokens)))
-        if tokens[-1] in request.end_ids:
-            break
+        ended = tokens[-1] in request.end_ids
     return tuple(tokens[len(request.prompt) :])

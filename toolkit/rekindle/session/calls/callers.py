@@ -11,6 +11,8 @@ from rekindle.concurrency.caller import current_caller
 from rekindle.concurrency.feed import Feed
 from rekindle.errors import QueueFull
 from rekindle.messages import (
+    NOTHING,
+    Begun,
     CacheSaved,
     CacheSaving,
     Message,
@@ -24,6 +26,7 @@ from rekindle.messages import (
 )
 from rekindle.request import SamplingParams
 from rekindle.results.figures import Timings
+from rekindle.results.generation import Origin
 from rekindle.session.calls.handle import Handle, Post
 from rekindle.session.calls.places import Places
 
@@ -54,20 +57,31 @@ class Callers:
         """The handles of all requests that have not ended, by request id, oldest first. Any thread may ask."""
         return {number: handle for number, handle in self._handles.copy().items() if not handle.done}
 
-    def submit(self, prompt: Prompt, params: SamplingParams, post: Post, *, wait: bool, hold: bool = False) -> Handle:
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        post: Post,
+        *,
+        wait: bool,
+        hold: bool = False,
+        begun: Begun = NOTHING,
+        origin: Origin | None = None,
+    ) -> Handle:
         """Send a request, or have it wait outside until there is a place for it.
 
         Args:
-            prompt, params, hold: see `Submit`.
+            prompt, params, hold, begun: see `Submit`.
             post: sends to the engine.
             wait: whether the request waits outside while the queue is full.
+            origin: makes the branches of its generation.
 
         Raises:
             QueueFull: the queue is full, and `wait` is False.
         """
         request_id = next(self._ids)
-        submit = Submit(request_id, prompt, params, hold, current_caller())
-        handle = self._handles[request_id] = Handle(submit, post)
+        submit = Submit(request_id, prompt, params, hold, current_caller(), begun)
+        handle = self._handles[request_id] = Handle(submit, post, origin)
         try:
             if self._places.enter(request_id, wait=wait):
                 self._send(request_id)

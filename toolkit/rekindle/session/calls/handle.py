@@ -12,7 +12,7 @@ from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import RequestCancelled, SessionError
 from rekindle.messages import Cancel, Message, Submit
 from rekindle.notebook import live_text
-from rekindle.results.generation import Generation
+from rekindle.results.generation import Generation, Origin
 from rekindle.results.tokens import Piece
 from rekindle.session.calls.record import Record
 
@@ -30,8 +30,8 @@ class Handle:
         record: what is known of the request.
     """
 
-    def __init__(self, request: Submit, post: Post):
-        self.record = Record(request.params)
+    def __init__(self, request: Submit, post: Post, origin: Origin | None = None):
+        self.record = Record(request.params, request.begun, origin)
         self._request = request
         self._post = post
         self._sent = False

@@ -7,10 +7,10 @@ from types import TracebackType
 from rekindle import markup
 from rekindle.concurrency.feed import Feed
 from rekindle.errors import RequestCancelled
-from rekindle.messages import Rejected, Started, Text
+from rekindle.messages import NOTHING, Begun, Rejected, Started, Text
 from rekindle.request import SamplingParams
 from rekindle.results.figures import CachedTokens, Standing, Timings, Usage
-from rekindle.results.generation import EndReason, Generation, generation_html, said_html
+from rekindle.results.generation import EndReason, Generation, Origin, generation_html, said_html
 from rekindle.results.tokens import Piece, TokenLogprob
 
 
@@ -22,10 +22,10 @@ class Record:
         cancelling: whether its caller has asked for its end.
     """
 
-    def __init__(self, params: SamplingParams):
+    def __init__(self, params: SamplingParams, begun: Begun = NOTHING, origin: Origin | None = None):
         self.pieces: Feed[Piece] = Feed()
         self.cancelling = False
-        self._params = params
+        self._params, self._begun, self._origin = params, begun, origin
         self._submitted = perf_counter()
         self._started: tuple[Started, float] | None = None
         self._first_token: float | None = None
@@ -155,10 +155,12 @@ class Record:
         )
 
     def _grow(self, more: Text) -> None:
-        self._first_token = self._first_token or self._elapsed()
+        given = self._generated < len(self._begun.token_ids)  # which come together, before anything is generated
+        if not given:
+            self._first_token = self._first_token or self._elapsed()
         self._generated += len(more.token_ids)
-        scored = self._params.logprobs is not None
-        self.pieces.put(Piece(more.text, more.token_ids, more.logprobs if scored else None))
+        logprobs = (self._begun.logprobs or ())[: len(more.token_ids)] if given else more.logprobs
+        self.pieces.put(Piece(more.text, more.token_ids, None if self._params.logprobs is None else logprobs))
 
     def _finish(self, last: Text) -> None:
         assert last.end is not None
@@ -182,6 +184,8 @@ class Record:
             usage=Usage(len(started.prompt), len(token_ids)),
             timings=Timings(queued, self._first_token or total, total),
             cached=started.cached,
+            begun=min(len(self._begun.token_ids), len(token_ids)),
+            origin=self._origin,
         )
 
     def _elapsed(self) -> float:

@@ -8,9 +8,10 @@ from rekindle.concurrency.waits import Waits
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest
-from rekindle.messages import Prompt
+from rekindle.messages import NOTHING, Begun, Prompt
 from rekindle.request import SamplingParams, check_draws, check_length, draws
 from rekindle.session.calls.batch import Batch, Errors, Shape, check_errors
+from rekindle.session.calls.branches import Branches
 from rekindle.session.calls.callers import Callers
 from rekindle.session.calls.handle import Handle
 from rekindle.session.calls.prompts import (
@@ -61,7 +62,7 @@ class Requests:
     def one(self, prompt: Any, ask: Ask[Any], *, wait: bool) -> Handle:
         """Make one request; if it is to wait, it waits outside while the waiting queue is full."""
         params = self._params(ask)
-        return self._submit(self.prompt(prompt, ask), params, wait=wait)
+        return self._submit(self.prompt(prompt, ask), params, ask, wait=wait)
 
     def all(self, prompt: Any, ask: Ask[Any], n: int | None, errors: Errors) -> Waits[Any]:
         """Check a call for generations now, and return the wait for them; they wait outside while the queue is full."""
@@ -72,13 +73,13 @@ class Requests:
         check_errors(errors, shape)
         self._check_engine()
         if not shape.listed:
-            return self._submit(one_prompt(prompts, several), variants[0], wait=True).ended()
-        submit = partial(self._submit, wait=True)
+            return self._submit(one_prompt(prompts, several), variants[0], ask, wait=True).ended()
+        submit = partial(self._submit, ask=ask, wait=True)
         return Batch(prompts, variants, shape, errors, self._assembly.preparer, submit).ended()
 
     def hold(self, prefix: Prompt) -> Handle:
         """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
-        return self._submit(unfinished(prefix), self._params({}), wait=True, hold=True)
+        return self._submit(unfinished(prefix), self._params({}), {}, wait=True, hold=True)
 
     def _params(self, ask: Ask[Any], n: int = 1) -> SamplingParams:
         params = SamplingParams.from_options(ask, self._options, n=n, beside=PromptOptions.__annotations__)
@@ -101,8 +102,25 @@ class Requests:
         if self._engine.error is not None:
             raise self._engine.error.with_traceback(None)
 
-    def _submit(self, prompt: Prompt, params: SamplingParams, *, wait: bool, hold: bool = False) -> Handle:
+    def _submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        ask: Ask[Any],
+        *,
+        wait: bool,
+        hold: bool = False,
+        begun: Begun = NOTHING,
+    ) -> Handle:
+        """Make a request of a checked call, which `ask` has the keywords of."""
         self._check_engine()
         if isinstance(prompt, tuple):  # text has to be tokenized first, which the intake does
-            check_length(prompt, self._assembly.limits.max_context)
-        return self._callers.submit(prompt, params, self._engine.post, wait=wait, hold=hold)
+            check_length(prompt + begun.token_ids, self._assembly.limits.max_context)
+        post = self._engine.post
+        return self._callers.submit(prompt, params, post, wait=wait, hold=hold, begun=begun, origin=self._origin(ask))
+
+    def _origin(self, ask: Ask[Any]) -> Branches:
+        def begin(prompt: tuple[int, ...], params: SamplingParams, asked: Ask[Any], begun: Begun) -> Handle:
+            return self._submit(prompt, params, asked, wait=True, begun=begun)
+
+        return Branches(ask, self._params, begin, self._assembly.tokenizer, self._assembly.model.vocab_size)
