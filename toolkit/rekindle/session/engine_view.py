@@ -24,7 +24,7 @@ class EngineView(Source):
     def look(self, at: float) -> Facts:
         """See `Source`."""
         requests, preparing = self._callers.under_way, self._assembly.preparing
-        ended = tuple(self._callers.ended)
+        first_tokens = tuple(self._callers.first_tokens)
         return Facts(
             name=self._name,
             dtype=self._assembly.dtype,
@@ -32,7 +32,7 @@ class EngineView(Source):
             ended=self._engine.error is not None,
             stats=self._assembly.stats(),
             slots=self._assembly.limits.max_running,
-            first_tokens=tuple(timings.first_token for when, timings in ended if when >= at - SECONDS),
+            first_tokens=tuple(waited for when, waited in first_tokens if when >= at - SECONDS),
             ready=sum(program.done() and not program.cancelled() and not program.exception() for program in preparing),
             wanted=len(preparing),
             restored=self._restored,

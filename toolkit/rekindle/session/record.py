@@ -20,6 +20,7 @@ class Record:
     Attributes:
         pieces: what has come so far; closed once the request has ended.
         cancelling: whether its caller has asked for its end.
+        first_token: seconds that it had waited when its first token came; None until then.
     """
 
     def __init__(self, params: SamplingParams):
@@ -28,7 +29,7 @@ class Record:
         self._params = params
         self._submitted = perf_counter()
         self._started: tuple[Started, float] | None = None
-        self._first_token: float | None = None
+        self.first_token: float | None = None
         self._generated = 0
         self._prompt_logprobs: list[TokenLogprob | None] = [None]
         self._outcome: Generation | Exception | None = None
@@ -103,8 +104,8 @@ class Record:
             started, queued = self._started
             known |= Usage(len(started.prompt), self._generated).said(started.cached)
             known["queued"] = markup.seconds(queued)
-        if self._first_token:
-            known["first token after"] = markup.seconds(self._first_token)
+        if self.first_token:
+            known["first token after"] = markup.seconds(self.first_token)
         return known
 
     def shown(self) -> markup.Bundle:
@@ -155,7 +156,7 @@ class Record:
         )
 
     def _grow(self, more: Text) -> None:
-        self._first_token = self._first_token or self._elapsed()
+        self.first_token = self.first_token or self._elapsed()
         self._generated += len(more.token_ids)
         scored = self._params.logprobs is not None
         self.pieces.put(Piece(more.text, more.token_ids, more.logprobs if scored else None))
@@ -180,7 +181,7 @@ class Record:
             prompt_token_ids=started.prompt,
             seed=started.seed if self._params.temperature > 0 else None,
             usage=Usage(len(started.prompt), len(token_ids)),
-            timings=Timings(queued, self._first_token or total, total),
+            timings=Timings(queued, self.first_token or total, total),
             cached=started.cached,
         )
 

@@ -21,7 +21,7 @@ from rekindle.notebook.dashboard import Dashboard
 from rekindle.notebook.live_text import show
 from rekindle.request import SamplingParams, check_keywords
 from rekindle.results.generation import Generation
-from rekindle.scheduler.stats import Stats, prompt_shares
+from rekindle.scheduler.stats import Stats, of_them_cached, prompt_shares
 from rekindle.session.batch import Errors, Outcome
 from rekindle.session.callers import Callers
 from rekindle.session.engine_view import EngineView
@@ -527,7 +527,7 @@ class Session:
             "engine": "paused" if self.paused else None,
             "running": f"{counts.running:,}",
             "waiting": f"{counts.waiting:,}",
-            "pages free": f"{counts.free_pages:,} of {counts.pages:,}",
+            "pages free": f"{counts.free_pages:,} of {counts.pages:,}{of_them_cached(counts)}",
             "generated": markup.counted(counts.generated_tokens, "token"),
         }
         shown = markup.card("Session", self._name, markup.facts(known), prompt_shares(counts))
@@ -539,5 +539,5 @@ class Session:
         counts, paused = self.stats.scheduler, "paused, " if self.paused else ""
         return (
             f"<rekindle.Session {self._name} ({self._assembly.dtype}): {paused}{counts.running} running, "
-            f"{counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages free>"
+            f"{counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages free{of_them_cached(counts)}>"
         )
