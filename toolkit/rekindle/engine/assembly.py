@@ -19,6 +19,7 @@ from rekindle.device.devices import device_of, memory_of, put_on
 from rekindle.device.jax_settings import own_settings, under_own_settings
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import EMPTY, Key
+from rekindle.device.programs.readiness import Readiness
 from rekindle.device.programs.store import ProgramStore
 from rekindle.device.state import page_bytes
 from rekindle.engine.actor import Actor
@@ -127,6 +128,11 @@ class Assembly:
         missed = {part: apart(pair) for miss in tuple(made.misses.values()) if miss for part, pair in miss.items()}
         differences = self.found.differences | missed
         return replace(self.found, programs=made.loads, compiled=made.compilations, differences=differences)
+
+    def readiness(self) -> Readiness:
+        """Return how many of the programs that are made ahead of need are ready. Any thread may ask."""
+        made = self.executables
+        return Readiness.of(self.preparing, compiled=bool(made.compilations or made.misses))
 
     def stored(self) -> "Future[None]":
         """Return a future that is done once all programs that were compiled are stored."""

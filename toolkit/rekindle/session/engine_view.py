@@ -23,7 +23,7 @@ class EngineView(Source):
 
     def look(self, at: float) -> Facts:
         """See `Source`."""
-        requests, preparing = self._callers.under_way, self._assembly.preparing
+        requests, programs = self._callers.under_way, self._assembly.readiness()
         first_tokens = tuple(self._callers.first_tokens)
         return Facts(
             name=self._name,
@@ -33,8 +33,8 @@ class EngineView(Source):
             stats=self._assembly.stats(),
             slots=self._assembly.limits.max_running,
             first_tokens=tuple(waited for when, waited in first_tokens if when >= at - SECONDS),
-            ready=sum(program.done() and not program.cancelled() and not program.exception() for program in preparing),
-            wanted=len(preparing),
+            ready=programs.ready,
+            wanted=programs.wanted,
             restored=self._restored,
             requests={request_id: handle.record.standing for request_id, handle in islice(requests.items(), LISTED)},
             more=max(0, len(requests) - LISTED),

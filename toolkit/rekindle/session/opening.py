@@ -21,6 +21,8 @@ from rekindle.request import SamplingOptions
 from rekindle.session.callers import Callers
 from rekindle.session.session import Session
 
+PREPARING = "Until then a call may wait for its program; await session.precompiled() waits for all."
+"""The end of the line below the bars of `open`, as long as programs are still being compiled."""
 SETTINGS_DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 
@@ -114,6 +116,8 @@ class Opening(Eventual[Session]):
         try:
             with ProgressBars(self._progress) as bars:
                 yield from shown(engine.opening, bars)
+                if engine.assembly is not None and (programs := engine.assembly.readiness()).compiled and programs.said:
+                    bars.say(f"{programs.said}. {PREPARING}")
             return _session(engine, callers, self._name)
         except BaseException:
             engine.stop()

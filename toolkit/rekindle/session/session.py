@@ -529,6 +529,7 @@ class Session:
             "waiting": f"{counts.waiting:,}",
             "pages free": f"{counts.free_pages:,} of {counts.pages:,}{of_them_cached(counts)}",
             "generated": markup.counted(counts.generated_tokens, "token"),
+            "meanwhile": self._assembly.readiness().said or None,
         }
         shown = markup.card("Session", self._name, markup.facts(known), prompt_shares(counts))
         return markup.bundle(repr(self), shown)
@@ -537,7 +538,9 @@ class Session:
         if self._engine.error is not None:
             return f"<rekindle.Session {self._name}: {self._engine.error}>"
         counts, paused = self.stats.scheduler, "paused, " if self.paused else ""
+        free = f"{counts.free_pages} of {counts.pages} pages free{of_them_cached(counts)}"
+        preparing = f"; {said}" if (said := self._assembly.readiness().said) else ""
         return (
             f"<rekindle.Session {self._name} ({self._assembly.dtype}): {paused}{counts.running} running, "
-            f"{counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages free{of_them_cached(counts)}>"
+            f"{counts.waiting} waiting, {free}{preparing}>"
         )
