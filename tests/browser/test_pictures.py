@@ -9,6 +9,9 @@ from tests.browser.conftest import SCREENSHOTS, Opens
 from tests.browser.contrasts import assert_contrasts
 from tests.browser.driver import Notebook
 
+LETTER_HEIGHT = "svg => 12 * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width"
+"""A script that returns how many pixels of the page the letters of a picture are high, which are 12 of its own."""
+
 
 def test_likelihoods_of_tokens_shade_them(opens: Opens) -> None:
     with opens("await session.generate(token_ids=PROMPT, max_tokens=12, ignore_eos=True, logprobs=2)") as notebook:
@@ -38,6 +41,16 @@ def test_a_trace_is_a_timeline(opens: Opens) -> None:
         expect(picture.locator("text").filter(has_text="20 + 24")).to_have_count(1)
         expect(picture.locator("title").filter(has_text="tick")).not_to_have_count(0)
         assert_readable(notebook, 1)
+
+
+def test_pictures_on_a_narrow_page_are_legible_and_scroll(opens: Opens) -> None:
+    with opens("with session.trace() as t: await session.generate(**EXPECTED)\nt.timeline()") as notebook:
+        picture = notebook.run(1).locator(".jp-OutputArea-output svg")
+        notebook.page.set_viewport_size({"width": 500, "height": 900})
+        notebook.page.screenshot(path=SCREENSHOTS / "narrow.png")
+        assert picture.evaluate(LETTER_HEIGHT) >= 10
+        assert picture.evaluate("svg => svg.parentElement.scrollWidth > svg.parentElement.clientWidth")
+        assert picture.evaluate("svg => svg.parentElement.getBoundingClientRect().right <= innerWidth")
 
 
 def test_objects_show_themselves(opens: Opens) -> None:

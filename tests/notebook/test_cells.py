@@ -41,7 +41,7 @@ def test_blocking_twins_work_where_the_loop_already_runs(notebook: Notebook) -> 
     assert notebook.run("blocking.close_sync(); print(blocking)").endswith("rekindle.open()>\n")
 
 
-def test_progress_is_drawn_as_widgets_or_not_at_all(notebook: Notebook) -> None:
+def test_progress_is_drawn_as_outputs_or_not_at_all(notebook: Notebook) -> None:
     for progress in (False, True):
         cell = notebook.start(f"async with open_tiny(progress={progress}, precompile='lazy'): pass").end()
         assert (cell.error, cell.stdout, cell.stderr) == ("", "", "")

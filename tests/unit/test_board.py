@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from html.parser import HTMLParser
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from rekindle.messages import Message
 from rekindle.notebook.board import Board, Facts, age, pages
 from rekindle.notebook.board_html import board_html, overview_html, requests_html
 from rekindle.notebook.rates import Rate
-from rekindle.results.figures import Timings
 from rekindle.scheduler.stats import found
 from rekindle.session.engine_view import LISTED, EngineView
 from rekindle.session.session import Session
@@ -45,7 +45,7 @@ def test_the_text_says_everything() -> None:
         "slots        29 of 32 in use, 3 waiting",
         "tokens/s     148.2 now, 120.5 over the last 60 s",
         "first token  300 ms last, 300 ms median of 3",
-        "pages        412 in use, 388 cached, 623 free, 96 in host memory, 1,210 on disk",
+        "pages        1,011 of 1,423 free, 388 of them cached; 96 in host memory, 1,210 on disk",
         "prompts      50.0% device, 20.0% host, 10.0% disk, 20.0% computed of 5,000 tokens",
         "programs     11 of 13 ready, 9 loaded, 2 compiled",
         "restored     412 cached pages",
@@ -65,9 +65,10 @@ def test_the_text_says_everything() -> None:
         "148.2now, 120.5 over 60 s",
         "300 mslast, 300 ms median of 3",
         "29of 32 in use, 3 waiting",
+        "1,011of 1,423 free",
         "412 in use",
-        "388 cached",
-        "623 free",
+        "388 free, cached",
+        "623 free, empty",
         "96 in host memory",
         "1,210 on disk",
         "50.0% device",
@@ -94,14 +95,15 @@ def test_an_engine_that_has_done_nothing_has_a_board_too() -> None:
     board = Board(EMPTY, Rate())
     assert "measured after the first second" in str(board)
     assert "-known after a second" in words(board_html(board))
-    assert "no request ended in the last minute" in str(board)
+    assert "first token  none in the last minute" in str(board)
     assert "none in the last minute" in words(board_html(board))
     assert "none yet" in words(board_html(board))
 
 
 def test_pages_of_the_device_are_all_pages_and_found_tokens_all_tokens() -> None:
     here = pages(COUNTS)
-    assert sum(here[name] for name in ("in use", "cached", "free")) == COUNTS.pages
+    assert sum(here[name] for name in ("in use", "free, cached", "free, empty")) == COUNTS.pages
+    assert here["free, cached"] + here["free, empty"] == COUNTS.free_pages
     assert sum(found(COUNTS).values()) == COUNTS.prompt_tokens
 
 
@@ -180,8 +182,21 @@ def test_a_request_is_listed_with_what_it_has_got() -> None:
 
 
 def test_first_tokens_are_those_of_the_last_minute(session: Session) -> None:
-    session._callers.ended.extend((when, Timings(0.0, when / 100, 1.0)) for when in (10.0, 39.0, 41.0, 99.0))
+    session._callers.first_tokens.extend((when, when / 100) for when in (10.0, 39.0, 41.0, 99.0))
     assert facts_of(session, at=100.0).first_tokens == (0.41, 0.99)
+
+
+def test_first_tokens_count_as_soon_as_they_have_come_and_once(busy: Session, settler: FakeSettler) -> None:
+    streams = [busy.stream_sync(token_ids=[3, 1, 4], max_tokens=50) for _ in range(2)]
+    assert facts_of(busy, perf_counter()).first_tokens == ()
+    for _ in range(6):
+        settler.step()
+    assert all(next(stream).token_ids for stream in streams)
+    assert len(busy.requests) == 2
+    assert len(facts_of(busy, perf_counter()).first_tokens) == 2
+    settler.release()
+    assert all(list(stream) for stream in streams)
+    assert len(facts_of(busy, perf_counter()).first_tokens) == 2
 
 
 def test_programs_that_are_ready_are_counted() -> None:
@@ -225,3 +240,12 @@ def test_cached_pages_that_nobody_uses_are_among_the_free_ones(session: Session)
     with session.prefix_sync(token_ids=[3] * 200):
         assert session.stats.scheduler.evictable_pages < stats.evictable_pages
         assert pages(session.stats.scheduler)["in use"] > 0
+
+
+def test_a_session_and_its_dashboard_say_the_same_of_free_pages(session: Session) -> None:
+    session.generate_sync(token_ids=[3] * 200, max_tokens=5)
+    stats = session.stats.scheduler
+    assert f"{stats.pages:,} of {stats.pages:,} pages free, {stats.cached_pages} of them cached>" in repr(session)
+    assert f"{stats.pages:,} of {stats.pages:,} free, {stats.cached_pages} of them cached;" in str(session.dashboard())
+    card = words(session._repr_mimebundle_()["text/html"])
+    assert f"pages free {stats.pages:,} of {stats.pages:,}, {stats.cached_pages} of them cached" in card

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import takewhile
 from xml.etree import ElementTree
 
 import pytest
@@ -15,7 +16,7 @@ from rekindle.messages import Chat, Continued, Started, Submit, Text
 from rekindle.request import SamplingParams
 from rekindle.results.figures import CachedTokens, Timings, Usage
 from rekindle.results.generation import Generation
-from rekindle.results.heat_map import heat_map
+from rekindle.results.heat_map import LONGEST_TOKEN, MOST_TOKENS, heat_map
 from rekindle.results.tokens import TokenLogprob
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.stats import SchedulerStats
@@ -25,6 +26,7 @@ from rekindle.store.restored import Restored
 from rekindle.testing import fake_session
 from rekindle.views.cache.drawing import BAR_WIDTH, Run, draw
 from rekindle.views.cache.hottest import MAX_RUNS
+from rekindle.views.cache.labels import LEAST_GAP, alike, label_start
 from rekindle.views.cache.view import CacheView, view
 from rekindle.views.drawing import CHARACTER, WIDTH, Drawing
 
@@ -190,6 +192,31 @@ def test_a_long_text_is_folded_and_one_that_is_too_long_is_cut(length: int) -> N
     assert "details" not in read(markup.passage("x" * markup.HEAD)).tags
 
 
+def test_a_long_text_is_folded_between_words() -> None:
+    text = "lighthouse " * 200
+    shown, folded = re.findall(r"<pre .*?>(.*?)</pre>", markup.passage(text), re.DOTALL)
+    assert shown + folded == text
+    assert shown.endswith("lighthouse ")
+    assert folded.startswith("lighthouse ")
+    assert f"{len(folded):,} more characters" in read(markup.passage(text)).text
+    assert len(shown) <= markup.HEAD
+
+
+def test_a_text_whose_tokens_are_drawn_is_shown_once() -> None:
+    tokens = tuple(TokenLogprob(7, text, -0.5, 1, (), text.encode()) for text in ("One", " two", "</s>"))
+    assert shown(generation("One two", tokens)).text.count("One two") == 1
+    assert shown(generation("One", tokens)).text.count("One two") == 1
+    assert shown(generation("One two three", tokens)).text.count("One two") == 2, "the tokens are not all of it"
+
+
+def test_a_text_whose_tokens_are_not_all_drawn_is_shown_besides() -> None:
+    many = (TokenLogprob(7, "a ", -0.5, 1, (), b"a "),) * (MOST_TOKENS + 1)
+    long = (TokenLogprob(7, "x" * (LONGEST_TOKEN + 1), -0.5, 1, (), b"x" * (LONGEST_TOKEN + 1)),)
+    for tokens in (many, long):
+        text = b"".join(token.bytes for token in tokens).decode()
+        assert text in shown(generation(text, tokens)).text
+
+
 def test_a_heat_map_says_rank_and_probability_and_marks_what_was_not_the_likeliest() -> None:
     html = heat_map([None, scored(" sure", 0.0, 1), scored(" <odd>\n", -8.0, 300, (scored(" sure", -0.1, 1),))])
     unknown, sure, odd = read(html).titles
@@ -292,8 +319,8 @@ def test_a_drawn_tree_is_xml_that_says_text_pages_tiers_hits_and_locks() -> None
     tree.lock(tree.match("", [ord(letter) for letter in "begins otherwise"])[-1])
     drawing = viewed(tree).draw()
     said = "".join(parsed(drawing.svg).itertext())
-    assert "1 page, 5 hits, held 1 time; in device\nbegi" in said
-    assert "3 pages, 3 hits, held 1 time; in device\nns otherwise" in said
+    assert "1 page, 5 hits, held 1 time; on the device\nbegi" in said
+    assert "3 pages, 3 hits, held 1 time; on the device\nns otherwise" in said
     assert "</pre></span></svg>" in said
     assert drawing.text.splitlines()[1:3] == [
         "`- [D] 1 page, 5 hits, held 1 time: 'begi'",
@@ -302,6 +329,85 @@ def test_a_drawn_tree_is_xml_that_says_text_pages_tiers_hits_and_locks() -> None
     bundle = drawing._repr_mimebundle_()
     assert bundle["text/plain"] == repr(drawing) == drawing.text
     assert drawing.svg in bundle["text/html"]
+
+
+def test_prefixes_that_begin_alike_are_labelled_from_the_word_in_which_they_differ() -> None:
+    tree = PrefixTree(64)
+    common = f"{'The keeper of the lighthouse wrote every day in a blue book. ':64.64}"
+    prompts = [f"{common}When the ship had come: Question {number}: what did he write?" + " " * 64 for number in "1234"]
+    for prompt in (*prompts, f"{common}Who?{' ' * 64}", "The cat" + " " * 64):
+        published(tree, prompt, hits=1)
+    seen = viewed(tree)
+    assert sorted(run.text[:16].strip() for run in seen.runs) == [
+        "The cat",
+        "The keeper of th",
+        "Who?",
+        "… 1: what did he",
+        "… 2: what did he",
+        "… 3: what did he",
+        "… 4: what did he",
+    ]
+    reprs = [repr(path) for path in seen.hottest]
+    assert len(set(reprs)) == len(reprs) == 5
+    assert all(path.label in repr(seen) for path in seen.hottest)
+
+
+def test_token_ids_that_begin_alike_are_listed_from_where_they_differ() -> None:
+    tree = PrefixTree(PAGE)
+    for last in (5, 6):
+        published(tree, "".join(map(chr, (1, 2, last, 4))))
+    seen = view(tree, 1000, lambda tokens: "").with_texts(lambda tokens: "")
+    assert sorted(run.text for run in seen.runs) == ["token ids … 5 4", "token ids … 6 4"]
+    assert sorted(path.label for path in seen.hottest) == [
+        "token ids [1, 2, 5, 4] … [5, 4]",
+        "token ids [1, 2, 6, 4] … [6, 4]",
+    ]
+
+
+@given(st.sets(st.text("ab ", min_size=6, max_size=6), min_size=1, max_size=8))
+def test_what_prefixes_share_is_the_most_that_one_shares_with_another(prefixes: set[str]) -> None:
+    texts = list(prefixes)
+    assert alike(texts) == [
+        max((sum(takewhile(bool, map(str.__eq__, one, other))) for other in texts if other != one), default=0)
+        for one in texts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shared", "start"),
+    [
+        ("one two three four five", 20, 19),
+        ("one two three four five", 19, 19),
+        ("one two three four five", 18, 18),
+        ("one two three four five", LEAST_GAP, 0),
+        ("x" * 99, 50, 50),
+        ("a " + "x" * 99, 10, 0),
+    ],
+)
+def test_a_label_begins_with_a_word_where_there_are_words(text: str, shared: int, start: int) -> None:
+    assert label_start(text, shared) == start
+
+
+def test_every_letter_of_a_tier_stands_beside_what_it_means() -> None:
+    tree = PrefixTree(PAGE)
+    published(tree, "aaaabbbb")
+    for node in tree.next_to_offload(2):
+        tree.offloaded(node, 1)
+    drawing = viewed(tree).draw()
+    for said in (drawing.text, "".join(parsed(drawing.svg).itertext())):
+        assert "DH" in said
+        assert "D: on the device, H: in host memory, S: stored on disk" in said
+    assert "on the device and in host memory" in "".join(parsed(drawing.svg).itertext())
+    rows = re.findall(r"<tr><td.*?>(.*?)</td>", viewed(tree)._repr_mimebundle_()["text/html"])
+    assert rows == ["device", "host memory", "disk"], "no letter that nothing else uses"
+    assert "D: on the device" not in viewed(PrefixTree(PAGE)).draw().text
+
+
+def test_a_picture_keeps_its_text_legible_on_a_narrow_page() -> None:
+    svg = parsed(viewed(PrefixTree(PAGE)).draw().svg)
+    least = re.search(r"min-width:(\d+)px", svg.attrib["style"])
+    assert least is not None
+    assert float(svg.attrib["font-size"]) * int(least[1]) / WIDTH >= 10
 
 
 def test_a_drawing_shows_its_text_where_a_page_takes_its_style_sheet_and_its_svg_away() -> None:
@@ -391,6 +497,8 @@ def test_salts_are_told_apart_and_not_told() -> None:
     drawing = viewed(tree).draw()
     assert [run.salt for run in viewed(tree).runs] == [2, 1, 0]
     assert "salt 1" in drawing.svg
+    assert sorted(path.salt for path in viewed(tree).hottest) == [0, 1, 2]
+    assert len({repr(path) for path in viewed(tree).hottest}) == 3
     assert "secret" not in drawing.svg + drawing.text
 
 

@@ -5,12 +5,14 @@ import io
 import multiprocessing
 import sys
 import threading
-import types
+from collections.abc import Mapping
 
 import pytest
 
 from rekindle.concurrency.progress import Progress
+from rekindle.notebook import clock, front_end
 from rekindle.notebook import progress_bars as faces
+from rekindle.notebook.cell_bar import bar_bundle
 from rekindle.notebook.progress_bars import ProgressBars
 
 
@@ -91,46 +93,72 @@ def test_a_bar_leaves_the_start_method_of_multiprocessing_open() -> None:
     assert multiprocessing.get_start_method(allow_none=True) == before
 
 
-def test_a_widget_gets_few_words_and_a_clock_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    refreshed = threading.Event()
+class FakeOutput:
+    """An output of a cell that records what it has shown."""
 
-    class Widget:
-        n = 0
+    outputs: list["FakeOutput"]
 
-        def __init__(self, desc: str, total: int, **options: object):
-            self.desc, self.total = desc, total
-            widgets.append(self)
+    def __init__(self) -> None:
+        self.shown: list[Mapping[str, str]] = []
+        self.drawn = threading.Event()
+        self.outputs.append(self)
 
-        def update(self, n: int) -> None:
-            pass
-
-        def refresh(self) -> None:
-            refreshed.set()
-
-        def close(self) -> None:
-            pass
-
-    widgets: list[Widget] = []
-    monkeypatch.setattr(faces, "_widget_class", lambda: Widget)
-    with ProgressBars(True) as bars:
-        bars.show(Progress("downloading a model (from a place with a long name)", 0, 4))
-        assert refreshed.wait(30)
-    assert [widget.desc for widget in widgets] == ["downloading a model"]
+    def draw(self, bundle: Mapping[str, str]) -> None:
+        self.shown.append(bundle)
+        self.drawn.set()
 
 
-def test_a_kernel_without_ipywidgets_gets_lines_and_no_warning(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def outputs(monkeypatch: pytest.MonkeyPatch) -> list[FakeOutput]:
+    """Have this process take itself for a kernel without ipywidgets, and record its outputs."""
+    outputs: list[FakeOutput] = []
+    monkeypatch.setattr(FakeOutput, "outputs", outputs, raising=False)
+    monkeypatch.setattr(front_end, "Output", FakeOutput)
+    monkeypatch.setattr(front_end, "kernel", object)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    monkeypatch.setattr(clock, "SECONDS", 0.01)
+    return outputs
+
+
+def test_a_cell_keeps_the_last_state_of_each_bar_as_html(
+    outputs: list[FakeOutput], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shell = types.ModuleType("IPython")
-    shell.get_ipython = lambda: None  # type: ignore[attr-defined]
-    for name in [name for name in sys.modules if name.startswith("tqdm.") and "note" in name]:
-        monkeypatch.delitem(sys.modules, name)
-    for name, module in {"ipykernel.zmqshell": shell, "IPython": shell, "ipywidgets": None}.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    faces._widget_class.cache_clear()
-    try:
-        draw(Progress("compiling", 0, 4))
-    finally:
-        faces._widget_class.cache_clear()
-        sys.modules.pop("tqdm.autonotebook", None)
-    assert capsys.readouterr().err == "compiling\n"
+    with ProgressBars(True) as bars:
+        for done in range(273):
+            bars.show(Progress("loading <b>weights</b>", done, 272, "tensors"))
+        for done in range(3):
+            bars.show(Progress("compiling", done, 3, "programs"))
+    said = [output.shown[-1]["text/plain"] for output in outputs]
+    assert said == ["loading <b>weights</b>: 272 of 272 tensors, 0 s", "compiling: 2 of 3 programs, 0 s"]
+    assert [set(output.shown[-1]) for output in outputs] == [{"text/plain", "text/html"}] * 2
+    assert "width:100.0%" in outputs[0].shown[-1]["text/html"]
+    assert "width:66.7%" in outputs[1].shown[-1]["text/html"], "it was left before its end"
+    assert "<b>" not in outputs[0].shown[-1]["text/html"]
+    assert len(outputs[0].shown) < 100, "not every report is drawn"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bar_in_a_cell_that_another_replaces_before_it_began_leaves_nothing(outputs: list[FakeOutput]) -> None:
+    draw(Progress("opening", 0, 1, "model"), Progress("downloading", 1, 10))
+    assert [output.shown[-1]["text/html"] == "" for output in outputs] == [True, False]
+
+
+def test_a_bar_in_a_cell_goes_on_between_two_reports_and_not_after_its_end(outputs: list[FakeOutput]) -> None:
+    with ProgressBars(True) as bars:
+        bars.show(Progress("compiling", 1, 3, "programs"))
+        outputs[0].drawn.clear()
+        assert outputs[0].drawn.wait(30)
+        (thread,) = [thread for thread in threading.enumerate() if thread.name == "rekindle-progress"]
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("progress", "seconds", "said"),
+    [
+        (Progress("downloading", 3 * 10**6, 8 * 10**6), 2.0, "downloading: 3 of 8 MB, 1.5 MB/s, 2 s"),
+        (Progress("downloading", 3 * 10**6), 0.5, "downloading: 3 MB, 0 s"),
+        (Progress("compiling", 0, 0, "programs"), 0.0, "compiling: 0 of 0 programs, 0 s"),
+    ],
+)
+def test_a_bar_says_how_much_is_done_in_which_time(progress: Progress, seconds: float, said: str) -> None:
+    assert bar_bundle(progress, seconds)["text/plain"] == said

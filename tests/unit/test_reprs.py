@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import fields, replace
 from typing import Any
 
@@ -14,10 +15,11 @@ from IPython.lib import pretty as untyped
 import rekindle
 from rekindle import CachedTokens, Generation, Stats, Timings, Usage
 from rekindle.markup import size_text
+from rekindle.notebook import front_end
 from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session.about import Memory
 from rekindle.store.restored import Restored
-from rekindle.testing import fake_session
+from rekindle.testing import fake_assembly, fake_limits, fake_session
 
 pretty: Callable[[object], str] = untyped.pretty
 STATS = Stats(SchedulerStats(running=2, pages=364), programs=8, loads=0, compilations=8, unexpected_compilations=0)
@@ -97,6 +99,50 @@ def test_a_paused_session_says_so() -> None:
         shown, _ = DisplayFormatter().format(session)  # type: ignore[no-untyped-call]
         assert "paused" in shown["text/html"]
         session.resume()
+
+
+def preparing(ready: int, wanted: int) -> list[Future[Any]]:
+    """Return the futures of so many programs, of which so many are ready."""
+    futures: list[Future[Any]] = [Future() for _ in range(wanted)]
+    for future in futures[:ready]:
+        future.set_result(None)
+    return futures
+
+
+@pytest.mark.parametrize(("compiled", "how"), [(True, "compiled"), (False, "loaded")])
+def test_a_session_says_that_programs_are_being_made_only_as_long_as_they_are(compiled: bool, how: str) -> None:
+    programs = preparing(4, 13)
+    assembly = replace(fake_assembly(fake_limits()), preparing=programs)
+    assembly.executables.compilations = int(compiled)
+    said = f"4 of 13 programs ready, the others are being {how}"
+    with fake_session(assembly) as session:
+        assert repr(session).endswith(f"pages free; {said}>")
+        assert said in session._repr_mimebundle_()["text/html"]
+        for program in programs[4:-1]:
+            program.set_result(None)
+        assert "12 of 13 programs ready" in repr(session)
+        programs[-1].set_exception(MemoryError())
+        assert repr(session).endswith("pages free>"), "what has failed is not being made"
+        assert "being" not in session._repr_mimebundle_()["text/html"]
+
+
+def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FakeOutput:
+        def draw(self, bundle: dict[str, str]) -> None:
+            drawn.append(bundle["text/plain"])
+
+    drawn: list[str] = []
+    monkeypatch.setattr(front_end, "kernel", object)
+    monkeypatch.setattr(front_end, "Output", FakeOutput)
+    for compiled, ready, progress in ((True, 4, True), (True, 4, False), (False, 4, True), (True, 13, True)):
+        assembly = replace(fake_assembly(fake_limits()), preparing=preparing(ready, 13))
+        assembly.executables.compilations = int(compiled)
+        monkeypatch.setattr("rekindle.session.opening.build", lambda *_, made=assembly, **__: made)
+        rekindle.open_sync("a-model", progress=progress).close_sync()
+    assert drawn == [
+        "4 of 13 programs ready, the others are being compiled. Until then a call may wait for its program; "
+        "await session.precompiled() waits for all."
+    ]
 
 
 def test_a_prefix_says_whether_it_is_held() -> None:

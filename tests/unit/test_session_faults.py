@@ -230,7 +230,7 @@ def test_a_prefix_that_is_held_counts_as_no_first_token() -> None:
     with fake_session() as session:
         session.prefix_sync(token_ids=PROMPT * 20).release()
         session.generate_sync(token_ids=PROMPT, max_tokens=2)
-        assert len(session._callers.ended) == 1
+        assert len(session._callers.first_tokens) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are of POSIX")

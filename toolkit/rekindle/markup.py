@@ -14,6 +14,8 @@ Bundle = dict[str, str]
 
 HEAD = 1200
 """How many characters of a passage are shown; the rest is folded."""
+BACK = 80
+"""How many characters before that it is folded at most, so that no word is cut."""
 LONGEST_PASSAGE = 20_000
 """How many characters of a passage are in the page at all."""
 TIERS = {"device": "230,140,20", "host": "40,130,220", "disk": "130,130,130"}
@@ -66,11 +68,11 @@ def passage(text: str) -> str:
     """Return a text as it is, its beginning shown and the rest folded; nothing for an empty text."""
     if not text:
         return ""
-    rest, cut = text[HEAD:LONGEST_PASSAGE], len(text) - LONGEST_PASSAGE
-    shown = _block(visible(text[:HEAD]))
+    fold, cut = _fold(text), len(text) - LONGEST_PASSAGE
+    rest, shown = text[fold:LONGEST_PASSAGE], _block(visible(text[:fold]))
     if cut > 0:
         rest += f"\n… {counted(cut, 'more character')}"
-    return shown + (folded(counted(len(text) - HEAD, "more character"), _block(visible(rest))) if rest else "")
+    return shown + (folded(counted(len(text) - fold, "more character"), _block(visible(rest))) if rest else "")
 
 
 def growing(text: str, before: int) -> str:
@@ -158,9 +160,16 @@ def _spelled(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+def _fold(text: str) -> int:
+    """Return how many characters of a text stand before its fold: `HEAD`, or fewer where that would cut a word."""
+    if len(text) <= HEAD:
+        return len(text)
+    return next((place for place in range(HEAD, HEAD - BACK, -1) if text[place - 1].isspace()), HEAD)
+
+
 def _block(html: str) -> str:
     style = (
-        "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;margin:0.2em 0;padding:0.3em 0.7em;"
+        "white-space:pre-wrap;word-break:normal;overflow-wrap:break-word;margin:0.2em 0;padding:0.3em 0.7em;"
         "font:inherit;color:inherit;background:rgba(128,128,128,0.1);border:0;"
         "border-left:3px solid rgba(128,128,128,0.5)"
     )

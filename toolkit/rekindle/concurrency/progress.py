@@ -20,6 +20,13 @@ class Progress:
     total: int | None = None
     unit: str = "B"
 
+    @property
+    def amount(self) -> str:
+        """The amount that is done, and the one that there is to do, in words; bytes in MB."""
+        scale, unit = (1e6, "MB") if self.unit == "B" else (1, self.unit)
+        total = "" if self.total is None else f" of {self.total / scale:.0f}"
+        return f"{self.done / scale:.0f}{total} {unit}"
+
 
 Report = Callable[[Progress], None]
 

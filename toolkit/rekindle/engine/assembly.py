@@ -19,6 +19,7 @@ from rekindle.device.devices import device_of, memory_of, put_on
 from rekindle.device.jax_settings import own_settings, under_own_settings
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import EMPTY, Key
+from rekindle.device.programs.readiness import Readiness
 from rekindle.device.state import page_bytes
 from rekindle.engine.actor import Actor
 from rekindle.engine.actors.detokenizer import Detokenizer
@@ -120,11 +121,6 @@ class Assembly:
         made = self.executables
         return Stats(self.scheduler.stats, len(made), made.loads, made.compilations, made.unexpected)
 
-    def ready(self) -> tuple[int, int]:
-        """Return how many of the programs that are made ahead of need are ready, and how many there are."""
-        made = (program for program in self.preparing if program.done() and not program.cancelled())
-        return sum(program.exception() is None for program in made), len(self.preparing)
-
     def look(self, at: Callable[[PrefixTree], T]) -> T:
         """Return what `at` makes of the prefix tree, between two messages. Any thread may ask."""
         return self.scheduler.look(at)
@@ -135,6 +131,11 @@ class Assembly:
         missed = {part: apart(pair) for miss in tuple(made.misses.values()) if miss for part, pair in miss.items()}
         differences = self.found.differences | missed
         return replace(self.found, programs=made.loads, compiled=made.compilations, differences=differences)
+
+    def readiness(self) -> Readiness:
+        """Return how many of the programs that are made ahead of need are ready. Any thread may ask."""
+        made = self.executables
+        return Readiness.of(self.preparing, compiled=bool(made.compilations or made.misses))
 
     def stored(self) -> "Future[None]":
         """Return a future that is done once all programs that were compiled are stored."""

@@ -8,7 +8,7 @@ from typing import Protocol
 from rekindle import markup
 from rekindle.notebook.rates import Rate
 from rekindle.results.figures import Standing
-from rekindle.scheduler.stats import SchedulerStats, Stats, found
+from rekindle.scheduler.stats import SchedulerStats, Stats, found, of_them_cached
 
 COLUMNS = ("request", "state", "prompt", "generated", "age")
 LONGEST_STATE = 400
@@ -25,7 +25,7 @@ class Facts:
         ended: whether the engine has ended.
         stats: see `session.stats`.
         slots: `max_running`.
-        first_tokens: seconds to the first token of each request that ended well in the last minute, the latest last.
+        first_tokens: seconds to each first token that came in the last minute, the latest last.
         ready, wanted: of the programs that are made ahead of need, how many are ready, and how many there are to be.
         restored: cached pages of earlier sessions that were found.
         requests: the oldest of the requests that have not ended, by id.
@@ -78,8 +78,8 @@ class Board:
         rows = {
             "slots": f"{stats.running} of {facts.slots} in use, {stats.waiting} waiting",
             "tokens/s": self.speed(),
-            "first token": " ".join(self.first_token() or ["no request ended in the last minute"]),
-            "pages": ", ".join(f"{count:,} {name}" for name, count in pages(stats).items()),
+            "first token": " ".join(self.first_token() or ["none in the last minute"]),
+            "pages": f"{free_pages(stats)}{of_them_cached(stats)}; {_elsewhere(stats)}",
             "prompts": _shares(stats),
             "programs": self.programs(),
             "restored": markup.counted(facts.restored, "cached page"),
@@ -105,7 +105,7 @@ class Board:
         return f"{self.rate.now:,.1f} now, {self.rate.mean:,.1f} over the last {self.rate.seconds:.0f} s"
 
     def first_token(self) -> tuple[str, str] | None:
-        """Say how long the last request waited for its first token, and how long the others did."""
+        """Say how long a request waited for the latest first token, and how long others waited for theirs."""
         times = self.facts.first_tokens
         if not times:
             return None
@@ -131,14 +131,22 @@ class Board:
 
 
 def pages(stats: SchedulerStats) -> dict[str, int]:
-    """Return how many of the device's pages are used for what, and how many pages the other tiers hold."""
+    """Return how many of the device's pages are used for what."""
     return {
         "in use": stats.pages - stats.free_pages,
-        "cached": stats.evictable_pages,
-        "free": stats.free_pages - stats.evictable_pages,
-        "in host memory": stats.host_pages,
-        "on disk": stats.disk_pages,
+        "free, cached": stats.evictable_pages,
+        "free, empty": stats.free_pages - stats.evictable_pages,
     }
+
+
+def pages_elsewhere(stats: SchedulerStats) -> dict[str, int]:
+    """Return how many pages the other tiers hold."""
+    return {"in host memory": stats.host_pages, "on disk": stats.disk_pages}
+
+
+def free_pages(stats: SchedulerStats) -> str:
+    """Say how many of the device's pages a request could have now."""
+    return f"{stats.free_pages:,} of {stats.pages:,} free"
 
 
 def age(seconds: float) -> str:
@@ -146,6 +154,10 @@ def age(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _elsewhere(stats: SchedulerStats) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in pages_elsewhere(stats).items())
 
 
 def _shares(stats: SchedulerStats) -> str:

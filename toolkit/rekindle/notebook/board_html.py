@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from rekindle import markup
 from rekindle.markup import visible
-from rekindle.notebook.board import COLUMNS, Board, pages
+from rekindle.notebook.board import COLUMNS, Board, free_pages, pages, pages_elsewhere
 from rekindle.notebook.rates import SECONDS
 from rekindle.scheduler.stats import found
 
@@ -14,7 +14,7 @@ SPEED = "70,140,210"
 """The colour of generated tokens, to be followed by an alpha."""
 SHADES = {
     "in use": f"rgba({markup.TIERS['device']},0.85)",
-    "cached": f"rgba({markup.TIERS['device']},0.35)",
+    "free, cached": f"rgba({markup.TIERS['device']},0.35)",
     "device": f"rgba({markup.TIERS['device']},0.85)",
     "host": f"rgba({markup.TIERS['host']},0.85)",
     "disk": f"rgba({markup.TIERS['disk']},0.85)",
@@ -36,16 +36,16 @@ def board_html(board: Board) -> str:
 def overview_html(board: Board) -> str:
     """Return all of the snapshot but the requests."""
     facts, stats = board.facts, board.facts.stats.scheduler
-    here = pages(stats)
-    elsewhere = {name: here.pop(name) for name in ("in host memory", "on disk")}
-    free = {"slots": stats.running, "": facts.slots - stats.running}
+    here, elsewhere = pages(stats), pages_elsewhere(stats)
+    free, _, of_all = free_pages(stats).partition(" ")
+    taken = {"slots": stats.running, "": facts.slots - stats.running}
     slots = f"of {facts.slots} in use, {stats.waiting:,} waiting"
     ready = {"ready": facts.ready, "to come": facts.wanted - facts.ready}
     sections = (
         _section("tokens per second", _speed(board), _sparkline(board.rate.history)),
         _section("time to the first token", _number(*(board.first_token() or ("-", "none in the last minute")))),
-        _section("slots", _number(f"{stats.running}", slots), _bar(free, "slot")),
-        _section("pages", _bar(here, "page"), _legend(here, elsewhere)),
+        _section("slots", _number(f"{stats.running}", slots), _bar(taken, "slot")),
+        _section("pages", _number(free, of_all), _bar(here, "page"), _legend(here, elsewhere)),
         _section("tokens of prompts, found in", _bar(found(stats), "token"), _found(found(stats))),
         _section("programs", _bar(ready, "program"), _programs(board)),
     )

@@ -10,7 +10,7 @@ from rekindle.concurrency.calls import spelled_out
 from rekindle.errors import SessionError
 from rekindle.request import SamplingOptions
 from rekindle.results.figures import CachedTokens, Timings, Usage
-from rekindle.results.heat_map import heat_map
+from rekindle.results.heat_map import covers, heat_map
 from rekindle.results.tokens import Piece, TokenLogprob
 
 EndReason = Literal["stop", "length", "cancelled", "held"]
@@ -187,7 +187,12 @@ def generation_html(generation: Generation) -> str:
 
 
 def said_html(text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> str:
-    """Return the text as HTML, or the token ids where there is none, and the tokens as a heat map."""
+    """Return the text as HTML, or the token ids where there is none, and the tokens as a heat map.
+
+    A text that the heat map shows as a whole is not shown a second time.
+    """
+    if text and covers(text, logprobs):
+        return heat_map(logprobs)
     return markup.passage(text or ids_in_words(token_ids)) + heat_map(logprobs)
 
 

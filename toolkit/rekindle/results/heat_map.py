@@ -27,8 +27,15 @@ def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
         '<div style="opacity:0.75;font-size:85%">the deeper the shade, the less likely the token; underlined: '
         "another was likelier; point at one for its rank and probability</div>"
     )
-    style = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.9;margin:0.2em 0"
+    style = "white-space:pre-wrap;overflow-wrap:break-word;line-height:1.9;margin:0.2em 0"
     return f'<div dir="auto" style="{style}">{spans}{rest}</div>{legend}'
+
+
+def covers(text: str, tokens: Sequence[TokenLogprob]) -> bool:
+    """Tell whether the heat map of these tokens shows all of this text."""
+    if len(tokens) > MOST_TOKENS or any(len(token.text) > LONGEST_TOKEN for token in tokens):
+        return False
+    return b"".join(token.bytes for token in tokens).decode(errors="replace").startswith(text)
 
 
 def _by_character(tokens: Sequence[TokenLogprob | None]) -> Iterator[list[TokenLogprob]]:

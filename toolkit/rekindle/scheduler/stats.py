@@ -132,6 +132,11 @@ def prompt_shares(stats: SchedulerStats) -> str:
     return f"<div>tokens of prompts, by where they were found:</div>{shares}" if shares else ""
 
 
+def of_them_cached(stats: SchedulerStats) -> str:
+    """Say how many of the free pages hold a cached prefix, after how many are free; nothing if none does."""
+    return f", {stats.evictable_pages:,} of them cached" if stats.evictable_pages else ""
+
+
 def found(stats: SchedulerStats) -> dict[str, int]:
     """Return the tokens of prompts by where they were found."""
     return {

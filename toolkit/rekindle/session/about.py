@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 from rekindle import markup
 from rekindle.engine.assembly import Assembly
-from rekindle.scheduler.stats import SchedulerStats, prompt_shares
+from rekindle.scheduler.stats import SchedulerStats, of_them_cached, prompt_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ class About:
         if self.error is not None:
             return f"<rekindle.Session {self.name}: {self.error}>"
         counts, paused = self._counts, "paused, " if self.paused else ""
+        preparing = f"; {said}" if (said := self.assembly.readiness().said) else ""
         return (
             f"<rekindle.Session {self.name} ({self.assembly.dtype} on {self.assembly.settings.device}): "
-            f"{paused}{counts.running} running, {counts.waiting} waiting, {counts.free_pages} of {counts.pages} pages "
-            "free>"
+            f"{paused}{counts.running} running, {counts.waiting} waiting, {self._free()} pages free{of_them_cached(counts)}{preparing}>"
         )
 
     def text(self) -> str:
@@ -97,8 +97,9 @@ class About:
             "engine": "paused" if self.paused else None,
             "running": f"{counts.running:,}",
             "waiting": f"{counts.waiting:,}",
-            "pages free": f"{counts.free_pages:,} of {counts.pages:,}",
+            "pages free": self._free() + of_them_cached(counts),
             "generated": markup.counted(counts.generated_tokens, "token"),
+            "meanwhile": self.assembly.readiness().said or None,
         }
         memory = Memory.of(self.assembly).said()
         parts = (*map(markup.facts, (self._model(), memory, now)), prompt_shares(counts))
@@ -108,16 +109,20 @@ class About:
     def _counts(self) -> SchedulerStats:
         return self.assembly.stats().scheduler
 
+    def _free(self) -> str:
+        """Return how many pages can be had."""
+        return f"{self._counts.free_pages:,} of {self._counts.pages:,}"
+
     def _model(self) -> dict[str, str | None]:
         """Return what the session computes with."""
         assembly = self.assembly
-        ready, wanted = assembly.ready()
+        programs = assembly.readiness()
         return {
             "on": str(assembly.settings.device),
             "computes in": assembly.dtype,
             "context": markup.counted(assembly.limits.max_context, "token"),
             "serves": f"{markup.counted(assembly.limits.max_running, 'request')} at once",
-            "programs ready": f"{ready} of {wanted}" if wanted else None,
+            "programs ready": f"{programs.ready} of {programs.wanted}" if programs.wanted else None,
         }
 
 

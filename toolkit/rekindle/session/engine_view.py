@@ -23,8 +23,8 @@ class EngineView(Source):
 
     def look(self, at: float) -> Facts:
         """See `Source`."""
-        requests, (ready, wanted) = self._callers.under_way, self._assembly.ready()
-        ended = tuple(self._callers.ended)
+        requests, programs = self._callers.under_way, self._assembly.readiness()
+        first_tokens = tuple(self._callers.first_tokens)
         return Facts(
             name=self._name,
             dtype=self._assembly.dtype,
@@ -32,9 +32,9 @@ class EngineView(Source):
             ended=self._engine.error is not None,
             stats=self._assembly.stats(),
             slots=self._assembly.limits.max_running,
-            first_tokens=tuple(timings.first_token for when, timings in ended if when >= at - SECONDS),
-            ready=ready,
-            wanted=wanted,
+            first_tokens=tuple(waited for when, waited in first_tokens if when >= at - SECONDS),
+            ready=programs.ready,
+            wanted=programs.wanted,
             restored=self._restored,
             requests={request_id: handle.record.standing for request_id, handle in islice(requests.items(), LISTED)},
             more=max(0, len(requests) - LISTED),

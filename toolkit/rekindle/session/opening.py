@@ -22,6 +22,8 @@ from rekindle.request import SamplingOptions
 from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 
+PREPARING = "Until then a call may wait for its program; await session.precompiled() waits for all."
+"""The end of the line below the bars of `open`, as long as programs are still being compiled."""
 SETTINGS_DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 
@@ -115,6 +117,8 @@ class Opening(Eventual[Session]):
         try:
             with ProgressBars(self._progress) as bars:
                 yield from shown(engine.opening, bars)
+                if engine.assembly is not None and (programs := engine.assembly.readiness()).compiled and programs.said:
+                    bars.say(f"{programs.said}. {PREPARING}")
             session = _session(engine, callers, self._name)
             if self._progress and (session.restored.stored or session.restored.nodes):
                 tell(session.restored)

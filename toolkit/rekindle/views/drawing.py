@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from rekindle.markup import Bundle, bundle, visible
 
-WIDTH = 860
-"""The width of a picture in pixels."""
+WIDTH, LEAST_WIDTH = 860, 720
+"""The width of a picture in pixels, and the least to which a narrow page may shrink it: there its text is 10 px high.
+A page that is narrower than that scrolls it."""
 CHARACTER = 7.3
 """The width of a character of 12 px monospace, in pixels."""
 TEXT_CLASS, PICTURE_CLASS = "rekindle-text", "rekindle-picture"
@@ -45,7 +46,7 @@ def picture(height: float, title: str, parts: Iterable[str]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
         f'height="{height:.0f}" role="img" aria-label="{visible(title)}" font-family="monospace" font-size="12" '
-        f'fill="currentColor" style="max-width:100%;height:auto">{"".join(parts)}</svg>'
+        f'fill="currentColor" style="max-width:100%;min-width:{LEAST_WIDTH}px;height:auto">{"".join(parts)}</svg>'
     )
 
 

@@ -25,13 +25,12 @@ from rekindle.messages import (
     WeightsUsed,
 )
 from rekindle.request import SamplingParams
-from rekindle.results.figures import Timings
 from rekindle.results.generation import Origin
 from rekindle.session.calls.handle import Handle, Post
 from rekindle.session.calls.places import Places
 
-ENDED = 256
-"""How many ended requests' timings are remembered."""
+FIRST_TOKENS = 256
+"""How many of the latest first tokens are remembered."""
 
 
 class Callers:
@@ -41,7 +40,8 @@ class Callers:
         max_waiting: places in the waiting queue.
 
     Attributes:
-        ended: for each of the last requests that ended well, when that was by `time.perf_counter`, and its timings.
+        first_tokens: for each of the latest first tokens, when it came by `time.perf_counter`, and how many seconds
+            its request had waited for it.
     """
 
     def __init__(self, max_waiting: int):
@@ -50,7 +50,7 @@ class Callers:
         self._handles: dict[int, Handle] = {}
         self._answers: dict[int, Feed[Any]] = {}
         self._error: Exception | None = None
-        self.ended: deque[tuple[float, Timings]] = deque(maxlen=ENDED)
+        self.first_tokens: deque[tuple[float, float]] = deque(maxlen=FIRST_TOKENS)
 
     @property
     def under_way(self) -> dict[int, Handle]:
@@ -146,9 +146,10 @@ class Callers:
             self._send(self._places.leave(message.request_id))
         if handle is None:
             return
+        before = handle.record.first_token
         handle.record.deliver(message)
-        if ended and handle.generation is not None and handle.generation.token_ids:
-            self.ended.append((perf_counter(), handle.generation.timings))
+        if before is None and handle.record.first_token is not None:
+            self.first_tokens.append((perf_counter(), handle.record.first_token))
 
     def _send(self, request_id: int | None) -> None:
         """Send a request that has a place. One that nobody wants any more gives its place to the next."""

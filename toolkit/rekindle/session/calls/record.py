@@ -20,6 +20,7 @@ class Record:
     Attributes:
         pieces: what has come so far; closed once the request has ended.
         cancelling: whether its caller has asked for its end.
+        first_token: seconds that it had waited when its first token came; None until then.
     """
 
     def __init__(self, params: SamplingParams, begun: Begun = NOTHING, origin: Origin | None = None):
@@ -28,7 +29,7 @@ class Record:
         self._params, self._begun, self._origin = params, begun, origin
         self._submitted = perf_counter()
         self._started: tuple[Started, float] | None = None
-        self._first_token: float | None = None
+        self.first_token: float | None = None
         self._generated = 0
         self._prompt_logprobs: list[TokenLogprob | None] = [None]
         self._outcome: Generation | Exception | None = None
@@ -103,8 +104,8 @@ class Record:
             started, queued = self._started
             known |= Usage(len(started.prompt), self._generated).said(started.cached)
             known["queued"] = markup.seconds(queued)
-        if self._first_token:
-            known["first token after"] = markup.seconds(self._first_token)
+        if self.first_token:
+            known["first token after"] = markup.seconds(self.first_token)
         return known
 
     def shown(self) -> markup.Bundle:
@@ -157,7 +158,7 @@ class Record:
     def _grow(self, more: Text) -> None:
         given = self._generated < len(self._begun.token_ids)  # which come together, before anything is generated
         if not given:
-            self._first_token = self._first_token or self._elapsed()
+            self.first_token = self.first_token or self._elapsed()
         self._generated += len(more.token_ids)
         logprobs = (self._begun.logprobs or ())[: len(more.token_ids)] if given else more.logprobs
         self.pieces.put(Piece(more.text, more.token_ids, None if self._params.logprobs is None else logprobs))
@@ -182,7 +183,7 @@ class Record:
             prompt_token_ids=started.prompt,
             seed=started.seed if self._params.temperature > 0 else None,
             usage=Usage(len(started.prompt), len(token_ids)),
-            timings=Timings(queued, self._first_token or total, total),
+            timings=Timings(queued, self.first_token or total, total),
             cached=started.cached,
             begun=min(len(self._begun.token_ids), len(token_ids)),
             origin=self._origin,

@@ -12,7 +12,8 @@ from rekindle.views.drawing import CHARACTER, WIDTH, Drawing, picture, tooltip, 
 Tier = Literal["device", "host", "disk"]
 
 LETTERS: dict[Tier, str] = {"device": "D", "host": "H", "disk": "S"}
-LEGEND = "D device, H host memory, S disk (stored)"
+WHERE: dict[Tier, str] = {"device": "on the device", "host": "in host memory", "disk": "stored on disk"}
+LEGEND = ", ".join(f"{letter}: {WHERE[tier]}" for tier, letter in LETTERS.items())
 
 ROW_HEIGHT, BOX_HEIGHT, INDENT = 30, 24, 22
 """Pixels: how high a row and the box in it are, and how far a level is indented."""
@@ -31,7 +32,7 @@ class Run:
     Attributes:
         parent: the index of the run that it follows; -1 if it begins a prefix.
         salt: 0 without a cache_salt, otherwise a number for each salt; -1 if weights computed it that were replaced.
-        text: the beginning of its text, or of its token ids if the model has no tokenizer.
+        text: its text from where it differs from those beside it, or its token ids if the model has no tokenizer.
         pages: how many pages it has.
         tiers: the tiers that all of them are in, the fastest first.
         hits: how many requests found it.
@@ -56,9 +57,14 @@ class Run:
     @property
     def facts(self) -> str:
         """The words beside its text."""
-        salt = {0: "", -1: ", of old weights"}.get(self.salt, f", salt {self.salt}") if self.parent < 0 else ""
+        salt = salted(self.salt) if self.parent < 0 else ""
         held = f", held {counted(self.locks, 'time')}" if self.locks else ""
         return f"{counted(self.pages, 'page')}, {counted(self.hits, 'hit')}{held}{salt}"
+
+
+def salted(salt: int) -> str:
+    """Say of which `cache_salt` something is, by the number of it that a `Run` has; nothing if of none."""
+    return {0: "", -1: ", of old weights"}.get(salt, f", salt {salt}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ def _rows(below: Mapping[int, Sequence[tuple[int, Run]]], parent: int, depth: in
 
 
 def _text(rows: Sequence[_Row], title: str) -> str:
-    lines = [f"{title}: {LEGEND}"]
+    lines = [f"{title}; {LEGEND}" if rows else title]
     for place, row in enumerate(rows):
         bars = "".join("|  " if _goes_on(rows, place, depth) else "   " for depth in range(row.depth))
         corner = "|- " if _goes_on(rows, place, row.depth) else "`- "
@@ -113,7 +119,7 @@ def _svg(rows: Sequence[_Row], hottest: int, title: str) -> str:
     indent = min(INDENT, MAX_INDENT / max([1, *(row.depth for row in rows)]))
     facts = max((len(row.run.facts) for row in rows if row.run), default=0)
     right = max(MIN_FACTS_WIDTH, BAR_WIDTH + CHARACTER * facts + 12)
-    parts = [words(4, 15, f"{title}: {LEGEND}; the bar shows hits")]
+    parts = [words(4, 15, f"{title}; {LEGEND}; the bar shows hits" if rows else title)]
     tops: dict[int, int] = {}  # the top of the last row of each depth
     for place, row in enumerate(rows, 1):
         left, top = 4 + row.depth * indent, place * ROW_HEIGHT
@@ -134,7 +140,7 @@ def _box(run: Run, left: float, top: int, right: float, hottest: int) -> str:
     bar = 40 * run.hits / hottest if hottest else 0
     edge = 2.5 if run.locks else 1
     colour = f"rgb({TIERS[run.tiers[0]]})"
-    said = f"{run.facts}; in {', '.join(run.tiers)}\n{run.text[:MAX_TITLE]}"
+    said = f"{run.facts}; {' and '.join(WHERE[tier] for tier in run.tiers)}\n{run.text[:MAX_TITLE]}"
     return (
         f"<g>{tooltip(said)}"
         f'<rect x="{left:.1f}" y="{top}" width="{wide:.1f}" height="{BOX_HEIGHT}" rx="4" fill="{colour}" '

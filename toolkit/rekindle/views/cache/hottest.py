@@ -1,6 +1,7 @@
 """The hottest part of the prefix tree, found without a walk over the rest, and copied so that the tree may change."""
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -9,6 +10,7 @@ from typing import Generic, TypeVar
 from rekindle.scheduler.cache.nodes import FORGOTTEN, Node
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.views.cache.drawing import Run, Tier
+from rekindle.views.cache.labels import after_a_gap, alike, label_start
 
 T = TypeVar("T")
 
@@ -39,23 +41,25 @@ class _Queue(Generic[T]):
         return -hits, thing
 
 
-def hottest_ends(tree: PrefixTree) -> list[Node]:
-    """Return the ends of the `MAX_PATHS` hottest paths; among equals, those that were used last.
+def hottest_ends(tree: PrefixTree) -> list[tuple[int, Node]]:
+    """Return the ends of the `MAX_PATHS` hottest paths, each after the number that stands for its salt.
+
+    Among equals, they are those that were used last.
 
     No node has more hits than the first of its path, and none was used after its parent. Therefore the search that
     looks at the hottest node first finds the ends in order.
     """
-    waiting: _Queue[Node] = _Queue()
-    for root in tree.roots:
+    waiting: _Queue[tuple[int, Node]] = _Queue()
+    for salt, root in _numbered(tree.roots):
         for node in root.children.values():
-            waiting.push(node.hits, node.last_used, node)
-    ends: list[Node] = []
+            waiting.push(node.hits, node.last_used, (salt, node))
+    ends: list[tuple[int, Node]] = []
     while waiting and len(ends) < MAX_PATHS:
-        hits, node = waiting.pop()
+        hits, (salt, node) = waiting.pop()
         if not node.children:
-            ends.append(node)
+            ends.append((salt, node))
         for child in node.children.values():
-            waiting.push(hits, child.last_used, child)
+            waiting.push(hits, child.last_used, (salt, child))
     return ends
 
 
@@ -94,7 +98,9 @@ def hottest_runs(tree: PrefixTree, text_of: Callable[[Sequence[int]], str]) -> t
         found.append(run)
     beginnings = sum(len(root.children) for root in tree.roots)
     drawn = len([run for run in found if run.parent < 0])
-    return tuple(_frozen(tree, run, text_of) for run in found), beginnings - drawn
+    shared = _shared(tree, found)
+    runs = (_frozen(tree, run, text_of, alike) for run, alike in zip(found, shared, strict=True))
+    return tuple(runs), beginnings - drawn
 
 
 def _numbered(roots: Iterable[Node]) -> list[tuple[int, Node]]:
@@ -124,11 +130,32 @@ def _tiers(node: Node) -> tuple[Tier, ...]:
     return tuple(tier for tier, held in tiers if held is not None)
 
 
-def _frozen(tree: PrefixTree, run: _Found, text_of: Callable[[Sequence[int]], str]) -> Run:
+def _shared(tree: PrefixTree, found: Sequence[_Found]) -> list[int]:
+    """Return for each run how many of its first tokens one beside it, below the same parent, has too."""
+    beside = defaultdict(list)
+    for place, run in enumerate(found):
+        beside[run.parent, run.salt].append(place)
+    shared = [0] * len(found)
+    for places in beside.values():
+        for place, common in zip(places, alike([tree.tokens_of(found[at].nodes[0]) for at in places]), strict=True):
+            shared[place] = common
+    return shared
+
+
+def _frozen(tree: PrefixTree, run: _Found, text_of: Callable[[Sequence[int]], str], shared: int) -> Run:
     first, last, pages = run.nodes[0], run.nodes[-1], len(run.nodes)
-    shown = run.nodes[: -(-RUN_TOKENS // tree.page_size)]
-    tokens = [token for node in shown for token in tree.tokens_of(node)][:RUN_TOKENS]
-    text = text_of(tokens) or f"token ids {' '.join(map(str, tokens[:16]))}"
+    shown = run.nodes[: -(-(shared + RUN_TOKENS) // tree.page_size)]
+    tokens = [token for node in shown for token in tree.tokens_of(node)][: shared + RUN_TOKENS]
     more = " …" if pages * tree.page_size > len(tokens) else ""
+    text = f"{_label(tokens, text_of, shared)}{more}"
     hidden = len(last.children) - run.drawn
-    return Run(run.parent, run.salt, text + more, pages, _tiers(first), first.hits, first.locks, hidden)
+    return Run(run.parent, run.salt, text, pages, _tiers(first), first.hits, first.locks, hidden)
+
+
+def _label(tokens: Sequence[int], text_of: Callable[[Sequence[int]], str], shared: int) -> str:
+    """Return the text of a run from the word in which it differs from those beside it, which share so many tokens."""
+    text = text_of(tokens)
+    if not text:
+        return f"token ids {'… ' if shared else ''}{' '.join(map(str, tokens[shared : shared + 16]))}"
+    start = label_start(text, min(len(text), len(text_of(tokens[:shared])))) if shared else 0
+    return after_a_gap(text[start:]) if start else text

@@ -7,8 +7,9 @@ from rekindle import markup
 from rekindle.markup import counted
 from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.tree import PrefixTree
-from rekindle.views.cache.drawing import LETTERS, Run, draw
+from rekindle.views.cache.drawing import Run, draw, salted
 from rekindle.views.cache.hottest import hottest_ends, hottest_runs
+from rekindle.views.cache.labels import alike, label
 from rekindle.views.drawing import Drawing
 
 
@@ -22,6 +23,8 @@ class CachedPath:
         hits: how many requests found its most used page.
         device_pages, host_pages, disk_pages: how many of its pages are in each tier. A page counts for its fastest.
         held_pages: how many of its pages are held by requests or prefix handles.
+        salt: 0 without a cache_salt, otherwise a number for each salt; -1 if weights computed it that were replaced.
+        label: what tells its text from those of the other paths, in a few words; of its token ids if it has no text.
     """
 
     tokens: tuple[int, ...]
@@ -31,17 +34,13 @@ class CachedPath:
     host_pages: int
     disk_pages: int
     held_pages: int
+    salt: int = 0
+    label: str = ""
 
     def __repr__(self) -> str:
         pages = counted(self.device_pages + self.host_pages + self.disk_pages, "page")
         held = f", {self.held_pages} held" if self.held_pages else ""
-        return f"<{counted(self.hits, 'hit')}, {pages}{held}: {self._ends()}>"
-
-    def _ends(self) -> str:
-        """Return its beginning, which it may share with other paths, and its end."""
-        if not self.text:
-            return f"token ids {list(self.tokens[:4])} … {list(self.tokens[-4:])}"
-        return repr(self.text if len(self.text) <= 64 else f"{self.text[:30]} … {self.text[-30:]}")
+        return f"<{counted(self.hits, 'hit')}, {pages}{held}{salted(self.salt)}: {self.label}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +81,20 @@ class CacheView:
     def _tiers(self) -> tuple[tuple[str, str, int, int], ...]:
         """The name of each tier, where its pages are, how many they are, and their bytes."""
         return (
-            (f"{LETTERS['device']} device", "on the device", self.device_pages, self.device_bytes),
-            (f"{LETTERS['host']} host memory", "in host memory", self.host_pages, self.host_bytes),
-            (f"{LETTERS['disk']} disk", "on disk", self.disk_pages, self.disk_bytes),
+            ("device", "on the device", self.device_pages, self.device_bytes),
+            ("host memory", "in host memory", self.host_pages, self.host_bytes),
+            ("disk", "on disk", self.disk_pages, self.disk_bytes),
         )
 
     def with_texts(self, text_of: Callable[[Sequence[int]], str]) -> "CacheView":
         """Return the same with the texts of the hottest paths, which `text_of` makes of their tokens."""
-        return replace(self, hottest=tuple(replace(path, text=text_of(path.tokens)) for path in self.hottest))
+        texts = [text_of(path.tokens) for path in self.hottest]
+        labels = map(label, texts, alike(texts))
+        if not all(texts):
+            tokens = [path.tokens for path in self.hottest]
+            labels = map(label, tokens, alike(tokens))
+        told = zip(self.hottest, texts, labels, strict=True)
+        return replace(self, hottest=tuple(replace(path, text=text, label=label) for path, text, label in told))
 
     def draw(self) -> Drawing:
         """Draw the tree as far as it fits: its hottest paths, with their texts, pages, tiers, hits and locks."""
@@ -104,7 +109,7 @@ class CacheView:
             self._size,
             markup.table(rows, ("tier", "pages", "size")),
             hottest,
-            markup.facts({"to see the tree": "session.cache.draw()"}) if self.runs else "",
+            "<div>session.cache.draw() draws the tree of these prefixes.</div>" if self.runs else "",
         )
         return markup.bundle(repr(self), shown)
 
@@ -126,13 +131,13 @@ def view(tree: PrefixTree, page_bytes: int, text_of: Callable[[Sequence[int]], s
         device_bytes=tree.device_pages * page_bytes,
         host_bytes=tree.host_pages * page_bytes,
         disk_bytes=tree.disk_pages * page_bytes,
-        hottest=tuple(_described(tree, end) for end in hottest_ends(tree)),
+        hottest=tuple(_described(tree, salt, end) for salt, end in hottest_ends(tree)),
         runs=runs,
         more_beginnings=more_beginnings,
     )
 
 
-def _described(tree: PrefixTree, end: Node) -> CachedPath:
+def _described(tree: PrefixTree, salt: int, end: Node) -> CachedPath:
     path = tree.path(end)
     return CachedPath(
         tokens=tuple(token for node in path for token in tree.tokens_of(node)),
@@ -142,4 +147,5 @@ def _described(tree: PrefixTree, end: Node) -> CachedPath:
         host_pages=sum(node.page is None and node.host is not None for node in path),
         disk_pages=sum(node.page is None and node.host is None for node in path),
         held_pages=sum(node.locks > 0 for node in path),
+        salt=salt,
     )

@@ -88,10 +88,10 @@ def draw(
 
 
 def _text(drawn: View, below: str) -> str:
-    legend = "  ".join(f"{letter} {say.MEANT[kind]}" for kind, letter in say.LETTERS.items())
+    keys = [f"{letter} {say.MEANT[kind]}" for kind, letter in say.LETTERS.items()]
     names = [say.named(course) for course in drawn.courses]
     wide, columns = max(map(len, [*names, "tick"])), drawn.columns
-    lines = [say.title(drawn), legend]
+    lines = [say.title(drawn), "  ".join(keys[:3]), "  ".join(keys[3:])]
     ruler = ""
     for at in range(0, len(columns), 10):
         ruler = f"{ruler:{at}}{columns[at][0].number}"
