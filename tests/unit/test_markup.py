@@ -221,8 +221,8 @@ def test_a_heat_map_says_rank_and_probability_and_marks_what_was_not_the_likelie
     html = heat_map([None, scored(" sure", 0.0, 1), scored(" <odd>\n", -8.0, 300, (scored(" sure", -0.1, 1),))])
     unknown, sure, odd = read(html).titles
     assert "no probability" in unknown
-    assert sure == "“ sure”: 100.0%, rank 1, token 7"
-    assert odd == "“ <odd>↵”: 3.4e-02%, rank 300, token 7\n  1. “ sure” 90.5%"
+    assert sure == "“ sure”: 100.0%, rank 1, token 7, place 1"
+    assert odd == "“ <odd>↵”: 3.4e-02%, rank 300, token 7, place 2\n  1. “ sure” 90.5%"
     assert html.count("border-bottom") == html.count("background") == 1
 
 

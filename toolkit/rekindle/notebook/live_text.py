@@ -77,7 +77,20 @@ def display(request: Request) -> None:
     _draw_on(request.record, screen)
 
 
-def drawing(record: Record, screen: "Card | Printed") -> Waits[None]:
+class Screen(Protocol):
+    """A place that a record is drawn on, such as a `Card`.
+
+    Attributes:
+        seconds: the least time between two drawings.
+    """
+
+    seconds: float
+
+    def draw(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def drawing(record: Record, screen: Screen) -> Waits[None]:
     """Draw a record whenever there is something new, but not too often, and at its end."""
     __tracebackhide__ = True
     pieces = record.pieces

@@ -35,7 +35,7 @@ class Branch(Protocol):
 
 
 class Origin(Protocol):
-    """What made a generation, and can make others that begin like it."""
+    """The maker of a generation, which can make others that begin like it."""
 
     def branch(self, generation: "Generation", at: int, token: int | str, options: SamplingOptions) -> Branch:
         """Put a request on its way; see `Generation.branch`."""
@@ -133,7 +133,7 @@ class Generation:
 
     def __repr__(self) -> str:
         said = self.token_ids if self._without_text else self.text
-        return f"<rekindle.Generation {self._ending()}: {said!r}>"
+        return f"<rekindle.Generation {self.ending}: {said!r}>"
 
     def _ipython_display_(self) -> None:
         """Show nothing in the cell that has drawn it already; NotImplementedError has IPython show it as all else."""
@@ -145,7 +145,7 @@ class Generation:
         printer.text(repr(self) if printer.indentation else self._alone())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        shown = markup.card("Generation", self._ending(), generation_html(self))
+        shown = markup.card("Generation", self.ending, generation_html(self))
         return markup.bundle(self._alone(), shown)
 
     def _alone(self) -> str:
@@ -154,14 +154,16 @@ class Generation:
         known = {"prompt": prompt, **self.timings.said(len(self.token_ids))}
         facts = ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
         said = ids_in_words(self.token_ids) if self._without_text else self.text
-        return f"{said}\n[{self._ending()}; {facts}]" if said else f"[{self._ending()}; {facts}]"
+        return f"{said}\n[{self.ending}; {facts}]" if said else f"[{self.ending}; {facts}]"
 
     @property
     def _without_text(self) -> bool:
         """Tell whether only token ids can be shown."""
         return not self.text and self.end_token is None and not isinstance(self.stopped_by, str)
 
-    def _ending(self) -> str:
+    @property
+    def ending(self) -> str:
+        """Why and after how many tokens it ended, in words."""
         match self.stopped_by:
             case None:
                 by = ""

@@ -21,14 +21,17 @@ def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
     """Return the tokens in order as HTML; one that is None has no probability. Return nothing for no tokens."""
     if not tokens:
         return ""
-    spans = "".join(map(_span, _by_character(tokens[:MOST_TOKENS])))
+    spans, place = [], 0
+    for group in by_character(tokens[:MOST_TOKENS]):
+        spans.append(_span(group, place))
+        place += len(group) or 1
     rest = f" … {markup.counted(len(tokens) - MOST_TOKENS, 'more token')}" if len(tokens) > MOST_TOKENS else ""
     legend = (
         '<div style="opacity:0.75;font-size:85%">the deeper the shade, the less likely the token; underlined: '
-        "another was likelier; point at one for its rank and probability</div>"
+        "another was likelier; point at one for its place, its rank and its probability</div>"
     )
     style = "white-space:pre-wrap;overflow-wrap:break-word;line-height:1.9;margin:0.2em 0"
-    return f'<div dir="auto" style="{style}">{spans}{rest}</div>{legend}'
+    return f'<div dir="auto" style="{style}">{"".join(spans)}{rest}</div>{legend}'
 
 
 def covers(text: str, tokens: Sequence[TokenLogprob]) -> bool:
@@ -38,7 +41,7 @@ def covers(text: str, tokens: Sequence[TokenLogprob]) -> bool:
     return b"".join(token.bytes for token in tokens).decode(errors="replace").startswith(text)
 
 
-def _by_character(tokens: Sequence[TokenLogprob | None]) -> Iterator[list[TokenLogprob]]:
+def by_character(tokens: Sequence[TokenLogprob | None]) -> Iterator[list[TokenLogprob]]:
     """Yield the tokens in groups of whole characters; an empty group for a token without a probability."""
     utf8, group = codecs.getincrementaldecoder("utf-8")(errors="replace"), list[TokenLogprob]()
     for token in tokens:
@@ -54,21 +57,19 @@ def _by_character(tokens: Sequence[TokenLogprob | None]) -> Iterator[list[TokenL
         yield group
 
 
-def _span(group: Sequence[TokenLogprob]) -> str:
+def _span(group: Sequence[TokenLogprob], place: int) -> str:
     if not group:
         return '<span title="the first token of a prompt has no probability">·</span>'
     styles = []
-    depth = DEEPEST * (1 - _probability(sum(token.logprob for token in group)))
-    if depth >= 0.01:
-        styles.append(f"background:rgba(240,90,30,{depth:.2f})")
+    if colour := shade(DEEPEST * (1 - probability(sum(token.logprob for token in group)))):
+        styles.append(f"background:{colour}")
     if any(token.rank > 1 for token in group):
         styles.append("border-bottom:2px dotted")
     style = f' style="{";".join(styles)}"' if styles else ""
-    title = "\n".join(map(_title, group))
-    return f'<span title="{markup.visible(title)}"{style}>{markup.visible(_shown(group))}</span>'
+    return f'<span title="{markup.visible(title(group, place))}"{style}>{markup.visible(shown(group))}</span>'
 
 
-def _shown(group: Sequence[TokenLogprob]) -> str:
+def shown(group: Sequence[TokenLogprob]) -> str:
     """Return the text of tokens, with marks before line ends and tabs; their ids where they have no text."""
     text = (
         group[0].text if len(group) == 1 else b"".join(token.bytes for token in group).decode(errors="backslashreplace")
@@ -79,11 +80,21 @@ def _shown(group: Sequence[TokenLogprob]) -> str:
     return text.replace("\n", "↵\n").replace("\t", "→\t")
 
 
-def _title(token: TokenLogprob) -> str:
-    probability = markup.percent(_probability(token.logprob))
-    lines = [f"{_named(token)}: {probability}, rank {token.rank:,}, token {token.token_id}"]
+def shade(depth: float) -> str:
+    """Return a colour of such an alpha; nothing for one that nobody could see."""
+    return f"rgba(240,90,30,{depth:.2f})" if depth >= 0.01 else ""
+
+
+def title(group: Sequence[TokenLogprob], place: int) -> str:
+    """Return what is known of the tokens of a character, the first of which has this place."""
+    return "\n".join(_title(token, place + further) for further, token in enumerate(group))
+
+
+def _title(token: TokenLogprob, place: int) -> str:
+    likely = markup.percent(probability(token.logprob))
+    lines = [f"{_named(token)}: {likely}, rank {token.rank:,}, token {token.token_id}, place {place}"]
     lines += [
-        f"  {each.rank}. {_named(each)} {markup.percent(_probability(each.logprob))}" for each in token.top[:SHOWN_TOP]
+        f"  {each.rank}. {_named(each)} {markup.percent(probability(each.logprob))}" for each in token.top[:SHOWN_TOP]
     ]
     return "\n".join(lines)
 
@@ -92,6 +103,6 @@ def _named(token: TokenLogprob) -> str:
     return f"“{markup.one_line(token.text, LONGEST_TOKEN)}”" if token.text else f"⟨{token.token_id}⟩"
 
 
-def _probability(logprob: float) -> float:
+def probability(logprob: float) -> float:
     """Return the probability of a logarithm, which may be above 0 by a rounding error."""
     return math.exp(min(0.0, logprob))

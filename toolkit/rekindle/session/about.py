@@ -76,9 +76,10 @@ class About:
             return f"<rekindle.Session {self.name}: {self.error}>"
         counts, paused = self._counts, "paused, " if self.paused else ""
         preparing = f"; {said}" if (said := self.assembly.readiness().said) else ""
+        free = f"{self._free()} pages free{of_them_cached(counts)}"
         return (
             f"<rekindle.Session {self.name} ({self.assembly.dtype} on {self.assembly.settings.device}): "
-            f"{paused}{counts.running} running, {counts.waiting} waiting, {self._free()} pages free{of_them_cached(counts)}{preparing}>"
+            f"{paused}{counts.running} running, {counts.waiting} waiting, {free}{preparing}>"
         )
 
     def text(self) -> str:

@@ -19,6 +19,7 @@ from rekindle.errors import InvalidRequest, SessionError
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.dashboard import Dashboard
+from rekindle.notebook.explorer import Explorer
 from rekindle.notebook.live_text import show
 from rekindle.request import SamplingParams, check_keywords
 from rekindle.results.generation import Generation
@@ -403,6 +404,17 @@ class Session:
             self._dashboard.stop()
         self._dashboard = Dashboard(EngineView(self._engine, self._assembly, self._callers, self._name))
         return self._dashboard
+
+    def explore(self, generation: Generation) -> Explorer:
+        """Show a generation in the output of a cell whose last line this is, with a button for each token.
+
+        Pressing one shows the alternatives that `logprobs` gave for its place, and pressing one of these goes on from
+        there, as `generation.branch` does; what comes of it is shown below, and can be explored in turn.
+
+        Raises:
+            InvalidRequest: the generation has no alternatives, because it was made without `logprobs`.
+        """
+        return Explorer(generation)
 
     @property
     def requests(self) -> dict[int, Handle]:
