@@ -9,6 +9,7 @@
     ├── InvalidRequest (ValueError)      a prompt or sampling parameter that cannot be served
     │   ├── PromptTooLong                more tokens than the context or the page pool can hold
     │   └── InvalidBatch                 prompts of a batch that cannot be served, by index
+    ├── InvalidData (ValueError)         data that a generation cannot be read from
     ├── BatchFailed                      a request of a batch failed after others had ended
     ├── QueueFull                        `submit` found the waiting queue full
     ├── RequestCancelled                 the request was cancelled before it ended
@@ -86,6 +87,10 @@ class InvalidBatch(InvalidRequest):
     def __init__(self, message: str, errors: Mapping[int, Exception] | None = None):
         super().__init__(message)
         self.errors = dict(errors or {})
+
+
+class InvalidData(RekindleError, ValueError):
+    """Data that a generation cannot be read from."""
 
 
 class BatchFailed(RekindleError):
