@@ -76,9 +76,12 @@ class _Inert(RendererHTML):
 
     def link_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         address = str(tokens[idx].attrGet("href"))
-        if not _WEB.match(address):
-            return "<a>"
-        return f'<a href="{escape(address)}" target="_blank" rel="noopener noreferrer nofollow">'
+        to_the_web = _WEB.match(address) is not None
+        env["end"] = "</a>" if to_the_web else ""
+        return f'<a href="{escape(address)}" target="_blank" rel="noopener noreferrer nofollow">' if to_the_web else ""
+
+    def link_close(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        return str(env["end"])  # of the last link that was opened, because there is no link within a link
 
 
 def _written(text: str) -> str:
