@@ -26,7 +26,7 @@ FRAGMENTS = [
 
 
 class Seen(HTMLParser):
-    """What a browser would find in HTML.
+    """The parts of HTML that a browser would find.
 
     Attributes:
         tags: each element's name and its attributes.

@@ -40,7 +40,7 @@ class Markdown:
         return self.text
 
     def __repr__(self) -> str:
-        return f"<rekindle.Markdown: {self.text!r}>"
+        return f"<Markdown: {self.text!r}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         return markup.bundle(self.text, f'<div dir="auto" style="max-width:72em">{rendered(self.text)}</div>')
