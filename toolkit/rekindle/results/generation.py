@@ -1,17 +1,22 @@
 """What a caller gets back of a request that has ended, and how a cell shows it."""
 
 import math
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Protocol, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack
 
 from rekindle import markup
 from rekindle.concurrency.calls import spelled_out
 from rekindle.errors import SessionError
 from rekindle.request import SamplingOptions
+from rekindle.results import data
 from rekindle.results.figures import CachedTokens, Timings, Usage
 from rekindle.results.heat_map import covers, heat_map
 from rekindle.results.tokens import Piece, TokenLogprob
+
+if TYPE_CHECKING:
+    from rekindle.results.markdown import Markdown
 
 EndReason = Literal["stop", "length", "cancelled", "held"]
 """Why a request ended. "stop": an end token or a stop string. "length": `max_tokens` or the context. "cancelled": its
@@ -45,6 +50,8 @@ class Origin(Protocol):
 @dataclass(frozen=True, slots=True)
 class Generation:
     """The outcome of a finished request. Timings and cached tokens do not count when two are compared.
+
+    It can be pickled, copied, and used as a key; those that are equal have the same hash.
 
     Attributes:
         text: the generated text, without special tokens unless they were asked for; empty for a model without a
@@ -83,10 +90,6 @@ class Generation:
     drawn_in: int | None = field(default=None, compare=False)
     begun: int = 0
     origin: "Origin | None" = field(default=None, compare=False, repr=False)
-
-    def __getstate__(self) -> list[Any]:
-        """Return the attributes in their order, for pickling; another process has no session to branch it with."""
-        return [None if each.name == "origin" else getattr(self, each.name) for each in fields(self)]
 
     @property
     def cached_tokens(self) -> int:
@@ -127,6 +130,51 @@ class Generation:
                 "generate it again, or give its token ids as a prompt: token_ids=[*answer.prompt_token_ids, ...]"
             )
         return self.origin.branch(self, at, token, options)
+
+    def markdown(self) -> "Markdown":
+        """Return the text as an object that a notebook shows as rendered Markdown, in which nothing runs or is fetched.
+
+        HTML in the text is shown as it stands, an image is its description, and only links to the web can be clicked.
+        """
+        from rekindle.results.markdown import Markdown
+
+        return Markdown(self.text)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return this as JSON holds it: a dict of dicts, lists, texts, numbers and None. Nothing is lost.
+
+        It has the version of this form, which is 1, under "version", and each attribute by its name, but for `drawn_in`
+        and `origin`:
+
+            {"version": 1, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
+             "logprobs": [{"token_id": 7042, "text": " Paris", "logprob": -0.25, "rank": 1, "top": [],
+                           "bytes": "IFBhcmlz"}],
+             "prompt_logprobs": None, "prompt_token_ids": [504, 3575], "seed": None,
+             "usage": {"prompt_tokens": 2, "completion_tokens": 1},
+             "timings": {"queued": 0.01, "first_token": 0.5, "total": 0.5},
+             "cached": {"device": 0, "host": 0, "disk": 0}, "cut": "", "end_token": None, "begun": 0}
+
+        Bytes are in base64. A float that is not finite is "inf", "-inf" or "nan". `top` has objects like those of
+        `logprobs`, and `prompt_logprobs` begins with None.
+        """
+        return {"version": data.VERSION, **{name: data.plain(value) for name, value in self._lasting().items()}}
+
+    @staticmethod
+    def from_dict(written: Mapping[str, Any]) -> "Generation":
+        """Return the generation of which `to_dict` has returned this, be it in this process or in a file of JSON.
+
+        Raises:
+            InvalidData: it is of another version, or no generation was written as this; the message says where.
+        """
+        return Generation(**data.read(written))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy what lasts."""
+        return partial(Generation, **self._lasting()), ()
+
+    def _lasting(self) -> dict[str, Any]:
+        """Return the attributes that hold in any process: a cell of the same number elsewhere has not drawn it."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("drawn_in", "origin")}
 
     def __str__(self) -> str:
         return self.text
