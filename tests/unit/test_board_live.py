@@ -13,8 +13,8 @@ from typing import Any, cast
 import comm
 import ipywidgets
 import pytest
-from IPython.core.events import EventManager
 from comm.base_comm import BaseComm
+from IPython.core.events import EventManager
 
 from rekindle.errors import SessionClosed
 from rekindle.notebook import front_end, live
@@ -318,13 +318,13 @@ def test_it_is_drawn_as_html_with_buttons_below_and_stays_without_them(
 def test_at_the_end_of_each_cell_its_output_is_how_it_is_then(
     session: Session, drawn: list[FakeOutput], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events = EventManager(None, {"post_run_cell": None})  # type: ignore[no-untyped-call]
+    events = cast(Any, EventManager)(None, {"post_run_cell": None})
     monkeypatch.setattr(front_end, "kernel", lambda: SimpleNamespace(shell=SimpleNamespace(events=events)))
     monkeypatch.setattr(live, "PERIOD", 3600.0)
     dashboard = session.dashboard()
     dashboard._ipython_display_()
     session.generate_sync(token_ids=[3, 1, 4], max_tokens=5)
-    events.trigger("post_run_cell", None)  # type: ignore[no-untyped-call]
+    events.trigger("post_run_cell", None)
     assert "100.0% computed of 3 tokens" in str(drawn[0].shown[-1]["text/plain"])
     dashboard.stop()
     assert events.callbacks["post_run_cell"] == []
