@@ -39,6 +39,19 @@ def test_outputs_of_a_saved_notebook_are_there_without_a_kernel_that_made_them(o
         assert reopened.complaints == []
 
 
+def test_a_dashboard_that_moves_while_its_notebook_is_saved_is_there_as_it_was_then(opens: Opens, lab: Lab) -> None:
+    with opens("session.dashboard()", f"await session.generate({SHORT})") as notebook:
+        for place in (1, 2):
+            notebook.run(place)
+        expect(notebook.output(1)).to_contain_text("100.0% computed")
+        notebook.save()
+        name, context = notebook.name, notebook.page.context
+    with open_notebook(context, lab, name) as reopened:
+        reopened.picture(SCREENSHOTS / "reopened_dashboard.png")
+        expect(reopened.output(1)).to_contain_text("100.0% computed")
+        expect(reopened.output(1)).to_contain_text("running")
+
+
 def test_who_is_sent_a_notebook_and_does_not_trust_it_sees_drawings_as_text(opens: Opens, lab: Lab) -> None:
     with opens(*DRAWINGS) as notebook:
         for place, _ in enumerate(DRAWINGS, 1):

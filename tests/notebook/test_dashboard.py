@@ -19,28 +19,37 @@ LOOKS = 6
 
 
 class Front:
-    """A front end whose last cell shows a dashboard, the only output of its kernel."""
+    """A front end whose last cell shows a dashboard, whose outputs are the only ones of its kernel."""
 
     def __init__(self, notebook: Notebook, code: str):
         self.notebook = notebook
         self.widgets = Widgets(notebook)
         notebook.client.execute(code)
-        self.widgets.read_until(lambda: bool(self.widgets.outputs))
-        (self.display_id,) = self.widgets.outputs
-        self.root: str = self.output[VIEW]["model_id"]
-        self.overview, self.row, self.requests = self._children(self.root)
+        self.widgets.read_until(lambda: len(self.widgets.outputs) == 2)
+        self._snapshot, self._buttons = self.widgets.outputs
+        self.root: str = self.buttons[VIEW]["model_id"]
+        (self.row,) = self._children(self.root)
 
     @property
-    def output(self) -> dict[str, Any]:
-        """The dashboard's output, by MIME type."""
-        return self.widgets.outputs[self.display_id]
+    def snapshot(self) -> dict[str, Any]:
+        """The dashboard's snapshot, by MIME type."""
+        return self.widgets.outputs[self._snapshot]
+
+    @property
+    def buttons(self) -> dict[str, Any]:
+        """The output of the dashboard's buttons, by MIME type."""
+        return self.widgets.outputs[self._buttons]
 
     def _children(self, box: str) -> list[str]:
         return [child.removeprefix("IPY_MODEL_") for child in self.widgets.states[box]["children"]]
 
     def looks(self) -> list[float]:
         """Return when the dashboard's numbers changed."""
-        return [when for when, widget, _ in self.widgets.changes if widget == self.overview]
+        return [when for when, output, _ in self.widgets.updates if output == self._snapshot]
+
+    def left(self) -> bool:
+        """Return whether the buttons were taken away."""
+        return VIEW not in self.buttons
 
     def moves(self) -> None:
         """Return once the dashboard's numbers have changed `LOOKS` times from now on."""
@@ -56,11 +65,11 @@ def front(notebook: Notebook) -> Iterator[Front]:
     assert_usable(notebook)
 
 
-def test_its_output_is_a_widget_with_html_and_text_beside_it(front: Front) -> None:
-    assert set(front.output) == {VIEW, "text/html", "text/plain"}
-    assert front.output["text/html"] == front.widgets.states[front.overview]["value"]
-    assert front.output["text/plain"].startswith("/")
-    assert "slots        0 of 2 in use, 0 waiting" in front.output["text/plain"]
+def test_its_output_is_html_and_text_and_its_buttons_are_widgets(front: Front) -> None:
+    assert set(front.snapshot) == {"text/html", "text/plain"}
+    assert set(front.buttons) == {VIEW, "text/plain"}
+    assert front.snapshot["text/plain"].startswith("/")
+    assert "slots        0 of 2 in use, 0 waiting" in front.snapshot["text/plain"]
 
 
 def test_it_moves_while_a_cell_awaits_blocks_or_has_ended(front: Front) -> None:
@@ -102,9 +111,8 @@ def test_it_stops_when_its_output_is_closed_and_leaves_no_widget(cell: str, fron
     widgets.read_until(lambda: widgets.states[front.row]["_view_count"] == 1)
     front.notebook.client.execute(cell)
     widgets.change(front.row, _view_count=0)
-    widgets.read_until(lambda: widgets.updates == 1)
-    assert set(front.output) == {"text/html", "text/plain"}
-    assert "running when this stopped" in front.output["text/html"]
+    widgets.read_until(front.left)
+    assert "running when this stopped" in front.snapshot["text/html"]
     widgets.read_until(lambda: not widgets.states)
     assert front.notebook.run(ENDED) == "[]\n"
 
@@ -113,9 +121,8 @@ def test_it_ends_with_its_session_and_says_so(notebook: Notebook) -> None:
     notebook.run("from rekindle.testing import fake_session; other = fake_session()")
     front = Front(notebook, "other.dashboard()")
     notebook.client.execute("await other.close()")
-    front.widgets.read_until(lambda: front.widgets.updates == 1)
-    assert set(front.output) == {"text/html", "text/plain"}
-    assert front.output["text/plain"].startswith("fake (int): closed")
+    front.widgets.read_until(front.left)
+    assert front.snapshot["text/plain"].startswith("fake (int): closed")
     assert notebook.run(ENDED) == "[]\n"
 
 

@@ -19,9 +19,11 @@ CELLS = (
     "board = session.dashboard(); board",
     "board.stop(); session.cache.draw()",
     "await session.close()",
+    "other = fake_session(); other.dashboard()",
     "from rekindle.concurrency.progress import Progress; from rekindle.notebook.progress_bars import ProgressBars\n"
     "with ProgressBars(True) as bars:\n"
     "    for done in range(4): bars.show(Progress('compiling', done, 3, 'programs'))",
+    "await other.generate(token_ids=[3, 1, 4], max_tokens=5)",
 )
 
 
@@ -36,10 +38,11 @@ def test_what_is_shown_is_static_html(kernel: str, tmp_path: Path, monkeypatch: 
     nbclient.NotebookClient(made, km=manager, timeout=120).execute(cleanup_kc=True)
     manager.shutdown_kernel(now=True)
     manager.cleanup_resources()
-    opened, shown, displayed, value, board, drawn, _, bar = (cell.outputs for cell in made.cells)
+    opened, shown, displayed, value, board, drawn, _, moving, bar, _ = (cell.outputs for cell in made.cells)
     assert opened == []
+    assert "100.0% computed of 3 tokens" in moving[0].data["text/plain"], "as it was after the last cell"
     assert bar[0].data["text/plain"] == "compiling: 3 of 3 programs, 0 s"
-    for outputs in (shown, displayed, value, board, drawn, bar):
+    for outputs in (shown, displayed, value, board, drawn, moving[:1], bar):
         said = [output.data for output in outputs if "data" in output and output.data.get("text/html") != ""]
         assert all("application/vnd.jupyter.widget-view+json" not in data for data in said)
         assert any("text/html" in data or "image/svg+xml" in data for data in said), outputs

@@ -19,7 +19,7 @@ class Widgets:
         changes: all changes since the widgets were made: (when it was sent, the id, what changed).
         closed: the ids of the widgets that were closed.
         outputs: what is shown now, by display id.
-        updates: how often outputs were changed.
+        updates: all changes of outputs: (when it was sent, the display id, what is shown since).
     """
 
     notebook: Notebook
@@ -27,7 +27,7 @@ class Widgets:
     changes: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    updates: int = 0
+    updates: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
 
     def read_until(self, condition: Callable[[], bool]) -> None:
         """Read what the kernel says until the condition holds."""
@@ -55,17 +55,19 @@ class Widgets:
         client.shell_channel.send(client.session.msg("comm_msg", {"comm_id": widget, "data": data}))
 
     def _take(self, message: dict[str, Any]) -> None:
-        content = message["content"]
+        content, sent = message["content"], message["header"]["date"].timestamp()
         match message["msg_type"]:
             case "comm_open":
                 self.states[content["comm_id"]] = dict(content["data"]["state"])
             case "comm_msg" if content["data"]["method"] == "update":
                 state = content["data"]["state"]
-                self.changes.append((message["header"]["date"].timestamp(), content["comm_id"], state))
+                self.changes.append((sent, content["comm_id"], state))
                 self.states[content["comm_id"]].update(state)
             case "comm_close":
                 self.closed.append(content["comm_id"])
                 del self.states[content["comm_id"]]
             case "display_data" | "update_display_data" as kind:
-                self.updates += kind == "update_display_data"
-                self.outputs[content["transient"]["display_id"]] = content["data"]
+                display_id, shown = content["transient"]["display_id"], content["data"]
+                if kind == "update_display_data":
+                    self.updates.append((sent, display_id, shown))
+                self.outputs[display_id] = shown

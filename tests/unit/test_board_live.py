@@ -7,12 +7,14 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import comm
 import ipywidgets
 import pytest
 from comm.base_comm import BaseComm
+from IPython.core.events import EventManager
 
 from rekindle.errors import SessionClosed
 from rekindle.notebook import front_end, live
@@ -182,10 +184,10 @@ def test_only_what_has_changed_is_sent(sent: list[tuple[str, Mapping[str, Any]]]
     assert sent == []
     panel.show(board(state="paused"))
     changed = [key for kind, data in sent for key in data["state"]]
-    assert changed == ["description", "value"]
+    assert changed == ["description"]
     sent.clear()
     panel.show(board(state="paused", requests=asked(4, seconds=0.0)))
-    assert [list(data["state"]) for kind, data in sent] == [["value"]]
+    assert sent == []
 
 
 def test_the_first_button_pauses_and_then_resumes(sent: list[tuple[str, Mapping[str, Any]]]) -> None:
@@ -270,43 +272,66 @@ def test_a_panel_is_closed_with_all_its_widgets_but_only_if_a_front_end_has_spok
 
 
 class FakeOutput:
-    drawn: list[Mapping[str, object]]
+    """An output of a cell that records what it has shown."""
+
+    outputs: list["FakeOutput"]
+
+    def __init__(self) -> None:
+        self.shown: list[Mapping[str, object]] = []
+        self.outputs.append(self)
 
     def draw(self, bundle: Mapping[str, object]) -> None:
-        self.drawn.append(bundle)
+        self.shown.append(bundle)
 
 
 @pytest.fixture
-def drawn(
-    sent: list[tuple[str, Mapping[str, Any]]], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[list[Mapping[str, object]]]:
-    """Record all that is drawn by a process that takes itself for a kernel."""
-    drawn: list[Mapping[str, object]] = []
-    monkeypatch.setattr(FakeOutput, "drawn", drawn, raising=False)
+def drawn(sent: list[tuple[str, Mapping[str, Any]]], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeOutput]]:
+    """Return the outputs of a process that takes itself for a kernel, a snapshot and its buttons in turn."""
+    outputs: list[FakeOutput] = []
+    monkeypatch.setattr(FakeOutput, "outputs", outputs, raising=False)
     monkeypatch.setattr(front_end, "Output", FakeOutput)
     monkeypatch.setattr(front_end, "kernel", object)
     monkeypatch.setattr(live, "PERIOD", 0.001)
-    yield drawn
+    yield outputs
     assert threads() == []
 
 
-def test_it_is_drawn_with_a_view_and_stays_without_one(session: Session, drawn: list[Mapping[str, object]]) -> None:
+def test_it_is_drawn_as_html_with_buttons_below_and_stays_without_them(
+    session: Session, drawn: list[FakeOutput]
+) -> None:
     dashboard = session.dashboard()
     assert drawn == []
     dashboard._ipython_display_()
-    assert set(drawn[0]) == {"text/plain", "text/html", VIEW}
+    snapshot, buttons = drawn
+    assert set(snapshot.shown[0]) == {"text/plain", "text/html"}
+    assert set(buttons.shown[0]) == {"text/plain", VIEW}
     assert len(threads()) == 1
     for _ in range(2):
         dashboard.stop()
     assert threads() == []
     assert len(drawn) == 2
-    assert set(drawn[1]) == {"text/plain", "text/html"}
-    assert "running when this stopped" in str(drawn[1]["text/html"])
-    assert drawn[1] == dashboard._repr_mimebundle_()
+    assert "running when this stopped" in str(snapshot.shown[-1]["text/html"])
+    assert snapshot.shown[-1] == dashboard._repr_mimebundle_()
+    assert buttons.shown[1:] == [front_end.EMPTY]
+
+
+def test_at_the_end_of_each_cell_its_output_is_how_it_is_then(
+    session: Session, drawn: list[FakeOutput], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = cast(Any, EventManager)(None, {"post_run_cell": None})
+    monkeypatch.setattr(front_end, "kernel", lambda: SimpleNamespace(shell=SimpleNamespace(events=events)))
+    monkeypatch.setattr(live, "PERIOD", 3600.0)
+    dashboard = session.dashboard()
+    dashboard._ipython_display_()
+    session.generate_sync(token_ids=[3, 1, 4], max_tokens=5)
+    events.trigger("post_run_cell", None)
+    assert "100.0% computed of 3 tokens" in str(drawn[0].shown[-1]["text/plain"])
+    dashboard.stop()
+    assert events.callbacks["post_run_cell"] == []
 
 
 def test_where_there_are_no_widgets_it_is_drawn_once_and_without_a_word(
-    session: Session, drawn: list[Mapping[str, object]], monkeypatch: pytest.MonkeyPatch
+    session: Session, drawn: list[FakeOutput], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     dashboard = session.dashboard()
@@ -317,17 +342,19 @@ def test_where_there_are_no_widgets_it_is_drawn_once_and_without_a_word(
     assert drawn == []
 
 
-def test_two_outputs_of_one_have_one_thread_and_both_stay(session: Session, drawn: list[Mapping[str, object]]) -> None:
+def test_two_outputs_of_one_have_one_thread_and_both_stay(session: Session, drawn: list[FakeOutput]) -> None:
     dashboard = session.dashboard()
     for _ in range(2):
         dashboard._ipython_display_()
-    assert drawn[0][VIEW] == drawn[1][VIEW]
+    first, buttons, second, others = drawn
+    assert buttons.shown[0][VIEW] == others.shown[0][VIEW]
     assert len(threads()) == 1
     dashboard.stop()
-    assert [VIEW in bundle for bundle in drawn] == [True, True, False, False]
+    assert first.shown[-1] == second.shown[-1]
+    assert buttons.shown[-1] == others.shown[-1] == front_end.EMPTY
 
 
-def test_another_one_stops_the_former(session: Session, drawn: list[Mapping[str, object]]) -> None:
+def test_another_one_stops_the_former(session: Session, drawn: list[FakeOutput]) -> None:
     session.dashboard()._ipython_display_()
     former = threads()
     second = session.dashboard()
@@ -337,21 +364,21 @@ def test_another_one_stops_the_former(session: Session, drawn: list[Mapping[str,
     second.stop()
 
 
-def test_it_ends_with_its_session(drawn: list[Mapping[str, object]]) -> None:
+def test_it_ends_with_its_session(drawn: list[FakeOutput]) -> None:
     session = fake_session()
     dashboard = session.dashboard()
     dashboard._ipython_display_()
     (thread,) = threads()
     session.close_sync()
     thread.join()
-    assert "closed" in str(drawn[-1]["text/plain"])
-    assert VIEW not in drawn[-1]
+    assert "closed" in str(drawn[0].shown[-1]["text/plain"])
+    assert drawn[1].shown[-1] == front_end.EMPTY
     with pytest.raises(NotImplementedError):
         dashboard._ipython_display_()
     assert "closed" in repr(session.dashboard())
 
 
-def test_a_session_that_is_dropped_ends_its_engine_and_its_dashboard(drawn: list[Mapping[str, object]]) -> None:
+def test_a_session_that_is_dropped_ends_its_engine_and_its_dashboard(drawn: list[FakeOutput]) -> None:
     session = fake_session()
     session.dashboard()._ipython_display_()
     (thread,) = threads()
@@ -363,7 +390,7 @@ def test_a_session_that_is_dropped_ends_its_engine_and_its_dashboard(drawn: list
     thread.join()
 
 
-def test_a_dashboard_that_has_stopped_lets_go_of_the_engine(drawn: list[Mapping[str, object]]) -> None:
+def test_a_dashboard_that_has_stopped_lets_go_of_the_engine(drawn: list[FakeOutput]) -> None:
     session = fake_session()
     dashboard = session.dashboard()
     dashboard._ipython_display_()
@@ -380,7 +407,7 @@ def test_a_dashboard_that_has_stopped_lets_go_of_the_engine(drawn: list[Mapping[
     assert "closed" in repr(dashboard)
 
 
-def test_buttons_act_on_the_engine(session: Session, drawn: list[Mapping[str, object]]) -> None:
+def test_buttons_act_on_the_engine(session: Session, drawn: list[FakeOutput]) -> None:
     handle = session.submit(token_ids=[3, 1, 4], max_tokens=4000)
     dashboard = session.dashboard()
     dashboard._ipython_display_()

@@ -206,6 +206,8 @@ def test_a_text_whose_tokens_are_drawn_is_shown_once() -> None:
     tokens = tuple(TokenLogprob(7, text, -0.5, 1, (), text.encode()) for text in ("One", " two", "</s>"))
     assert shown(generation("One two", tokens)).text.count("One two") == 1
     assert shown(generation("One", tokens)).text.count("One two") == 1
+    spaced = (replace(tokens[0], text=" One", bytes=b" One"), *tokens[1:])
+    assert shown(generation("One two", spaced)).text.count("One two") == 1, "many tokenizers drop the first space"
     assert shown(generation("One two three", tokens)).text.count("One two") == 2, "the tokens are not all of it"
 
 

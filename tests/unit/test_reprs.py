@@ -140,8 +140,8 @@ def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pyt
         monkeypatch.setattr("rekindle.session.opening.build", lambda *_, made=assembly, **__: made)
         rekindle.open_sync("a-model", progress=progress).close_sync()
     assert drawn == [
-        "4 of 13 programs ready, the others are being compiled. Until then a call may wait for its program; "
-        "await session.precompiled() waits for all."
+        "4 of 13 programs ready, the others are being compiled. Until then a call may wait for its program. "
+        "To wait for all of them, await session.precompiled()."
     ]
 
 

@@ -1,4 +1,4 @@
-"""The dashboard's snapshot as HTML, in parts, so that a live dashboard sends only the parts that have changed."""
+"""The dashboard's snapshot as HTML."""
 
 from collections.abc import Mapping, Sequence
 
@@ -28,8 +28,13 @@ PALE = "font-size:0.9em;opacity:0.75"
 WHOLE = "max-width:60em;line-height:1.45;font-variant-numeric:tabular-nums"
 
 
+def board_bundle(board: Board) -> markup.Bundle:
+    """Return the whole snapshot as text and as HTML."""
+    return markup.bundle(str(board), board_html(board))
+
+
 def board_html(board: Board) -> str:
-    """Return the whole snapshot, for a page that does not move."""
+    """Return the whole snapshot as HTML."""
     return overview_html(board) + requests_html(board)
 
 

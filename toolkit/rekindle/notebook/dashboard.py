@@ -1,13 +1,14 @@
 """What `session.dashboard()` shows: an engine as it works, in the output of a cell."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 
 from rekindle import markup
 from rekindle.notebook import front_end
 from rekindle.notebook.board import Board, Source
-from rekindle.notebook.board_html import board_html
+from rekindle.notebook.board_html import board_bundle
 from rekindle.notebook.live import Live
 from rekindle.notebook.panel import Panel
 from rekindle.notebook.rates import Rates
@@ -17,6 +18,7 @@ class Dashboard:
     """A dashboard of an engine's speed, slots, pages and requests, which moves in the output of the cell that shows it.
 
     It stops when that output is closed, when the session ends, or at `stop()`; the last snapshot stays in the output.
+    A notebook that is saved or exported meanwhile has the snapshot of that moment.
     Where there is no notebook it prints as a table of text, and where there are no widgets it does not move.
     """
 
@@ -26,7 +28,7 @@ class Dashboard:
         self._lock = threading.Lock()
         self._panel: Panel | None = None
         self._live: Live | None = None
-        self._outputs: list[front_end.Output] = []
+        self._forget_cells: Callable[[], None] | None = None
         self._last: Board
         self._look()
 
@@ -41,7 +43,7 @@ class Dashboard:
         return str(self._look())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        return _bundle(self._look())
+        return board_bundle(self._look())
 
     def _ipython_display_(self) -> None:
         """Show the dashboard in an output that moves. IPython calls this first.
@@ -54,17 +56,19 @@ class Dashboard:
             raise NotImplementedError("a dashboard moves only in a notebook, and while its engine has not ended")
         if self._panel is None:
             try:
-                panel = Panel(self._source)
-                panel.show(board)
+                self._panel = Panel(self._source)
             except Exception as error:  # for whatever reason: IPython would print the traceback
                 raise NotImplementedError("a dashboard moves only where ipywidgets works") from error
-            self._panel = panel
-        output = front_end.Output()
-        output.draw(_bundle(board) | {front_end.VIEW: self._panel.root.get_view_spec()})
-        self._outputs.append(output)
+        self._panel.open(board)
         if self._live is None:
+            self._forget_cells = front_end.after_cells(self._draw)
             self._live = Live(self._look, self._panel, self._leave)
             self._live.start()
+
+    def _draw(self) -> None:
+        """Show how it is at the end of a cell, after which a tool that executes notebooks hears nothing more."""
+        if (panel := self._panel) is not None:
+            panel.show(self._look())
 
     def _look(self) -> Board:
         """Take a snapshot; return the last one if the engine is followed no longer."""
@@ -82,13 +86,11 @@ class Dashboard:
             if self._source is None:
                 return
             self._source, self._last = None, last
-        for output in self._outputs:
-            output.draw(_bundle(last))
-        self._panel = self._live = None
-
-
-def _bundle(board: Board) -> markup.Bundle:
-    return markup.bundle(str(board), board_html(board))
+        if self._forget_cells is not None:
+            self._forget_cells()
+        if self._panel is not None:
+            self._panel.leave(last)
+        self._panel = self._live = self._forget_cells = None
 
 
 def _stopped(board: Board) -> Board:

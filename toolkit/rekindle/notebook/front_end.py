@@ -48,6 +48,23 @@ def context_of_threads() -> Context:
     return copy_context() if ipykernel and ipykernel.version_info[:2] == (7, 0) else Context()
 
 
+def after_cells(draw: Callable[[], None]) -> Callable[[], None]:
+    """Have a function called at the end of each cell, so that what it draws is in the notebook that is saved then.
+
+    Returns:
+        a function that ends this, to be called once.
+    """
+    shell = getattr(kernel(), "shell", None)
+    if shell is None:
+        return lambda: None
+
+    def ended(_: object) -> None:
+        draw()
+
+    shell.events.register("post_run_cell", ended)
+    return lambda: shell.events.unregister("post_run_cell", ended)
+
+
 class Output:
     """An output of the cell that runs when it is first drawn. One thread at a time may draw it."""
 

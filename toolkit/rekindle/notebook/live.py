@@ -25,7 +25,7 @@ class Live:
 
     Args:
         look: takes a snapshot, which the panel shows.
-        leave: called at the end, before the panel is closed; puts something else in its place.
+        leave: called at the end, before the panel is closed; takes its buttons away.
     """
 
     def __init__(

@@ -35,10 +35,10 @@ def heat_map(tokens: Sequence[TokenLogprob | None]) -> str:
 
 
 def covers(text: str, tokens: Sequence[TokenLogprob]) -> bool:
-    """Tell whether the heat map of these tokens shows all of this text."""
+    """Tell whether the heat map of these tokens shows all of this text, a space before it aside."""
     if len(tokens) > MOST_TOKENS or any(len(token.text) > LONGEST_TOKEN for token in tokens):
         return False
-    return b"".join(token.bytes for token in tokens).decode(errors="replace").startswith(text)
+    return b"".join(token.bytes for token in tokens).decode(errors="replace").lstrip().startswith(text.lstrip())
 
 
 def by_character(tokens: Sequence[TokenLogprob | None]) -> Iterator[list[TokenLogprob]]:

@@ -22,7 +22,7 @@ from rekindle.request import SamplingOptions
 from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 
-PREPARING = "Until then a call may wait for its program; await session.precompiled() waits for all."
+PREPARING = "Until then a call may wait for its program. To wait for all of them, await session.precompiled()."
 """The end of the line below the bars of `open`, as long as programs are still being compiled."""
 SETTINGS_DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
