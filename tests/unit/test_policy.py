@@ -175,6 +175,19 @@ def test_one_that_lost_its_pages_is_known_to_have_started() -> None:
     assert any(started.values())
 
 
+def test_a_policy_may_look_at_the_session() -> None:
+    seen: list[int] = []
+
+    def policy(candidate: Candidate) -> int:
+        seen.append(session.cache.nodes)
+        return 0
+
+    with fake_session(page_size=16, policy=policy) as session:
+        for _ in range(2):
+            session.submit(token_ids=SHARED, max_tokens=2).result(timeout=60)
+    assert seen == [0, 2]
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "longest-prefix"])
 def test_one_that_lost_its_pages_goes_on_before_those_that_came_later(policy: Policy) -> None:
     engine = ByHand(page_size=16, num_pages=9, max_running=2, policy=policy, host_cache_bytes=0)

@@ -63,7 +63,7 @@ class Scheduler:
 
     def __init__(self, limits: Limits):
         self._limits = limits
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a policy may look at the cache while it is asked
         self._tracked: dict[int, Tracked] = {}
         self._in_flight = 0
         self._last_had_rows = False
