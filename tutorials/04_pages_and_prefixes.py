@@ -388,9 +388,9 @@ for each in handled[at - 1 : at + 2]:
 print("cached:", back.cached)
 
 # %% [markdown]
-# Staged pages are the one thing that takes memory on the device and is not in the pool. So there is a bound: at most a
-# quarter of the pool's size is staged at once for all who wait. Only a single request may have more, if it alone needs
-# more. The others wait until what is staged has been onloaded.
+# Staged pages take memory on the device that is not the pool's. So there is a bound: at most a quarter of the pool's
+# size is staged at once for all who wait. Only a single request may have more, if it alone needs more. The others wait
+# until what is staged has been onloaded.
 
 # %%
 assert len(fetched.staged) == len(staged) == len(plan.onloads[0].pages)

@@ -156,7 +156,7 @@ assert compiled == 0
 #
 # If short requests kept coming, the longest prompt would wait for ever. The remedy is **ageing**: who has waited long
 # enough goes first. That is what `waited` is for. Under this policy, the requests that have waited for 12 ticks go
-# before all others, in the order in which they came:
+# before those that have not, in the order in which they came:
 
 # %%
 PATIENCE = 12
@@ -184,7 +184,7 @@ def before_the_document(trace):
 
 passed = {}
 for policy in (shortest_first, ageing):
-    crowd, crowd_trace, _ = await run(policy, CROWD)
+    _, crowd_trace, _ = await run(policy, CROWD)
     passed[policy] = before_the_document(crowd_trace)
     tick = first_tokens(crowd_trace)[0]
     print(f"{policy.__name__:14} {passed[policy]:2} start before the document; its first token is of tick {tick}")
@@ -271,7 +271,8 @@ table = [row(kind, f"to {taker}") for kind, taker in takers.items()] + [row(kind
 HTML(f"<table><tr>{'</tr><tr>'.join(table)}</tr></table>")
 
 # %% [markdown]
-# The last rows are not messages but parts of them. The picture at the top of `rekindle/messages.py` shows who says what.
+# The last rows are not messages but parts of them. The picture at the top of `rekindle/messages.py` shows who says
+# what.
 #
 # One line of this table is easy to overlook. `Withdraw` may come for a request that was **never admitted**, or one that
 # has ended. That happens if a caller cancels a request in the moment in which it is rejected. So an actor that keeps

@@ -93,8 +93,8 @@ assert refused
 # %% [markdown]
 # ## A family of our own
 #
-# So we tell it. The model has no tokenizer, so its prompts are token ids. `prompt_logprobs=0` asks for the
-# log-probability of each token of the prompt, which checks every position.
+# So we tell `open` how to read it. The model has no tokenizer, so its prompts are token ids. `prompt_logprobs=0` asks
+# for the log-probability of each token of the prompt, which checks every position.
 
 # %%
 TINY = {
