@@ -1,5 +1,7 @@
 """A policy decides which request leaves the waiting queue next, and nothing else."""
 
+import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -282,6 +284,22 @@ def test_a_warning_about_a_policy_has_its_calls_and_none_of_the_package() -> Non
         f'  File "{__file__}", line {raising.__code__.co_firstlineno + 1}, in raising'
     ]
     assert "    raise LookupError(" in calls[1]
+
+
+@pytest.mark.parametrize("policy", [raising, functools.partial(raising)], ids=["function", "another callable"])
+def test_each_session_tells_of_its_policy_also_where_python_would_not_repeat_a_warning(policy: Order) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            starts(policy, [prompt_of(0)])
+    assert len({str(warning.message) for warning in told}) == 1
+    assert len(told) == 2
+
+
+def test_a_warning_is_of_the_line_where_the_policy_is() -> None:
+    with pytest.warns(RuntimeWarning) as told:
+        starts(raising, [prompt_of(0)])
+    assert (told[0].filename, told[0].lineno) == (__file__, raising.__code__.co_firstlineno)
 
 
 def test_after_a_policy_has_failed_requests_start_as_they_came() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rekindle.concurrency.warning import warn
+from rekindle.concurrency.warning import warn_again
 from rekindle.request import Request
 
 T = TypeVar("T")
@@ -77,7 +77,8 @@ class Ordering:
             return sorted(arrived, key=lambda each: order(candidate(each)))
         except Exception as error:
             self._order = None
-            warn(_failure(order, error))
+            code = getattr(order, "__code__", self.ordered.__code__)
+            warn_again(_failure(order, error), code.co_filename, code.co_firstlineno)
             return arrived
 
 
