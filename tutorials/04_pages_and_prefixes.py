@@ -61,7 +61,7 @@ assert session.cache.nodes == 0
 
 # %%
 from rekindle.markup import TIERS, visible
-from rekindle.messages import Plan
+from rekindle.messages import Fetch, Fetched, Plan
 from rekindle.views.drawing import Drawing, picture, words
 
 tables = {}  # request id -> its pages in the order of positions
@@ -94,11 +94,12 @@ LOOKS = {  # colour, its opacity, width of the edge
     "cached": (f"rgb({TIERS['device']})", 0.22, 1),
     "locked": (f"rgb({TIERS['device']})", 0.22, 3),
     "shared": (f"rgb({TIERS['device']})", 0.22, 1),
+    "staged": (f"rgb({TIERS['host']})", 0.3, 1),
 }
 
 
 def box(column, row, page, state, text):
-    """Draw one page as SVG."""
+    """Draw one page as SVG; a page that is not in the pool has no number."""
     (colour, fill, edge), left, top = LOOKS[state], 2 + column * 106, 2 + row * 46
     look = f'fill="{colour}" fill-opacity="{fill}" stroke="{colour}" stroke-width="{edge}"'
     return (
@@ -116,12 +117,17 @@ def pool_states():
     return states | {page: ("locked" if locks else "cached", text) for page, (locks, text) in cached.items()}
 
 
-def draw_pool():
-    """Draw the pool: cached pages are orange, locked ones have a thick edge, and requests' own pages are grey."""
+def draw_pool(staged=()):
+    """Draw the pool: cached pages are orange, locked ones have a thick edge, and requests' own pages are grey.
+
+    Texts of pages that are staged for a request are drawn below it.
+    """
     states = pool_states()
     boxes = [box((page - 1) % 8, (page - 1) // 8, page, *states[page]) for page in states]
-    text = "\n".join(f"{page:2} {state:6} {text!r}" for page, (state, text) in states.items())
-    return Drawing(picture(94, "the pool", boxes), text)
+    boxes += [box(column, 2.3, "", "staged", text) for column, text in enumerate(staged)]
+    lines = [f"{page:2} {state:6} {text!r}" for page, (state, text) in states.items()]
+    lines += [f"beside the pool, staged: {text!r}" for text in staged]
+    return Drawing(picture(154 if staged else 94, "the pool", boxes), "\n".join(lines))
 
 
 # %% [markdown]
@@ -329,21 +335,69 @@ assert session.cache.host_pages > 0
 assert session.stats.scheduler.host_hit_tokens == 0
 
 # %% [markdown]
-# Now the keeper comes back. His pages are in host memory. They are **onloaded**: copied to the device again, while
-# other requests go on. Then his request is admitted as if the pages had never left.
+# Now the keeper comes back. His pages are in host memory. They return in two steps. First they are **staged**: copied
+# to the device, but to memory of their own *beside* the pool. This takes a while, and other requests go on meanwhile.
+# The pool has not changed yet, and the keeper's request still waits. The next cell steps to the moment in which the
+# copies have come and the scheduler has not heard of it:
 
 # %%
 handled = []
+
+
+def waits_for(actor, kind):
+    return any(isinstance(message, kind) for message in session.pending.get(actor, ()))
+
+
+await session.pause()
 with session.watch(handled.append):
-    back = await session.generate(KEEPER, max_tokens=30, temperature=0, ignore_eos=True)
-fetch = next(place for place, each in enumerate(handled) if type(each.message).__name__ == "Fetch")
-for each in handled[fetch - 1 : fetch + 3]:
+    keeper = session.submit(KEEPER, max_tokens=30, temperature=0, ignore_eos=True)
+    while not waits_for("scheduler", Fetched):
+        await session.step()
+fetch, fetched = handled[-1].message, handled[-1].said[0]
+in_host = opened["scheduler"].look(
+    lambda tree: {node.host: session.decode(tree.tokens_of(node)) for node in tree.walk() if node.host is not None}
+)
+staged = [in_host[copy.entry] for copy in fetch.copies]
+free_while_staged = session.stats.scheduler.free_pages
+print(f"{sum(page.nbytes for page in fetched.staged):,} bytes are staged;", session)
+draw_pool(staged)
+
+# %% [markdown]
+# Then the request is admitted, and gets pages of the pool. The same plan says `onload`: before the tick is computed,
+# each staged page is copied to its page of the pool. Now the memory beside the pool is free again. From here on, it is
+# as if the pages had never left.
+
+# %%
+with session.watch(handled.append), session.watch(note):
+    while not waits_for("stepper", Plan):
+        await session.step()
+    plan = next(message for message in session.pending["stepper"] if isinstance(message, Plan))
+    await step_to(plan.tick)
+print("onloaded to pages", plan.onloads[0].pages)
+draw_pool()
+
+# %% [markdown]
+# These are the messages of the way back:
+
+# %%
+session.resume()
+back = await keeper
+at = next(place for place, each in enumerate(handled) if isinstance(each.message, Fetch))
+for each in handled[at - 1 : at + 2]:
     print(each)
 print("cached:", back.cached)
 
+# %% [markdown]
+# Staged pages take memory on the device that is not the pool's. So there is a bound: at most a quarter of the pool's
+# size is staged at once for all who wait. Only a single request may have more, if it alone needs more. The others wait
+# until what is staged has been onloaded.
+
 # %%
+assert len(fetched.staged) == len(staged) == len(plan.onloads[0].pages)
+assert all(page.nbytes == page_bytes for page in fetched.staged)
+assert free_while_staged == session.stats.scheduler.pages - len(held)  # all but the rules: nothing staged is in it
 assert back.token_ids == first.token_ids
-assert back.cached.host > 0
+assert back.cached.host == len(staged) * PAGE
 assert back.cached.host == session.stats.scheduler.host_hit_tokens
 
 # %% [markdown]
@@ -368,9 +422,9 @@ assert held <= set(cached_pages())
 # ## Preemption
 #
 # Running requests grow, and locked pages cannot be evicted. What happens if all pages are locked and a request needs
-# one more? Then the request that came last gives its pages back and returns to the head of the waiting queue: it is
-# **preempted**. Later it is computed again from its tokens, including those that it has generated, as far as they are
-# not found in the cache.
+# one more? Then the request that was admitted last gives its pages back and returns to the head of the waiting queue:
+# it is **preempted**. Later it is computed again from its tokens, including those that it has generated, as far as they
+# are not found in the cache.
 #
 # The rules take a part of the pool, and three requests together need more than the rest. One of them draws at random,
 # with a seed.
@@ -395,9 +449,9 @@ print(now.preemptions - counts.preemptions, "preemptions,", again, "tokens compu
 trace.timeline()
 
 # %% [markdown]
-# The red bars are requests that wait for pages. The one that came last was the first to give up its own. The plan that
-# follows names it, in `preempted`. Full pages go to the tree before they are given up, so hardly anything had to be
-# computed again.
+# The red bars are requests that wait for pages. The one that was admitted last was the first to give up its own. Here
+# it is also the one that came last, but under another policy (tutorial 08) it need not be. The plan that follows names
+# it, in `preempted`. Full pages go to the tree before they are given up, so hardly anything had to be computed again.
 #
 # This does not change the output. Random numbers depend only on the seed and the position, and the keys and values of a
 # token depend only on the tokens up to it, wherever and whenever they are computed.
@@ -406,6 +460,58 @@ trace.timeline()
 assert now.preemptions > counts.preemptions
 assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]
 assert now.generated_tokens - counts.generated_tokens == 3 * 90
+
+# %% [markdown]
+# ## When held prefixes take the whole pool
+#
+# Preemption ends when the last other request has given its pages back. Pages of held prefixes are not given back: the
+# engine keeps its promise until you release them. So they can use up the pool alone. Here the rules hold four pages,
+# and a history of the town holds ten more:
+
+# %%
+history = await session.prefix((TOWN + " we wait. ") * 4 + RULES[:100])
+print(history.tokens, "tokens are held;", session)
+draw_pool()
+
+# %% [markdown]
+# Two pages are left. A request of three pages would have to wait until somebody releases a prefix, which may be never.
+# So it fails, as soon as nothing else runs that could make room by ending:
+
+# %%
+try:
+    await session.generate(KEEPER, max_tokens=4)
+except rekindle.PromptTooLong as error:
+    too_long = str(error)
+print(too_long)
+
+# %% [markdown]
+# A short request finds room in these pages. If its answer outgrows them, it fails in the same way, in the middle of its
+# answer:
+
+# %%
+short = await session.generate("A long story:", max_tokens=8, temperature=0)
+print(repr(short.text))
+request = session.submit("A long story:", max_tokens=60, temperature=0, ignore_eos=True)
+try:
+    await request
+except rekindle.PromptTooLong as error:
+    outgrown = str(error)
+print(outgrown)
+
+# %% [markdown]
+# After the release, its pages are ordinary cached pages again, and both requests run:
+
+# %%
+history.release()
+print(session)
+print(repr((await session.generate(KEEPER, max_tokens=4, temperature=0)).text))
+long = await session.generate("A long story:", max_tokens=60, temperature=0, ignore_eos=True)
+
+# %%
+assert "needs 3 pages to start, and prefixes that are held leave 2 of 16" in too_long
+assert "to go on" in outgrown
+assert long.token_ids[:8] == short.token_ids
+assert len(long.token_ids) == 60
 
 # %% [markdown]
 # ## Statistics that add up

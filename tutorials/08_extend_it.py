@@ -1,24 +1,27 @@
 # %% [markdown]
 # # 08 · Extend it
 #
-# You may want to change who goes first, what an actor does, or which models can be opened. For each of these,
-# `rekindle.open` takes an argument, and a few lines of Python are enough: a **policy**, an **actor**, a **family**.
+# You may want to change who goes first, or what an actor does. For both, `rekindle.open` takes an argument, and a few
+# lines of Python are enough: a **policy** or an **actor**. A model that Rekindle does not know is the subject of
+# [09_a_model_family](09_a_model_family.ipynb).
 
 # %%
-import json
 import math
-import tempfile
+import re
+import warnings
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
+from inspect import getdoc
 from statistics import mean
+from typing import get_type_hints
 
-import numpy as np
-from safetensors.numpy import save_file
+from IPython.display import HTML
 
 import rekindle
+from rekindle import messages
+from rekindle.engine.engine import TO_CALLER, Actors
+from rekindle.markup import visible
 from rekindle.messages import Outputs, Stopped
-from rekindle.models.families import FAMILIES, Family
 from rekindle.views.records import Begun
 
 SETTINGS = {
@@ -40,9 +43,12 @@ SETTINGS = {
 # the prefix cache.
 #
 # A policy of your own is a **sort key**: a function of a `rekindle.policy.Candidate`. The lowest key goes first, and
-# among equal keys the request that came first. A candidate has the `request` (with its `prompt` as token ids),
-# `cached_tokens` (the tokens that need not be computed), and `started` (whether the request ran before and lost its
-# pages to others).
+# among equal keys the request that came first. A candidate has four facts:
+#
+# - `request`, with its `prompt` as token ids;
+# - `cached_tokens`, the number of tokens that need not be computed;
+# - `started`, whether the request ran before and lost its pages to others;
+# - `waited`, the number of ticks that were planned since the request came or, if it lost its pages, since then.
 #
 # Under `fcfs`, a short request that comes after a long document waits until the document is read. Let us take the
 # request with the least left to compute first:
@@ -80,19 +86,19 @@ COMING = [
 ]
 
 
-async def run(policy):
+async def run(policy, coming):
     """Run all requests under a policy; return the answers of those that came, the trace, and the compilations."""
     async with rekindle.open("smollm2-135m-instruct", policy=policy, **SETTINGS) as session:
         await session.precompiled(progress=False)
         await session.pause()
         with session.trace() as trace:
-            handles = [session.submit(prompt, max_tokens=6, temperature=0) for prompt in [RUNNING, *COMING]]
+            handles = [session.submit(prompt, max_tokens=6, temperature=0) for prompt in [RUNNING, *coming]]
             session.resume()
             answers = [await handle for handle in handles]
         return answers[1:], trace, session.stats.compilations
 
 
-answers, trace, _ = await run("fcfs")
+answers, trace, _ = await run("fcfs", COMING)
 trace.timeline()
 
 # %% [markdown]
@@ -100,7 +106,7 @@ trace.timeline()
 # policy:
 
 # %%
-own_answers, own_trace, compiled = await run(shortest_first)
+own_answers, own_trace, compiled = await run(shortest_first, COMING)
 own_trace.timeline()
 
 # %% [markdown]
@@ -110,13 +116,13 @@ own_trace.timeline()
 
 # %%
 def first_tokens(trace):
-    """Return the tick that gave each request its first token."""
+    """Return the tick that gave each request its first token, for those that came."""
     ticks = {}
     for seen in trace.handled:
         if seen.kind == "Settled":
             for request in seen.requests:
                 ticks.setdefault(request, seen.tick)
-    return [ticks[request] for request in range(1, len(COMING) + 1)]
+    return [ticks[request] for request in sorted(ticks)[1:]]
 
 
 first, own_first = first_tokens(trace), first_tokens(own_trace)
@@ -128,9 +134,7 @@ for answer, tick, own_answer, own_tick in zip(answers, first, own_answers, own_f
 print(f"{'mean':>12} {mean(first):>8.1f} {'':9} {mean(own_first):>8.1f}")
 
 # %% [markdown]
-# The mean is lower, but one request pays for it: the longest prompt is served last. If short ones kept coming, it would
-# wait for ever. A policy may have a state of its own, such as how often it was asked about a request, and take that
-# into account.
+# The mean is lower, but one request pays for it: the longest prompt is served last.
 #
 # The requests started in the order of their keys. The generated tokens are the same, because no policy changes them. A
 # policy is not compiled into any program either: the second session found all its programs where the first had stored
@@ -148,12 +152,152 @@ assert [answer.token_ids for answer in own_answers] == [answer.token_ids for ans
 assert compiled == 0
 
 # %% [markdown]
+# ### Ageing
+#
+# If short requests kept coming, the longest prompt would wait for ever. The remedy is **ageing**: who has waited long
+# enough goes first. That is what `waited` is for. Under this policy, the requests that have waited for 12 ticks go
+# before those that have not, in the order in which they came:
+
+# %%
+PATIENCE = 12
+
+
+def ageing(candidate):
+    left = len(candidate.request.prompt) - candidate.cached_tokens
+    old = candidate.waited >= PATIENCE
+    return (not candidate.started, not old, 0 if old else left)
+
+
+# %% [markdown]
+# Now a document comes first, and twenty short requests come behind it. The next cell prints how many of them start
+# before the document under each policy, and in which tick the document gets its first token.
+
+# %%
+CROWD = [COMING[0], *[prompt for prompt in COMING if len(prompt) < 60] * 4]
+
+
+def before_the_document(trace):
+    """Return how many of the crowd started before request 1, which has the document."""
+    begun = [fact.request for seen in trace.handled for fact in seen.facts if isinstance(fact, Begun)]
+    return begun.index(1) - 1
+
+
+passed = {}
+for policy in (shortest_first, ageing):
+    _, crowd_trace, _ = await run(policy, CROWD)
+    passed[policy] = before_the_document(crowd_trace)
+    tick = first_tokens(crowd_trace)[0]
+    print(f"{policy.__name__:14} {passed[policy]:2} start before the document; its first token is of tick {tick}")
+
+# %% [markdown]
+# A state of its own would not help a policy here, such as how often it was asked about a request. It is asked only when
+# a slot is free, and while two long answers are generated it is not asked at all.
+
+# %%
+assert passed[shortest_first] == len(CROWD) - 1
+assert passed[ageing] < PATIENCE
+
+# %% [markdown]
+# ### What a policy cannot do
+#
+# - It sees the first 64 requests of the queue. In a longer queue, the others are not looked at until one of these has
+#   left.
+# - It does not choose who fits. If there are not enough pages for the request with the lowest key, nobody is admitted,
+#   even if there would be enough for the second. Otherwise small requests could keep a large one waiting for ever.
+# - It runs on the engine's thread, between two ticks. If it is slow, everybody waits.
+# - It cannot end the engine. If it raises an error, or if its keys cannot be compared, a `RuntimeWarning` says so once,
+#   with the policy's own traceback. From then on, the requests of the session start in the order in which they came.
+
+# %%
+PRIORITIES = {RUNNING: 0}
+
+
+def by_priority(candidate):
+    return PRIORITIES[candidate.request.prompt]  # wrong: the prompt of a request is token ids
+
+
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    late_answers, _, _ = await run(by_priority, COMING)
+said = str(told[0].message).splitlines()
+print(said[0], "...", said[-1], sep="\n")
+
+# %%
+assert len(told) == 1
+assert "KeyError" in said[-1]
+assert [answer.token_ids for answer in late_answers] == [answer.token_ids for answer in answers]
+
+# %% [markdown]
 # ## An actor: an answer that ends where the model is no longer sure
 #
 # The engine is made of actors that send each other messages ([03_four_actors](03_four_actors.ipynb)). `compose=` gets
 # the actors before they run, and returns those that are to run. An actor is any object with a `handle` that takes a
 # message and returns messages. It knows no other actor. So another actor can take its place if it takes and sends the
 # same messages.
+#
+# Before you write one, you need to know what the messages carry. The next cell makes a table of all of them: who takes
+# each, what it says, and its fields. It is made of the classes in `rekindle.messages` and of the engine's own table of
+# who takes what, so it holds for the version that you have installed.
+
+
+# %%
+def type_name(kind):
+    """Return the name of a type without those of modules."""
+    return kind.__name__ if isinstance(kind, type) else re.sub(r"\b(\w+\.)+", "", str(kind))
+
+
+def described(kind):
+    """Return what a docstring says of a class, and what it says of each field."""
+    says, _, attributes = getdoc(kind).replace("`", "").partition("\n\nAttributes:\n")
+    found = re.findall(r"^    (\w[\w, ]*): (.*(?:\n     .*)*)", attributes, flags=re.MULTILINE)
+    return says, {name: text for names, text in found for name in names.split(", ")}
+
+
+def row(kind, taker):
+    says, meanings = described(kind)
+    lines = [
+        f"<code>{name}: {visible(type_name(of))}</code> {visible(meanings.get(name, ''))}"
+        for name, of in get_type_hints(kind).items()
+    ]
+    cells = (f"<b>{kind.__name__}</b><br>{taker}", visible(says), "<br>".join(lines))
+    return "".join(f'<td style="text-align:left;vertical-align:top">{cell}</td>' for cell in cells)
+
+
+named = Actors(**{name: name for name in get_type_hints(Actors)})  # names in place of actors
+takers = named.by_message() | dict.fromkeys(TO_CALLER, "the caller")
+kinds = [kind for kind in vars(messages).values() if getattr(kind, "__module__", "") == messages.__name__]
+parts = [kind for kind in kinds if isinstance(kind, type) and not issubclass(kind, messages.Message)]
+table = [row(kind, f"to {taker}") for kind, taker in takers.items()] + [row(kind, "a part") for kind in parts]
+HTML(f"<table><tr>{'</tr><tr>'.join(table)}</tr></table>")
+
+# %% [markdown]
+# The last rows are not messages but parts of them. The picture at the top of `rekindle/messages.py` shows who says
+# what.
+#
+# One line of this table is easy to overlook. `Withdraw` may come for a request that was **never admitted**, or one that
+# has ended. That happens if a caller cancels a request in the moment in which it is rejected. So an actor that keeps
+# something for each request must not expect to know every request that it is told to forget. In Python that is
+# `pop(request_id, None)`, and not `del`. To see it, we step through such a moment:
+
+# %%
+session = await rekindle.open("smollm2-135m-instruct", **SETTINGS)
+await session.pause()
+too_long = session.submit("too long, " * 500)
+seen = [await session.step(), await session.step()]  # the tokenizer has found out, and the intake does not know yet
+too_long.cancel()
+seen += [await session.step() for _ in range(3)]
+session.resume()
+for handled in seen:
+    said = ", ".join(type(message).__name__ for message in handled.said)
+    print(f"{handled.actor:9} took {type(handled.message).__name__:9} and said {said or 'nothing'}")
+
+# %%
+assert [type(handled.message).__name__ for handled in seen] == ["Submit", "Tokenize", "Tokenized", "Cancel", "Withdraw"]
+assert not any(isinstance(message, messages.Admit) for handled in seen for message in handled.said)
+assert {part.__name__ for part in parts} >= {"Chunk", "Row", "Output", "Text", "Copy"}
+
+# %% [markdown]
+# ### One of our own
 #
 # The detokenizer takes `Outputs`, which has an `Output` with new tokens for each request of a tick, and says `Texts`.
 # If a request has `logprobs=`, its `Output` also says how likely each token was. So an actor that stands before the
@@ -200,13 +344,12 @@ def careful(actors):
 
 
 # %% [markdown]
-# First we run the model as it is. The heat map has a darker shade where a token was less likely; point at a token to
-# see how likely it was.
+# First we run the model as it is, in the session that is open. The heat map has a darker shade where a token was less
+# likely; point at a token to see how likely it was.
 
 # %%
 ASKED = {"prompt": "The capital of France is", "max_tokens": 40, "temperature": 0, "logprobs": 0}
 
-session = await rekindle.open("smollm2-135m-instruct", **SETTINGS)
 full = await session.generate(**ASKED)
 await session.close()
 full
@@ -236,193 +379,6 @@ assert unscored.token_ids == full.token_ids
 assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
 
 # %% [markdown]
-# ## A family: a model that Rekindle does not know
-#
-# A Hugging Face directory says in `config.json` which architecture its model has. Many architectures are the same
-# decoder under different names, or with one more part. Rekindle has one decoder. A **family** is data: it says which
-# parts of the decoder a model has.
-
-# %%
-for name, family in FAMILIES.items():
-    print(f"{name:6} {family}")
-
-# %% [markdown]
-# Suppose there is an `EmberForCausalLM` that has both extra parts: a bias for queries, keys and values, as Qwen2 has,
-# and a norm for queries and keys, as Qwen3 has. We make a tiny one with random weights.
-
-# %%
-VOCABULARY, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD = 256, 64, 128, 2, 4, 2, 16
-chance = np.random.default_rng(0)
-
-
-def random(*shape, around=0.0):
-    return (around + 0.2 * chance.standard_normal(shape)).astype(np.float32)
-
-
-weights = {"model.embed_tokens.weight": random(VOCABULARY, HIDDEN), "model.norm.weight": random(HIDDEN, around=1)}
-for layer in range(LAYERS):
-    at = f"model.layers.{layer}"
-    weights |= {
-        f"{at}.input_layernorm.weight": random(HIDDEN, around=1),
-        f"{at}.self_attn.q_proj.weight": random(HEADS * HEAD, HIDDEN),
-        f"{at}.self_attn.k_proj.weight": random(KV_HEADS * HEAD, HIDDEN),
-        f"{at}.self_attn.v_proj.weight": random(KV_HEADS * HEAD, HIDDEN),
-        f"{at}.self_attn.o_proj.weight": random(HIDDEN, HEADS * HEAD),
-        f"{at}.self_attn.q_proj.bias": random(HEADS * HEAD),
-        f"{at}.self_attn.k_proj.bias": random(KV_HEADS * HEAD),
-        f"{at}.self_attn.v_proj.bias": random(KV_HEADS * HEAD),
-        f"{at}.self_attn.q_norm.weight": random(HEAD, around=1),
-        f"{at}.self_attn.k_norm.weight": random(HEAD, around=1),
-        f"{at}.post_attention_layernorm.weight": random(HIDDEN, around=1),
-        f"{at}.mlp.gate_proj.weight": random(INNER, HIDDEN),
-        f"{at}.mlp.up_proj.weight": random(INNER, HIDDEN),
-        f"{at}.mlp.down_proj.weight": random(HIDDEN, INNER),
-    }
-
-CONFIG = {
-    "architectures": ["EmberForCausalLM"],
-    "vocab_size": VOCABULARY,
-    "hidden_size": HIDDEN,
-    "intermediate_size": INNER,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "head_dim": HEAD,
-    "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10_000.0,
-    "tie_word_embeddings": True,
-}
-folder = tempfile.TemporaryDirectory()
-ember = Path(folder.name) / "ember"
-ember.mkdir()
-with open(ember / "config.json", "w") as file:
-    json.dump(CONFIG, file)
-save_file(weights, ember / "model.safetensors")
-
-# %% [markdown]
-# `open` does not know this architecture, and does not guess:
-
-# %%
-try:
-    await rekindle.open(ember, progress=False)
-except rekindle.UnsupportedModel as error:
-    print(str(error).replace(folder.name, "FOLDER"))
-    refused = True
-assert refused
-
-# %% [markdown]
-# So we tell it. The model has no tokenizer, so its prompts are token ids. `prompt_logprobs=0` asks for the
-# log-probability of each token of the prompt, which checks every position.
-
-# %%
-TINY = {
-    "page_size": 16,
-    "max_running": 1,
-    "max_prefill_tokens": 64,
-    "prefill_chunk": 64,
-    "prefill_buckets": [64],
-    "precompile": "lazy",  # each program at its first use
-    "disk_cache_bytes": 0,
-    "progress": False,
-}
-PROMPT = chance.integers(0, VOCABULARY, 40).tolist()
-EMBER = Family("EmberForCausalLM", qkv_bias=True, qk_norm=True)
-
-session = await rekindle.open(ember, family=EMBER, **TINY)
-answer = await session.generate(token_ids=PROMPT, max_tokens=12, temperature=0, logprobs=0, prompt_logprobs=0)
-await session.close()
-answer
-
-# %% [markdown]
-# Is the result right? Random weights give no text that we could judge. So here is the same model once more, in numpy,
-# as its authors might have published it: without a cache, without batches, and with every position computed each time.
-
-
-# %%
-def rms_norm(x, weight):
-    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-6) * weight
-
-
-def rotated(x):
-    """Apply rotary positions to x (token, head, HEAD): each pair (i, i + HEAD / 2) turns with the position."""
-    angles = np.arange(len(x))[:, None] * 10_000.0 ** (-np.arange(0, HEAD, 2) / HEAD)
-    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
-    first, second = np.split(x, 2, axis=-1)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-
-def attention(x, at):
-    def heads(name, count):
-        return (x @ weights[f"{at}.{name}_proj.weight"].T + weights[f"{at}.{name}_proj.bias"]).reshape(-1, count, HEAD)
-
-    q = rotated(rms_norm(heads("q", HEADS), weights[f"{at}.q_norm.weight"]))
-    k = rotated(rms_norm(heads("k", KV_HEADS), weights[f"{at}.k_norm.weight"]))
-    v = heads("v", KV_HEADS)
-    k, v = (np.repeat(each, HEADS // KV_HEADS, axis=1) for each in (k, v))  # several query heads share each of them
-    scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(HEAD)
-    scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)  # no position sees a later one
-    scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    mixed = np.einsum("hqk,khd->qhd", scores / scores.sum(axis=-1, keepdims=True), v)
-    return mixed.reshape(len(x), -1) @ weights[f"{at}.o_proj.weight"].T
-
-
-def log_probabilities(tokens):
-    """Return the log-probabilities of each next token: (token, VOCABULARY)."""
-    x = weights["model.embed_tokens.weight"][tokens].astype(np.float64)
-    for layer in range(LAYERS):
-        at = f"model.layers.{layer}"
-        x = x + attention(rms_norm(x, weights[f"{at}.input_layernorm.weight"]), f"{at}.self_attn")
-        y = rms_norm(x, weights[f"{at}.post_attention_layernorm.weight"])
-        gate, up = (y @ weights[f"{at}.mlp.{part}_proj.weight"].T for part in ("gate", "up"))
-        x = x + (gate / (1 + np.exp(-gate)) * up) @ weights[f"{at}.mlp.down_proj.weight"].T
-    logits = rms_norm(x, weights["model.norm.weight"]) @ weights["model.embed_tokens.weight"].T
-    logits -= logits.max(axis=-1, keepdims=True)
-    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-
-
-tokens = list(PROMPT)
-for _ in range(12):
-    tokens.append(int(log_probabilities(tokens)[-1].argmax()))
-print("numpy    ", *tokens[len(PROMPT) :])
-print("rekindle ", *answer.token_ids)
-
-# %%
-expected = log_probabilities(tokens)[np.arange(len(tokens) - 1), tokens[1:]]
-scored = [each.logprob for each in (*answer.prompt_logprobs[1:], *answer.logprobs)]
-print(f"largest difference of {len(scored)} log-probabilities: {np.abs(scored - expected).max():.1e}")
-
-assert tuple(tokens[len(PROMPT) :]) == answer.token_ids
-np.testing.assert_allclose(scored, expected, atol=1e-3)
-
-# %% [markdown]
-# What if the family is wrong? If it names another architecture than the model's, `open` refuses. (It also refuses any
-# family for a GGUF file, which says itself how to read it.) If the family claims a part whose weights are not in the
-# file, `open` says so. But if it leaves a part out, the file only has tensors that nobody asks for. Then the model runs
-# and gives wrong numbers. That is why the check above is worth its lines.
-
-# %%
-wrong = await rekindle.open(ember, family=Family("EmberForCausalLM", qkv_bias=True, qk_norm=False), **TINY)
-other = await wrong.generate(token_ids=PROMPT, max_tokens=1, temperature=0, prompt_logprobs=0)
-await wrong.close()
-error = np.abs(np.array([each.logprob for each in other.prompt_logprobs[1:]]) - expected[: len(PROMPT) - 1]).max()
-print(f"without the norm, the largest difference is {error:.1f}")
-assert error > 0.1
-
-# %%
-for name in ("q_norm", "k_norm"):
-    for layer in range(LAYERS):
-        del weights[f"model.layers.{layer}.self_attn.{name}.weight"]
-save_file(weights, ember / "model.safetensors")
-try:
-    await rekindle.open(ember, family=EMBER, **TINY)
-except rekindle.CheckpointError as error:
-    print(str(error).replace(folder.name, "FOLDER"))
-    refused_again = True
-assert refused_again
-folder.cleanup()
-
-# %% [markdown]
-# A family can say no more than this. A model whose layers are wired in another way needs another decoder. The place for
-# it is `rekindle/models/decoder.py`, and [02_one_token_at_a_time](02_one_token_at_a_time.ipynb) walks through the
-# decoder that is there.
+# An actor that stands before the scheduler, or before any other, is made in the same way: it takes what that one takes,
+# and passes on what it does not want to change. Next: [09_a_model_family](09_a_model_family.ipynb) opens a model that
+# Rekindle does not know.

@@ -1,5 +1,7 @@
 """A policy decides which request leaves the waiting queue next, and nothing else."""
 
+import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.config import Policy, Settings
-from rekindle.errors import BatchFailed, ConfigError, EngineFailed
+from rekindle.errors import ConfigError
 from rekindle.policy import Candidate, Order, longest_prefix
 from rekindle.scheduler.waiting import CONSIDERED
 from rekindle.testing import ByHand, expected_tokens, fake_session
@@ -101,6 +103,62 @@ def test_cached_tokens_are_those_of_whole_pages_and_looked_up_each_time() -> Non
     assert (found[0], found[-1]) == (0, 32), "it waits while another computes what it begins with"
 
 
+def test_ticks_waited_are_those_planned_since_it_came() -> None:
+    waited: dict[int, list[int]] = {1: [], 2: []}
+
+    def policy(candidate: Candidate) -> int:
+        if candidate.request.id in waited:
+            waited[candidate.request.id].append(candidate.waited)
+        return 0
+
+    engine = ByHand(page_size=16, max_running=1, overlap=False, policy=policy)
+    engine.admit(0, [250], max_tokens=30)
+    for request_id in (1, 2):
+        for _ in range(10):
+            engine.settle()
+        engine.admit(request_id, prompt_of(request_id), max_tokens=5)
+    engine.drain()
+    # Request 0 has ticks 1 to 30, and request 1 the next five. A policy is asked when a slot is free.
+    assert waited == {1: [19], 2: [9, 14]}
+
+
+def test_ticks_waited_begin_anew_for_one_that_lost_its_pages() -> None:
+    since: set[int] = set()
+
+    def policy(candidate: Candidate) -> int:
+        if candidate.started:
+            since.add(engine.scheduler.stats.ticks - candidate.waited)
+        return 0
+
+    engine = ByHand(page_size=16, num_pages=6, max_running=2, overlap=False, policy=policy)
+    for request_id in range(2):
+        engine.admit(request_id, [request_id] * 15, max_tokens=50)
+    lost: list[int] = []
+    while engine.in_flight:
+        lost += [plan.tick for plan in engine.settle() if plan.preempted]
+    assert engine.scheduler.stats.preemptions == len(lost) == 1
+    assert since == {lost[0] - 1}, "the plan that says so is the first that it waits for"
+
+
+@pytest.mark.parametrize(("patience", "most"), [(0, 1), (5, 6), (12, 10), (1000, 40)])
+def test_ageing_by_the_ticks_waited_ends_the_wait_of_one_that_all_others_would_pass(patience: int, most: int) -> None:
+    def policy(candidate: Candidate) -> tuple[bool, int]:
+        old = candidate.waited > patience
+        return (not old, 0 if old else len(candidate.request.prompt))
+
+    engine = ByHand(page_size=16, max_running=1, overlap=False, policy=policy)
+    engine.admit(BEFORE, [250], max_tokens=2)
+    engine.admit(0, [7] * 12, max_tokens=2)
+    for number in range(1, 41):  # short ones keep coming
+        engine.admit(number, prompt_of(number), max_tokens=1 + number % 4)
+        while engine.scheduler.stats.waiting > 2:
+            engine.settle()
+    engine.drain()
+    passed = engine.started.index(0) - 1
+    assert passed <= most
+    assert passed == 40 or patience < 1000, "without ageing, it is the last"
+
+
 def test_one_that_lost_its_pages_is_known_to_have_started() -> None:
     started: dict[int, bool] = {}
 
@@ -115,6 +173,19 @@ def test_one_that_lost_its_pages_is_known_to_have_started() -> None:
     engine.drain()
     assert engine.scheduler.stats.preemptions > 0
     assert any(started.values())
+
+
+def test_a_policy_may_look_at_the_session() -> None:
+    seen: list[int] = []
+
+    def policy(candidate: Candidate) -> int:
+        seen.append(session.cache.nodes)
+        return 0
+
+    with fake_session(page_size=16, policy=policy) as session:
+        for _ in range(2):
+            session.submit(token_ids=SHARED, max_tokens=2).result(timeout=60)
+    assert seen == [0, 2]
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "longest-prefix"])
@@ -167,23 +238,96 @@ def test_what_is_neither_a_name_nor_a_function_is_refused(value: Any) -> None:
     assert str(refused.value) == f"{expected}{value!r}"
 
 
-def test_a_policy_that_raises_ends_the_engine_with_its_error() -> None:
-    def policy(candidate: Candidate) -> int:
-        raise LookupError(f"no priority for request {candidate.request.id}")
-
-    with fake_session(policy=policy) as session:
-        with pytest.raises(EngineFailed, match="because of LookupError: no priority for request 0") as failed:
-            session.generate_sync(token_ids=[1, 2, 3])
-        assert isinstance(failed.value.__cause__, LookupError)
-        with pytest.raises(EngineFailed, match="LookupError"):
-            session.submit(token_ids=[1])
+def raising(candidate: Candidate) -> int:
+    raise LookupError(f"no priority for request {candidate.request.id}")
 
 
-def test_keys_that_cannot_be_compared_end_the_engine() -> None:
-    def policy(candidate: Candidate) -> object:
-        return candidate.request.params
+def incomparable(candidate: Candidate) -> object:
+    return candidate.request.params
 
+
+FAILURES: list[tuple[Order, str, str]] = [
+    (
+        raising,
+        "the policy raising failed: it raised an error. It is not asked again",
+        "LookupError: no priority for request 0",
+    ),
+    (
+        incomparable,
+        "the policy incomparable failed: its keys cannot be compared. It is not asked again",
+        "TypeError: '<' not supported between instances of 'SamplingParams' and 'SamplingParams'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("policy", "said", "error"), FAILURES, ids=["raises", "cannot be compared"])
+def test_a_policy_that_fails_is_told_of_once_and_all_requests_are_served(policy: Order, said: str, error: str) -> None:
+    prompts = [[5, number] for number in range(6)]
+    expected = [expected_tokens(prompt, 4) for prompt in prompts]
     with fake_session(max_running=1, policy=policy) as session:
-        with pytest.raises(BatchFailed, match="because of TypeError: '<' not supported") as failed:
-            session.generate_sync(token_ids=[[1], [2], [3]])
-        assert isinstance(failed.value.__cause__, EngineFailed)
+        with pytest.warns(RuntimeWarning) as told:
+            answers = session.generate_sync(token_ids=prompts, max_tokens=4)
+        again = session.generate_sync(token_ids=prompts, max_tokens=4)  # where a warning would be an error
+    assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in again] == expected
+    (warning,) = told
+    first, *trace = str(warning.message).splitlines()
+    assert first.startswith(said)
+    assert trace[-1] == error
+
+
+def test_a_warning_about_a_policy_has_its_calls_and_none_of_the_package() -> None:
+    with pytest.warns(RuntimeWarning) as told:
+        starts(raising, [prompt_of(number) for number in range(3)])
+    _, header, *calls, _ = str(told[0].message).splitlines()
+    assert header == "Traceback (most recent call last):"
+    assert [line for line in calls if line.startswith("  File")] == [
+        f'  File "{__file__}", line {raising.__code__.co_firstlineno + 1}, in raising'
+    ]
+    assert "    raise LookupError(" in calls[1]
+
+
+@pytest.mark.parametrize("policy", [raising, functools.partial(raising)], ids=["function", "another callable"])
+def test_each_session_tells_of_its_policy_also_where_python_would_not_repeat_a_warning(policy: Order) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            starts(policy, [prompt_of(0)])
+    assert len({str(warning.message) for warning in told}) == 1
+    assert len(told) == 2
+
+
+def test_a_warning_is_of_the_line_where_the_policy_is() -> None:
+    with pytest.warns(RuntimeWarning) as told:
+        starts(raising, [prompt_of(0)])
+    assert (told[0].filename, told[0].lineno) == (__file__, raising.__code__.co_firstlineno)
+
+
+def test_after_a_policy_has_failed_requests_start_as_they_came() -> None:
+    asked: list[int] = []
+
+    def policy(candidate: Candidate) -> int:
+        asked.append(candidate.request.id)
+        return -candidate.request.id if candidate.request.id != 3 else 1 // 0
+
+    engine = ByHand(page_size=16, max_running=1, overlap=False, policy=policy)
+    engine.admit(BEFORE, [250], max_tokens=20)
+    for request_id in range(3):
+        engine.admit(request_id, prompt_of(request_id), max_tokens=2)
+    while len(engine.started) < 2:
+        engine.settle()
+    assert engine.started == [BEFORE, 2], "as long as it works it is obeyed"
+    engine.admit(3, prompt_of(3), max_tokens=2)
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError") as told:
+        engine.drain()
+    assert engine.started == [BEFORE, 2, 0, 1, 3]
+    assert len(told) == 1
+    assert asked.count(3) == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_is_not_an_error_passes_through_a_policy(error: type[BaseException]) -> None:
+    def policy(candidate: Candidate) -> int:
+        raise error
+
+    with pytest.raises(error):
+        starts(policy, [prompt_of(0)])

@@ -276,7 +276,7 @@ def test_a_request_that_cannot_fit_beside_held_prefixes_is_told_so_and_fits_afte
     engine.admit(1, [*OTHER, 1])
     engine.drain()
     assert isinstance(engine.rejected[1], PromptTooLong)
-    assert "needs 4 pages before it starts, and prefixes that are held leave 3" in str(engine.rejected[1])
+    assert "needs 4 pages to start, and prefixes that are held leave 3 of 6; release" in str(engine.rejected[1])
     engine.say(Withdraw(0))
     engine.admit(2, [*OTHER, 1])
     engine.drain()
@@ -291,7 +291,7 @@ def test_a_request_that_outgrows_its_room_beside_held_prefixes_is_told_so_when_n
     engine.drain()
     assert engine.tokens[1] == list(expected_tokens([1] * 16, 30))
     assert engine.tokens[2] == list(expected_tokens([2] * 16, 33))
-    assert "needs 4 pages before it starts, and prefixes that are held leave 3" in str(engine.rejected[2])
+    assert "needs 4 pages to go on, with the tokens that it has generated, and" in str(engine.rejected[2])
 
 
 def test_a_prefix_of_less_than_a_page_is_held_at_once_and_holds_nothing() -> None:

@@ -10,7 +10,8 @@ import warnings
 import pytest
 
 from rekindle.concurrency import threads
-from rekindle.concurrency.threads import WAITING, soon, warn
+from rekindle.concurrency.threads import WAITING, soon
+from rekindle.concurrency.warning import warn
 
 BEGIN = f"""
 import os, signal, sys, threading

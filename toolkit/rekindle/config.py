@@ -45,8 +45,10 @@ class Settings:
             prompts are cached. It excludes `prefill_buckets`, `decode_buckets`, and ticks="combined".
         policy: which request leaves the waiting queue next: "fcfs" takes the first that came, "longest-prefix" the one
             with most tokens in the cache, and a function orders `rekindle.Candidate`s as a key of `sorted` does. The
-            function is called on the engine's thread for up to 64 waiting requests a tick; an error in it ends the
-            engine. In any order but "fcfs", the last request waits as long as others keep coming.
+            function is called on the engine's thread, when a slot is free, for the first 64 waiting requests. The first
+            in its order that has no room yet holds up those behind it. If it raises an error, or its keys cannot be
+            compared, a RuntimeWarning says so once, and the session goes on as with "fcfs". In any order but "fcfs",
+            the last request waits as long as others keep coming, unless the order regards `Candidate.waited`.
         prefix_cache: keep the pages of prompts and outputs, and use them for requests that begin the same.
         host_cache_bytes: host memory for pages that the device has no room for; 0 keeps none, on disk neither.
         disk_cache_bytes: room in the cache directory for pages of all models; 0 keeps none there.

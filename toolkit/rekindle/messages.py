@@ -174,7 +174,10 @@ class Admit(Message):
 
 @dataclass(frozen=True, slots=True)
 class Withdraw(_OfRequest):
-    """The request is to end now, wherever it is. If it was admitted, its `Admit` was said before."""
+    """The request is to end now, wherever it is. If it was admitted, its `Admit` was said before.
+
+    It may come for a request that was never admitted, because it was rejected, and for one that has ended.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rekindle.concurrency.threads import warn
+from rekindle.concurrency.warning import warn
 from rekindle.config import Restore
 from rekindle.device.programs.lowering import Key, program_name
 from rekindle.device.programs.store import ProgramStore

@@ -64,7 +64,7 @@ class Scheduler:
 
     def __init__(self, limits: Limits):
         self._limits = limits
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a policy may look at the cache while it is asked
         self._tracked: dict[int, Tracked] = {}
         self._in_flight = 0
         self._last_had_rows = False
@@ -72,7 +72,7 @@ class Scheduler:
         self._outputs: list[Output] = []
         self._counts = Counts()
         self.cache = PrefixCache(limits)
-        self._waiting = WaitingQueue(limits, self.cache)
+        self._waiting = WaitingQueue(limits, self.cache, self._counts)
         self._running = RunningSet(limits.max_running)
         self._archiving = Archiving(limits, self.cache)
         self.stats = self._snapshot()
@@ -280,15 +280,17 @@ class Scheduler:
             if not self._waiting.give_up_staged(first):
                 assert self.cache.held, "a request has no room though nobody holds any"
                 assert self._pages_for(first) > self.cache.available, "a request is rejected though it fits"
-                yield self._reject(
-                    first,
-                    PromptTooLong(
-                        f"the request needs {self._pages_for(first)} pages before it starts, and prefixes that are "
-                        f"held leave {self.cache.available}; release one, or raise num_pages in open()"
-                    ),
-                )
+                yield self._reject(first, PromptTooLong(self._held_up(first)))
             yield from self._change_weights()
             yield from self._plans()
+
+    def _held_up(self, tracked: Tracked) -> str:
+        """Say that a request has no room beside the prefixes that are held, and what the caller can do."""
+        then = "go on, with the tokens that it has generated" if tracked.started else "start"
+        return (
+            f"the request needs {self._pages_for(tracked)} pages to {then}, and prefixes that are held leave "
+            f"{self.cache.available} of {self._limits.num_pages - 1}; release one, or raise num_pages in open()"
+        )
 
     # Ends
 

@@ -46,6 +46,7 @@ class Tracked:
         fetching: what it waits for from the host tier and the disk, or has from there, while it waits.
         found: the nodes of its cached prefix when it was last looked for, while it waits.
         fetchable: whether the host tier is to be asked; not again after it had no room.
+        joined: the last tick that was planned before it joined the waiting queue, the last time that it did.
         started: whether it ever left the waiting queue.
         scored: tokens of the prompt whose log-probabilities, if wanted, are settled or dispatched; the first has none.
         scores_settled: those of them that are settled.
@@ -63,6 +64,7 @@ class Tracked:
     fetching: Fetching | None = None
     found: list[Node] = field(default_factory=list)
     fetchable: bool = True
+    joined: int = 0
     started: bool = False
     scored: int = 1
     scores_settled: int = 1

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from rekindle.messages import Copy, Fetch, Fetched, Message, Onload
-from rekindle.policy import NAMED, Candidate
+from rekindle.policy import Candidate, Ordering
 from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.prefix_cache import PrefixCache
 from rekindle.scheduler.cache.tree import NextPage
 from rekindle.scheduler.lease import Lease
 from rekindle.scheduler.limits import Limits
+from rekindle.scheduler.stats import Counts
 from rekindle.scheduler.tracked import Fetching, Tracked
 
 CONSIDERED = 64
@@ -25,14 +26,17 @@ class WaitingQueue:
     Args:
         limits: the policy, and the sizes of pool and page.
         cache: where their prefixes may be found.
+        counts: the scheduler's, which say how many ticks are planned.
 
     Attributes:
         changes: how often a request joined, left, or began to wait for copies.
     """
 
-    def __init__(self, limits: Limits, cache: PrefixCache):
+    def __init__(self, limits: Limits, cache: PrefixCache, counts: Counts):
         self._limits = limits
         self._cache = cache
+        self._counts = counts
+        self._ordering = Ordering(limits.policy)
         self._queue: deque[Tracked] = deque()
         self._fetching: dict[int, Tracked] = {}
         self.changes = 0
@@ -53,6 +57,7 @@ class WaitingQueue:
     def join(self, tracked: Tracked, *, first: bool = False) -> None:
         """Let a request wait, behind all others or before them."""
         self.changes += 1
+        tracked.joined = self._counts.ticks
         self._found(tracked)  # now, when it is one request; later looks go on from there, at 64 in one tick
         if first:
             self._queue.appendleft(tracked)
@@ -135,16 +140,13 @@ class WaitingQueue:
 
     def _candidates(self, only_started: bool) -> list[Tracked]:
         able = (tracked for tracked in self._queue if tracked.started or not only_started)
-        first = list(islice(able, CONSIDERED))
-        policy = self._limits.policy
-        order = NAMED[policy] if isinstance(policy, str) else policy
-        return first if order is None else sorted(first, key=lambda tracked: order(self._candidate(tracked)))
+        return self._ordering.ordered(islice(able, CONSIDERED), self._candidate)
 
     def _candidate(self, tracked: Tracked) -> Candidate:
         def find() -> int:
             return 0 if tracked.pending else len(self._found(tracked)) * self._limits.page_size
 
-        return Candidate(tracked.request, tracked.started, find)
+        return Candidate(tracked.request, tracked.started, self._counts.ticks - tracked.joined, find)
 
     def _found(self, tracked: Tracked) -> list[Node]:
         tracked.found = self._cache.tree.match(tracked.request.namespace, tracked.reusable, tracked.found)

@@ -232,7 +232,8 @@ class Session:
         """Compute a prefix once and hold it: `doc = await session.prefix(text)`, or `async with` it.
 
         `await doc.generate(...)` continues it. Requests that begin the same find cached pages without this too; held
-        ones are not evicted. Only whole pages are held.
+        ones are not evicted. Only whole pages are held. A request that has no room beside them fails with
+        `PromptTooLong`, once nothing else runs that could make room.
 
         Args:
             cache_salt: as in `SamplingParams`, for the prefix and what continues it.

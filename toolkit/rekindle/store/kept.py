@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, Generic, TypeVar
 
-from rekindle.concurrency.threads import ending, warn
+from rekindle.concurrency.threads import ending
+from rekindle.concurrency.warning import warn
 from rekindle.errors import UnsafeStorage
 from rekindle.store import entries as disk
 from rekindle.store.directory import require_private

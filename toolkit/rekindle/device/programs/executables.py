@@ -15,7 +15,8 @@ from rekindle import buckets
 from rekindle.buckets import Bucket
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress, Report
-from rekindle.concurrency.threads import compiling, soon, warn
+from rekindle.concurrency.threads import compiling, soon
+from rekindle.concurrency.warning import warn
 from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.programs.lowering import Key, Program, Programs, program_name
 from rekindle.device.programs.store import ProgramStore, Serialized

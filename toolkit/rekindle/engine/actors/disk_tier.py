@@ -3,7 +3,7 @@
 import numpy as np
 from anyio import to_thread
 
-from rekindle.concurrency.threads import warn
+from rekindle.concurrency.warning import warn
 from rekindle.device.jax_settings import under_own_settings
 from rekindle.errors import StorageError
 from rekindle.messages import Message, Write, Written

@@ -8,7 +8,7 @@ import numpy as np
 from anyio import to_thread
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from rekindle.concurrency.threads import warn
+from rekindle.concurrency.warning import warn
 from rekindle.device.jax_settings import under_own_settings
 from rekindle.errors import StorageError
 from rekindle.messages import Archive, Copy, Drop, Fetch, Fetched, Gathered, Message, Offloaded, Write
