@@ -124,6 +124,7 @@ def test_a_session_says_that_programs_are_being_made_only_as_long_as_they_are(co
         programs[-1].set_exception(MemoryError())
         assert repr(session).endswith("pages free>"), "what has failed is not being made"
         assert "being" not in session._repr_mimebundle_()["text/html"]
+        assert "12 of 13 ready" in session._repr_mimebundle_()["text/plain"]
 
 
 def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

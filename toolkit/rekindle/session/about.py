@@ -123,7 +123,9 @@ class About:
             "computes in": assembly.dtype,
             "context": markup.counted(assembly.limits.max_context, "token"),
             "serves": f"{markup.counted(assembly.limits.max_running, 'request')} at once",
-            "programs ready": f"{programs.ready} of {programs.wanted}" if programs.wanted else None,
+            "programs": f"{programs.ready} of {programs.wanted} ready"
+            if programs.wanted and not programs.said
+            else None,
         }
 
 
