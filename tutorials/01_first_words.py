@@ -107,8 +107,8 @@ await session.show(haiku, max_tokens=48)
 # ## A conversation
 #
 # A session does not remember conversations. A chat is a list of messages that grows, and each turn sends all of it.
-# `submit` returns a *handle*. You can stream from it, and await it for the whole result. `stop` ends each answer here at
-# its first line break, because small models like to ramble.
+# `submit` returns a *handle*. You can stream from it, and await it for the whole result. Here `stop` ends each answer
+# at its first line break, because a small model rambles.
 
 # %%
 messages = []
