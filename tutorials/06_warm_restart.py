@@ -186,7 +186,8 @@ for seal in (cache.path / "snapshots").rglob("seal.json"):
 
 # %% [markdown]
 # The digest of a page is made of its tokens and of the digest of the page before it. So a page is found only behind the
-# same beginning. The first page is behind a root, which stands for a namespace: `cache_salt` chooses another one.
+# same beginning. The first page is behind a root, which stands for a namespace: `cache_salt` chooses another one. The
+# header also has a digest of each page's content, which is checked when the page is read.
 #
 # The tokens themselves are in the header. Who can read this file can read your prompts, so the directory must belong to
 # you alone.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,23 +47,27 @@ def notebook(smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         yield notebook
 
 
-def cells_around_restart() -> tuple[list[str], list[str]]:
+def cells_around_restart() -> tuple[list[Any], list[Any]]:
     """Return the code cells that the reader runs again after a restart, and those below."""
     cells = json.loads(TUTORIAL.read_text(encoding="utf-8"))["cells"]
     (place,) = (place for place, cell in enumerate(cells) if RESTART in cell["metadata"].get("tags", ()))
-    above, below = (
-        ["".join(cell["source"]) for cell in part if cell["cell_type"] == "code"]
-        for part in (cells[:place], cells[place:])
-    )
+    above, below = ([cell for cell in part if cell["cell_type"] == "code"] for part in (cells[:place], cells[place:]))
     return above, below
 
 
-def run_all(notebook: Notebook, cells: list[str]) -> dict[str, Any]:
+def run_all(notebook: Notebook, cells: list[Any]) -> dict[str, Any]:
     """Run the cells above the restart; return what their session reports."""
     for cell in cells:
-        notebook.run(cell)
+        notebook.run("".join(cell["source"]))
     told: dict[str, Any] = json.loads(notebook.run(TELL))
     return told
+
+
+def test_what_readers_see_above_the_restart_is_of_a_second_run() -> None:
+    shown = [output["data"]["text/plain"] for cell in cells_around_restart()[0] for output in cell["outputs"]]
+    answer, restored = ("".join(text) for text in shown)
+    assert re.search(r"cached: \d+ on disk", answer)
+    assert f"{PROGRAMS} programs loaded, 0 compiled" in restored
 
 
 def test_after_a_restart_of_its_kernel_it_compiles_nothing_and_finds_its_prompt(notebook: Notebook) -> None:
@@ -76,6 +81,6 @@ def test_after_a_restart_of_its_kernel_it_compiles_nothing_and_finds_its_prompt(
     assert again["tokens"] == first["tokens"]
     # The kernels that the other cells start have a new cache, so the first of them is cold; the cells assert the rest.
     for cell in below:
-        notebook.run(cell)
+        notebook.run("".join(cell["source"]))
     assert f"{PROGRAMS} programs loaded, 0 compiled" in notebook.run("print(warm)")
     assert notebook.log() == ""
