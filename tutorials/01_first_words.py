@@ -5,7 +5,10 @@
 # the cells from top to bottom. Nothing here needs a GPU. The model is SmolLM2-135M-Instruct; its 90 MB are downloaded
 # once.
 #
-# Each section ends with a cell of `assert`s. They check what the text says.
+# Before you run a cell, you see the output that was stored with the notebook. Jupyter does not trust an output that was
+# made elsewhere, so it shows stored pictures as text. To see the pictures, run the cells, or trust the notebook. In
+# JupyterLab, that is the command *Trust Notebook* (*View*, *Activate Command Palette*). In a terminal, it is
+# `jupyter trust 01_first_words.ipynb`. The other tutorials are trusted in the same way.
 
 # %% [markdown]
 # ## Open a model
@@ -34,10 +37,6 @@ session
 # Until it is done, cells run slower than they will later. The next session loads the programs from disk, even after a
 # restart of the kernel. Tutorial 06 is about that.
 
-# %%
-assert session.stats.programs >= 1
-assert session.stats.scheduler.running == 0
-
 # %% [markdown]
 # ## Generate
 #
@@ -65,12 +64,6 @@ print("usage         ", answer.usage)
 prompt_ids = session.encode("The opposite of hot is")
 print([session.decode([token]) for token in prompt_ids], "→", [session.decode([token]) for token in answer.token_ids])
 
-# %%
-assert answer.finish_reason == "length", "it ended because max_tokens was reached"
-assert len(answer.token_ids) == answer.usage.completion_tokens == 8
-assert answer.usage.prompt_tokens == len(prompt_ids)
-assert session.decode(answer.token_ids) == answer.text
-
 # %% [markdown]
 # ## Chat
 #
@@ -78,26 +71,16 @@ assert session.decode(answer.token_ids) == answer.text
 # prompt is a list of messages, it is put into that form. The model then ends its answer itself, with an *end token*.
 
 # %%
-chat = [{"role": "user", "content": "What is the capital of France?"}]
-reply = await session.generate(chat)
+capital = [{"role": "user", "content": "What is the capital of France?"}]
+reply = await session.generate(capital)
 reply
 
 # %% [markdown]
 # The question has 7 tokens, but the prompt has 37, because the template adds a system message and marks that say who
-# speaks. A session does not remember conversations. To continue one, append the reply and the next question, and send
-# all of it.
+# speaks. `session.render` shows what the model reads:
 
 # %%
-chat += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": "And of Italy?"}]
-second = await session.generate(chat)
-print(second)
-
-# %%
-assert reply.finish_reason == "stop"
-assert session.decode([reply.stopped_by]) == "<|im_end|>"
-assert "Paris" in reply.text
-assert "Rome" in second.text
-assert (len(session.encode("What is the capital of France?")), reply.usage.prompt_tokens) == (7, 37)
+print(session.render(capital))
 
 # %% [markdown]
 # ## Stream
@@ -120,11 +103,28 @@ async for piece in session.stream(haiku, max_tokens=48):
 # %%
 await session.show(haiku, max_tokens=48)
 
+# %% [markdown]
+# ## A conversation
+#
+# A session does not remember conversations. A chat is a list of messages that grows, and each turn sends all of it.
+# `submit` returns a *handle*. You can stream from it, and await it for the whole result. Here `stop` ends each answer
+# at its first line break, because a small model rambles.
+
 # %%
-whole = await session.generate(haiku, max_tokens=48)
-assert "".join(piece.text for piece in pieces) == whole.text
-assert sum(len(piece.token_ids) for piece in pieces) == whole.usage.completion_tokens
-assert len(pieces) > 20, "it came in many pieces"
+messages = []
+for question in ("What is a lighthouse for?", "Who lives in one?", "Write one sentence about such a person."):
+    messages.append({"role": "user", "content": question})
+    print("You:", question)
+    request = session.submit(messages, max_tokens=100, stop="\n")
+    async for piece in request:
+        print(piece.text, end="")
+    turn = await request
+    messages.append({"role": "assistant", "content": turn.text})
+    print(f"\n({turn.usage.prompt_tokens} prompt tokens, cached: {turn.cached})\n")
+
+# %% [markdown]
+# The prompt grows with each turn, but the *prefix cache* makes each turn cheap, because the tokens of earlier turns are
+# found there (`cached`, in whole pages of 64 tokens) and only the rest is computed.
 
 # %% [markdown]
 # ## Many prompts at once
@@ -143,11 +143,8 @@ print(f"{sum(each.usage.completion_tokens for each in answers)} tokens in {ticks
 
 # %% [markdown]
 # Prompts of different lengths share ticks too, and so do requests that are submitted while others run. This changes no
-# answer: the first prompt gets the same text here as it got alone.
-
-# %%
-assert answers[0].text.startswith(answer.text)
-assert ticks < 2 * 12, "one after the other they would have taken at least 4 * 12"
+# answer: the first prompt gets the same text here as it got alone. One after the other, the four would have taken at
+# least 48 ticks.
 
 # %% [markdown]
 # ## Sampling
@@ -177,10 +174,8 @@ for each in three:
 # depend only on its seed and on the position of the token.
 
 # %%
-assert three[0].token_ids == drawn.token_ids
-assert len({each.token_ids for each in three}) == 3
 again, *others = await session.generate([boat, *prompts], temperature=0.8, seed=3, max_tokens=16)
-assert again.token_ids == drawn.token_ids, "the same in another batch"
+again.token_ids == three[0].token_ids
 
 # %% [markdown]
 # ## How sure was it?
@@ -189,8 +184,8 @@ assert again.token_ids == drawn.token_ids, "the same in another batch"
 # the result as a heat map: the deeper the shade, the less likely the token. Point at a token to see the numbers.
 
 # %%
-drawn = await session.generate(boat, temperature=1.0, seed=5, max_tokens=24, logprobs=3)
-drawn
+unsure = await session.generate(boat, temperature=1.0, seed=5, max_tokens=24, logprobs=3)
+unsure
 
 # %% [markdown]
 # `logprob` is the natural logarithm of the probability that the model itself gives to a token, before temperature and
@@ -201,18 +196,9 @@ drawn
 import math
 
 print("token            probability    rank   the likeliest there")
-for token in drawn.logprobs[:8]:
+for token in unsure.logprobs[:8]:
     likeliest = ", ".join(f"{each.text!r} {math.exp(each.logprob):.0%}" for each in token.top)
     print(f"{token.text!r:<16} {math.exp(token.logprob):>10.1%} {token.rank:>8,}   {likeliest}")
-
-# %%
-assert [token.token_id for token in drawn.logprobs] == list(drawn.token_ids)
-assert any(token.rank > 1 for token in drawn.logprobs), "a draw does not always take the likeliest"
-for token in drawn.logprobs:
-    assert [each.rank for each in token.top] == [1, 2, 3]
-    assert sum(math.exp(each.logprob) for each in token.top) <= 1 + 1e-5
-greedy = await session.generate(boat, max_tokens=8, logprobs=0)
-assert {token.rank for token in greedy.logprobs} == {1}
 
 # %% [markdown]
 # ## When it ends
@@ -224,11 +210,6 @@ assert {token.rank for token in greedy.logprobs} == {1}
 counted = await session.generate("One, two, three, four,", stop=["seven", "\n"], max_tokens=40)
 counted
 
-# %%
-assert (counted.finish_reason, counted.stopped_by) == ("stop", "seven")
-assert "seven" not in counted.text
-assert "six" in counted.text
-
 # %% [markdown]
 # ## What it cost
 #
@@ -236,9 +217,9 @@ assert "six" in counted.text
 # queue, and the *prefill*, in which all tokens of the prompt go through the model together. After that, the *decode*
 # makes one token after the other.
 #
-# For each token of the prompt, the model computes *keys and values* (tutorial 02). They stay in the *prefix cache*, in
+# For each token of the prompt, the model computes *keys and values* (tutorial 02). They stay in the prefix cache, in
 # pages of 64 tokens. If another prompt begins the same, its keys and values are found there, and only those of the rest
-# are computed.
+# are computed. That helped the conversation above, and it helps all prompts about one document.
 
 # %%
 document = """The harbour of Lindvik has a lighthouse that was built in 1871. Its keeper, Ada Holm, wrote a log every
@@ -268,14 +249,6 @@ for each in (first, second):
 # %%
 second.cached
 
-# %%
-assert first.cached.device == 0  # on disk there may be some, of an earlier run of this notebook
-assert second.cached_tokens == second.cached.device == 128
-assert second.usage.prompt_tokens // 64 * 64 >= 128
-assert "watch" in first.text
-assert "1871" in second.text
-assert second.timings.queued <= second.timings.first_token <= second.timings.total
-
 # %% [markdown]
 # A cached page is dropped when its room is needed. A prefix that must stay can be *held*: it is computed once, and you
 # can continue it as often as you like. It is released at the end of the `async with`.
@@ -292,29 +265,19 @@ doc
 # %%
 for each in facts:
     print(repr(each.text), "cached:", each.cached)
-assert all(each.cached.device == doc.tokens // 64 * 64 for each in facts), "its whole pages"
-assert "Marigold" in facts[0].text
-assert "1958" in facts[1].text
 
 # %% [markdown]
-# The cache is a tree: prompts that begin the same share the pages of their beginning. The bar in a box shows how many
-# requests found its pages.
+# The cache is a tree: prompts that begin the same share the pages of their beginning. Each row is a run of pages. Its
+# letters say in which tiers they are, and its *hits* say how many requests found them.
 
 # %%
 session.cache.draw()
 
-# %%
-paths = [path for path in session.cache.hottest if path.text.startswith("The harbour of Lindvik")]
-assert len(paths) == 4, "one for each question"
-assert len({path.tokens[:128] for path in paths}) == 1, "which share their first two pages"
-assert all(path.hits >= 4 for path in paths), "found by all questions but the first, and by the held prefix"
-assert not any(path.held_pages for path in paths), "the prefix has been let go"
-
 # %% [markdown]
 # ## Submit, and change your mind
 #
-# `generate` waits for the result. `submit` returns a handle at once, and other cells can run meanwhile. Later, any cell
-# can await the handle, stream it, or cancel it.
+# `generate` waits for the result. `submit` returns its handle at once, and other cells can run meanwhile. Later, any
+# cell can await the handle, stream it, or cancel it.
 
 # %%
 request = session.submit("The history of the lighthouse", max_tokens=8000, ignore_eos=True)
@@ -340,11 +303,10 @@ async for piece in session.stream("Numbers from 1 to 1000: 1, 2, 3,", max_tokens
     if "9" in piece.text:
         break
 after = await session.generate("The opposite of hot is", max_tokens=8)
+after == answer
 
-# %%
-assert request.done
-assert request.generation is None
-assert after == answer, "two generations are equal if they say the same"
+# %% [markdown]
+# Two generations are equal if they say the same.
 
 # %% [markdown]
 # ## Close
@@ -370,11 +332,6 @@ try:
     await session.generate("Anybody there?")
 except rekindle.SessionClosed as error:
     print(f"SessionClosed: {error}")
-
-# %%
-found = counts.device_hit_tokens + counts.host_hit_tokens + counts.disk_hit_tokens
-assert counts.prompt_tokens == counts.computed_tokens + found
-assert isinstance(rekindle.SessionClosed("closed"), rekindle.RekindleError), "all errors of Rekindle are of one class"
 
 # %% [markdown]
 # Next: `02_one_token_at_a_time` does by hand what `generate` does.

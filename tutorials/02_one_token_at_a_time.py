@@ -218,8 +218,8 @@ from rekindle.views.drawing import Drawing, picture, words
 
 def bars(rows):
     """Draw rows of (name, the model's probability, how often it was drawn)."""
-    title = "line: the model's probability; bar: how often it was drawn"
-    parts, lines = [words(4, 14, title)], [title]
+    title = "the model's probability, and how often it was drawn"
+    parts, lines = [words(4, 14, f"{title}: a line and a bar")], [title]
     scale = 420 / max(share for _, *both in rows for share in both)
     for place, (name, expected, measured) in enumerate(rows, 1):
         top, said = 22 * place, f"{expected:.1%}, drawn {measured:.1%}"
@@ -374,8 +374,8 @@ def draw_pool(pool, tokens):
 draw_pool(pool, len(prompt))
 
 # %% [markdown]
-# Tokens of the request are blue, and padding is grey. Page 5 is full. Page 2 has the last three tokens, followed by
-# what the padding left.
+# Tokens of the request are blue, and padding is grey. Where the picture is shown as text, they are `t` and `p`. Page 5
+# is full. Page 2 has the last three tokens, followed by what the padding left.
 
 # %%
 assert int(logits.argmax()) == by_hand[0], "the same token as without pages"

@@ -291,7 +291,8 @@ trace.timeline()
 # three requests share each tick. The fourth waits until the second has ended, and
 # takes its slot. The third is cancelled in the middle. A cancel is a message like all others: the intake takes
 # `Cancel`, the scheduler takes `Withdraw`, and the slot and the pages are free for the next plan. The tokens of the
-# other requests do not change. The hollow box before the cross is a token that was computed and dropped.
+# other requests do not change. The hollow box before the cross is a token that was computed and dropped. If you see the
+# picture as text, it is the `s`.
 
 # %%
 assert short.result().usage.completion_tokens == 5

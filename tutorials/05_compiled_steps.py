@@ -198,9 +198,9 @@ def bars(labels, seconds, title):
 bars([f"{length} of {buckets.smallest([16, 128], length)}" for length in lengths], prefill, "prompt tokens of a bucket")
 
 # %% [markdown]
-# The bars are stairs. The seventeenth token is expensive, because with it 111 more are computed for nothing. Within a
-# bucket, the cost hardly depends on how much of the bucket is used. Only attention depends on the real contexts, and
-# they are short here.
+# The times go up like stairs. The seventeenth token is expensive, because with it 111 more are computed for nothing.
+# Within a bucket, the cost hardly depends on how much of the bucket is used. Only attention depends on the real
+# contexts, and they are short here.
 #
 # Now the same for decode rows:
 

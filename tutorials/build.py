@@ -2,10 +2,12 @@
 
 A tutorial is a pair: `NN_name.py` is its source, in jupytext's percent format, and `NN_name.ipynb` has the same cells
 with their outputs, for readers. Each runs in a kernel and with a cache directory of its own, so its outputs do not
-depend on what this machine has seen before.
+depend on what this machine has seen before. Where a cell tells the reader to restart the kernel and to run the cells
+above it again, this is done here too, and the outputs are those of the second time.
 """
 
 import argparse
+import copy
 import os
 import re
 import resource
@@ -30,6 +32,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 LIMIT = 300
 """The most seconds that one tutorial may take. It takes under 60 on two quiet cores, but CI's cores may be busy."""
+RESTART = "restart"
+"""The tag of the cell that tells the reader to restart the kernel and to run the cells above it again."""
 KERNEL = (sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}")
 
 
@@ -104,12 +108,17 @@ def cells(source: Path) -> NotebookNode:
 def executed(notebook: NotebookNode, limit: float) -> NotebookNode:
     """Execute a notebook, and return it with what its cells print and show.
 
+    Cells above one with the tag `RESTART` are executed in a kernel before, whose outputs are dropped.
+
     Raises:
         Unfit: a cell fails, writes to stderr, or takes the notebook over `limit` seconds.
     """
     with tempfile.TemporaryDirectory(prefix="rekindle-tutorial-") as name:
         directory = Path(name).resolve()
-        _execute(notebook, directory, limit)
+        variables = environment(directory)
+        end = time.monotonic() + limit
+        for part in (*above_restart(notebook), notebook):
+            _execute(part, directory, variables, end)
         for cell in code_cells(notebook):
             cell.metadata = nbformat.from_dict({key: value for key, value in cell.metadata.items() if key == "tags"})
             cell.outputs = [nbformat.from_dict(_without_places(output, directory)) for output in shown(cell.outputs)]
@@ -122,12 +131,21 @@ def executed(notebook: NotebookNode, limit: float) -> NotebookNode:
     return notebook
 
 
-def _execute(notebook: NotebookNode, directory: Path, limit: float) -> None:
-    environment_variables = environment(directory)
+def above_restart(notebook: NotebookNode) -> list[NotebookNode]:
+    """Return a notebook of the cells above the one with the tag `RESTART`, or nothing if there is none."""
+    for place, cell in enumerate(notebook.cells):
+        if RESTART in cell.metadata.get("tags", ()):
+            above = copy.deepcopy(notebook)
+            above.cells = above.cells[:place]
+            return [above]
+    return []
+
+
+def _execute(notebook: NotebookNode, directory: Path, variables: Mapping[str, str], end: float) -> None:
+    """Execute a notebook in a kernel of its own, until a time on the clock of `time.monotonic`."""
     manager = KernelManager()
     assert manager.kernel_spec is not None
     manager.kernel_spec.argv = list(KERNEL)
-    end = time.monotonic() + limit
     client = NotebookClient(
         notebook,
         km=manager,
@@ -138,7 +156,7 @@ def _execute(notebook: NotebookNode, directory: Path, limit: float) -> None:
     log = directory / "kernel.log"
     with log.open("wb") as file:
         try:
-            client.execute(cleanup_kc=True, cwd=str(directory), env=environment_variables, stdout=file, stderr=file)
+            client.execute(cleanup_kc=True, cwd=str(directory), env=variables, stdout=file, stderr=file)
         except CellControlSignal as error:
             raise Unfit(str(error)) from None
         except DeadKernelError as error:
@@ -155,7 +173,8 @@ def environment(directory: Path) -> Mapping[str, str]:
     cache = directory / "cache"
     cache.mkdir(mode=0o700)
     (cache / "models").symlink_to(cache_dir("models"))
-    paths = [str(ROOT / "toolkit"), str(ROOT / "kernels"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # Jupyter starts a notebook in its own folder, where it finds the modules beside it.
+    paths = [str(HERE), str(ROOT / "toolkit"), str(ROOT / "kernels"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
         "REKINDLE_CACHE": str(cache),

@@ -1,4 +1,7 @@
-"""The first tutorial runs in cells on trio too; `make tutorials` runs all of them in cells on asyncio."""
+"""The first tutorial runs in cells on trio too, and what it says of its results is so.
+
+`make tutorials` runs all tutorials in cells on asyncio. The others check themselves, by asserts in their cells.
+"""
 
 from pathlib import Path
 
@@ -15,6 +18,48 @@ MARK = "# %%"
 OPENING = 300
 """Seconds after which the first cell, which compiles, fails: 30 times what it takes on a machine at rest."""
 
+CHECKS = """
+assert (answer.finish_reason, len(answer.token_ids), answer.usage.completion_tokens) == ("length", 8, 8)
+assert answer.usage.prompt_tokens == len(prompt_ids)
+assert (reply.finish_reason, reply.usage.prompt_tokens) == ("stop", 37)
+assert "Paris" in reply.text
+
+assert len(pieces) > 20, "the haiku came in many pieces"
+assert [message["role"] for message in messages] == ["user", "assistant"] * 3
+assert turn.text and turn.cached.device >= 64, "the last turn found the pages of the turns before"
+
+assert answers[0].text.startswith(answer.text)
+assert ticks < 2 * 12, "one after the other they would have taken at least 4 * 12"
+
+assert three[0].token_ids == drawn.token_ids == again.token_ids, "a seed gives the same among others"
+assert len({each.token_ids for each in three}) == 3
+assert [token.token_id for token in unsure.logprobs] == list(unsure.token_ids)
+assert any(token.rank > 1 for token in unsure.logprobs), "a draw does not always take the likeliest"
+for token in unsure.logprobs:
+    assert [each.rank for each in token.top] == [1, 2, 3]
+    assert sum(math.exp(each.logprob) for each in token.top) <= 1 + 1e-5
+
+assert (counted.finish_reason, counted.stopped_by) == ("stop", "seven")
+assert "seven" not in counted.text
+assert "six" in counted.text
+
+assert first.cached.device == 0
+assert second.cached_tokens == second.cached.device == 128
+assert "watch" in first.text
+assert "1871" in second.text
+assert second.timings.queued <= second.timings.first_token <= second.timings.total
+assert all(each.cached.device == doc.tokens // 64 * 64 for each in facts), "its whole pages"
+assert "Marigold" in facts[0].text
+assert "1958" in facts[1].text
+
+assert request.done
+assert request.generation is None
+assert after == answer
+found = counts.device_hit_tokens + counts.host_hit_tokens + counts.disk_hit_tokens
+assert counts.prompt_tokens == counts.computed_tokens + found
+"""
+"""What the first tutorial says of its results. Its own cells are calls and what they return, for newcomers."""
+
 
 def code_cells(tutorial: str) -> list[str]:
     """Return the code of each cell, parted as jupytext does it."""
@@ -23,7 +68,7 @@ def code_cells(tutorial: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("smollm2_path")
-def test_the_first_tutorial_runs_on_trio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_tutorial_runs_on_trio_and_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "SILENCE", OPENING)
     cells = code_cells("01_first_words.py")
     assert sum("await " in cell for cell in cells) > 10
@@ -33,4 +78,5 @@ def test_the_first_tutorial_runs_on_trio(tmp_path: Path, monkeypatch: pytest.Mon
         for cell in cells:
             notebook.run(cell)
         assert notebook.run("print(await library())") == "trio\n"
+        notebook.run(CHECKS)
         assert notebook.said_elsewhere() == ""
