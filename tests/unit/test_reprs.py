@@ -118,12 +118,17 @@ def test_a_session_says_that_programs_are_being_made_only_as_long_as_they_are(co
     with fake_session(assembly) as session:
         assert repr(session).endswith(f"pages free; {said}>")
         assert said in session._repr_mimebundle_()["text/html"]
+        early = session.generate_sync(token_ids=[1], max_tokens=1)
         for program in programs[4:-1]:
             program.set_result(None)
         assert "12 of 13 programs ready" in repr(session)
         programs[-1].set_exception(MemoryError())
         assert repr(session).endswith("pages free>"), "what has failed is not being made"
         assert "being" not in session._repr_mimebundle_()["text/html"]
+        late = session.generate_sync(token_ids=[1], max_tokens=1)
+        for show in (pretty, lambda generation: generation._repr_mimebundle_()["text/html"]):
+            assert (said in show(early)) == compiled, "it may have waited for a program that was being compiled"
+            assert "being" not in show(late)
         assert "12 of 13 ready" in session._repr_mimebundle_()["text/plain"]
 
 

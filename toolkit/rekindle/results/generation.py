@@ -40,7 +40,14 @@ class Branch(Protocol):
 
 
 class Origin(Protocol):
-    """The maker of a generation, which can make others that begin like it."""
+    """The maker of a generation, which can make others that begin like it.
+
+    Attributes:
+        meanwhile: what else the engine was busy with when the request was submitted, in words; empty if nothing.
+    """
+
+    @property
+    def meanwhile(self) -> str: ...
 
     def branch(self, generation: "Generation", at: int, token: int | str, options: SamplingOptions) -> Branch:
         """Put a request on its way; see `Generation.branch`."""
@@ -199,10 +206,15 @@ class Generation:
     def _alone(self) -> str:
         """Return all that the HTML says but for logprobs, as text."""
         prompt = self.usage.said(self.cached)["prompt"]
-        known = {"prompt": prompt, **self.timings.said(len(self.token_ids))}
+        known = {"prompt": prompt, **self._times()}
         facts = ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
         said = ids_in_words(self.token_ids) if self._without_text else self.text
         return f"{said}\n[{self.ending}; {facts}]" if said else f"[{self.ending}; {facts}]"
+
+    def _times(self) -> dict[str, str | None]:
+        """Return the times that a cell shows, by name, and what may have made them long."""
+        meanwhile = self.origin.meanwhile if self.origin else ""
+        return self.timings.said(len(self.token_ids)) | {"meanwhile": meanwhile or None}
 
     @property
     def _without_text(self) -> bool:
@@ -231,7 +243,7 @@ def generation_html(generation: Generation) -> str:
         said_html(generation.text, generation.token_ids if generation._without_text else (), generation.logprobs or ()),
         markup.folded("tokens of the prompt", prompt) if prompt else "",
         markup.facts(generation.usage.said(generation.cached)),
-        markup.facts(generation.timings.said(len(generation.token_ids))),
+        markup.facts(generation._times()),
     )
     return "".join(parts)
 

@@ -29,6 +29,7 @@ class Branches:
         submit: sends the request of a branch.
         tokenizer: None for a model that is asked by token ids alone.
         vocab_size: the bound that token ids are below.
+        meanwhile: how far the programs were when the request was submitted, if some were still being compiled.
     """
 
     options: Ask[Any]
@@ -36,6 +37,7 @@ class Branches:
     submit: Submit
     tokenizer: Tokenizer | None
     vocab_size: int
+    meanwhile: str
 
     def branch(self, generation: Generation, at: int, token: int | str, options: SamplingOptions) -> Handle:
         """See `Generation.branch`."""

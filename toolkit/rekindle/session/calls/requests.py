@@ -123,4 +123,6 @@ class Requests:
         def begin(prompt: tuple[int, ...], params: SamplingParams, asked: Ask[Any], begun: Begun) -> Handle:
             return self._submit(prompt, params, asked, wait=True, begun=begun)
 
-        return Branches(ask, self._params, begin, self._assembly.tokenizer, self._assembly.model.vocab_size)
+        assembly, programs = self._assembly, self._assembly.readiness()
+        meanwhile = programs.said if programs.compiled else ""
+        return Branches(ask, self._params, begin, assembly.tokenizer, assembly.model.vocab_size, meanwhile)
