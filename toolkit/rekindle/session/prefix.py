@@ -11,10 +11,11 @@ from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
 from rekindle.request import check_draws
+from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
-from rekindle.session.calls.batch import Errors
 from rekindle.session.calls.handle import Handle, Stream
 from rekindle.session.calls.prompts import ASK_DEFAULTS, Ask, AskOne, OnePrompt, Prompts, as_text
+from rekindle.session.calls.requested import Errors
 from rekindle.session.calls.requests import Requests
 
 FIXED = ("cache_salt", "tools", "chat_template_kwargs")
@@ -67,7 +68,7 @@ class Prefix:
         n: int | None = None,
         errors: Errors = "raise",
         **ask: Unpack[Ask[Any]],
-    ) -> list[Any]: ...
+    ) -> Answers[Any]: ...
     @to_be_awaited("await doc.generate(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
     async def generate(
@@ -82,7 +83,7 @@ class Prefix:
             **ask: token ids that follow instead, or a list of such, and sampling parameters.
 
         Returns:
-            A `Generation`; a list of them for a list of prompts, or if `n` is given, even 1; for both, a list of lists.
+            A `Generation`, or `Answers`, as `Session.generate`.
 
         Raises:
             InvalidRequest: the prefix was released, or as `Session.generate`.

@@ -20,9 +20,9 @@ from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.dashboard import Dashboard
 from rekindle.notebook.live_text import show
 from rekindle.request import SamplingParams, check_keywords
+from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 from rekindle.scheduler.stats import Stats, prompt_shares
-from rekindle.session.calls.batch import Errors, Outcome
 from rekindle.session.calls.callers import Callers
 from rekindle.session.calls.handle import Handle, Stream
 from rekindle.session.calls.prompts import (
@@ -38,6 +38,7 @@ from rekindle.session.calls.prompts import (
     TokenIds,
     one_chat,
 )
+from rekindle.session.calls.requested import Errors, Outcome
 from rekindle.session.calls.requests import Requests
 from rekindle.session.engine_view import EngineView
 from rekindle.session.operations import InFlight, Operations
@@ -72,23 +73,23 @@ class Session:
     @overload
     async def generate(
         self, prompt: Prompts = None, *, n: None = None, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
-    ) -> list[Generation]: ...
+    ) -> Answers[Generation]: ...
     @overload
     async def generate(
         self, prompt: OnePrompt = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskOne]
-    ) -> list[Generation]: ...
+    ) -> Answers[Generation]: ...
     @overload
     async def generate(
         self, prompt: Prompts = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
-    ) -> list[list[Generation]]: ...
+    ) -> Answers[Answers[Generation]]: ...
     @overload
     async def generate(
         self, prompt: Prompts = None, *, n: None = None, errors: Literal["return"], **ask: Unpack[AskMany]
-    ) -> list[Outcome]: ...
+    ) -> Answers[Outcome]: ...
     @overload
     async def generate(
         self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
-    ) -> list[Any]: ...
+    ) -> Answers[Any]: ...
     @to_be_awaited("await session.generate(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
     async def generate(
@@ -115,7 +116,8 @@ class Session:
             Others: see `rekindle.SamplingParams`.
 
         Returns:
-            A `Generation`; a list of them for a list of prompts, or if `n` is given, even 1; for both, a list of lists.
+            A `Generation`; for a list of prompts, or if `n` is given, even 1, a list of them, which a cell shows as a
+            table (`rekindle.Answers`); for both, a list of such lists.
 
         Raises:
             InvalidRequest: a prompt or keyword that cannot be served; PromptTooLong is one of them. For a list it is an
@@ -135,23 +137,23 @@ class Session:
     @overload
     def generate_sync(
         self, prompt: Prompts = None, *, n: None = None, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
-    ) -> list[Generation]: ...
+    ) -> Answers[Generation]: ...
     @overload
     def generate_sync(
         self, prompt: OnePrompt = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskOne]
-    ) -> list[Generation]: ...
+    ) -> Answers[Generation]: ...
     @overload
     def generate_sync(
         self, prompt: Prompts = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
-    ) -> list[list[Generation]]: ...
+    ) -> Answers[Answers[Generation]]: ...
     @overload
     def generate_sync(
         self, prompt: Prompts = None, *, n: None = None, errors: Literal["return"], **ask: Unpack[AskMany]
-    ) -> list[Outcome]: ...
+    ) -> Answers[Outcome]: ...
     @overload
     def generate_sync(
         self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
-    ) -> list[Any]: ...
+    ) -> Answers[Any]: ...
     @spelled_out(Ask, ASK_DEFAULTS)
     def generate_sync(
         self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]

@@ -10,7 +10,7 @@ from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
 from rekindle.request import SamplingParams, check_draws, check_length, draws
-from rekindle.session.calls.batch import Batch, Errors, Shape, check_errors
+from rekindle.session.calls.batch import Batch, check_errors
 from rekindle.session.calls.callers import Callers
 from rekindle.session.calls.handle import Handle
 from rekindle.session.calls.prompts import (
@@ -18,11 +18,13 @@ from rekindle.session.calls.prompts import (
     PromptOptions,
     all_prompts,
     as_it_is,
+    asked,
     continued,
     each_of,
     one_prompt,
     unfinished,
 )
+from rekindle.session.calls.requested import Errors, Shape
 
 
 class Requests:
@@ -73,8 +75,10 @@ class Requests:
         self._check_engine()
         if not shape.listed:
             return self._submit(one_prompt(prompts, several), variants[0], wait=True).ended()
+        given: Any = (prompt if ask.get("token_ids") is None else ask["token_ids"]) if several else [prompt]
+        said = [asked(*each) for each in zip(prompts, given, strict=True)]
         submit = partial(self._submit, wait=True)
-        return Batch(prompts, variants, shape, errors, self._assembly.preparer, submit).ended()
+        return Batch(prompts, said, variants, shape, errors, self._assembly.preparer, submit).ended()
 
     def hold(self, prefix: Prompt) -> Handle:
         """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
