@@ -103,7 +103,7 @@ async def test_what_a_failed_or_interrupted_batch_leaves_is_shown_as_a_table_too
 
     async def ask() -> None:
         try:
-            await session.generate(["a", "b"], max_tokens=1)
+            await session.generate(token_ids=[[1], [2]], max_tokens=1)
         except BaseException as error:
             caught.append(error)
             if not isinstance(error, BatchFailed):
@@ -123,7 +123,7 @@ async def test_what_a_failed_or_interrupted_batch_leaves_is_shown_as_a_table_too
     assert isinstance(error, BatchFailed)
     results: Any = error.results
     assert type(results) is type(pickle.loads(pickle.dumps(error)).results) is Answers
-    assert results.prompts == ["a", "b"]
+    assert results.prompts == [(1,), (2,)]
     assert table(results)[0] == "Answers: 2, 1 error, 1 token"
     assert "RequestCancelled: the request was cancelled" in table(results)[3]
 
