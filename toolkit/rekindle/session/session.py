@@ -40,6 +40,7 @@ from rekindle.session.calls.prompts import (
 )
 from rekindle.session.calls.requested import Errors, Outcome
 from rekindle.session.calls.requests import Requests
+from rekindle.session.calls.together import AsCompleted, Streams
 from rekindle.session.engine_view import EngineView
 from rekindle.session.operations import InFlight, Operations
 from rekindle.session.prefix import PendingPrefix, Prefix
@@ -161,19 +162,59 @@ class Session:
         """Run `generate`, and block until it has ended."""
         return blocked(self._requests.all(prompt, ask, n, errors))
 
+    @overload
+    def as_completed(
+        self, prompt: Prompts = None, *, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> AsCompleted[Generation]: ...
+    @overload
+    def as_completed(
+        self, prompt: Prompts = None, *, errors: Literal["return"], **ask: Unpack[AskMany]
+    ) -> AsCompleted[Outcome]: ...
     @spelled_out(Ask, ASK_DEFAULTS)
-    def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
+    def as_completed(
+        self, prompt: Prompts = None, *, errors: Errors = "raise", **ask: Unpack[AskMany]
+    ) -> AsCompleted[Any]:
+        """Return the answers of a list of prompts as each ends: `async for place, answer in session.as_completed(...)`.
+
+        `place` is the prompt's index in the list. A blocking `for` does the same. As in `generate`, all prompts are
+        checked before anything is computed, which is when the loop begins. Leaving the loop cancels the others, unless
+        it has a name: then another loop can go on with it, and `del`, `close` or `contextlib.aclosing` cancels them.
+
+        Args:
+            prompt: a list of prompts; others are as in `generate`.
+            errors: "raise" raises the first error, and cancels the others; "return" gives each error in its turn.
+
+        Raises:
+            InvalidRequest: as `generate`, or one prompt was given and no list.
+            Others: as `generate` does for a list (raised by the loop).
+        """
+        return self._requests.as_completed(prompt, ask, errors)
+
+    @overload
+    def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream: ...
+    @overload
+    def stream(self, prompt: Prompts = None, **ask: Unpack[AskMany]) -> Streams: ...
+    @spelled_out(Ask, ASK_DEFAULTS)
+    def stream(self, prompt: Any = None, **ask: Unpack[Ask[Any]]) -> Any:
         """Return the pieces of one generation as they come: `async for piece in session.stream(...)`.
+
+        Those of a list of prompts come from any of them, each with the place of its prompt in the list:
+        `async for place, piece in session.stream([...])`. The list is checked as `as_completed` does, and the first
+        error of it is raised.
 
         Leaving the loop early cancels the request, unless the stream has a name: then another loop can go on with it,
         and `del`, `close` or `contextlib.aclosing` cancels it. Arguments and errors are those of `generate`.
         """
-        return Stream(self._requests.one(prompt, ask, wait=True))
+        return self._requests.stream(prompt, ask)
 
+    @overload
+    def stream_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream: ...
+    @overload
+    def stream_sync(self, prompt: Prompts = None, **ask: Unpack[AskMany]) -> Streams: ...
     @spelled_out(Ask, ASK_DEFAULTS)
-    def stream_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
+    def stream_sync(self, prompt: Any = None, **ask: Unpack[Ask[Any]]) -> Any:
         """Return the pieces as `stream` does, for a blocking loop: `for piece in session.stream_sync(...)`."""
-        return self.stream(prompt, **ask)
+        return self._requests.stream(prompt, ask)
 
     @to_be_awaited("await session.show(...)")
     @spelled_out(Ask, ASK_DEFAULTS)

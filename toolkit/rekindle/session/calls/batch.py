@@ -31,7 +31,7 @@ class Batch:
         shape: that of what is returned.
         errors: whether an error is raised, or returned in the place of its request.
         preparer: tokenizes the prompts.
-        submit: makes a request of token ids.
+        submit: makes a request.
     """
 
     prompts: Sequence[Prompt | Exception]
@@ -40,7 +40,10 @@ class Batch:
     shape: Shape
     errors: Errors
     preparer: Preparer
-    submit: Callable[[tuple[int, ...], SamplingParams], Handle]
+    submit: Callable[[Prompt, SamplingParams], Handle]
+
+    def __len__(self) -> int:
+        return len(self.prompts) * len(self.variants)
 
     def ended(self) -> Waits[Answers[Any]]:
         """Check all prompts, then wait for all requests. Leaving the wait in any way cancels those that run."""

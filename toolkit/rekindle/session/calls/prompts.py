@@ -109,7 +109,7 @@ def one_chat(messages: Any, options: PromptOptions[Any]) -> Chat:
     return _chat(messages, _extras(options))
 
 
-def one_prompt(prompts: Sequence[Prompt | InvalidRequest], batch: bool) -> Prompt:
+def one_prompt(prompts: Sequence[Prompt | Exception], batch: bool) -> Prompt:
     """Return the prompt of a call that takes one.
 
     Raises:
@@ -118,7 +118,7 @@ def one_prompt(prompts: Sequence[Prompt | InvalidRequest], batch: bool) -> Promp
     if batch:
         raise InvalidRequest(f"one prompt was expected, got a list of {len(prompts)}; use generate() for a batch")
     (prompt,) = prompts
-    assert not isinstance(prompt, InvalidRequest), "only in a batch is an error in the place of a prompt"
+    assert not isinstance(prompt, Exception), "only in a batch is an error in the place of a prompt"
     return prompt
 
 

@@ -60,11 +60,12 @@ class Requested:
     Attributes:
         ends: the places of the requests that have ended, as they end; those that were never made are the first.
             Closed once all have ended or, if failures are raised, one has failed.
+        failed: the place of the first that failed, if failures are raised.
     """
 
     def __init__(self, asked: Sequence[Asked], shape: Shape, made: Sequence[Handle | Exception], errors: Errors):
         self._asked, self._shape, self.made, self._errors = asked, shape, made, errors
-        self._failed: int | None = None
+        self.failed: int | None = None
         self.ends: Feed[int] = Feed()
         for place, each in enumerate(made):
             if isinstance(each, Handle):
@@ -95,12 +96,12 @@ class Requested:
         """
         __tracebackhide__ = True  # a cell shows errors without such frames
         outcomes = [self.outcome(place) for place in range(len(self))]
-        if self._failed is None:
+        if self.failed is None:
             return self._shape.of(outcomes, self._asked)
-        error, finished = outcomes[self._failed], sum(isinstance(outcome, Generation) for outcome in outcomes)
+        error, finished = outcomes[self.failed], sum(isinstance(outcome, Generation) for outcome in outcomes)
         assert isinstance(error, Exception)
         raise BatchFailed(
-            f"request {self._failed} of {len(outcomes)} failed: {error}. Its error is the cause of this one; "
+            f"request {self.failed} of {len(outcomes)} failed: {error}. Its error is the cause of this one; "
             f"{finished} others had ended and are in results of this error, and the rest were cancelled. "
             'errors="return" goes on instead',
             self._shape.of(outcomes, self._asked),
@@ -122,8 +123,8 @@ class Requested:
         """Take note of an end; several threads may do so at once."""
         if self.ends.closed:
             return
-        if self._errors == "raise" and not isinstance(self.outcome(place), Generation) and self._failed is None:
-            self._failed = place
+        if self._errors == "raise" and not isinstance(self.outcome(place), Generation) and self.failed is None:
+            self.failed = place
         self.ends.put(place)
-        if self._failed is not None or len(self.ends.items) == len(self.made):
+        if self.failed is not None or len(self.ends.items) == len(self.made):
             self.ends.close()

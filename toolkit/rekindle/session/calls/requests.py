@@ -12,7 +12,7 @@ from rekindle.messages import Prompt
 from rekindle.request import SamplingParams, check_draws, check_length, draws
 from rekindle.session.calls.batch import Batch, check_errors
 from rekindle.session.calls.callers import Callers
-from rekindle.session.calls.handle import Handle
+from rekindle.session.calls.handle import Handle, Stream
 from rekindle.session.calls.prompts import (
     Ask,
     PromptOptions,
@@ -25,6 +25,7 @@ from rekindle.session.calls.prompts import (
     unfinished,
 )
 from rekindle.session.calls.requested import Errors, Shape
+from rekindle.session.calls.together import AsCompleted, Streams
 
 
 class Requests:
@@ -67,22 +68,41 @@ class Requests:
 
     def all(self, prompt: Any, ask: Ask[Any], n: int | None, errors: Errors) -> Waits[Any]:
         """Check a call for generations now, and return the wait for them; they wait outside while the queue is full."""
+        batch = self._batch(prompt, ask, n, errors)
+        return batch.ended() if batch.shape.listed else self._alone(batch).ended()
+
+    def stream(self, prompt: Any, ask: Ask[Any]) -> Stream | Streams:
+        """Return the pieces of one request, which is made now, or of several, which are made when the loop begins."""
+        batch = self._batch(prompt, ask)
+        return Streams(batch) if batch.shape.listed else Stream(self._alone(batch))
+
+    def as_completed(self, prompt: Any, ask: Ask[Any], errors: Errors) -> AsCompleted[Any]:
+        """Return the outcomes of several requests as they come."""
+        batch = self._batch(prompt, ask, errors=errors)
+        if not batch.shape.listed:
+            raise InvalidRequest("as_completed() takes a list of prompts, and got one prompt; generate() takes one")
+        return AsCompleted(batch)
+
+    def hold(self, prefix: Prompt) -> Handle:
+        """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
+        return self._submit(unfinished(prefix), self._params({}), wait=True, hold=True)
+
+    def _batch(self, prompt: Any, ask: Ask[Any], n: int | None = None, errors: Errors = "raise") -> Batch:
+        """Return the requests of a call; its prompts are checked further once they are made."""
         count = 1 if n is None else check_draws(n)
         variants = draws(self._params(ask, count), count)
         prompts, several = self._prompts(prompt, ask)
         shape = Shape(several, n)
         check_errors(errors, shape)
         self._check_engine()
-        if not shape.listed:
-            return self._submit(one_prompt(prompts, several), variants[0], wait=True).ended()
         given: Any = (prompt if ask.get("token_ids") is None else ask["token_ids"]) if several else [prompt]
         said = [asked(*each) for each in zip(prompts, given, strict=True)]
         submit = partial(self._submit, wait=True)
-        return Batch(prompts, said, variants, shape, errors, self._assembly.preparer, submit).ended()
+        return Batch(prompts, said, variants, shape, errors, self._assembly.preparer, submit)
 
-    def hold(self, prefix: Prompt) -> Handle:
-        """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
-        return self._submit(unfinished(prefix), self._params({}), wait=True, hold=True)
+    def _alone(self, batch: Batch) -> Handle:
+        """Make the request of a call that takes one prompt, and no list."""
+        return batch.submit(one_prompt(batch.prompts, batch.shape.several), batch.variants[0])
 
     def _params(self, ask: Ask[Any], n: int = 1) -> SamplingParams:
         params = SamplingParams.from_options(ask, self._options, n=n, beside=PromptOptions.__annotations__)
