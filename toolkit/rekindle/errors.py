@@ -9,6 +9,7 @@
     ├── InvalidRequest (ValueError)      a prompt or sampling parameter that cannot be served
     │   ├── PromptTooLong                more tokens than the context or the page pool can hold
     │   └── InvalidBatch                 prompts of a batch that cannot be served, by index
+    ├── InvalidData (ValueError)         data that a generation cannot be read from
     ├── BatchFailed                      a request of a batch failed after others had ended
     ├── QueueFull                        `submit` found the waiting queue full
     ├── RequestCancelled                 the request was cancelled before it ended
@@ -20,21 +21,32 @@
         ├── SessionClosed                the session was used after, or closed during, the call
         └── EngineFailed                 the engine stopped; the cause is chained
 
-Every message says what was expected, what came, and what to do. `ParametersIgnored` is a warning.
+Every message says what was expected, what came, and what to do. `ParametersIgnored` is a warning. In IPython, a cell
+shows of an error the lines of the user's own code and the message.
 """
 
 import difflib
 import sys
+import sysconfig
+import traceback
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from types import FrameType, TracebackType
+from typing import Any, Final, TypeVar
 
 _PACKAGE = str(Path(__file__).parent)
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+
+AnyError = TypeVar("AnyError", bound=BaseException)
 
 
 class RekindleError(Exception):
     """The base of all errors raised by Rekindle."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows of this error, which asks for it by this name."""
+        return in_a_cell(self)
 
 
 class ConfigError(RekindleError, ValueError):
@@ -75,6 +87,10 @@ class InvalidBatch(InvalidRequest):
     def __init__(self, message: str, errors: Mapping[int, Exception] | None = None):
         super().__init__(message)
         self.errors = dict(errors or {})
+
+
+class InvalidData(RekindleError, ValueError):
+    """Data that a generation cannot be read from."""
 
 
 class BatchFailed(RekindleError):
@@ -170,3 +186,101 @@ def suggestion(name: str, known: Collection[str]) -> str:
             return f"here it is {ours}"
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+
+
+def in_a_cell(error: BaseException) -> list[str]:
+    """Return the parts of what IPython shows of an error: the lines of the user's own code, and the message.
+
+    IPython draws them as it draws all others, in its colours. What the error was raised from is named, or is drawn too
+    where it passed through code of the user. In a mode other than IPython's default, the error is drawn as all others.
+    """
+    ipython = sys.modules.get("IPython")
+    shell: Any = None if ipython is None else ipython.get_ipython()
+    if shell is None:
+        return traceback.format_exception(error)
+    draw: Any = shell.InteractiveTB
+    if draw.mode != "Context":
+        parts: list[str] = draw.structured_traceback(type(error), error, error.__traceback__)
+        return parts
+    shown, unseen = _abridged(error)
+    parts = draw.structured_traceback(type(shown), shown, shown.__traceback__, tb_offset=0)
+    draw.tb = error.__traceback__  # %debug starts from what was drawn last
+    return [*parts, *unseen, "`%tb Plain` shows the whole traceback."]
+
+
+def told_briefly(error: AnyError) -> AnyError:
+    """Return an error that is not of this package, which IPython from now on shows as it shows those that are."""
+    vars(error)["_render_traceback_"] = _last_in_a_cell  # no method of the error's own, which would be a circle
+    return error
+
+
+def _last_in_a_cell() -> list[str]:
+    """Return what IPython shows of the error that it shows now, which it keeps there for debuggers."""
+    error = sys.last_value
+    assert error is not None, "IPython keeps the error before it draws it"
+    return in_a_cell(error)
+
+
+def _abridged(error: BaseException) -> tuple[Exception, list[str]]:
+    """Return an error that reads as this one does, with the user's own frames alone, and the causes that it leaves out.
+
+    Its causes are those that passed through the user's code. Of the others, those that were raised from on purpose are
+    returned as lines, unless a message has told them already.
+    """
+    shown = first = _alike(error, _own_frames(error.__traceback__))
+    unseen: list[str] = []
+    told, on_purpose, seen = str(error), True, {id(error)}
+    while (before := _before(error)) is not None and id(before) not in seen:
+        on_purpose = on_purpose and before is error.__cause__
+        error = before
+        seen.add(id(error))
+        if frames := _own_frames(error.__traceback__):
+            cause = _alike(error, frames)
+            if on_purpose:
+                shown.__cause__ = cause
+            else:
+                shown.__context__ = cause
+            shown = cause
+        elif on_purpose and (not str(error) or str(error) not in told):
+            unseen.append(f"caused by {type(error).__name__}: {error}".splitlines()[0])
+        told += str(error)
+    return first, unseen
+
+
+def _before(error: BaseException) -> BaseException | None:
+    """Return the error that Python tells before this one."""
+    if error.__cause__ is not None:
+        return error.__cause__
+    return None if error.__suppress_context__ else error.__context__
+
+
+def _alike(error: BaseException, frames: TracebackType | None) -> Exception:
+    """Return an error of the same name and message, because a copy of the error itself may not be possible."""
+    alike: Exception = type(type(error).__name__, (Exception,), {})(str(error))
+    for note in getattr(error, "__notes__", ()):
+        alike.add_note(note)
+    return alike.with_traceback(frames)
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of libraries."""
+    steps = []
+    while trace is not None:
+        if not _of_a_library(trace.tb_frame):
+            steps.append((trace.tb_frame, trace.tb_lasti, trace.tb_lineno))
+        trace = trace.tb_next
+    own = None
+    for step in reversed(steps):
+        own = TracebackType(own, *step)
+    return own
+
+
+def _of_a_library(frame: FrameType) -> bool:
+    """Tell whether a frame runs code of this package, of an installed one, or of Python itself."""
+    path = frame.f_code.co_filename
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return (
+        package in ("rekindle", "rekindle_kernels", "IPython")
+        or path.startswith((_STANDARD_LIBRARY, "<frozen "))
+        or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
+    )

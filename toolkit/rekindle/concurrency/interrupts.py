@@ -2,6 +2,13 @@
 
 from asyncio import CancelledError
 
+from rekindle.errors import AnyError, told_briefly
+
+
+def brief(left: AnyError) -> AnyError:
+    """Return an error that ends a wait; a cell shows an interrupt as it shows the errors of this package."""
+    return told_briefly(left) if isinstance(left, KeyboardInterrupt | CancelledError) else left
+
 
 def tell(left: BaseException, words: str, name: str, value: object) -> None:
     """Have an error that ends a wait say these words, and give it what had come; other errors than interrupts stay.

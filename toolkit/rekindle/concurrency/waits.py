@@ -6,6 +6,7 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeVar
 
 from rekindle.concurrency.feed import TO_THE_END, Feed, interruptible
+from rekindle.concurrency.interrupts import brief
 from rekindle.concurrency.threads import Work
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ async def awaited(waits: Waits[T]) -> T:
             try:
                 await wait.feed.grown(wait.seen, wait.timeout)
             except BaseException as error:
-                wait = waits.throw(error)
+                wait = waits.throw(brief(error))
             else:
                 wait = next(waits)
     except StopIteration as ended:
@@ -96,6 +97,6 @@ def _blocked(waits: Waits[T], left_by: BaseException | None = None) -> T:
     except BaseException as error:
         if getgeneratorstate(waits) == GEN_CLOSED:  # the error is the operation's own; all others are interrupts
             raise
-        return _blocked(waits, error)
+        return _blocked(waits, brief(error))
     finally:
         del left_by  # its traceback refers to this frame: a circle

@@ -1,14 +1,18 @@
 """What a caller gets back of a request that has ended, and how a cell shows it."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 from rekindle import markup
+from rekindle.results import data
 from rekindle.results.figures import CachedTokens, Timings, Usage
 from rekindle.results.heat_map import heat_map
 from rekindle.results.tokens import TokenLogprob
+
+if TYPE_CHECKING:
+    from rekindle.results.markdown import Markdown
 
 EndReason = Literal["stop", "length", "cancelled", "held"]
 """Why a request ended. "stop": an end token or a stop string. "length": `max_tokens` or the context. "cancelled": its
@@ -18,6 +22,8 @@ caller. "held": it asked for a prefix, which is computed."""
 @dataclass(frozen=True, slots=True)
 class Generation:
     """The outcome of a finished request. Timings and cached tokens do not count when two are compared.
+
+    It can be pickled, copied, and used as a key; those that are equal have the same hash.
 
     Attributes:
         text: the generated text, without special tokens unless they were asked for; empty for a model without a
@@ -62,6 +68,47 @@ class Generation:
     def cumulative_logprob(self) -> float | None:
         """The sum of the log-probabilities of all generated tokens; None unless `logprobs` were asked for."""
         return None if self.logprobs is None else math.fsum(token.logprob for token in self.logprobs)
+
+    def markdown(self) -> "Markdown":
+        """Return the text as an object that a notebook shows as rendered Markdown, in which nothing runs or is fetched.
+
+        HTML in the text is shown as it stands, an image is its description, and only links to the web can be clicked.
+        """
+        from rekindle.results.markdown import Markdown
+
+        return Markdown(self.text)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return this as JSON holds it: a dict of dicts, lists, texts, numbers and None. Nothing is lost.
+
+        It has the version of this form, which is 1, under "version", and each attribute by its name but `drawn_in`:
+
+            {"version": 1, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
+             "logprobs": [{"token_id": 7042, "text": " Paris", "logprob": -0.25, "rank": 1, "top": [],
+                           "bytes": "IFBhcmlz"}],
+             "prompt_logprobs": None, "prompt_token_ids": [504, 3575], "seed": None,
+             "usage": {"prompt_tokens": 2, "completion_tokens": 1},
+             "timings": {"queued": 0.01, "first_token": 0.5, "total": 0.5},
+             "cached": {"device": 0, "host": 0, "disk": 0}, "cut": "", "end_token": None}
+
+        Bytes are in base64. A float that is not finite is "inf", "-inf" or "nan". `top` has objects like those of
+        `logprobs`, and `prompt_logprobs` begins with None.
+        """
+        written = {each.name: data.plain(getattr(self, each.name)) for each in fields(self) if each.name != "drawn_in"}
+        return {"version": data.VERSION, **written}
+
+    @staticmethod
+    def from_dict(written: Mapping[str, Any]) -> "Generation":
+        """Return the generation of which `to_dict` has returned this, be it in this process or in a file of JSON.
+
+        Raises:
+            InvalidData: it is of another version, or no generation was written as this; the message says where.
+        """
+        return Generation(**data.read(written))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy all but `drawn_in`: a cell of the same number in another notebook has not drawn it."""
+        return Generation, tuple(getattr(self, each.name) for each in fields(self) if each.name != "drawn_in")
 
     def __str__(self) -> str:
         return self.text

@@ -9,7 +9,7 @@ from rekindle import markup
 from rekindle.concurrency import interrupts
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
-from rekindle.errors import RequestCancelled, SessionError
+from rekindle.errors import RequestCancelled, SessionError, told_briefly
 from rekindle.messages import Cancel, Message, Submit
 from rekindle.notebook import live_text
 from rekindle.results.generation import Generation
@@ -146,7 +146,7 @@ class Handle:
             self.leave(left)
             raise
         if not self.done:
-            raise TimeoutError(f"the request had not ended after {timeout} seconds; it goes on")
+            raise told_briefly(TimeoutError(f"the request had not ended after {timeout} seconds; it goes on"))
         return self.record.result()
 
     def _tell(self, message: Message) -> None:

@@ -1,0 +1,66 @@
+"""Our errors show the lines of the user's own code and the message; IPython shows the rest on request."""
+
+import re
+
+import pytest
+
+from tests.notebook.driver import Notebook
+
+pytestmark = pytest.mark.notebook
+
+A_GLANCE = 12
+"""Lines that an error may take where one line of a cell led to it."""
+LAST = "`%tb Plain` shows the whole traceback."
+
+
+def shown(notebook: Notebook, code: str) -> list[str]:
+    """Run a cell, and return the lines of the errors that it shows, those of `%tb` included."""
+    before = len(notebook.heard)
+    notebook.start(code).end()
+    parts = [
+        part
+        for message in notebook.heard[before:]
+        if message["msg_type"] == "error"
+        for part in message["content"]["traceback"]
+    ]
+    return re.sub("\x1b\\[[0-9;]*m", "", "\n".join(parts)).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    {
+        "await session.generate('w3', temprature=1)": "InvalidRequest: unknown keyword 'temprature'; did you mean",
+        "session.generate_sync('')": "InvalidRequest: the prompt is empty",
+        "await session.generate(['w3', ''])": "InvalidBatch: 1 of 2 prompts",
+        "await rekindle.open('/no/such/model')": "ModelNotFound: no model '/no/such/model'",
+        "rekindle.open('/no/such/model', max_contxt=3)": "ConfigError: unknown setting 'max_contxt'; did you mean",
+        "session.submit(token_ids=PROMPT, **LONG).result(timeout=0)": "TimeoutError: the request had not ended",
+    }.items(),
+)
+def test_an_error_shows_the_line_of_the_cell_and_the_message(notebook: Notebook, cell: str, message: str) -> None:
+    lines = shown(notebook, cell)
+    assert len(lines) <= A_GLANCE
+    assert f"----> 1 {cell}" in lines
+    assert lines[-1] == LAST
+    assert any(line.startswith(message) for line in lines)
+    assert not any("rekindle/" in line for line in lines)
+
+
+def test_the_whole_traceback_is_shown_on_request(notebook: Notebook) -> None:
+    short = shown(notebook, "await session.generate('w3', temprature=1)")
+    assert shown(notebook, "%tb") == short
+    whole = shown(notebook, "%tb Plain")
+    assert sum("rekindle/" in line for line in whole) > 2
+    assert not any(LAST in line for line in whole)
+    assert shown(notebook, "%tb") == short
+
+
+def test_an_interrupt_shows_the_line_of_the_cell_and_what_it_kept(notebook: Notebook) -> None:
+    for call in ("await session.generate", "session.generate_sync"):
+        cell = notebook.start(f"when(generating(), 'now')\n{call}(token_ids=PROMPT, **LONG)")
+        cell.wait_for("now\n")
+        lines = re.sub("\x1b\\[[0-9;]*m", "", cell.interrupt()[0].traceback).splitlines()
+        assert len(lines) <= A_GLANCE
+        assert f"----> 2 {call}(token_ids=PROMPT, **LONG)" in lines
+        assert "the text so far is in `generation` of this error" in lines[-2]
+        assert sum("rekindle/" in line for line in shown(notebook, "%tb Plain")) > 2

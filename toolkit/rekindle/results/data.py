@@ -1,0 +1,143 @@
+"""The plain form of a generation, which JSON holds without loss and which is read again with every value checked."""
+
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+from rekindle.errors import InvalidData
+from rekindle.results.figures import CachedTokens, Timings, Usage
+from rekindle.results.tokens import TokenLogprob
+
+VERSION = 1
+"""The version of the form. It changes whenever a reader of the one before could not read what is written."""
+
+Reader = Callable[[Any], Any]
+"""Makes a value of its plain form; raises InvalidData."""
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON holds it: bytes as base64, and floats that are no numbers by their names."""
+    match value:
+        case bytes():
+            return b64encode(value).decode()
+        case float() if not math.isfinite(value):
+            return str(value)
+        case tuple():
+            return [plain(item) for item in value]
+        case TokenLogprob() | Usage() | Timings() | CachedTokens():
+            return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    return value
+
+
+def read(data: object) -> dict[str, Any]:
+    """Return the attributes of the generation that was written as this.
+
+    Raises:
+        InvalidData: it is of another version, or no generation was written as this.
+    """
+    if not isinstance(data, Mapping):
+        raise InvalidData(f"a generation is read from a dict, as to_dict() returns it, not from {data!r:.80}")
+    version = data.get("version")
+    if version != VERSION:
+        raise InvalidData(
+            f"expected a generation of version {VERSION}, as to_dict() returns it, got version {version!r}; a newer "
+            "Rekindle may read it"
+        )
+    attributes: dict[str, Any] = _record(dict, **_ATTRIBUTES)({name: data[name] for name in data if name != "version"})
+    return attributes
+
+
+def _record(made: Callable[..., Any], **attributes: Reader) -> Reader:
+    """Return the reader of an object with exactly these attributes."""
+
+    def reader(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise _unlike(f"an object with {', '.join(attributes)}", value)
+        wrong = [f"no {name}" for name in attributes if name not in value]
+        wrong += [f"an unknown {name}" for name in value if name not in attributes]
+        if wrong:
+            raise InvalidData(f"expected an object with {', '.join(attributes)}, got one with {' and '.join(wrong)}")
+        return made(**{name: _at(name, read, value[name]) for name, read in attributes.items()})
+
+    return reader
+
+
+def _at(place: str, reader: Reader, value: Any) -> Any:
+    try:
+        return reader(value)
+    except InvalidData as error:
+        raise InvalidData(f"{place}: {error}") from None
+
+
+def _exactly(*kinds: type[Any]) -> Reader:
+    """Return the reader of a value of one of these types, which JSON keeps as it is."""
+
+    def reader(value: Any) -> Any:
+        if type(value) not in kinds:
+            raise _unlike(" or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds), value)
+        return value
+
+    return reader
+
+
+def _one_of(*known: str) -> Reader:
+    def reader(value: Any) -> Any:
+        if value not in known:
+            raise _unlike(" or ".join(map(repr, known)), value)
+        return value
+
+    return reader
+
+
+def _float(value: Any) -> float:
+    if type(value) in (int, float) or value in ("inf", "-inf", "nan"):
+        return float(value)
+    raise _unlike('a number, "inf", "-inf" or "nan"', value)
+
+
+def _bytes(value: Any) -> bytes:
+    try:
+        return b64decode(value, validate=True)
+    except (TypeError, ValueError):
+        raise _unlike("bytes in base64", value) from None
+
+
+def _list(item: Reader, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise _unlike("a list", value)
+    return tuple(_at(f"item {place}", item, each) for place, each in enumerate(value))
+
+
+def _or_none(reader: Reader, value: Any) -> Any:
+    return None if value is None else reader(value)
+
+
+def _unlike(expected: str, value: Any) -> InvalidData:
+    return InvalidData(f"expected {expected}, got {value!r:.80}")
+
+
+def _token(value: Any) -> Any:
+    return _TOKEN(value)
+
+
+_INT, _STR = _exactly(int), _exactly(str)
+_TOKENS = partial(_list, _token)
+_TOKEN = _record(TokenLogprob, token_id=_INT, text=_STR, logprob=_float, rank=_INT, top=_TOKENS, bytes=_bytes)
+_ATTRIBUTES: Mapping[str, Reader] = {
+    "text": _STR,
+    "token_ids": partial(_list, _INT),
+    "finish_reason": _one_of("stop", "length", "cancelled", "held"),
+    "stopped_by": _exactly(str, int, type(None)),
+    "logprobs": partial(_or_none, _TOKENS),
+    "prompt_logprobs": partial(_or_none, partial(_list, partial(_or_none, _token))),
+    "prompt_token_ids": partial(_list, _INT),
+    "seed": _exactly(int, type(None)),
+    "usage": _record(Usage, prompt_tokens=_INT, completion_tokens=_INT),
+    "timings": _record(Timings, queued=_float, first_token=_float, total=_float),
+    "cached": _record(CachedTokens, device=_INT, host=_INT, disk=_INT),
+    "cut": _bytes,
+    "end_token": _exactly(str, type(None)),
+}
