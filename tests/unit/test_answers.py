@@ -1,10 +1,12 @@
 """The answers of a batch are a list, which a cell shows as a table of bounded size."""
 
 import copy
+import json
 import pickle
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -239,3 +241,28 @@ def test_without_pandas_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
         Answers().to_pandas()
+
+
+# A file
+
+
+def test_a_file_of_json_lines_has_all_of_each(texts: Session, tmp_path: Path) -> None:
+    given: Any = ["ab", "", "\ud800", CHAT]
+    answers = texts.generate_sync(given, max_tokens=3, logprobs=1, errors="return")
+    for _ in range(2):  # the second time it is replaced
+        Answers([*answers, None], [*answers.prompts, "c"]).to_jsonl(tmp_path / "answers.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert [line["place"] for line in lines] == [0, 1, 2, 3, 4]
+    assert [line["prompt"] for line in lines] == ["ab", "", "\ud800", "What is 1 + 1?", "c"]
+    assert [Generation.from_dict(lines[place]["generation"]) for place in (0, 3)] == [answers[0], answers[3]]
+    assert lines[1]["error"] == f"InvalidRequest: {answers[1]}"
+    assert (lines[1]["generation"], lines[0]["error"], lines[4]["error"]) == (None, None, None)
+    nested = texts.generate_sync(token_ids=[[1], [2]], n=2, seed=1, max_tokens=2)
+    nested.to_jsonl(str(tmp_path / "draws.jsonl"))
+    lines = [json.loads(line) for line in (tmp_path / "draws.jsonl").read_text().splitlines()]
+    assert [(line["place"], line["draw"], line["prompt"]) for line in lines] == [
+        (0, 0, [1]),
+        (0, 1, [1]),
+        (1, 0, [2]),
+        (1, 1, [2]),
+    ]

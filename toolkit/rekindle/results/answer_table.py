@@ -56,9 +56,12 @@ class Row:
                 return self.outcome.text or ids_in_words(self.outcome.token_ids)
             case None:
                 return ""
-            case Exception():
-                return f"{type(self.outcome).__name__}: {self.outcome}"
-        return repr(self.outcome)
+        return self.error or repr(self.outcome)
+
+    @property
+    def error(self) -> str | None:
+        """The error in words; None if it is none."""
+        return f"{type(self.outcome).__name__}: {self.outcome}" if isinstance(self.outcome, Exception) else None
 
     @property
     def ending(self) -> tuple[str, str, str]:

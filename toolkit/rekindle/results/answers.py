@@ -1,6 +1,8 @@
 """The answers of a batch: a list that a cell shows as a table."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
 from typing import Any, SupportsIndex, TypeVar, overload
 
 from rekindle import markup
@@ -73,6 +75,27 @@ class Answers(list[T]):
         frame = pandas.DataFrame([_record(row) for row in rows], columns=list(_record(_NONE)), index=index)
         return frame.astype({**dict.fromkeys(counts, "Int64"), "seconds": "float64"})
 
+    def to_jsonl(self, path: str | PathLike[str]) -> None:
+        """Write an object for each answer into a file of JSON lines, which is replaced if it exists.
+
+        Each has its place in the list, with a list of prompts and `n` its draw too, its prompt (a text or token ids),
+        the generation as `Generation.to_dict` returns it, and the error; what it does not have is null:
+
+            {"place": 0, "prompt": "One, two,", "generation": {"version": 1, "text": " three", ...}, "error": null}
+            {"place": 1, "prompt": "", "generation": null, "error": "InvalidRequest: the prompt is empty; ..."}
+
+        `Generation.from_dict(json.loads(line)["generation"])` is the generation again.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps(_written(row))}\n" for row in self._rows())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle and copy all but `drawn_in`: a cell of the same number in another notebook has not drawn them."""
+        return {**vars(self), "drawn_in": None}
+
     def _ipython_display_(self) -> None:
         """Show nothing in the cell that has drawn it already; NotImplementedError has IPython show it as all else."""
         if self.drawn_in is None or self.drawn_in != markup.cell():
@@ -94,6 +117,16 @@ class Answers(list[T]):
 _NONE = Row((), None, None)
 
 
+def _written(row: Row) -> dict[str, Any]:
+    """Return an object of a file of JSON lines."""
+    return {
+        **dict(zip(("place", "draw"), row.place, strict=False)),
+        "prompt": row.prompt,
+        "generation": row.outcome.to_dict() if isinstance(row.outcome, Generation) else None,
+        "error": row.error,
+    }
+
+
 def _record(row: Row) -> dict[str, Any]:
     """Return a row of a data frame."""
     made = row.outcome if isinstance(row.outcome, Generation) else None
@@ -105,5 +138,5 @@ def _record(row: Row) -> dict[str, Any]:
         "completion_tokens": made and made.usage.completion_tokens,
         "cached_tokens": made and made.cached_tokens,
         "seconds": made and made.timings.total,
-        "error": f"{type(row.outcome).__name__}: {row.outcome}" if isinstance(row.outcome, Exception) else None,
+        "error": row.error,
     }
