@@ -20,7 +20,7 @@ LONGEST_ANSWER = 240
 """How many characters of an answer are shown; the whole unfolds."""
 IN_TEXT = {"prompt": 30, "answer": 50}
 """How many characters of these are in the table of text."""
-COLUMNS = {"": "3.2em", "prompt": "25%", "answer": "auto", "ended": "5em", "tokens": "4.6em", "time": "4.6em"}
+COLUMNS = {"": "3.2em", "prompt": "25%", "answer": "auto", "ended": "5.8em", "tokens": "4.6em", "time": "4.6em"}
 """The columns, and how wide they are in a page."""
 NUMBERS = ("tokens", "time")
 """The columns that are right-aligned."""
@@ -47,6 +47,10 @@ class Row:
     def name(self) -> str:
         """The place as it is written after the list's name."""
         return "".join(f"[{index}]" for index in self.place)
+
+    def asked(self, longest: int) -> str:
+        """Return the beginning of the prompt on one line, with as many characters."""
+        return markup.one_line(markup.spelled(_in_words(self.prompt)), longest)
 
     @property
     def answer(self) -> str:
@@ -91,7 +95,7 @@ def table_html(rows: Sequence[Row]) -> str:
     shaded = accumulate(min(MOST_TOKENS, len(_logprobs(row))) for row in drawn)
     before = (None, *(row.prompt for row in drawn))
     lines = (
-        row_html(row.name, prompt_html(row.prompt, asked), _answer_html(row, heat <= MOST_SHADED), row.ending)
+        row_html(row.name, prompt_html(row.prompt, asked), answer_html(row, heat <= MOST_SHADED), row.ending)
         for row, asked, heat in zip(drawn, before, shaded, strict=False)
     )
     more = f'<div style="opacity:0.75">and {len(rows) - MOST_ROWS:,} more</div>' if len(rows) > MOST_ROWS else ""
@@ -117,6 +121,18 @@ def row_html(name: str, prompt: str, answer: str, ending: Sequence[str]) -> str:
     return _cells("td", (f'<span style="opacity:0.75">{visible(name)}</span>', prompt, answer, *map(visible, ending)))
 
 
+def answer_html(row: Row, shaded: bool) -> str:
+    """Return the beginning of an answer, which unfolds to all of it, and to its heat map."""
+    text, logprobs = row.answer, _logprobs(row)
+    shown = markup.one_line(text, LONGEST_ANSWER)
+    if shown == text and not logprobs:
+        return _unfolding(shown)
+    unshaded = f'<div style="opacity:0.75">its heat map is shown with {row.name} alone</div>'
+    return _unfolding(
+        shown, said_html(text, (), logprobs if shaded else ()) + (unshaded if logprobs and not shaded else "")
+    )
+
+
 def prompt_html(prompt: Asked | None, before: Asked | None) -> str:
     """Return the beginning of a prompt, which unfolds; what was asked in the row before is not said again."""
     if prompt is not None and prompt is before:
@@ -132,7 +148,7 @@ def table_text(rows: Sequence[Row]) -> str:
     cells = [tuple(COLUMNS)]
     for row, before in zip(drawn, (None, *(row.prompt for row in drawn)), strict=False):
         same = row.prompt is not None and row.prompt is before
-        prompt = "the same" if same else markup.one_line(markup.spelled(_in_words(row.prompt)), IN_TEXT["prompt"])
+        prompt = "the same" if same else row.asked(IN_TEXT["prompt"])
         answer = markup.one_line(markup.spelled(row.answer), IN_TEXT["answer"])
         cells.append((row.name, prompt, answer, *row.ending))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -143,18 +159,6 @@ def table_text(rows: Sequence[Row]) -> str:
     ]
     more = [f"and {len(rows) - MOST_ROWS:,} more"] if len(rows) > MOST_ROWS else []
     return "\n".join([f"Answers: {total(rows)}", *(lines if rows else []), *more])
-
-
-def _answer_html(row: Row, shaded: bool) -> str:
-    """Return the beginning of an answer, which unfolds to all of it, and to its heat map."""
-    text, logprobs = row.answer, _logprobs(row)
-    shown = markup.one_line(text, LONGEST_ANSWER)
-    if shown == text and not logprobs:
-        return _unfolding(shown)
-    unshaded = f'<div style="opacity:0.75">its heat map is shown with {row.name} alone</div>'
-    return _unfolding(
-        shown, said_html(text, (), logprobs if shaded else ()) + (unshaded if logprobs and not shaded else "")
-    )
 
 
 def _logprobs(row: Row) -> tuple[TokenLogprob, ...]:

@@ -18,7 +18,6 @@ from rekindle.errors import InvalidRequest, SessionError
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.dashboard import Dashboard
-from rekindle.notebook.live_text import show
 from rekindle.request import SamplingParams, check_keywords
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
@@ -292,29 +291,48 @@ class Session:
         """Return the pieces as `stream` does, for a blocking loop: `for piece in session.stream_sync(...)`."""
         return self._requests.stream(prompt, ask)
 
+    @overload
+    async def show(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation: ...
+    @overload
+    async def show(
+        self, prompt: Prompts = None, *, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> Answers[Generation]: ...
+    @overload
+    async def show(
+        self, prompt: Prompts = None, *, errors: Literal["return"], **ask: Unpack[AskMany]
+    ) -> Answers[Outcome]: ...
     @to_be_awaited("await session.show(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
-    async def show(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation:
+    async def show(self, prompt: Any = None, *, errors: Errors = "raise", **ask: Unpack[Ask[Any]]) -> Any:
         """Generate to the end, and show the text in the output of the cell as it comes; in a terminal, print it.
 
-        What stays in the output is what a cell shows of a generation. So the generation that is returned shows nothing
-        in this cell.
+        A list of prompts is a table whose rows fill side by side, each with its button; in a terminal, each answer is
+        printed as it ends. At most 50 rows are drawn, and the others are counted.
+
+        What stays in the output is what a cell shows of a generation, or of `Answers`. So what is returned shows
+        nothing in this cell.
 
         Leaving the await early, by an interrupt or a timeout, cancels the request, and the text so far stays. Pressing
         its button raises nothing: what had come is returned, with "cancelled" as its finish reason. The button needs
         ipykernel 7 and asyncio; elsewhere its clicks would be heard only after the cell, so "interrupt kernel" is there
         to stop it. Arguments and errors are those of `generate`.
         """
-        request = self._requests.one(prompt, ask, wait=True)
-        await awaited(show(request, "awaits"))
-        return request.drawn()
+        return await awaited(self._requests.shown(prompt, ask, errors, "awaits"))
 
+    @overload
+    def show_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation: ...
+    @overload
+    def show_sync(
+        self, prompt: Prompts = None, *, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> Answers[Generation]: ...
+    @overload
+    def show_sync(
+        self, prompt: Prompts = None, *, errors: Literal["return"], **ask: Unpack[AskMany]
+    ) -> Answers[Outcome]: ...
     @spelled_out(Ask, ASK_DEFAULTS)
-    def show_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation:
+    def show_sync(self, prompt: Any = None, *, errors: Errors = "raise", **ask: Unpack[Ask[Any]]) -> Any:
         """Run `show`, and block until it has ended; there is no button, since a cell that blocks hears no click."""
-        request = self._requests.one(prompt, ask, wait=True)
-        blocked(show(request, "blocks"))
-        return request.drawn()
+        return blocked(self._requests.shown(prompt, ask, errors, "blocks"))
 
     @spelled_out(Ask, ASK_DEFAULTS)
     def submit(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:

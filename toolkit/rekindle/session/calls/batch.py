@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rekindle import markup
 from rekindle.checks import boolean
 from rekindle.concurrency.waits import Waits, in_a_thread
 from rekindle.engine.preparing import Preparer
 from rekindle.errors import InvalidBatch, InvalidRequest
 from rekindle.messages import Prompt
+from rekindle.notebook import live_table
+from rekindle.notebook.live_text import Cell
 from rekindle.request import SamplingParams, check_length
 from rekindle.results.answer_table import Asked
 from rekindle.results.answers import Answers
 from rekindle.session.calls.handle import Handle
-from rekindle.session.calls.pace import watched
+from rekindle.session.calls.pace import Pace, watched
 from rekindle.session.calls.requested import Errors, Requested, Shape
 
 NAMED = 10
@@ -62,8 +65,25 @@ class Batch:
         finally:
             requested.cancel()
 
-    def requested(self) -> Waits[Requested]:
+    def shown(self, cell: Cell) -> Waits[Answers[Any]]:
+        """Wait as `ended` does, and draw the answers meanwhile. What had come of a cancelled request is its answer."""
+        __tracebackhide__ = True
+        requested = yield from self.requested(keeps_cancelled=True)
+        pace = Pace(requested, self.variants[0].max_tokens)
+        try:
+            yield from live_table.show(requested, cell, pace.said)
+            answers = requested.answers()
+        except BaseException as left:
+            requested.leave(left)
+            raise
+        answers.drawn_in = markup.cell()
+        return answers
+
+    def requested(self, *, keeps_cancelled: bool = False) -> Waits[Requested]:
         """Check all prompts, and make all requests.
+
+        Args:
+            keeps_cancelled: see `Requested`.
 
         Raises:
             InvalidRequest: some cannot be served, and errors are raised; nothing was computed.
@@ -77,7 +97,7 @@ class Batch:
         try:
             for prompt in prompts:
                 made += [prompt if isinstance(prompt, Exception) else self.submit(prompt, v) for v in self.variants]
-            return Requested(self.asked, self.shape, made, self.errors)
+            return Requested(self.asked, self.shape, made, self.errors, keeps_cancelled=keeps_cancelled)
         except BaseException:
             for each in made:
                 if isinstance(each, Handle):

@@ -6,6 +6,7 @@ from time import perf_counter
 
 from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.waits import Wait, Waits
+from rekindle.markup import counted
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.notebook.rates import Rates
 from rekindle.session.calls.requested import Requested
@@ -49,16 +50,22 @@ class Pace:
 
     def report(self) -> Progress:
         """Return how many answers have ended, how fast tokens come now, and how long the rest will take."""
-        running = [handle.record.generated for handle in self._requested.handles if not handle.done]
-        tokens = sum(handle.record.generated for handle in self._requested.handles)
+        handles = list(self._requested.handles)
+        running = [handle.record.generated for handle in handles if not handle.done]
+        tokens, ended = sum(handle.record.generated for handle in handles), len(handles) - len(running)
         now, done, total = perf_counter() - self._began, len(self._requested.ends.items), len(self._requested)
         rate = self._rates.look(now, tokens).now
         said = ["answers"]
         if rate is not None:
-            said.append(f"{rate:,.0f} tokens/s")
-            if tokens and running and (missing := self._missing(running, tokens, total - len(running))) is not None:
-                said.append(f"{'' if done else 'at most '}{in_words(missing * now / tokens)} left")
+            said.append(f"{counted(round(rate), 'token')}/s")
+            if tokens and running and (missing := self._missing(running, tokens, ended)) is not None:
+                said.append(f"{'' if ended else 'at most '}{in_words(missing * now / tokens)} left")
         return Progress("generating", done, total, ", ".join(said))
+
+    def said(self) -> str:
+        """Return the same on one line."""
+        report = self.report()
+        return f"{report.done:,} of {report.total:,} {report.unit}"
 
     def _missing(self, running: Sequence[int], tokens: int, ended: int) -> float | None:
         """Return how many tokens are still to come; None if nothing is known about that.

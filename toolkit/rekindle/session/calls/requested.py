@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rekindle.concurrency import interrupts
 from rekindle.concurrency.feed import Feed
-from rekindle.errors import BatchFailed
+from rekindle.errors import BatchFailed, RequestCancelled
 from rekindle.markup import counted
 from rekindle.results.answer_table import Asked
 from rekindle.results.answers import Answers
@@ -56,15 +56,26 @@ class Requested:
         shape: that of what is returned.
         made: the request of each draw, or in its place the error for which there is none.
         errors: whether the first failure is raised.
+        keeps_cancelled: whether what had come of a cancelled request is its outcome, which is no failure then.
 
     Attributes:
+        asked, made: as above.
         ends: the places of the requests that have ended, as they end; those that were never made are the first.
             Closed once all have ended or, if failures are raised, one has failed.
         failed: the place of the first that failed, if failures are raised.
     """
 
-    def __init__(self, asked: Sequence[Asked], shape: Shape, made: Sequence[Handle | Exception], errors: Errors):
-        self._asked, self._shape, self.made, self._errors = asked, shape, made, errors
+    def __init__(
+        self,
+        asked: Sequence[Asked],
+        shape: Shape,
+        made: Sequence[Handle | Exception],
+        errors: Errors,
+        *,
+        keeps_cancelled: bool = False,
+    ):
+        self.asked, self._shape, self.made, self._errors = asked, shape, made, errors
+        self._keeps_cancelled = keeps_cancelled
         self.failed: int | None = None
         self.ends: Feed[int] = Feed()
         for place, each in enumerate(made):
@@ -86,7 +97,10 @@ class Requested:
     def outcome(self, place: int) -> Outcome | None:
         """Return what came of a request; None if it has not ended."""
         each = self.made[place]
-        return each.record.outcome if isinstance(each, Handle) else each
+        if isinstance(each, Exception):
+            return each
+        outcome = each.record.outcome
+        return each.record.so_far() if self._keeps_cancelled and isinstance(outcome, RequestCancelled) else outcome
 
     def answers(self) -> Answers[Any]:
         """Return what came of all requests, None for each that has not ended.
@@ -97,15 +111,26 @@ class Requested:
         __tracebackhide__ = True  # a cell shows errors without such frames
         outcomes = [self.outcome(place) for place in range(len(self))]
         if self.failed is None:
-            return self._shape.of(outcomes, self._asked)
+            return self._shape.of(outcomes, self.asked)
         error, finished = outcomes[self.failed], sum(isinstance(outcome, Generation) for outcome in outcomes)
         assert isinstance(error, Exception)
         raise BatchFailed(
             f"request {self.failed} of {len(outcomes)} failed: {error}. Its error is the cause of this one; "
             f"{finished} others had ended and are in results of this error, and the rest were cancelled. "
             'errors="return" goes on instead',
-            self._shape.of(outcomes, self._asked),
+            self._shape.of(outcomes, self.asked),
         ) from error
+
+    def so_far(self) -> Answers[Any]:
+        """Return what has come of all requests until now, as if those that have not ended were cancelled now."""
+        outcomes = [self.outcome(place) for place in range(len(self))]
+        gone = [
+            each.record.so_far()
+            if isinstance(each, Handle) and isinstance(outcome, RequestCancelled | None)
+            else outcome
+            for each, outcome in zip(self.made, outcomes, strict=True)
+        ]
+        return self._shape.of(gone, self.asked)
 
     def cancel(self) -> None:
         """End all requests that have not ended."""
@@ -117,7 +142,7 @@ class Requested:
         answers = [each.generation if isinstance(each, Handle) else None for each in self.made]
         done = f"{sum(answer is not None for answer in answers)} of {counted(len(answers), 'request')}"
         words = f"interrupted when {done} had ended; their answers are in `finished` of this error"
-        interrupts.tell(left, words, "finished", self._shape.of(answers, self._asked))
+        interrupts.tell(left, words, "finished", self._shape.of(answers, self.asked))
 
     def _ended(self, place: int) -> None:
         """Take note of an end; several threads may do so at once."""

@@ -9,6 +9,7 @@ from rekindle.engine.assembly import Assembly
 from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
+from rekindle.notebook.live_text import Cell
 from rekindle.request import SamplingParams, check_draws, check_length, draws
 from rekindle.session.calls.batch import Batch, check_errors, check_progress
 from rekindle.session.calls.callers import Callers
@@ -73,6 +74,11 @@ class Requests:
         batch = self._batch(prompt, ask, n, errors, self._progress if progress is None else progress)
         check_progress(progress, batch.shape)
         return batch.ended() if batch.shape.listed else self._alone(batch).ended()
+
+    def shown(self, prompt: Any, ask: Ask[Any], errors: Errors, cell: Cell) -> Waits[Any]:
+        """Check a call for generations now, and return the wait for them, which draws them meanwhile."""
+        batch = self._batch(prompt, ask, errors=errors)
+        return batch.shown(cell) if batch.shape.listed else self._alone(batch).shown(cell)
 
     def stream(self, prompt: Any, ask: Ask[Any]) -> Stream | Streams:
         """Return the pieces of one request, which is made now, or of several, which are made when the loop begins."""
