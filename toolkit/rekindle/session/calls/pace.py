@@ -50,7 +50,7 @@ class Pace:
 
     def report(self) -> Progress:
         """Return how many answers have ended, how fast tokens come now, and how long the rest will take."""
-        handles = list(self._requested.handles)
+        handles = self._requested.handles
         running = [handle.record.generated for handle in handles if not handle.done]
         tokens, ended = sum(handle.record.generated for handle in handles), len(handles) - len(running)
         now, done, total = perf_counter() - self._began, len(self._requested.ends.items), len(self._requested)

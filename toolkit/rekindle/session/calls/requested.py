@@ -1,6 +1,6 @@
 """The requests of a batch, once they are made: their ends as they come, and what came of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -79,10 +79,11 @@ class Requested:
         self.failed: int | None = None
         self.ends: Feed[int] = Feed()
         for place, each in enumerate(made):
+            if isinstance(each, Exception):
+                self._ended(place)
+        for place, each in enumerate(made):
             if isinstance(each, Handle):
                 each.record.pieces.when_closed(partial(self._ended, place))
-            else:
-                self._ended(place)
         if not made:
             self.ends.close()
 
@@ -90,9 +91,9 @@ class Requested:
         return len(self.made)
 
     @property
-    def handles(self) -> Iterator[Handle]:
+    def handles(self) -> list[Handle]:
         """The requests that were made."""
-        return (each for each in self.made if isinstance(each, Handle))
+        return [each for each in self.made if isinstance(each, Handle)]
 
     def outcome(self, place: int) -> Outcome | None:
         """Return what came of a request; None if it has not ended."""
