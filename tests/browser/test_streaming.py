@@ -59,6 +59,28 @@ def test_what_a_cell_left_behind_grows_and_is_cancelled_by_its_button(opens: Ope
         expect(output.get_by_role("button")).to_have_count(0)
 
 
+def test_rows_fill_side_by_side_and_each_is_cancelled_by_its_button(opens: Opens) -> None:
+    show = "answers = await session.show(token_ids=[PROMPT, PROMPT[:2]], **LONG)\nanswers"
+    with opens(show, "[answer.finish_reason for answer in answers]", NEXT) as notebook:
+        output = notebook.start(1)
+        rows = [output.get_by_role("row").filter(has_text=f"[{place}]") for place in range(2)]
+        buttons = output.get_by_role("button", name="Cancel")
+        for row in rows:
+            expect(row).to_contain_text(WORDS)
+        buttons.first.click()
+        expect(rows[0]).to_contain_text("cancelled")
+        expect(buttons).to_have_count(1)
+        assert notebook.running(1)
+        grown = rows[1].inner_text()
+        expect(rows[1]).not_to_have_text(grown)
+        buttons.first.click()
+        notebook.end(1)
+        expect(output.get_by_role("table")).to_have_count(1)
+        expect(buttons).to_have_count(0)
+        expect(notebook.run(2)).to_contain_text("['cancelled', 'cancelled']")
+        assert_next_cell_works(notebook, 3)
+
+
 @contextmanager
 def to_be_cancelled(opens: Opens) -> Iterator[Notebook]:
     """Start a cell that shows text as it comes. Check that it ends cancelled, with its text and without a button."""

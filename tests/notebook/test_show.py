@@ -138,6 +138,31 @@ def test_a_click_cancels_while_the_cell_awaits(
     assert_usable(notebook)
 
 
+def test_a_list_is_a_table_whose_rows_are_cancelled_one_by_one(kernel: str, notebook: Notebook, page: Page) -> None:
+    notebook.run("generated = generating()")
+    ask = "token_ids=[PROMPT, PROMPT, PROMPT], **LONG"
+    cell = notebook.start(f"when(generated, 'now'); answers = await session.show({ask}); answers")
+    cell.wait_for("now\n")
+    page.catch_up()
+    if kernel == COLAB:
+        assert not page.widgets, "their buttons would not hear of clicks"
+        assert "interrupt the kernel" in next(iter(page.outputs.values()))["text/plain"]
+        cell.interrupt()
+    else:
+        buttons = [comm for comm, state in page.widgets.items() if state.get("_model_name") == "ButtonModel"]
+        assert len(buttons) == 3
+        for button in buttons:
+            click(notebook, button)
+        assert (cell.end().error, cell.end().stdout) == ("", "now\n")
+        assert notebook.run("print([answer.finish_reason for answer in answers])") == f"{['cancelled'] * 3}\n"
+        page.catch_up()
+        own = notebook.run("print(json.dumps(answers._repr_mimebundle_()))")
+        assert list(page.outputs.values()) == [json.loads(own)]
+    wait_until_static(page)
+    assert list(page.outputs.values())[-1]["text/plain"].count("cancelled") == 3
+    assert_usable(notebook)
+
+
 def test_display_returns_at_once_and_draws_on_until_its_button_is_pressed(
     notebook: Notebook, page: Page, tmp_path: Path
 ) -> None:

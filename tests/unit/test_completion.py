@@ -19,6 +19,7 @@ from rekindle.testing import fake_session
 ASKING = [
     "generate",
     "generate_sync",
+    "as_completed",
     "stream",
     "stream_sync",
     "show",

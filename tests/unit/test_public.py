@@ -10,11 +10,11 @@ from rekindle.config import SettingsOptions
 from rekindle.request import _CHECKS, SamplingOptions
 
 PUBLIC = """
-BatchFailed CacheView CachedPath CachedTokens Candidate CheckpointError ConfigError EngineFailed Family Generation
-Handle Handled InvalidBatch InvalidData InvalidRequest LogitsRow ModelError ModelNotFound NotRestored ParametersIgnored
-Piece Prefix PromptTooLong QueueFull RekindleError RequestCancelled SamplingParams Session SessionClosed SessionError
-Settings Stats StorageError Stream Timings TokenLogprob UnsafeStorage UnsupportedModel Usage WeightsChanged open
-open_sync
+Answers BatchFailed CacheView CachedPath CachedTokens Candidate CheckpointError ConfigError EngineFailed Family
+Generation Handle Handled InvalidBatch InvalidData InvalidRequest LogitsRow ModelError ModelNotFound NotRestored
+ParametersIgnored Piece Prefix PromptTooLong QueueFull RekindleError RequestCancelled SamplingParams Session
+SessionClosed SessionError Settings Stats StorageError Stream Timings TokenLogprob UnsafeStorage UnsupportedModel Usage
+WeightsChanged open open_sync
 """
 
 

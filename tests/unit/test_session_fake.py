@@ -174,7 +174,7 @@ async def test_what_only_the_engine_can_see_fails_alone(session: Session, texts:
 
 
 async def test_one_call_does_not_take_a_list(session: Session) -> None:
-    for call in (session.submit, session.stream):
+    for call in (session.submit, session.enqueue_sync):
         with pytest.raises(InvalidRequest, match="use generate"):
             call(token_ids=[[1], [2]])  # type: ignore[list-item]
 

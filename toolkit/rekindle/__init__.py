@@ -33,6 +33,7 @@ from rekindle.errors import (
 from rekindle.models.families import Family
 from rekindle.policy import Candidate
 from rekindle.request import SamplingParams
+from rekindle.results.answers import Answers
 from rekindle.results.figures import CachedTokens, Timings, Usage
 from rekindle.results.generation import Generation
 from rekindle.results.tokens import Piece, TokenLogprob
@@ -46,6 +47,7 @@ from rekindle.views.cache.view import CachedPath, CacheView
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answers",
     "BatchFailed",
     "CacheView",
     "CachedPath",

@@ -103,7 +103,7 @@ class BatchFailed(RekindleError):
 
     def __init__(self, message: str, results: Sequence[Any] = ()):
         super().__init__(message)
-        self.results = list(results)
+        self.results = results
 
 
 class QueueFull(RekindleError):

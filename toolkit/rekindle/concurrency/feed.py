@@ -23,7 +23,7 @@ class Feed(Generic[T]):
     def __init__(self) -> None:
         self._items: list[T] = []
         self._closed = False
-        self._waiting: list[tuple[Callable[[], None], int]] = []
+        self._waiting: list[tuple[Callable[[], object], int]] = []
         self._at_close: list[Callable[[], None]] = []
 
     @property
@@ -55,6 +55,13 @@ class Feed(Generic[T]):
         self._at_close.append(call)
         if self._closed:
             self._tell_of_the_end()
+
+    def follow(self, call: Callable[[], object]) -> None:
+        """Have a function called at every item from now on, and at the end, by the thread that writes.
+
+        It must be quick, and must not raise.
+        """
+        self._waiting.append((call, -1))
 
     async def grown(self, seen: int, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         """Wait until there are more than `seen` items or the feed is closed; the loop keeps turning meanwhile.

@@ -12,7 +12,7 @@ class Progress:
         stage: the name of the stage, such as "loading weights"; each has a bar of its own.
         done: how much is done, in `unit`.
         total: how much there is to do, in `unit`; None while that is unknown.
-        unit: "B" for bytes, or a word such as "programs".
+        unit: "B" for bytes, or a word such as "programs", after which more may be said, which may change.
     """
 
     stage: str

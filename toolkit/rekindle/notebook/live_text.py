@@ -117,9 +117,14 @@ def _screen(request: Request, cell: Cell) -> "Card | Printed":
     if cell == "ends":
         heard, otherwise = True, "To stop it, call cancel() of the handle."
     else:
-        heard = cell == "awaits" and not in_trio() and front_end.hears_clicks_while_a_cell_awaits(found)
+        heard = hears_clicks(found, cell)
         otherwise = "To stop it, interrupt the kernel."
     return Card(request.record, partial(front_end.StopButton, request.cancel, otherwise, button=heard))
+
+
+def hears_clicks(kernel: object, cell: Cell) -> bool:
+    """Tell whether a button is heard while the cell waits."""
+    return cell == "awaits" and not in_trio() and front_end.hears_clicks_while_a_cell_awaits(kernel)
 
 
 class Card:

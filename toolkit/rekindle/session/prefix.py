@@ -11,10 +11,11 @@ from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
 from rekindle.request import check_draws
+from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
-from rekindle.session.calls.batch import Errors
 from rekindle.session.calls.handle import Handle, Stream
 from rekindle.session.calls.prompts import ASK_DEFAULTS, Ask, AskOne, OnePrompt, Prompts, as_text
+from rekindle.session.calls.requested import Errors
 from rekindle.session.calls.requests import Requests
 
 FIXED = ("cache_salt", "tools", "chat_template_kwargs")
@@ -66,37 +67,50 @@ class Prefix:
         *,
         n: int | None = None,
         errors: Errors = "raise",
+        progress: bool | None = None,
         **ask: Unpack[Ask[Any]],
-    ) -> list[Any]: ...
+    ) -> Answers[Any]: ...
     @to_be_awaited("await doc.generate(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
     async def generate(
-        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+        self,
+        prompt: Any = None,
+        *,
+        n: int | None = None,
+        errors: Errors = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[Ask[Any]],
     ) -> Any:
         """Continue the prefix, and generate to the end.
 
         Args:
             prompt: text that follows a text; messages that follow messages (a str is one of the user's), or a list;
                 nothing to generate from the prefix as it is.
-            n, errors: as in `Session.generate`.
+            n, errors, progress: as in `Session.generate`.
             **ask: token ids that follow instead, or a list of such, and sampling parameters.
 
         Returns:
-            A `Generation`; a list of them for a list of prompts, or if `n` is given, even 1; for both, a list of lists.
+            A `Generation`, or `Answers`, as `Session.generate`.
 
         Raises:
             InvalidRequest: the prefix was released, or as `Session.generate`.
         """
         self._check(ask)
-        return await awaited(self._requests.all(prompt, ask, n, errors))
+        return await awaited(self._requests.all(prompt, ask, n, errors, progress))
 
     @spelled_out(Ask, ASK_DEFAULTS)
     def generate_sync(
-        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+        self,
+        prompt: Any = None,
+        *,
+        n: int | None = None,
+        errors: Errors = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[Ask[Any]],
     ) -> Any:
         """Run `generate`, and block until it has ended."""
         self._check(ask)
-        return blocked(self._requests.all(prompt, ask, n, errors))
+        return blocked(self._requests.all(prompt, ask, n, errors, progress))
 
     @spelled_out(Ask, ASK_DEFAULTS)
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:

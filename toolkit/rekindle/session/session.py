@@ -20,12 +20,11 @@ from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer
-from rekindle.notebook.live_text import show
 from rekindle.request import SamplingParams, check_keywords
+from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 from rekindle.scheduler.stats import Stats
 from rekindle.session.about import About, Memory
-from rekindle.session.calls.batch import Errors, Outcome
 from rekindle.session.calls.callers import Callers
 from rekindle.session.calls.handle import Handle, Stream
 from rekindle.session.calls.prompts import (
@@ -41,7 +40,9 @@ from rekindle.session.calls.prompts import (
     TokenIds,
     one_chat,
 )
+from rekindle.session.calls.requested import Errors, Outcome
 from rekindle.session.calls.requests import Requests
+from rekindle.session.calls.together import AsCompleted, Streams
 from rekindle.session.engine_view import EngineView
 from rekindle.session.operations import InFlight, Operations
 from rekindle.session.prefix import PendingPrefix, Prefix
@@ -58,12 +59,14 @@ class Session:
     The sampling keywords are those of `rekindle.SamplingParams`.
     """
 
-    def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers, name: str = ""):
+    def __init__(
+        self, engine: EngineThread, assembly: Assembly, callers: Callers, name: str = "", *, progress: bool = False
+    ):
         self._engine = engine
         self._name = name or assembly.source
         self._assembly = assembly
         self._callers = callers
-        self._requests = Requests(engine, assembly, callers, assembly.defaults)
+        self._requests = Requests(engine, assembly, callers, assembly.defaults, progress)
         self._operations = Operations(engine, assembly, callers)
         self._dashboard: Dashboard | None = None
         with suppress(SessionError):  # an engine that has ended has nothing to log
@@ -74,28 +77,64 @@ class Session:
     async def generate(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
     async def generate(
-        self, prompt: Prompts = None, *, n: None = None, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
-    ) -> list[Generation]: ...
+        self,
+        prompt: Prompts = None,
+        *,
+        n: None = None,
+        errors: Literal["raise"] = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[AskMany],
+    ) -> Answers[Generation]: ...
     @overload
     async def generate(
-        self, prompt: OnePrompt = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskOne]
-    ) -> list[Generation]: ...
+        self,
+        prompt: OnePrompt = None,
+        *,
+        n: int,
+        errors: Literal["raise"] = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[AskOne],
+    ) -> Answers[Generation]: ...
     @overload
     async def generate(
-        self, prompt: Prompts = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
-    ) -> list[list[Generation]]: ...
+        self,
+        prompt: Prompts = None,
+        *,
+        n: int,
+        errors: Literal["raise"] = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[AskMany],
+    ) -> Answers[Answers[Generation]]: ...
     @overload
     async def generate(
-        self, prompt: Prompts = None, *, n: None = None, errors: Literal["return"], **ask: Unpack[AskMany]
-    ) -> list[Outcome]: ...
+        self,
+        prompt: Prompts = None,
+        *,
+        n: None = None,
+        errors: Literal["return"],
+        progress: bool | None = None,
+        **ask: Unpack[AskMany],
+    ) -> Answers[Outcome]: ...
     @overload
     async def generate(
-        self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
-    ) -> list[Any]: ...
+        self,
+        prompt: OnePrompt | Prompts = None,
+        *,
+        n: int,
+        errors: Literal["return"],
+        progress: bool | None = None,
+        **ask: Unpack[Ask[Any]],
+    ) -> Answers[Any]: ...
     @to_be_awaited("await session.generate(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
     async def generate(
-        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+        self,
+        prompt: Any = None,
+        *,
+        n: int | None = None,
+        errors: Errors = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[Ask[Any]],
     ) -> Any:
         """Generate to the end. Leaving the await early, by an interrupt or a timeout, cancels the request.
 
@@ -111,6 +150,8 @@ class Session:
                 Draws need a temperature above 0: it is 1 if none is given and the model names none.
             errors: "raise" raises the first error of a list, and cancels the others; "return" puts each error in its
                 place in the list, and goes on with the others.
+            progress: draw a bar for a list that takes longer than a second: how many answers have ended, tokens per
+                second, and the time that is left. The default is what `open` was told.
             token_ids: a prompt of token ids instead, or a list of such.
             tools: JSON schemas of functions, for the chat template.
             chat_template_kwargs: further variables of the chat template, by name.
@@ -118,7 +159,8 @@ class Session:
             Others: see `rekindle.SamplingParams`.
 
         Returns:
-            A `Generation`; a list of them for a list of prompts, or if `n` is given, even 1; for both, a list of lists.
+            A `Generation`; for a list of prompts, or if `n` is given, even 1, a list of them, which a cell shows as a
+            table (`rekindle.Answers`); for both, a list of such lists.
 
         Raises:
             InvalidRequest: a prompt or keyword that cannot be served; PromptTooLong is one of them. For a list it is an
@@ -131,74 +173,169 @@ class Session:
         Warns:
             ParametersIgnored: the temperature is given as 0, and beside it parameters that do nothing then.
         """
-        return await awaited(self._requests.all(prompt, ask, n, errors))
+        return await awaited(self._requests.all(prompt, ask, n, errors, progress))
 
     @overload
     def generate_sync(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
     def generate_sync(
-        self, prompt: Prompts = None, *, n: None = None, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
-    ) -> list[Generation]: ...
+        self,
+        prompt: Prompts = None,
+        *,
+        n: None = None,
+        errors: Literal["raise"] = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[AskMany],
+    ) -> Answers[Generation]: ...
     @overload
     def generate_sync(
-        self, prompt: OnePrompt = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskOne]
-    ) -> list[Generation]: ...
+        self,
+        prompt: OnePrompt = None,
+        *,
+        n: int,
+        errors: Literal["raise"] = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[AskOne],
+    ) -> Answers[Generation]: ...
     @overload
     def generate_sync(
-        self, prompt: Prompts = None, *, n: int, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
-    ) -> list[list[Generation]]: ...
+        self,
+        prompt: Prompts = None,
+        *,
+        n: int,
+        errors: Literal["raise"] = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[AskMany],
+    ) -> Answers[Answers[Generation]]: ...
     @overload
     def generate_sync(
-        self, prompt: Prompts = None, *, n: None = None, errors: Literal["return"], **ask: Unpack[AskMany]
-    ) -> list[Outcome]: ...
+        self,
+        prompt: Prompts = None,
+        *,
+        n: None = None,
+        errors: Literal["return"],
+        progress: bool | None = None,
+        **ask: Unpack[AskMany],
+    ) -> Answers[Outcome]: ...
     @overload
     def generate_sync(
-        self, prompt: OnePrompt | Prompts = None, *, n: int, errors: Literal["return"], **ask: Unpack[Ask[Any]]
-    ) -> list[Any]: ...
+        self,
+        prompt: OnePrompt | Prompts = None,
+        *,
+        n: int,
+        errors: Literal["return"],
+        progress: bool | None = None,
+        **ask: Unpack[Ask[Any]],
+    ) -> Answers[Any]: ...
     @spelled_out(Ask, ASK_DEFAULTS)
     def generate_sync(
-        self, prompt: Any = None, *, n: int | None = None, errors: Errors = "raise", **ask: Unpack[Ask[Any]]
+        self,
+        prompt: Any = None,
+        *,
+        n: int | None = None,
+        errors: Errors = "raise",
+        progress: bool | None = None,
+        **ask: Unpack[Ask[Any]],
     ) -> Any:
         """Run `generate`, and block until it has ended."""
-        return blocked(self._requests.all(prompt, ask, n, errors))
+        return blocked(self._requests.all(prompt, ask, n, errors, progress))
 
+    @overload
+    def as_completed(
+        self, prompt: Prompts = None, *, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> AsCompleted[Generation]: ...
+    @overload
+    def as_completed(
+        self, prompt: Prompts = None, *, errors: Literal["return"], **ask: Unpack[AskMany]
+    ) -> AsCompleted[Outcome]: ...
     @spelled_out(Ask, ASK_DEFAULTS)
-    def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
+    def as_completed(
+        self, prompt: Prompts = None, *, errors: Errors = "raise", **ask: Unpack[AskMany]
+    ) -> AsCompleted[Any]:
+        """Return the answers of a list of prompts as each ends: `async for place, answer in session.as_completed(...)`.
+
+        `place` is the prompt's index in the list. A blocking `for` does the same. As in `generate`, all prompts are
+        checked before anything is computed, which is when the loop begins. Leaving the loop cancels the others, unless
+        it has a name: then another loop can go on with it, and `del`, `close` or `contextlib.aclosing` cancels them.
+
+        Args:
+            prompt: a list of prompts; others are as in `generate`.
+            errors: "raise" raises the first error, and cancels the others; "return" gives each error in its turn.
+
+        Raises:
+            InvalidRequest: as `generate`, or one prompt was given and no list.
+            Others: as `generate` does for a list (raised by the loop).
+        """
+        return self._requests.as_completed(prompt, ask, errors)
+
+    @overload
+    def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream: ...
+    @overload
+    def stream(self, prompt: Prompts = None, **ask: Unpack[AskMany]) -> Streams: ...
+    @spelled_out(Ask, ASK_DEFAULTS)
+    def stream(self, prompt: Any = None, **ask: Unpack[Ask[Any]]) -> Any:
         """Return the pieces of one generation as they come: `async for piece in session.stream(...)`.
+
+        Those of a list of prompts come from any of them, each with the place of its prompt in the list:
+        `async for place, piece in session.stream([...])`. The list is checked as `as_completed` does, and the first
+        error of it is raised.
 
         Leaving the loop early cancels the request, unless the stream has a name: then another loop can go on with it,
         and `del`, `close` or `contextlib.aclosing` cancels it. Arguments and errors are those of `generate`.
         """
-        return Stream(self._requests.one(prompt, ask, wait=True))
+        return self._requests.stream(prompt, ask)
 
+    @overload
+    def stream_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream: ...
+    @overload
+    def stream_sync(self, prompt: Prompts = None, **ask: Unpack[AskMany]) -> Streams: ...
     @spelled_out(Ask, ASK_DEFAULTS)
-    def stream_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream:
+    def stream_sync(self, prompt: Any = None, **ask: Unpack[Ask[Any]]) -> Any:
         """Return the pieces as `stream` does, for a blocking loop: `for piece in session.stream_sync(...)`."""
-        return self.stream(prompt, **ask)
+        return self._requests.stream(prompt, ask)
 
+    @overload
+    async def show(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation: ...
+    @overload
+    async def show(
+        self, prompt: Prompts = None, *, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> Answers[Generation]: ...
+    @overload
+    async def show(
+        self, prompt: Prompts = None, *, errors: Literal["return"], **ask: Unpack[AskMany]
+    ) -> Answers[Outcome]: ...
     @to_be_awaited("await session.show(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
-    async def show(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation:
+    async def show(self, prompt: Any = None, *, errors: Errors = "raise", **ask: Unpack[Ask[Any]]) -> Any:
         """Generate to the end, and show the text in the output of the cell as it comes; in a terminal, print it.
 
-        What stays in the output is what a cell shows of a generation. So the generation that is returned shows nothing
-        in this cell.
+        A list of prompts is a table whose rows fill side by side, each with its button; in a terminal, each answer is
+        printed as it ends. At most 50 rows are drawn, and the others are counted.
+
+        What stays in the output is what a cell shows of a generation, or of `Answers`. So what is returned shows
+        nothing in this cell.
 
         Leaving the await early, by an interrupt or a timeout, cancels the request, and the text so far stays. Pressing
         its button raises nothing: what had come is returned, with "cancelled" as its finish reason. The button needs
         ipykernel 7 and asyncio; elsewhere its clicks would be heard only after the cell, so "interrupt kernel" is there
         to stop it. Arguments and errors are those of `generate`.
         """
-        request = self._requests.one(prompt, ask, wait=True)
-        await awaited(show(request, "awaits"))
-        return request.drawn()
+        return await awaited(self._requests.shown(prompt, ask, errors, "awaits"))
 
+    @overload
+    def show_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation: ...
+    @overload
+    def show_sync(
+        self, prompt: Prompts = None, *, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
+    ) -> Answers[Generation]: ...
+    @overload
+    def show_sync(
+        self, prompt: Prompts = None, *, errors: Literal["return"], **ask: Unpack[AskMany]
+    ) -> Answers[Outcome]: ...
     @spelled_out(Ask, ASK_DEFAULTS)
-    def show_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation:
+    def show_sync(self, prompt: Any = None, *, errors: Errors = "raise", **ask: Unpack[Ask[Any]]) -> Any:
         """Run `show`, and block until it has ended; there is no button, since a cell that blocks hears no click."""
-        request = self._requests.one(prompt, ask, wait=True)
-        blocked(show(request, "blocks"))
-        return request.drawn()
+        return blocked(self._requests.shown(prompt, ask, errors, "blocks"))
 
     @spelled_out(Ask, ASK_DEFAULTS)
     def submit(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:

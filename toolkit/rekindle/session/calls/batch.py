@@ -1,53 +1,28 @@
 """Several requests as one call: all are checked before one is computed, and no finished answer is lost."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-from rekindle.concurrency import interrupts
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.waits import Wait, Waits, in_a_thread
+from rekindle import markup
+from rekindle.checks import boolean
+from rekindle.concurrency.waits import Waits, in_a_thread
 from rekindle.engine.preparing import Preparer
-from rekindle.errors import BatchFailed, InvalidBatch, InvalidRequest
-from rekindle.markup import counted
+from rekindle.errors import InvalidBatch, InvalidRequest
 from rekindle.messages import Prompt
+from rekindle.notebook import live_table
+from rekindle.notebook.live_text import Cell
 from rekindle.request import SamplingParams, check_length
-from rekindle.results.generation import Generation
+from rekindle.results.answer_table import Asked
+from rekindle.results.answers import Answers
 from rekindle.session.calls.handle import Handle
+from rekindle.session.calls.pace import Pace, watched
+from rekindle.session.calls.requested import Errors, Requested, Shape
 
-Errors = Literal["raise", "return"]
-"""What a batch does with the error of one of its requests."""
-Outcome = Generation | Exception
-"""A generation, or the error in its place. That may be one of the model's own chat template."""
 NAMED = 10
 """How many bad prompts a message names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The shape of what a call returns.
-
-    Attributes:
-        several: whether prompts came as a list.
-        n: draws for each prompt; None for one that is not returned as a list.
-    """
-
-    several: bool
-    n: int | None
-
-    @property
-    def listed(self) -> bool:
-        """Tell whether a list is returned."""
-        return self.several or self.n is not None
-
-    def of(self, results: Sequence[Any]) -> Any:
-        """Return the results in this shape; they come draw by draw of each prompt."""
-        if self.n is None:
-            return list(results) if self.several else results[0]
-        groups = [list(results[at : at + self.n]) for at in range(0, len(results), self.n)]
-        return groups if self.several else groups[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +31,64 @@ class Batch:
 
     Attributes:
         prompts: each, or the error for which it cannot be one.
+        asked: what a table shows of each prompt.
         variants: the parameters of each draw of a prompt.
         shape: that of what is returned.
         errors: whether an error is raised, or returned in the place of its request.
         preparer: tokenizes the prompts.
-        submit: makes a request of token ids.
+        submit: makes a request.
+        progress: whether to draw how far the batch is while it is waited for.
     """
 
     prompts: Sequence[Prompt | Exception]
+    asked: Sequence[Asked]
     variants: Sequence[SamplingParams]
     shape: Shape
     errors: Errors
     preparer: Preparer
-    submit: Callable[[tuple[int, ...], SamplingParams], Handle]
+    submit: Callable[[Prompt, SamplingParams], Handle]
+    progress: bool
 
-    def ended(self) -> Waits[Any]:
+    def __len__(self) -> int:
+        return len(self.prompts) * len(self.variants)
+
+    def ended(self) -> Waits[Answers[Any]]:
         """Check all prompts, then wait for all requests. Leaving the wait in any way cancels those that run."""
         __tracebackhide__ = True  # a cell shows errors without such frames
+        requested = yield from self.requested()
+        try:
+            yield from watched(requested, self.variants[0].max_tokens, self.progress)
+            return requested.answers()
+        except BaseException as left:
+            requested.leave(left)
+            raise
+        finally:
+            requested.cancel()
+
+    def shown(self, cell: Cell) -> Waits[Answers[Any]]:
+        """Wait as `ended` does, and draw the answers meanwhile. What had come of a cancelled request is its answer."""
+        __tracebackhide__ = True
+        requested = yield from self.requested(keeps_cancelled=True)
+        pace = Pace(requested, self.variants[0].max_tokens)
+        try:
+            yield from live_table.show(requested, cell, pace.said)
+            answers = requested.answers()
+        except BaseException as left:
+            requested.leave(left)
+            raise
+        answers.drawn_in = markup.cell()
+        return answers
+
+    def requested(self, *, keeps_cancelled: bool = False) -> Waits[Requested]:
+        """Check all prompts, and make all requests.
+
+        Args:
+            keeps_cancelled: see `Requested`.
+
+        Raises:
+            InvalidRequest: some cannot be served, and errors are raised; nothing was computed.
+        """
+        __tracebackhide__ = True
         prompts = yield from self._checked()
         bad = {index: prompt for index, prompt in enumerate(prompts) if isinstance(prompt, Exception)}
         if bad and self.errors == "raise":
@@ -81,19 +97,12 @@ class Batch:
         try:
             for prompt in prompts:
                 made += [prompt if isinstance(prompt, Exception) else self.submit(prompt, v) for v in self.variants]
-            ends = _Ends((each for each in made if isinstance(each, Handle)), at_first_failure=self.errors == "raise")
-            yield Wait(ends.over)
-            results = [_outcome(each) for each in made]
-        except BaseException as left:
-            self._leave(left, made)
-            raise
-        finally:
+            return Requested(self.asked, self.shape, made, self.errors, keeps_cancelled=keeps_cancelled)
+        except BaseException:
             for each in made:
                 if isinstance(each, Handle):
                     each.cancel()
-        if ends.failed is not None:
-            raise self._failed(made.index(ends.failed), results)
-        return self.shape.of(results)
+            raise
 
     def _checked(self) -> Waits[list[tuple[int, ...] | Exception]]:
         """Tokenize and check all prompts, in a thread unless there is nothing to tokenize."""
@@ -127,54 +136,6 @@ class Batch:
         check_length(ids, self.preparer.capacity)
         return tuple(map(shared.setdefault, ids, ids))
 
-    def _leave(self, left: BaseException, made: Sequence[Handle | Exception]) -> None:
-        """Have an interrupt say what had ended, if all requests were made."""
-        if len(made) < len(self.prompts) * len(self.variants):
-            return
-        answers = [each.generation if isinstance(each, Handle) else None for each in made]
-        done = f"{sum(answer is not None for answer in answers)} of {counted(len(answers), 'request')}"
-        words = f"interrupted when {done} had ended; their answers are in `finished` of this error"
-        interrupts.tell(left, words, "finished", self.shape.of(answers))
-
-    def _failed(self, place: int, results: Sequence[Outcome | None]) -> Exception:
-        error, finished = results[place], sum(isinstance(result, Generation) for result in results)
-        assert isinstance(error, Exception)
-        failed = BatchFailed(
-            f"request {place} of {len(results)} failed: {error}. Its error is the cause of this one; {finished} others "
-            'had ended and are in results of this error, and the rest were cancelled. errors="return" goes on instead',
-            self.shape.of(results),
-        )
-        failed.__cause__ = error
-        return failed
-
-
-class _Ends:
-    """The ends of some requests, as they come.
-
-    Attributes:
-        over: closed once all have ended or, if that is asked for, one has failed.
-        failed: the first that failed, if that is asked for.
-    """
-
-    def __init__(self, handles: Iterable[Handle], *, at_first_failure: bool):
-        self.over: Feed[None] = Feed()
-        self.failed: Handle | None = None
-        self._at_first_failure = at_first_failure
-        waited = dict(enumerate(handles))
-        self._left = set(waited)
-        for number, handle in waited.items():
-            handle.record.pieces.when_closed(partial(self._ended, number, handle))
-        if not waited:
-            self.over.close()
-
-    def _ended(self, number: int, handle: Handle) -> None:
-        """Take note of an end; several threads may do so at once."""
-        self._left.discard(number)
-        if self._at_first_failure and handle.generation is None and self.failed is None and not self.over.closed:
-            self.failed = handle
-        if self.failed is not None or not self._left:
-            self.over.close()
-
 
 def check_errors(errors: object, shape: Shape) -> None:
     """Check what a call is to do with errors.
@@ -191,11 +152,17 @@ def check_errors(errors: object, shape: Shape) -> None:
         )
 
 
-def _outcome(made: Handle | Exception) -> Outcome | None:
-    """Return what came of a request; None if it has not ended."""
-    if isinstance(made, Exception):
-        return made
-    return made.record.outcome
+def check_progress(progress: object, shape: Shape) -> None:
+    """Check whether a call may draw its progress.
+
+    Raises:
+        InvalidRequest: it is no bool, or there is to be a bar where no list is returned.
+    """
+    if progress is not None and boolean("progress", progress) and not shape.listed:
+        raise InvalidRequest(
+            "progress=True draws how many answers of a list have ended: give a list of prompts, or n; "
+            "session.show() shows one generation as it comes"
+        )
 
 
 def _named(bad: Mapping[int, Exception], total: int) -> str:

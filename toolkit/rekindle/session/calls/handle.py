@@ -84,8 +84,10 @@ class Handle:
         """The generation, if the request ended well."""
         return self.record.generation
 
-    def drawn(self) -> Generation:
-        """Return the generation, or what had come of a cancelled request; this cell shows it no second time."""
+    def shown(self, cell: live_text.Cell) -> Waits[Generation]:
+        """Draw the request to its end, and return the generation, or what had come of a cancelled request."""
+        __tracebackhide__ = True  # a cell shows errors without such frames
+        yield from live_text.show(self, cell)
         return replace(self.record.so_far(), drawn_in=markup.cell())
 
     def result(self, timeout: float | None = None) -> Generation:

@@ -18,6 +18,7 @@ from rekindle.models.text.chat import (
     with_more,
 )
 from rekindle.request import SamplingOptions, SamplingParams, check_token_ids
+from rekindle.results.answer_table import Asked
 
 Messages = Sequence[Mapping[str, Any]]
 TokenIds = Sequence[int]
@@ -108,7 +109,7 @@ def one_chat(messages: Any, options: PromptOptions[Any]) -> Chat:
     return _chat(messages, _extras(options))
 
 
-def one_prompt(prompts: Sequence[Prompt | InvalidRequest], batch: bool) -> Prompt:
+def one_prompt(prompts: Sequence[Prompt | Exception], batch: bool) -> Prompt:
     """Return the prompt of a call that takes one.
 
     Raises:
@@ -117,7 +118,7 @@ def one_prompt(prompts: Sequence[Prompt | InvalidRequest], batch: bool) -> Promp
     if batch:
         raise InvalidRequest(f"one prompt was expected, got a list of {len(prompts)}; use generate() for a batch")
     (prompt,) = prompts
-    assert not isinstance(prompt, InvalidRequest), "only in a batch is an error in the place of a prompt"
+    assert not isinstance(prompt, Exception), "only in a batch is an error in the place of a prompt"
     return prompt
 
 
@@ -174,6 +175,25 @@ def as_text(prompt: Prompt) -> str:
         case Continued():
             return f"{as_text(prompt.prefix)}{as_text(prompt.more)}"
     return " ".join(map(str, prompt))
+
+
+def asked(prompt: Prompt | Exception, given: Any) -> Asked:
+    """Return what a table shows of a prompt: the text or the token ids, and of a conversation the user's last message.
+
+    Args:
+        prompt: the prompt, or the error for which it cannot be one.
+        given: what was given for it.
+    """
+    match prompt:
+        case Chat(messages):
+            users = [message for message in messages if message.get("role") == "user"]
+            content = (users or messages)[-1].get("content") or ""
+            return content if isinstance(content, str) else " ".join(str(part.get("text", "")) for part in content)
+        case Continued():
+            return asked(prompt.more, given)
+        case Exception():
+            return given if isinstance(given, str) else shown(given)
+    return prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,11 @@ class Record:
         return self.pieces.closed
 
     @property
+    def generated(self) -> int:
+        """The number of tokens that have come."""
+        return self._generated
+
+    @property
     def outcome(self) -> Generation | Exception | None:
         """The generation, or the error of a request that failed; None as long as the request has not ended."""
         return self._outcome

@@ -9,21 +9,25 @@ from rekindle.engine.assembly import Assembly
 from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest
 from rekindle.messages import NOTHING, Begun, Prompt
+from rekindle.notebook.live_text import Cell
 from rekindle.request import SamplingParams, check_draws, check_length, draws
-from rekindle.session.calls.batch import Batch, Errors, Shape, check_errors
+from rekindle.session.calls.batch import Batch, check_errors, check_progress
 from rekindle.session.calls.branches import Branches
 from rekindle.session.calls.callers import Callers
-from rekindle.session.calls.handle import Handle
+from rekindle.session.calls.handle import Handle, Stream
 from rekindle.session.calls.prompts import (
     Ask,
     PromptOptions,
     all_prompts,
     as_it_is,
+    asked,
     continued,
     each_of,
     one_prompt,
     unfinished,
 )
+from rekindle.session.calls.requested import Errors, Shape
+from rekindle.session.calls.together import AsCompleted, Streams
 
 
 class Requests:
@@ -31,6 +35,7 @@ class Requests:
 
     Args:
         options: sampling options of calls that do not give them.
+        progress: whether to draw how far a batch is, where its call does not say.
         prefix: what all prompts continue; None for those of the session itself.
     """
 
@@ -40,10 +45,11 @@ class Requests:
         assembly: Assembly,
         callers: Callers,
         options: Mapping[str, Any],
+        progress: bool,
         prefix: Prompt | None = None,
     ):
         self._engine, self._assembly, self._callers = engine, assembly, callers
-        self._options, self._prefix = options, prefix
+        self._options, self._progress, self._prefix = options, progress, prefix
 
     @property
     def served(self) -> bool:
@@ -53,7 +59,7 @@ class Requests:
     def continuing(self, prefix: Prompt, cache_salt: str) -> "Requests":
         """Return what makes the requests that continue a prefix, with the cached prefixes of this salt."""
         options = {**self._options, "cache_salt": cache_salt}
-        return Requests(self._engine, self._assembly, self._callers, options, prefix)
+        return Requests(self._engine, self._assembly, self._callers, options, self._progress, prefix)
 
     def prompt(self, prompt: Any, options: PromptOptions[Any]) -> Prompt:
         """Return the prompt of a call that takes one; raises as `all_prompts` and `one_prompt`."""
@@ -64,22 +70,56 @@ class Requests:
         params = self._params(ask)
         return self._submit(self.prompt(prompt, ask), params, ask, wait=wait)
 
-    def all(self, prompt: Any, ask: Ask[Any], n: int | None, errors: Errors) -> Waits[Any]:
+    def all(self, prompt: Any, ask: Ask[Any], n: int | None, errors: Errors, progress: bool | None) -> Waits[Any]:
         """Check a call for generations now, and return the wait for them; they wait outside while the queue is full."""
+        batch = self._batch(prompt, ask, n, errors, self._progress if progress is None else progress)
+        check_progress(progress, batch.shape)
+        return batch.ended() if batch.shape.listed else self._alone(batch).ended()
+
+    def shown(self, prompt: Any, ask: Ask[Any], errors: Errors, cell: Cell) -> Waits[Any]:
+        """Check a call for generations now, and return the wait for them, which draws them meanwhile."""
+        batch = self._batch(prompt, ask, errors=errors)
+        return batch.shown(cell) if batch.shape.listed else self._alone(batch).shown(cell)
+
+    def stream(self, prompt: Any, ask: Ask[Any]) -> Stream | Streams:
+        """Return the pieces of one request, which is made now, or of several, which are made when the loop begins."""
+        batch = self._batch(prompt, ask)
+        return Streams(batch) if batch.shape.listed else Stream(self._alone(batch))
+
+    def as_completed(self, prompt: Any, ask: Ask[Any], errors: Errors) -> AsCompleted[Any]:
+        """Return the outcomes of several requests as they come."""
+        batch = self._batch(prompt, ask, errors=errors)
+        if not batch.shape.listed:
+            raise InvalidRequest("as_completed() takes a list of prompts, and got one prompt; generate() takes one")
+        return AsCompleted(batch)
+
+    def hold(self, prefix: Prompt) -> Handle:
+        """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
+        return self._submit(unfinished(prefix), self._params({}), {}, wait=True, hold=True)
+
+    def _batch(
+        self,
+        prompt: Any,
+        ask: Ask[Any],
+        n: int | None = None,
+        errors: Errors = "raise",
+        progress: bool = False,
+    ) -> Batch:
+        """Return the requests of a call; its prompts are checked further once they are made."""
         count = 1 if n is None else check_draws(n)
         variants = draws(self._params(ask, count), count)
         prompts, several = self._prompts(prompt, ask)
         shape = Shape(several, n)
         check_errors(errors, shape)
         self._check_engine()
-        if not shape.listed:
-            return self._submit(one_prompt(prompts, several), variants[0], ask, wait=True).ended()
+        given: Any = (prompt if ask.get("token_ids") is None else ask["token_ids"]) if several else [prompt]
+        said = [asked(*each) for each in zip(prompts, given, strict=True)]
         submit = partial(self._submit, ask=ask, wait=True)
-        return Batch(prompts, variants, shape, errors, self._assembly.preparer, submit).ended()
+        return Batch(prompts, said, variants, shape, errors, self._assembly.preparer, submit, progress)
 
-    def hold(self, prefix: Prompt) -> Handle:
-        """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
-        return self._submit(unfinished(prefix), self._params({}), {}, wait=True, hold=True)
+    def _alone(self, batch: Batch) -> Handle:
+        """Make the request of a call that takes one prompt, and no list."""
+        return batch.submit(one_prompt(batch.prompts, batch.shape.several), batch.variants[0])
 
     def _params(self, ask: Ask[Any], n: int = 1) -> SamplingParams:
         params = SamplingParams.from_options(ask, self._options, n=n, beside=PromptOptions.__annotations__)

@@ -1,0 +1,189 @@
+"""A batch that takes a while says how far it is, how fast, and how long it will still take."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.progress import Progress
+from rekindle.errors import InvalidRequest
+from rekindle.session.calls import pace as paces
+from rekindle.session.calls.pace import Pace, in_words
+from rekindle.session.session import Session
+from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+
+pytestmark = pytest.mark.anyio
+
+PROMPTS = [[3, 1, 4], [1], [5, 9]]
+
+
+class Bars:
+    """Stand-ins for progress bars, which keep what they are to show."""
+
+    def __init__(self) -> None:
+        self.shown: Feed[Progress] = Feed()
+
+    def __call__(self, *, enabled: bool) -> "Bars":
+        assert enabled
+        return self
+
+    def __enter__(self) -> "Bars":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.shown.close()
+
+    def show(self, progress: Progress) -> None:
+        self.shown.put(progress)
+
+
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> Bars:
+    """Draw on a stand-in, and look again and again without waiting."""
+    bars = Bars()
+    monkeypatch.setattr(paces, "ProgressBars", bars)
+    return bars
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paces, "DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(paces, "LOOKED_AT_SECONDS", 0.001)
+
+
+@pytest.fixture
+def one_by_one(settler: FakeSettler) -> Iterator[Session]:
+    """Open a session with one slot; a tick settles when it is told to."""
+    with fake_session(fake_assembly(fake_limits(max_running=1), settler=settler)) as session:
+        yield session
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("ask", [{"token_ids": PROMPTS}, {"token_ids": [1], "n": 3}])
+async def test_a_bar_counts_what_has_ended(
+    ask: dict[str, Any], one_by_one: Session, settler: FakeSettler, bars: Bars
+) -> None:
+    async with anyio.create_task_group() as tasks:
+
+        @tasks.start_soon
+        async def generate() -> None:
+            assert len(await one_by_one.generate(**ask, max_tokens=1, progress=True)) == 3
+
+        for ended in range(3):
+            while not bars.shown.items or bars.shown.items[-1].done < ended:
+                await bars.shown.grown(len(bars.shown.items))
+            settler.step()
+    reports = list(bars.shown.items)
+    assert {(report.stage, report.total, report.unit.partition(",")[0]) for report in reports} == {
+        ("generating", 3, "answers")
+    }
+    assert sorted({report.done for report in reports}) == [0, 1, 2, 3]
+    assert reports[-1].done == 3
+    assert bars.shown.closed
+
+
+async def test_a_quick_batch_prints_nothing(session: Session, capsys: pytest.CaptureFixture[str], bars: Bars) -> None:
+    await session.generate(token_ids=PROMPTS, max_tokens=2, progress=True)
+    await to_thread.run_sync(lambda: session.generate_sync(token_ids=PROMPTS, max_tokens=2, progress=True))
+    assert not bars.shown.items
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("opened", [False, True])
+async def test_the_default_is_what_open_was_told(opened: bool, settler: FakeSettler, bars: Bars) -> None:
+    assembly = fake_assembly(fake_limits(), settler=settler)
+    with fake_session(assembly) as quiet:
+        session = Session(quiet._engine, assembly, quiet._callers, progress=opened)
+        prefix = await to_thread.run_sync(lambda: _held(session, settler))
+        for holder in (session, prefix):
+            for told in (None, not opened):
+                bars.shown = Feed()
+                with anyio.move_on_after(0.05):  # it has not ended by then, since no tick settles
+                    await holder.generate(token_ids=PROMPTS, max_tokens=5, progress=told)
+                assert bool(bars.shown.items) == (opened if told is None else told)
+        settler.release()
+
+
+def _held(session: Session, settler: FakeSettler) -> Any:
+    pending = session.prefix(token_ids=[1, 2])
+    settler.step()
+    return pending.wait()
+
+
+async def test_progress_is_of_lists(session: Session) -> None:
+    generate: Any = session.generate
+    with pytest.raises(InvalidRequest, match="progress=True draws how many answers of a list have ended"):
+        await generate(token_ids=[1], progress=True)
+    with pytest.raises(InvalidRequest, match="progress must be True or False, got 1"):
+        await generate(token_ids=PROMPTS, progress=1)
+    assert (await generate(token_ids=[1], max_tokens=2, progress=False)).token_ids
+
+
+class Batch:
+    """A batch whose requests have so many tokens, of which some have ended."""
+
+    def __init__(self) -> None:
+        self.ends: Feed[int] = Feed()
+        self.handles = [Request() for _ in range(4)]
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+
+class Request:
+    done = False
+    generated = 0
+
+    @property
+    def record(self) -> "Request":
+        return self
+
+
+def test_time_left_and_speed_come_from_how_it_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(paces, "perf_counter", lambda: now)
+    batch: Any = Batch()
+    pace = Pace(batch, 40)
+    assert pace.report() == Progress("generating", 0, 4, "answers")
+    now, counts = 102.0, (10, 10, 0, 0)
+    for request, count in zip(batch.handles, counts, strict=True):
+        request.generated = count
+    assert pace.report().unit == "answers, 10 tokens/s, at most 14 s left", "4 x 40 - 20 tokens at 10 a second"
+    now = 104.0
+    for request, count in zip(batch.handles, (20, 15, 5, 0), strict=True):
+        request.generated = count
+    batch.handles[0].done = True
+    batch.ends.put(0)
+    assert pace.report() == Progress("generating", 1, 4, "answers, 10 tokens/s, 10 s left"), "25 + 35 + 40 tokens"
+    for place in (1, 2, 3):
+        batch.handles[place].done = True
+        batch.ends.put(place)
+    assert pace.report().unit == "answers, 10 tokens/s"
+
+
+def test_nothing_is_said_of_the_time_left_while_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(paces, "perf_counter", lambda: now)
+    batch: Any = Batch()
+    pace = Pace(batch, None)
+    pace.report()
+    now, batch.handles[0].generated = 102.0, 20
+    assert pace.report().unit == "answers, 10 tokens/s"
+    batch.handles[1].done = True
+    batch.ends.put(1)
+    assert pace.report().unit == "answers, 10 tokens/s, 6 s left"
+
+
+def test_estimates_have_no_digits_that_flicker() -> None:
+    assert [in_words(seconds) for seconds in (0.3, 9.6, 119, 120, 3600, 7200)] == [
+        "0 s",
+        "10 s",
+        "119 s",
+        "2 min",
+        "60 min",
+        "2 h",
+    ]

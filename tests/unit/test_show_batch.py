@@ -1,0 +1,259 @@
+"""A shown batch is a table whose rows fill side by side, drawn at bounded times, and always as it has ended."""
+
+import sys
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from rekindle import markup
+from rekindle.concurrency.feed import TO_THE_END
+from rekindle.errors import BatchFailed, InvalidBatch, SessionClosed
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.notebook import front_end, live_table
+from rekindle.notebook.front_end import VIEW
+from rekindle.notebook.live_table import REDRAWN_SECONDS, TAIL, LiveRow, Redrawn, Widgets
+from rekindle.results.answer_table import MOST_ROWS
+from rekindle.results.answers import Answers
+from rekindle.results.generation import Generation
+from rekindle.session.calls.requested import Requested, Shape
+from rekindle.session.session import Session
+from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from tests.unit.sessions import assert_all_is_free
+from tests.unit.test_show import Kernel, Page
+
+pytestmark = pytest.mark.anyio
+
+PROMPTS = [[3, 1, 4], [1], [5, 9]]
+ENDLESS = 4000
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Page:
+    """Make the page of the newest kind of kernel."""
+    page = Page()
+    monkeypatch.setattr("IPython.display.display", page.display)
+    monkeypatch.setattr(front_end, "kernel", lambda: Kernel(shell_channel_thread=object()))
+    return page
+
+
+@pytest.fixture
+def held(settler: FakeSettler, byte_tokenizer: Tokenizer) -> Iterator[Session]:
+    """Open a session that writes text, and says nothing before the settler is released."""
+    with fake_session(fake_assembly(fake_limits(), tokenizer=byte_tokenizer, settler=settler)) as session:
+        yield session
+
+
+def requested(session: Session, number: int, **ask: Any) -> Requested:
+    handles = [session.submit(token_ids=[1 + place % 200], **ask) for place in range(number)]
+    asked = [(1 + place % 200,) for place in range(number)]
+    return Requested(asked, Shape(True, None), handles, "return", keeps_cancelled=True)
+
+
+def rows(batch: Requested) -> list[LiveRow]:
+    return [LiveRow(batch, place) for place in range(min(MOST_ROWS, len(batch)))]
+
+
+# In a notebook
+
+
+async def test_rows_fill_side_by_side_and_the_answers_stay(
+    page: Page, held: Session, settler: FakeSettler, monkeypatch: pytest.MonkeyPatch, anyio_backend_name: str
+) -> None:
+    monkeypatch.setattr(markup, "cell", lambda: 7)
+    clicks = anyio_backend_name == "asyncio"
+    answers: list[Answers[Generation]] = []
+
+    async def ask() -> None:
+        answers.append(await held.show(token_ids=PROMPTS, max_tokens=3, logprobs=1))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await page.drawn.grown(0)
+        await page.shows("0 of 3 answers")
+        assert (VIEW in page.card) == clicks
+        assert str(page.card["text/plain"]).startswith("Answers: 0 of 3 answers")
+        assert str(page.card["text/html"]).count("<tr") == 4
+        settler.release()
+    (shown,) = answers
+    assert shown == await held.generate(token_ids=PROMPTS, max_tokens=3, logprobs=1)
+    assert shown.prompts == [tuple(prompt) for prompt in PROMPTS]
+    assert dict(page.card) == shown._repr_mimebundle_()
+    assert [dict(output) for output in page.outputs.values()][:-1] == ([] if clicks else [front_end.EMPTY])
+    assert str(page.card["text/html"]).count("less likely") == 3
+    shown._ipython_display_()  # shows nothing, because this cell has drawn it
+    monkeypatch.setattr(markup, "cell", lambda: 8)
+    with pytest.raises(NotImplementedError):
+        shown._ipython_display_()
+
+
+async def test_the_button_of_a_row_cancels_its_request_alone(page: Page, session: Session) -> None:
+    batch = requested(session, 3, max_tokens=ENDLESS)
+    table = Widgets(batch, rows(batch))
+    table.draw("0 of 3 answers")
+    table._buttons[1].click()
+    await batch.handles[1].record.pieces.grown(TO_THE_END)
+    table.draw("1 of 3 answers")
+    assert [box.children[0] in table._buttons for box in table._boxes] == [True, False, True]
+    assert "cancelled" in table._lines[1].value
+    assert [handle.done for handle in batch.handles] == [False, True, False]
+    batch.cancel()
+    for handle in batch.handles:
+        await handle.record.pieces.grown(TO_THE_END)
+    table.close()
+    assert [outcome.finish_reason for outcome in batch.answers()] == ["cancelled"] * 3
+    assert [VIEW in output for output in page.outputs.values()] == [False]
+    assert all(part.comm is None for part in table._parts), "a widget stays open"
+    assert {type(widget).__name__ for widget in table._parts} == {
+        "Button",
+        "ButtonStyle",
+        "HBox",
+        "HTML",
+        "HTMLStyle",
+        "Layout",
+        "VBox",
+    }
+
+
+async def test_only_rows_that_have_changed_are_sent(page: Page, held: Session, settler: FakeSettler) -> None:
+    batch = requested(held, 3, max_tokens=2)
+    table, sent = Widgets(batch, rows(batch)), list[str]()
+    table.draw("0 of 3 answers")
+    for line in table._lines:
+        line.observe(lambda change: sent.append(change["new"]), "value")
+    settler.release()
+    for handle in batch.handles:
+        await handle.record.pieces.grown(TO_THE_END)
+    table.draw("3 of 3 answers")
+    assert len(sent) == 3
+    table.draw("3 of 3 answers")
+    assert len(sent) == 3
+    table.close()
+
+
+async def test_a_growing_row_and_the_number_of_rows_are_bounded(page: Page, session: Session) -> None:
+    batch = requested(session, 2 * MOST_ROWS, max_tokens=60)
+    await batch.ends.grown(TO_THE_END)
+    drawn = rows(batch)
+    table = Redrawn(batch, drawn)
+    table.draw("100 of 100 answers")
+    assert str(page.card["text/html"]).count("<tr") == MOST_ROWS + 1
+    assert f"and {MOST_ROWS} more, of which {MOST_ROWS} have ended" in str(page.card["text/html"])
+    table.close()
+    long = requested(session, 1, max_tokens=ENDLESS)
+    (row,) = rows(long)
+    pieces = long.handles[0].record.pieces
+    while len(pieces.items) < 10 * TAIL:
+        await pieces.grown(len(pieces.items))
+    assert len(row.html(shade=True)) < 4000
+    assert not row.over
+    long.cancel()
+
+
+async def test_it_is_drawn_four_times_a_second_at_most(page: Page, held: Session, settler: FakeSettler) -> None:
+    batch, numbers = requested(held, 2, max_tokens=2), count()
+    showing = live_table.show(batch, "blocks", lambda: f"drawing {next(numbers)}")
+    for wait in (next(showing), next(showing), next(showing)):
+        assert (wait.feed, wait.seen, wait.timeout) == (batch.ends, TO_THE_END, REDRAWN_SECONDS)
+    settler.release()
+    await batch.ends.grown(TO_THE_END)
+    with pytest.raises(StopIteration):
+        next(showing)
+    said = [str(drawn["text/plain"]).splitlines()[0] for drawn in page.drawn.items if drawn["text/plain"]]
+    assert said == [
+        "To stop it, interrupt the kernel.",
+        *(f"Answers: drawing {number}" for number in range(3)),
+        "Answers: 2, 4 tokens",
+    ]
+
+
+@pytest.mark.parametrize("without", ["widgets", "clicks"])
+async def test_where_no_click_is_heard_it_is_drawn_again_instead(
+    without: str, page: Page, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if without == "widgets":
+        monkeypatch.setitem(sys.modules, "ipywidgets", None)
+        shown = await session.show(token_ids=PROMPTS, max_tokens=3)
+    else:
+        shown = await to_thread.run_sync(lambda: session.show_sync(token_ids=PROMPTS, max_tokens=3))
+    stop, table = page.outputs.values()
+    assert "interrupt the kernel" in str(page.drawn.items[0]["text/plain"])
+    assert dict(stop) == front_end.EMPTY
+    assert dict(table) == shown._repr_mimebundle_()
+    assert not any(VIEW in drawn for drawn in page.drawn.items)
+
+
+async def test_leaving_cancels_all_and_what_had_come_stays(page: Page, session: Session) -> None:
+    with anyio.move_on_after(0.05):
+        await session.show(token_ids=PROMPTS, max_tokens=ENDLESS)
+    assert str(page.card["text/plain"]).count("cancelled") == 3
+    assert VIEW not in page.card
+    await session.generate(token_ids=PROMPTS, max_tokens=1)
+    assert_all_is_free(session)
+
+
+async def test_bad_prompts_are_raised_before_anything_is_drawn_or_returned_in_their_rows(
+    page: Page, held: Session, settler: FakeSettler
+) -> None:
+    with pytest.raises(InvalidBatch, match="1 of 2 prompts"):
+        await held.show(["a", ""])
+    assert not page.outputs
+    settler.release()
+    good, bad = await held.show(["a", ""], max_tokens=2, errors="return")
+    assert isinstance(good, Generation)
+    assert "InvalidRequest: the prompt is empty" in str(page.card["text/plain"])
+    assert isinstance(bad, Exception)
+
+
+async def test_a_failure_is_raised_after_it_was_drawn(page: Page, held: Session) -> None:
+    caught: list[BatchFailed] = []
+
+    async def ask() -> None:
+        try:
+            await held.show(token_ids=PROMPTS, max_tokens=3)
+        except BatchFailed as error:
+            caught.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await page.drawn.grown(0)
+        await page.shows("0 of 3 answers")
+        await held.close()
+    assert isinstance(caught[0].__cause__, SessionClosed)
+    assert "SessionClosed" in str(page.card["text/plain"])
+    assert VIEW not in page.card
+
+
+# Elsewhere
+
+
+async def test_in_a_terminal_each_answer_is_printed_as_it_ends(
+    settler: FakeSettler, byte_tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settler.release()
+    with fake_session(fake_assembly(fake_limits(max_running=1), tokenizer=byte_tokenizer, settler=settler)) as session:
+        shown = await session.show(["ab", "", "c\nd"], max_tokens=3, errors="return")
+        blocking = await to_thread.run_sync(lambda: session.show_sync(["ab"], max_tokens=3))
+    first, _, last = shown
+    assert isinstance(first, Generation)
+    assert isinstance(last, Generation)
+    printed = [
+        "[1] \nInvalidRequest: the prompt is empty; it needs at least one character\n\n",
+        f"[0] ab\n{first._repr_mimebundle_()['text/plain']}\n\n",
+        f"[2] c↵d\n{last._repr_mimebundle_()['text/plain']}\n\n",
+        f"[0] ab\n{blocking[0]._repr_mimebundle_()['text/plain']}\n\n",
+    ]
+    assert capsys.readouterr().out == "".join(printed)
+
+
+async def test_what_had_come_of_cancelled_requests_is_printed_too(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with anyio.move_on_after(0.05):
+        await session.show(token_ids=PROMPTS, max_tokens=ENDLESS)
+    out = capsys.readouterr().out
+    assert [out.count(f"[{place}] token ids") for place in range(3)] == [1, 1, 1]
+    assert out.count("ended: cancelled") == 3

@@ -1,0 +1,269 @@
+"""A batch drawn as a table whose rows fill side by side; where there is no notebook, each answer is printed in turn."""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Protocol
+
+from rekindle import markup
+from rekindle.concurrency.feed import TO_THE_END, Feed
+from rekindle.concurrency.waits import Wait, Waits
+from rekindle.notebook import front_end
+from rekindle.notebook.live_text import GRACE_SECONDS, Cell, hears_clicks
+from rekindle.results.answer_table import (
+    MOST_ROWS,
+    MOST_SHADED,
+    Asked,
+    Row,
+    answer_html,
+    framed,
+    head_html,
+    prompt_html,
+    row_html,
+)
+from rekindle.results.answers import Answers
+from rekindle.results.figures import Standing
+from rekindle.results.generation import Generation
+from rekindle.results.tokens import Piece
+
+REDRAWN_SECONDS = 0.25
+"""The time between two drawings; a table of fifty rows is some ten thousand bytes."""
+LONGEST_PRINTED = 80
+"""How many characters of a prompt are printed."""
+TAIL = 160
+"""How many characters of a growing answer are shown."""
+
+
+class Record(Protocol):
+    """The record of a request, which is drawn; see `rekindle.session.calls.record.Record`."""
+
+    @property
+    def pieces(self) -> Feed[Piece]: ...
+    @property
+    def standing(self) -> Standing: ...
+    def so_far(self) -> Generation: ...
+
+
+class Request(Protocol):
+    """A request that is drawn in a row and can be stopped: a `rekindle.Handle`."""
+
+    @property
+    def record(self) -> Record: ...
+    def cancel(self) -> None: ...
+
+
+class Batch(Protocol):
+    """The requests that are drawn; see `rekindle.session.calls.requested.Requested`."""
+
+    @property
+    def asked(self) -> Sequence[Asked]: ...
+    @property
+    def made(self) -> Sequence[Request | Exception]: ...
+    @property
+    def ends(self) -> Feed[int]: ...
+    def outcome(self, place: int) -> Generation | Exception | None: ...
+    def cancel(self) -> None: ...
+    def so_far(self) -> Answers[Generation | Exception]: ...
+
+
+def show(batch: Batch, cell: Cell, state: Callable[[], str]) -> Waits[None]:
+    """Draw a batch until it is over. Leaving early cancels it, and what had come stays.
+
+    Args:
+        state: says how far the batch is.
+    """
+    __tracebackhide__ = True  # a cell shows errors without such frames
+    screen = _screen(batch, cell)
+    try:
+        while not batch.ends.closed:
+            screen.draw(state())
+            yield Wait(batch.ends, TO_THE_END, REDRAWN_SECONDS)
+    finally:
+        batch.cancel()
+        try:
+            yield from _grace(batch)
+        finally:
+            screen.close()
+
+
+def _grace(batch: Batch) -> Waits[None]:
+    """Wait a moment for the ends of requests that were cancelled, so that the output is complete."""
+    last = perf_counter() + GRACE_SECONDS
+    for each in batch.made:
+        if not isinstance(each, Exception) and not each.record.pieces.closed and (left := last - perf_counter()) > 0:
+            yield Wait(each.record.pieces, TO_THE_END, left)
+
+
+def _screen(batch: Batch, cell: Cell) -> "Printed | Redrawn | Widgets":
+    if (found := front_end.kernel()) is None:
+        return Printed(batch)
+    rows = [LiveRow(batch, place) for place in range(min(MOST_ROWS, len(batch.made)))]
+    if hears_clicks(found, cell):
+        try:
+            return Widgets(batch, rows)
+        except Exception:  # for whatever reason there are no widgets
+            return Redrawn(batch, rows)
+    return Redrawn(batch, rows)
+
+
+class LiveRow:
+    """One row of the table: the end of a text that grows, and then the answer as the table of answers has it.
+
+    Attributes:
+        over: whether the request has ended.
+        shaded: how many tokens its heat map has.
+    """
+
+    def __init__(self, batch: Batch, place: int):
+        self._batch, self._place = batch, place
+        self._tail, self._seen, self._html = "", 0, ""
+        self.over, self.shaded = False, 0
+
+    def cancel(self) -> None:
+        """End the request, if it has not ended."""
+        if not isinstance(request := self._batch.made[self._place], Exception):
+            request.cancel()
+
+    def html(self, shade: bool) -> str:
+        """Return the row as it is now; it stays as it is once the request has ended."""
+        if self.over:
+            return self._html
+        outcome, before = self._batch.outcome(self._place), self._batch.asked[self._place - 1] if self._place else None
+        row = Row((self._place,), self._batch.asked[self._place], outcome)
+        self.over = outcome is not None
+        if isinstance(outcome, Generation):
+            self.shaded = len(outcome.logprobs or ())
+        answer, ending = (answer_html(row, shade), row.ending) if self.over else self._growing()
+        self._html = row_html(row.name, prompt_html(row.prompt, before), answer, ending)
+        return self._html
+
+    def _growing(self) -> tuple[str, tuple[str, str, str]]:
+        request = self._batch.made[self._place]
+        assert not isinstance(request, Exception), "an error has an outcome"
+        new = request.record.pieces.items[self._seen :]
+        self._seen += len(new)
+        text = self._tail + "".join(piece.text for piece in new)
+        self._tail = text if len(text) <= TAIL else f"…{text[1 - TAIL :]}"
+        answer = f'{markup.visible(markup.one_line(self._tail, TAIL))}<span style="opacity:0.5">▌</span>'
+        now = request.record.standing
+        return answer if self._tail else "", (now.state, f"{now.generated:,}", f"{now.seconds:.0f} s")
+
+
+class Redrawn:
+    """An output with the table as HTML, and in the end what a cell shows of the answers."""
+
+    def __init__(self, batch: Batch, rows: Sequence[LiveRow]):
+        self._batch, self._rows = batch, rows
+        self._stop = front_end.StopButton(batch.cancel, "To stop it, interrupt the kernel.", button=False)
+        self._output = front_end.Output()
+
+    def draw(self, state: str) -> None:
+        """Draw the table as it is now; `state` says how far the batch is."""
+        self._output.draw(_bundle(state, _lines(self._rows), _more(self._batch, len(self._rows))))
+
+    def close(self) -> None:
+        """Draw the answers as they have ended."""
+        self._output.draw(self._batch.so_far()._repr_mimebundle_())
+        self._stop.close()
+
+
+class Widgets:
+    """The table as widgets, each row with a button that cancels its request; only what has changed is sent.
+
+    It has the methods of `Redrawn`.
+    """
+
+    def __init__(self, batch: Batch, rows: Sequence[LiveRow]):
+        from ipywidgets import HTML, Button, ButtonStyle, HBox, Layout, VBox
+
+        self._batch, self._rows = batch, rows
+        self._output: front_end.Output | None = None
+        self._state = HTML()
+        text = {"layout": Layout(width="calc(100% - 6em)", min_width="40em"), "style": self._state.style}
+        beside, style = Layout(width="5.5em", flex="0 0 auto"), ButtonStyle()
+        line = Layout(overflow="visible", min_width="46em", align_items="flex-start")
+        self._more, self._nothing = HTML(**text), HTML(layout=beside, style=self._state.style)
+        self._lines = [HTML(**text) for _ in rows]
+        self._buttons = [Button(description="Cancel", layout=beside, style=style) for _ in rows]
+        for row, button in zip(rows, self._buttons, strict=True):
+            button.on_click(partial(_pressed, row))
+        self._boxes = [HBox(pair, layout=line) for pair in zip(self._buttons, self._lines, strict=True)]
+        head = HBox([self._nothing, HTML(framed([head_html()]), **text)], layout=line)
+        self._root = VBox([self._state, head, *self._boxes, self._more], layout=Layout(overflow="auto"))
+        widgets = [self._root, *self._root.children, *head.children, *self._buttons, *self._lines]
+        self._parts = {*widgets, *(widget.layout for widget in widgets), self._state.style, style}
+
+    def draw(self, state: str) -> None:
+        lines, more = _lines(self._rows), _more(self._batch, len(self._rows))
+        self._state.value, self._more.value = markup.card("Answers", state), more
+        for row, box, html, line in zip(self._rows, self._boxes, self._lines, lines, strict=True):
+            html.value = framed([line])
+            if row.over and box.children[0] is not self._nothing:
+                box.children = (self._nothing, html)
+        if self._output is None:
+            self._output = front_end.Output()
+            self._output.draw(_bundle(state, lines, more) | {front_end.VIEW: self._root.get_view_spec()})
+
+    def close(self) -> None:
+        """Draw the answers as they have ended, without buttons that would do nothing in a saved notebook."""
+        if self._output is None:
+            self._output = front_end.Output()
+        self._output.draw(self._batch.so_far()._repr_mimebundle_())
+        for part in self._parts:
+            part.close()
+
+
+class Printed:
+    """Standard output, with each answer after the place of its prompt, as it ends.
+
+    It has the methods of `Redrawn`.
+    """
+
+    def __init__(self, batch: Batch):
+        self._batch = batch
+        self._seen = 0
+
+    def draw(self, state: str) -> None:
+        new = self._batch.ends.items[self._seen :]
+        self._seen += len(new)
+        for place in new:
+            self._print(place, self._batch.outcome(place))
+
+    def close(self) -> None:
+        """Print what has ended by now, and what had come of requests that were cancelled."""
+        printed = {*self._batch.ends.items[: self._seen]}
+        for place, outcome in enumerate(self._batch.so_far()):
+            if place not in printed and (not isinstance(outcome, Generation) or outcome.token_ids):
+                self._print(place, outcome)
+
+    def _print(self, place: int, outcome: Generation | Exception | None) -> None:
+        row = Row((place,), self._batch.asked[place], outcome)
+        said = outcome._repr_mimebundle_()["text/plain"] if isinstance(outcome, Generation) else row.answer
+        if sys.stdout is not None:
+            sys.stdout.write(f"{row.name} {row.asked(LONGEST_PRINTED)}\n{said}\n\n")
+            sys.stdout.flush()
+
+
+def _pressed(row: LiveRow, _: object) -> None:
+    row.cancel()
+
+
+def _lines(rows: Sequence[LiveRow]) -> list[str]:
+    """Return the rows as they are now."""
+    shaded, lines = 0, []
+    for row in rows:
+        lines.append(row.html(shaded < MOST_SHADED))
+        shaded += row.shaded
+    return lines
+
+
+def _more(batch: Batch, drawn: int) -> str:
+    """Return how many requests have no row, and how many of those have ended; nothing if there are none."""
+    more, ended = len(batch.made) - drawn, sum(place >= drawn for place in batch.ends.items)
+    return f'<div style="opacity:0.75">and {more:,} more, of which {ended:,} have ended</div>' if more else ""
+
+
+def _bundle(state: str, lines: Sequence[str], more: str) -> markup.Bundle:
+    html = markup.card("Answers", state, framed([head_html(), *lines]), more)
+    return markup.bundle(f"Answers: {state}", html)
