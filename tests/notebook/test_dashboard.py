@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.notebook.live import PERIOD
+from rekindle.notebook.board.live import PERIOD
 from tests.notebook.driver import Notebook
 from tests.notebook.stop import assert_usable
 from tests.notebook.widgets import VIEW, Widgets

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rekindle.notebook.board import Facts
+from rekindle.notebook.board.board import Facts
 from rekindle.results.figures import Standing
 from rekindle.scheduler.stats import SchedulerStats, Stats
 

@@ -12,9 +12,9 @@ import pytest
 from rekindle.errors import EngineFailed
 from rekindle.markup import visible
 from rekindle.messages import Message
-from rekindle.notebook.board import Board, Facts, age, pages
-from rekindle.notebook.board_html import board_html, overview_html, requests_html
-from rekindle.notebook.rates import Rate
+from rekindle.notebook.board.board import Board, Facts, age, pages
+from rekindle.notebook.board.board_html import board_html, overview_html, requests_html
+from rekindle.notebook.board.rates import Rate
 from rekindle.scheduler.stats import found
 from rekindle.session.engine_view import LISTED, EngineView
 from rekindle.session.session import Session

@@ -17,12 +17,12 @@ from comm.base_comm import BaseComm
 from IPython.core.events import EventManager
 
 from rekindle.errors import SessionClosed
-from rekindle.notebook import front_end, live
-from rekindle.notebook.board import Board, Facts
+from rekindle.notebook.board import live
+from rekindle.notebook.board.board import Board, Facts
+from rekindle.notebook.board.live import GRACE, Live
+from rekindle.notebook.board.panel import BUTTON_AFTER, RETIRED, Panel
+from rekindle.notebook.board.rates import Rate
 from rekindle.notebook.front_end import VIEW
-from rekindle.notebook.live import GRACE, Live
-from rekindle.notebook.panel import BUTTON_AFTER, RETIRED, Panel
-from rekindle.notebook.rates import Rate
 from rekindle.results.figures import Standing
 from rekindle.session.session import Session
 from rekindle.testing import fake_session

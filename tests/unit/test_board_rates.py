@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.notebook.rates import SECONDS, Rate, Rates
+from rekindle.notebook.board.rates import SECONDS, Rate, Rates
 
 STEPS = st.lists(st.tuples(st.floats(0.01, 90.0), st.integers(0, 10_000)), min_size=1, max_size=40)
 

@@ -18,7 +18,7 @@ from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest, SessionError
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.notebook.dashboard import Dashboard
+from rekindle.notebook.board.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer
 from rekindle.request import SamplingParams, check_keywords
 from rekindle.results.answers import Answers

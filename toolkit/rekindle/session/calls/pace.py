@@ -7,8 +7,8 @@ from time import perf_counter
 from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.waits import Wait, Waits
 from rekindle.markup import counted
+from rekindle.notebook.board.rates import Rates
 from rekindle.notebook.progress_bars import ProgressBars
-from rekindle.notebook.rates import Rates
 from rekindle.session.calls.requested import Requested
 
 DELAY_SECONDS = 1.0

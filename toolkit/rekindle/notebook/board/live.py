@@ -6,9 +6,9 @@ from functools import partial
 from time import perf_counter, sleep
 
 from rekindle.concurrency.threads import ending
-from rekindle.notebook.board import Board
+from rekindle.notebook.board.board import Board
+from rekindle.notebook.board.panel import Panel
 from rekindle.notebook.front_end import context_of_threads
-from rekindle.notebook.panel import Panel
 
 PERIOD = 1 / 3
 """Seconds between two snapshots."""

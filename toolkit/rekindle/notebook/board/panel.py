@@ -8,8 +8,8 @@ from typing import Any
 
 from rekindle.errors import SessionError
 from rekindle.notebook import front_end
-from rekindle.notebook.board import Board, Source
-from rekindle.notebook.board_html import board_bundle
+from rekindle.notebook.board.board import Board, Source
+from rekindle.notebook.board.board_html import board_bundle
 
 BUTTON_AFTER = 1.0
 """Seconds after which a request gets a button; nobody could hit the button of a shorter one."""

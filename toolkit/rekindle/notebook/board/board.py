@@ -6,7 +6,7 @@ from statistics import median
 from typing import Protocol
 
 from rekindle import markup
-from rekindle.notebook.rates import Rate
+from rekindle.notebook.board.rates import Rate
 from rekindle.results.figures import Standing
 from rekindle.scheduler.stats import SchedulerStats, Stats, found, of_them_cached
 

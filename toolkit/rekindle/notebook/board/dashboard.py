@@ -7,11 +7,11 @@ from time import perf_counter
 
 from rekindle import markup
 from rekindle.notebook import front_end
-from rekindle.notebook.board import Board, Source
-from rekindle.notebook.board_html import board_bundle
-from rekindle.notebook.live import Live
-from rekindle.notebook.panel import Panel
-from rekindle.notebook.rates import Rates
+from rekindle.notebook.board.board import Board, Source
+from rekindle.notebook.board.board_html import board_bundle
+from rekindle.notebook.board.live import Live
+from rekindle.notebook.board.panel import Panel
+from rekindle.notebook.board.rates import Rates
 
 
 class Dashboard:

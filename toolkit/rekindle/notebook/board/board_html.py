@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from rekindle import markup
 from rekindle.markup import visible
-from rekindle.notebook.board import COLUMNS, Board, free_pages, pages, pages_elsewhere
-from rekindle.notebook.rates import SECONDS
+from rekindle.notebook.board.board import COLUMNS, Board, free_pages, pages, pages_elsewhere
+from rekindle.notebook.board.rates import SECONDS
 from rekindle.scheduler.stats import found
 
 WIDTH, HEIGHT = 180, 34
