@@ -17,6 +17,7 @@ from comm.base_comm import BaseComm
 from IPython.core.events import EventManager
 
 from rekindle.errors import SessionClosed
+from rekindle.notebook import front_end
 from rekindle.notebook.board import live
 from rekindle.notebook.board.board import Board, Facts
 from rekindle.notebook.board.live import GRACE, Live
