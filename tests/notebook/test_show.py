@@ -153,7 +153,8 @@ def test_a_list_is_a_table_whose_rows_are_cancelled_one_by_one(kernel: str, note
         assert len(buttons) == 3
         for button in buttons:
             click(notebook, button)
-        assert (cell.end().error, cell.end().stdout) == ("", "now\n")
+        outputs = cell.end()
+        assert (outputs.error, outputs.stdout, outputs.stderr) == ("", "now\n", "")
         assert notebook.run("print([answer.finish_reason for answer in answers])") == f"{['cancelled'] * 3}\n"
         page.catch_up()
         own = notebook.run("print(json.dumps(answers._repr_mimebundle_()))")

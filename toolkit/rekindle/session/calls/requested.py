@@ -76,6 +76,7 @@ class Requested:
     ):
         self.asked, self._shape, self.made, self._errors = asked, shape, made, errors
         self._keeps_cancelled = keeps_cancelled
+        self._kept: dict[int, Generation] = {}
         self.failed: int | None = None
         self.ends: Feed[int] = Feed()
         for place, each in enumerate(made):
@@ -101,7 +102,11 @@ class Requested:
         if isinstance(each, Exception):
             return each
         outcome = each.record.outcome
-        return each.record.so_far() if self._keeps_cancelled and isinstance(outcome, RequestCancelled) else outcome
+        if not self._keeps_cancelled or not isinstance(outcome, RequestCancelled):
+            return outcome
+        if place not in self._kept:  # once, since its time would go on
+            self._kept[place] = each.record.so_far()
+        return self._kept[place]
 
     def answers(self) -> Answers[Any]:
         """Return what came of all requests, None for each that has not ended.
