@@ -1,6 +1,9 @@
 """A branch begins like another generation, goes on with the chosen token, and is a generation like any other."""
 
+import gc
 import pickle
+import time
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -138,4 +141,18 @@ def test_a_generation_of_nowhere_cannot_be_branched(session: Session) -> None:
         stored.branch(0, 1)
     session.close_sync()
     with pytest.raises(rekindle.SessionClosed):
+        whole.branch(0, 1)
+
+
+def test_a_generation_keeps_nothing_of_its_session(byte_tokenizer: Tokenizer) -> None:
+    assembly = fake_assembly(fake_limits(), tokenizer=byte_tokenizer)
+    session = fake_session(assembly)
+    whole = session.generate_sync(token_ids=PROMPT, max_tokens=3)
+    kept = weakref.ref(assembly)
+    session.close_sync()
+    del session, assembly
+    while kept() is not None:  # the engine's thread lets go of it as it ends
+        gc.collect()
+        time.sleep(0.001)
+    with pytest.raises(rekindle.SessionClosed, match="is gone; open it again"):
         whole.branch(0, 1)

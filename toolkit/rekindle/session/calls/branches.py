@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from rekindle import checks
 from rekindle.errors import InvalidRequest
@@ -15,70 +15,71 @@ from rekindle.results.tokens import TokenLogprob
 from rekindle.session.calls.handle import Handle
 from rekindle.session.calls.prompts import Ask
 
-Submit = Callable[[tuple[int, ...], SamplingParams, Ask[Any], Begun], Handle]
-"""Makes a request of a prompt, parameters, the keywords that they come of, and the beginning of its output."""
+
+class Maker(Protocol):
+    """What makes requests: those of one session, or those that continue a prefix of it."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+    @property
+    def vocab_size(self) -> int: ...
+    def params(self, ask: Ask[Any]) -> SamplingParams: ...
+    def begin(self, prompt: tuple[int, ...], params: SamplingParams, ask: Ask[Any], begun: Begun) -> Handle: ...
 
 
 @dataclass(frozen=True)
 class Branches:
-    """The maker of the branches of a generation.
+    """The maker of the branches of a generation. It does not keep the session alive, nor what that has in memory.
 
     Attributes:
-        options: the keywords of the call that it came of.
-        parsed: makes sampling parameters of the keywords of a call, and checks them.
-        submit: sends the request of a branch.
-        tokenizer: None for a model that is asked by token ids alone.
-        vocab_size: the bound that token ids are below.
+        maker: returns what makes the requests, or raises SessionClosed.
+        options: the sampling options of the call that the generation came of.
         meanwhile: how far the programs were when the request was submitted, if some were still being compiled.
     """
 
-    options: Ask[Any]
-    parsed: Callable[[Ask[Any]], SamplingParams]
-    submit: Submit
-    tokenizer: Tokenizer | None
-    vocab_size: int
+    maker: Callable[[], Maker]
+    options: SamplingOptions
     meanwhile: str
 
     def branch(self, generation: Generation, at: int, token: int | str, options: SamplingOptions) -> Handle:
         """See `Generation.branch`."""
         checks.integer("at", at, 0, len(generation.token_ids) - 1)
-        asked = self._asked(generation, options)
-        params = self.parsed(asked)
+        maker, asked = self.maker(), self._asked(generation, options)
+        params = maker.params(asked)
         if params.max_tokens is not None and params.max_tokens <= at:
             raise InvalidRequest(
                 f"max_tokens counts all tokens of a branch, and {at + 1} of them are given; got {params.max_tokens}"
             )
         scores = generation.logprobs or ()
-        chosen = self._token_id(token, scores[at : at + 1])
+        chosen = _token_id(token, scores[at : at + 1], maker)
         begun = Begun((*generation.token_ids[:at], chosen))
         if params.logprobs is not None:
             begun = replace(begun, logprobs=(*scores[:at], _score(chosen, at, scores)))
-        return self.submit(generation.prompt_token_ids, params, asked, begun)
+        return maker.begin(generation.prompt_token_ids, params, asked, begun)
 
     def _asked(self, generation: Generation, options: SamplingOptions) -> Ask[Any]:
         """Return the keywords of a branch: those of the generation, with the same draws, and what is asked anew."""
         check_keywords(options, SamplingOptions.__annotations__)
-        names = SamplingOptions.__annotations__
-        same: dict[str, Any] = {name: value for name, value in self.options.items() if name in names}
-        same |= {"seed": None if options.get("temperature") == 0 else generation.seed, "prompt_logprobs": None}
-        return cast(Ask[Any], same | options)
+        seed = None if options.get("temperature") == 0 else generation.seed
+        return cast(Ask[Any], {**self.options, "seed": seed, "prompt_logprobs": None, **options})
 
-    def _token_id(self, token: int | str, scored: tuple[TokenLogprob, ...]) -> int:
-        """Return the id of a token that is given by its id or its text, with what was likely in its place."""
-        if not isinstance(token, str):
-            return checks.integer("token", token, 0, self.vocab_size - 1)
-        for likely in scored:
-            for each in (likely, *likely.top):
-                if each.text == token:
-                    return each.token_id
-        if self.tokenizer is None:
-            raise InvalidRequest("the model has no tokenizer, so a token is chosen by its id")
-        ids = self.tokenizer.encode_chat(token)
-        if len(ids) != 1:
-            raise InvalidRequest(
-                f"token must be one token, or its text; {token!r:.60} is {counted(len(ids), 'token')}: {ids[:8]}"
-            )
-        return ids[0]
+
+def _token_id(token: int | str, scored: tuple[TokenLogprob, ...], maker: Maker) -> int:
+    """Return the id of a token that is given by its id or its text, with what was likely in its place."""
+    if not isinstance(token, str):
+        return checks.integer("token", token, 0, maker.vocab_size - 1)
+    for likely in scored:
+        for each in (likely, *likely.top):
+            if each.text == token:
+                return each.token_id
+    if maker.tokenizer is None:
+        raise InvalidRequest("the model has no tokenizer, so a token is chosen by its id")
+    ids = maker.tokenizer.encode_chat(token)
+    if len(ids) != 1:
+        raise InvalidRequest(
+            f"token must be one token, or its text; {token!r:.60} is {counted(len(ids), 'token')}: {ids[:8]}"
+        )
+    return ids[0]
 
 
 def _score(token_id: int, at: int, scores: tuple[TokenLogprob, ...]) -> TokenLogprob:

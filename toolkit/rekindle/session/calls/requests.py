@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
+from weakref import ref
 
 from rekindle.concurrency.waits import Waits
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.thread import EngineThread
-from rekindle.errors import InvalidRequest
+from rekindle.errors import InvalidRequest, SessionClosed
 from rekindle.messages import NOTHING, Begun, Prompt
+from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.live_text import Cell
-from rekindle.request import SamplingParams, check_draws, check_length, draws
+from rekindle.request import SamplingOptions, SamplingParams, check_draws, check_length, draws
 from rekindle.session.calls.batch import Batch, check_errors, check_progress
 from rekindle.session.calls.branches import Branches
 from rekindle.session.calls.callers import Callers
@@ -61,13 +63,27 @@ class Requests:
         options = {**self._options, "cache_salt": cache_salt}
         return Requests(self._engine, self._assembly, self._callers, options, self._progress, prefix)
 
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of the model, if it has one."""
+        return self._assembly.tokenizer
+
+    @property
+    def vocab_size(self) -> int:
+        """The bound that token ids are below."""
+        return self._assembly.model.vocab_size
+
+    def begin(self, prompt: tuple[int, ...], params: SamplingParams, ask: Ask[Any], begun: Begun) -> Handle:
+        """Make a request whose output begins with given tokens."""
+        return self._submit(prompt, params, ask, wait=True, begun=begun)
+
     def prompt(self, prompt: Any, options: PromptOptions[Any]) -> Prompt:
         """Return the prompt of a call that takes one; raises as `all_prompts` and `one_prompt`."""
         return one_prompt(*self._prompts(prompt, options))
 
     def one(self, prompt: Any, ask: Ask[Any], *, wait: bool) -> Handle:
         """Make one request; if it is to wait, it waits outside while the waiting queue is full."""
-        params = self._params(ask)
+        params = self.params(ask)
         return self._submit(self.prompt(prompt, ask), params, ask, wait=wait)
 
     def all(self, prompt: Any, ask: Ask[Any], n: int | None, errors: Errors, progress: bool | None) -> Waits[Any]:
@@ -95,7 +111,7 @@ class Requests:
 
     def hold(self, prefix: Prompt) -> Handle:
         """Make a request that computes a prefix, and holds it in the prefix cache until it is withdrawn."""
-        return self._submit(unfinished(prefix), self._params({}), {}, wait=True, hold=True)
+        return self._submit(unfinished(prefix), self.params({}), {}, wait=True, hold=True)
 
     def _batch(
         self,
@@ -107,7 +123,7 @@ class Requests:
     ) -> Batch:
         """Return the requests of a call; its prompts are checked further once they are made."""
         count = 1 if n is None else check_draws(n)
-        variants = draws(self._params(ask, count), count)
+        variants = draws(self.params(ask, count), count)
         prompts, several = self._prompts(prompt, ask)
         shape = Shape(several, n)
         check_errors(errors, shape)
@@ -121,20 +137,21 @@ class Requests:
         """Make the request of a call that takes one prompt, and no list."""
         return batch.submit(one_prompt(batch.prompts, batch.shape.several), batch.variants[0])
 
-    def _params(self, ask: Ask[Any], n: int = 1) -> SamplingParams:
+    def params(self, ask: Ask[Any], n: int = 1) -> SamplingParams:
+        """Return the sampling parameters of a call; raises as `SamplingParams.from_options`."""
         params = SamplingParams.from_options(ask, self._options, n=n, beside=PromptOptions.__annotations__)
         limits = self._assembly.limits
-        params.check_against(self._assembly.model.vocab_size, limits.max_logprobs)
+        params.check_against(self.vocab_size, limits.max_logprobs)
         if params.processor_args is not None and not limits.processes_logits:
             raise InvalidRequest("processor_args are for a logits processor, and open() was given no logits_processor")
         return params
 
     def _prompts(self, prompt: Any, options: PromptOptions[Any]) -> tuple[list[Prompt | InvalidRequest], bool]:
         if self._prefix is None:
-            return all_prompts(prompt, options, self._assembly.model.vocab_size)
+            return all_prompts(prompt, options, self.vocab_size)
         if prompt is None and options.get("token_ids") is None:
             return [as_it_is(self._prefix, options)], False
-        prompts, batch = all_prompts(prompt, options, self._assembly.model.vocab_size)
+        prompts, batch = all_prompts(prompt, options, self.vocab_size)
         return each_of(prompts, partial(continued, self._prefix), batch), batch
 
     def _check_engine(self) -> None:
@@ -160,9 +177,14 @@ class Requests:
         return self._callers.submit(prompt, params, post, wait=wait, hold=hold, begun=begun, origin=self._origin(ask))
 
     def _origin(self, ask: Ask[Any]) -> Branches:
-        def begin(prompt: tuple[int, ...], params: SamplingParams, asked: Ask[Any], begun: Begun) -> Handle:
-            return self._submit(prompt, params, asked, wait=True, begun=begun)
+        engine, callers, options, progress = ref(self._engine), self._callers, self._options, self._progress
 
-        assembly, programs = self._assembly, self._assembly.readiness()
-        meanwhile = programs.said if programs.compiled else ""
-        return Branches(ask, self._params, begin, assembly.tokenizer, assembly.model.vocab_size, meanwhile)
+        def maker() -> Requests:
+            found = engine()
+            if found is None or found.assembly is None:
+                raise SessionClosed("the session that made this generation is gone; open it again, and ask again")
+            return Requests(found, found.assembly, callers, options, progress)
+
+        programs, names = self._assembly.readiness(), SamplingOptions.__annotations__
+        sampling = cast(SamplingOptions, {name: value for name, value in ask.items() if name in names})
+        return Branches(maker, sampling, programs.said if programs.compiled else "")
