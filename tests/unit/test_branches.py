@@ -123,6 +123,11 @@ def test_what_cannot_be_branched_is_said_at_once(session: Session, arguments: An
         whole.branch(**arguments)
 
 
+def test_without_tokens_there_is_no_place(session: Session) -> None:
+    with pytest.raises(rekindle.InvalidRequest, match="no place to branch at"):
+        session.generate_sync(token_ids=PROMPT, max_tokens=0).branch(0, 1)
+
+
 def test_a_token_whose_probability_is_not_known_needs_no_logprobs(session: Session) -> None:
     whole = session.generate_sync(token_ids=PROMPT, max_tokens=12, logprobs=2)
     assert whole.logprobs is not None

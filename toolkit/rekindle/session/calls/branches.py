@@ -17,7 +17,7 @@ from rekindle.session.calls.prompts import Ask
 
 
 class Maker(Protocol):
-    """What makes requests: those of one session, or those that continue a prefix of it."""
+    """The maker of requests of one session."""
 
     @property
     def tokenizer(self) -> Tokenizer | None: ...
@@ -43,6 +43,8 @@ class Branches:
 
     def branch(self, generation: Generation, at: int, token: int | str, options: SamplingOptions) -> Handle:
         """See `Generation.branch`."""
+        if not generation.token_ids:
+            raise InvalidRequest("the generation has no tokens, so there is no place to branch at")
         checks.integer("at", at, 0, len(generation.token_ids) - 1)
         maker, asked = self.maker(), self._asked(generation, options)
         params = maker.params(asked)
