@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from rekindle import markup
@@ -108,7 +109,8 @@ class Generation:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy all but `drawn_in`: a cell of the same number in another notebook has not drawn it."""
-        return Generation, tuple(getattr(self, each.name) for each in fields(self) if each.name != "drawn_in")
+        kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "drawn_in"}
+        return partial(Generation, **kept), ()
 
     def __str__(self) -> str:
         return self.text

@@ -40,7 +40,7 @@ class Markdown:
         return self.text
 
     def __repr__(self) -> str:
-        return f"<rekindle.Markdown: {self.text!r}>"
+        return f"<Markdown: {self.text!r}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         return markup.bundle(self.text, f'<div dir="auto" style="max-width:72em">{rendered(self.text)}</div>')
@@ -76,9 +76,12 @@ class _Inert(RendererHTML):
 
     def link_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         address = str(tokens[idx].attrGet("href"))
-        if not _WEB.match(address):
-            return "<a>"
-        return f'<a href="{escape(address)}" target="_blank" rel="noopener noreferrer nofollow">'
+        to_the_web = _WEB.match(address) is not None
+        env["end"] = "</a>" if to_the_web else ""
+        return f'<a href="{escape(address)}" target="_blank" rel="noopener noreferrer nofollow">' if to_the_web else ""
+
+    def link_close(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        return str(env["end"])  # of the last link that was opened, because there is no link within a link
 
 
 def _written(text: str) -> str:
