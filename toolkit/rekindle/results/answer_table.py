@@ -136,7 +136,7 @@ def answer_html(row: Row, shaded: bool) -> str:
 def prompt_html(prompt: Asked | None, before: Asked | None) -> str:
     """Return the beginning of a prompt, which unfolds; what was asked in the row before is not said again."""
     if prompt is not None and prompt is before:
-        return '<span style="opacity:0.5">the same</span>'
+        return '<span style="opacity:0.75">the same</span>'
     text = _in_words(prompt)
     shown = markup.one_line(text, LONGEST_PROMPT)
     return _unfolding(shown, "" if shown == text else markup.passage(text))
