@@ -20,7 +20,7 @@ LONGEST_ANSWER = 240
 """How many characters of an answer are shown; the whole unfolds."""
 IN_TEXT = {"prompt": 30, "answer": 50}
 """How many characters of these are in the table of text."""
-COLUMNS = {"": "3.2em", "prompt": "25%", "answer": "auto", "ended": "5.8em", "tokens": "4.6em", "time": "4.6em"}
+COLUMNS = {"": "3.6em", "prompt": "25%", "answer": "auto", "ended": "5.8em", "tokens": "4.6em", "time": "4.6em"}
 """The columns, and how wide they are in a page."""
 NUMBERS = ("tokens", "time")
 """The columns that are right-aligned."""
