@@ -68,6 +68,20 @@ def test_objects_show_themselves(opens: Opens) -> None:
         assert_readable(notebook, 1)
 
 
+def test_a_batch_is_a_table_whose_answers_unfold(opens: Opens) -> None:
+    ask = "token_ids=[PROMPT, PROMPT[:3]], n=2, seed=1, max_tokens=12, ignore_eos=True, logprobs=1"
+    with opens(f"await session.generate({ask})") as notebook:
+        output = notebook.run(1)
+        expect(output.get_by_role("row")).to_have_count(1 + 4)
+        row = output.get_by_role("row").filter(has_text="[1][0]")
+        tokens = row.locator("span[title*=rank]")
+        expect(tokens.first).not_to_be_visible()
+        row.locator("summary").last.click()
+        expect(tokens).to_have_count(12)
+        expect(tokens.first).to_be_visible()
+        assert_readable(notebook, 1)
+
+
 def test_words_are_not_broken(opens: Opens) -> None:
     with opens("await session.generate(**EXPECTED)") as notebook:
         expect(notebook.run(1).locator("pre[dir=auto]")).to_have_css("word-break", "normal")

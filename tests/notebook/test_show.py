@@ -164,6 +164,24 @@ def test_a_list_is_a_table_whose_rows_are_cancelled_one_by_one(kernel: str, note
     assert_usable(notebook)
 
 
+@pytest.mark.parametrize("wait", ["await session.show({})", "session.show_sync({})"])
+def test_an_interrupt_leaves_the_rows_of_a_list(wait: str, notebook: Notebook, page: Page) -> None:
+    ask = wait.format("token_ids=[PROMPT, PROMPT], **LONG")
+    stop(notebook, "generating()", ask, lambda name, value: None)
+    page.catch_up()
+    wait_until_static(page)
+    assert list(page.outputs.values())[-1]["text/plain"].count("cancelled") == 2
+    assert "w91w201" in list(page.outputs.values())[-1]["text/html"]
+    assert_usable(notebook)
+
+
+def test_an_interrupt_of_a_loop_over_a_list_cancels_all(notebook: Notebook) -> None:
+    for loop in ("stream", "as_completed"):
+        ask = f"async for each in session.{loop}(token_ids=[PROMPT, PROMPT], **LONG): pass"
+        stop(notebook, "generating()", ask, lambda name, value: None)
+        assert_usable(notebook)
+
+
 def test_display_returns_at_once_and_draws_on_until_its_button_is_pressed(
     notebook: Notebook, page: Page, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ LONGEST_ANSWER = 240
 """How many characters of an answer are shown; the whole unfolds."""
 IN_TEXT = {"prompt": 30, "answer": 50}
 """How many characters of these are in the table of text."""
-COLUMNS = {"": "3.2em", "prompt": "25%", "answer": "auto", "ended": "5.8em", "tokens": "4.6em", "time": "4.6em"}
+COLUMNS = {"": "3.6em", "prompt": "25%", "answer": "auto", "ended": "5.8em", "tokens": "4.6em", "time": "4.6em"}
 """The columns, and how wide they are in a page."""
 NUMBERS = ("tokens", "time")
 """The columns that are right-aligned."""
@@ -136,7 +136,7 @@ def answer_html(row: Row, shaded: bool) -> str:
 def prompt_html(prompt: Asked | None, before: Asked | None) -> str:
     """Return the beginning of a prompt, which unfolds; what was asked in the row before is not said again."""
     if prompt is not None and prompt is before:
-        return '<span style="opacity:0.5">the same</span>'
+        return '<span style="opacity:0.75">the same</span>'
     text = _in_words(prompt)
     shown = markup.one_line(text, LONGEST_PROMPT)
     return _unfolding(shown, "" if shown == text else markup.passage(text))

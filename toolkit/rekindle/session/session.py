@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Unpack, overload
 
 import jax
 
@@ -37,6 +37,10 @@ from rekindle.session.calls.prompts import (
     OnePrompt,
     PromptOptions,
     Prompts,
+    RaisingMany,
+    RaisingOne,
+    Returning,
+    ReturningMany,
     TokenIds,
     one_chat,
 )
@@ -77,53 +81,23 @@ class Session:
     async def generate(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
     async def generate(
-        self,
-        prompt: Prompts = None,
-        *,
-        n: None = None,
-        errors: Literal["raise"] = "raise",
-        progress: bool | None = None,
-        **ask: Unpack[AskMany],
+        self, prompt: Prompts = None, *, n: None = None, progress: bool | None = None, **ask: Unpack[RaisingMany]
     ) -> Answers[Generation]: ...
     @overload
     async def generate(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        n: int,
-        errors: Literal["raise"] = "raise",
-        progress: bool | None = None,
-        **ask: Unpack[AskOne],
+        self, prompt: OnePrompt = None, *, n: int, progress: bool | None = None, **ask: Unpack[RaisingOne]
     ) -> Answers[Generation]: ...
     @overload
     async def generate(
-        self,
-        prompt: Prompts = None,
-        *,
-        n: int,
-        errors: Literal["raise"] = "raise",
-        progress: bool | None = None,
-        **ask: Unpack[AskMany],
+        self, prompt: Prompts = None, *, n: int, progress: bool | None = None, **ask: Unpack[RaisingMany]
     ) -> Answers[Answers[Generation]]: ...
     @overload
     async def generate(
-        self,
-        prompt: Prompts = None,
-        *,
-        n: None = None,
-        errors: Literal["return"],
-        progress: bool | None = None,
-        **ask: Unpack[AskMany],
+        self, prompt: Prompts = None, *, n: None = None, progress: bool | None = None, **ask: Unpack[ReturningMany]
     ) -> Answers[Outcome]: ...
     @overload
     async def generate(
-        self,
-        prompt: OnePrompt | Prompts = None,
-        *,
-        n: int,
-        errors: Literal["return"],
-        progress: bool | None = None,
-        **ask: Unpack[Ask[Any]],
+        self, prompt: OnePrompt | Prompts = None, *, n: int, progress: bool | None = None, **ask: Unpack[Returning[Any]]
     ) -> Answers[Any]: ...
     @to_be_awaited("await session.generate(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
@@ -179,53 +153,23 @@ class Session:
     def generate_sync(self, prompt: OnePrompt = None, *, n: None = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
     def generate_sync(
-        self,
-        prompt: Prompts = None,
-        *,
-        n: None = None,
-        errors: Literal["raise"] = "raise",
-        progress: bool | None = None,
-        **ask: Unpack[AskMany],
+        self, prompt: Prompts = None, *, n: None = None, progress: bool | None = None, **ask: Unpack[RaisingMany]
     ) -> Answers[Generation]: ...
     @overload
     def generate_sync(
-        self,
-        prompt: OnePrompt = None,
-        *,
-        n: int,
-        errors: Literal["raise"] = "raise",
-        progress: bool | None = None,
-        **ask: Unpack[AskOne],
+        self, prompt: OnePrompt = None, *, n: int, progress: bool | None = None, **ask: Unpack[RaisingOne]
     ) -> Answers[Generation]: ...
     @overload
     def generate_sync(
-        self,
-        prompt: Prompts = None,
-        *,
-        n: int,
-        errors: Literal["raise"] = "raise",
-        progress: bool | None = None,
-        **ask: Unpack[AskMany],
+        self, prompt: Prompts = None, *, n: int, progress: bool | None = None, **ask: Unpack[RaisingMany]
     ) -> Answers[Answers[Generation]]: ...
     @overload
     def generate_sync(
-        self,
-        prompt: Prompts = None,
-        *,
-        n: None = None,
-        errors: Literal["return"],
-        progress: bool | None = None,
-        **ask: Unpack[AskMany],
+        self, prompt: Prompts = None, *, n: None = None, progress: bool | None = None, **ask: Unpack[ReturningMany]
     ) -> Answers[Outcome]: ...
     @overload
     def generate_sync(
-        self,
-        prompt: OnePrompt | Prompts = None,
-        *,
-        n: int,
-        errors: Literal["return"],
-        progress: bool | None = None,
-        **ask: Unpack[Ask[Any]],
+        self, prompt: OnePrompt | Prompts = None, *, n: int, progress: bool | None = None, **ask: Unpack[Returning[Any]]
     ) -> Answers[Any]: ...
     @spelled_out(Ask, ASK_DEFAULTS)
     def generate_sync(
@@ -241,13 +185,9 @@ class Session:
         return blocked(self._requests.all(prompt, ask, n, errors, progress))
 
     @overload
-    def as_completed(
-        self, prompt: Prompts = None, *, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
-    ) -> AsCompleted[Generation]: ...
+    def as_completed(self, prompt: Prompts = None, **ask: Unpack[RaisingMany]) -> AsCompleted[Generation]: ...
     @overload
-    def as_completed(
-        self, prompt: Prompts = None, *, errors: Literal["return"], **ask: Unpack[AskMany]
-    ) -> AsCompleted[Outcome]: ...
+    def as_completed(self, prompt: Prompts = None, **ask: Unpack[ReturningMany]) -> AsCompleted[Outcome]: ...
     @spelled_out(Ask, ASK_DEFAULTS)
     def as_completed(
         self, prompt: Prompts = None, *, errors: Errors = "raise", **ask: Unpack[AskMany]
@@ -297,13 +237,9 @@ class Session:
     @overload
     async def show(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
-    async def show(
-        self, prompt: Prompts = None, *, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
-    ) -> Answers[Generation]: ...
+    async def show(self, prompt: Prompts = None, **ask: Unpack[RaisingMany]) -> Answers[Generation]: ...
     @overload
-    async def show(
-        self, prompt: Prompts = None, *, errors: Literal["return"], **ask: Unpack[AskMany]
-    ) -> Answers[Outcome]: ...
+    async def show(self, prompt: Prompts = None, **ask: Unpack[ReturningMany]) -> Answers[Outcome]: ...
     @to_be_awaited("await session.show(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
     async def show(self, prompt: Any = None, *, errors: Errors = "raise", **ask: Unpack[Ask[Any]]) -> Any:
@@ -325,13 +261,9 @@ class Session:
     @overload
     def show_sync(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Generation: ...
     @overload
-    def show_sync(
-        self, prompt: Prompts = None, *, errors: Literal["raise"] = "raise", **ask: Unpack[AskMany]
-    ) -> Answers[Generation]: ...
+    def show_sync(self, prompt: Prompts = None, **ask: Unpack[RaisingMany]) -> Answers[Generation]: ...
     @overload
-    def show_sync(
-        self, prompt: Prompts = None, *, errors: Literal["return"], **ask: Unpack[AskMany]
-    ) -> Answers[Outcome]: ...
+    def show_sync(self, prompt: Prompts = None, **ask: Unpack[ReturningMany]) -> Answers[Outcome]: ...
     @spelled_out(Ask, ASK_DEFAULTS)
     def show_sync(self, prompt: Any = None, *, errors: Errors = "raise", **ask: Unpack[Ask[Any]]) -> Any:
         """Run `show`, and block until it has ended; there is no button, since a cell that blocks hears no click."""

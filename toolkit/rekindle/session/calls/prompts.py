@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, Literal, Required, TypedDict, TypeVar
 
 from rekindle.checks import boolean, shown
 from rekindle.errors import InvalidRequest
@@ -49,11 +49,26 @@ class Ask(PromptOptions[Ids], SamplingOptions, total=False):
     """The keywords of `generate` beside the prompt and `n`; their names are `Ask.__annotations__`."""
 
 
+class Raising(Ask[Ids], total=False):
+    """The keywords of a call that raises the first error of a list."""
+
+    errors: Literal["raise"]
+
+
+class Returning(Ask[Ids], total=False):
+    """The keywords of a call that returns errors in their places in a list."""
+
+    errors: Required[Literal["return"]]
+
+
 PROMPT_DEFAULTS: dict[str, Any] = {**dict.fromkeys(PromptOptions.__annotations__), "continue_final_message": False}
 ASK_DEFAULTS: dict[str, Any] = {**PROMPT_DEFAULTS, **{field.name: field.default for field in fields(SamplingParams)}}
 """The defaults of the keywords, where the model recommends no other."""
 
 AskOne = Ask[TokenIds]
+RaisingOne = Raising[TokenIds]
+RaisingMany = Raising[Sequence[TokenIds]]
+ReturningMany = Returning[Sequence[TokenIds]]
 AskMany = Ask[Sequence[TokenIds]]
 
 
