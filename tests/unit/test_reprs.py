@@ -237,6 +237,7 @@ def test_what_was_restored_is_said_with_a_line_for_each_difference() -> None:
     )
     assert repr(replace(restored, differences={}, compile_seconds=0.0)).endswith("; open after 2.31 s>")
     assert "restored: 8 stored programs (3 loaded until now), 1 compiled; " in repr(replace(restored, programs=3))
+    assert "restored: 7 programs loaded, 1 compiled; " in repr(replace(restored, programs=7)), "one was damaged"
 
 
 def test_of_a_long_value_that_differs_only_the_beginning_is_said() -> None:

@@ -68,7 +68,7 @@ class Restored:
         ]
 
     def _loaded(self) -> str:
-        if self.programs < self.stored:
+        if self.programs + self.compiled < self.stored:  # one that is damaged is compiled again
             return f"{markup.counted(self.stored, 'stored program')} ({self.programs} loaded until now)"
         return f"{markup.counted(self.programs, 'program')} loaded"
 
