@@ -28,7 +28,7 @@ CELLS = (
     '    await held.generate(["Who wrote?", "Where?", "In what?"], max_tokens=80)\n'
     "    display(session.cache.draw())",
     'question = {"role": "user", "content": "Tell me a story about a lighthouse."}\n'
-    "await session.show([question], max_tokens=400, seed=3)",
+    "await session.show([question], max_tokens=400)",
 )
 
 
