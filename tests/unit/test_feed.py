@@ -1,6 +1,8 @@
 """A feed is read in full by any number of tasks, loops and threads, and a reader that leaves harms no other."""
 
+import signal
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -126,3 +128,28 @@ def test_who_asked_to_be_told_of_the_end_is_told_once_whenever_that_was() -> Non
     feed.when_closed(lambda: told.append("after"))
     assert told == ["before", "after"]
     assert not feed._at_close, "what was called is kept no longer: it may refer to who holds the feed"
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_that_the_system_gave_to_another_thread_ends_a_blocking_wait() -> None:
+    feed: Feed[int] = Feed()
+    rescued = threading.Event()
+
+    def rescue() -> None:
+        rescued.set()
+        feed.close()
+
+    def take_the_interrupt() -> None:
+        while not feed._waiting:
+            time.sleep(0.001)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    timer = threading.Timer(30, rescue)
+    timer.start()
+    taker = threading.Thread(target=take_the_interrupt)
+    taker.start()
+    with pytest.raises(KeyboardInterrupt):
+        feed.grown_blocking(0)
+    timer.cancel()
+    taker.join()
+    assert not rescued.is_set()

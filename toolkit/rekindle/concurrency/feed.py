@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import Generic, TypeVar
 
 from rekindle.concurrency.mailbox import Waiter
@@ -13,6 +14,8 @@ from rekindle.concurrency.mailbox import Waiter
 T = TypeVar("T")
 
 
+HEARING_SECONDS = 0.2
+"""How long a blocking wait may be deaf to an interrupt that did not wake it."""
 TO_THE_END = sys.maxsize
 """The value of `seen` that waits until the feed is closed. Each wake-up for an item would cost a switch of threads."""
 
@@ -89,7 +92,7 @@ class Feed(Generic[T]):
         self._waiting.append(waiting)
         try:
             with interruptible():
-                return self._has_more(seen) or grown.wait(timeout)
+                return self._has_more(seen) or _set(grown, timeout)
         finally:
             self._waiting.remove(waiting)
 
@@ -108,6 +111,21 @@ class Feed(Generic[T]):
         for wake, seen in tuple(self._waiting):
             if self._has_more(seen):
                 wake()
+
+
+def _set(event: threading.Event, timeout: float | None) -> bool:
+    """Wait as the event does, and wake now and then.
+
+    Python hears of an interrupt only when its main thread runs. One that the system has given to another thread does
+    not wake that, nor does any on Windows.
+    """
+    ends = None if timeout is None else monotonic() + timeout
+    while True:
+        left = HEARING_SECONDS if ends is None else min(HEARING_SECONDS, ends - monotonic())
+        if event.wait(max(0.0, left)):
+            return True
+        if ends is not None and monotonic() >= ends:
+            return False
 
 
 @contextmanager
