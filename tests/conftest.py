@@ -68,7 +68,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         return
     terminalreporter.section(f"longest steps on the engine's loop (at most {1e3 * LIMIT_SECONDS:g} ms)")
     for name, longest in sorted(watchdog.longest.items()):
-        mark = "TOO LONG:" if name in watchdog.too_long() else ""
+        mark = f"TOO LONG ({'; '.join(longest.too_long)}):" if longest.too_long else ""
         over = f", {longest.over.total()} of them longer than that" if longest.over else ""
         said = f"{1e3 * longest.seconds:6.2f} ms  {name}, {longest.steps.total()} steps{over}, in {longest.where}"
         terminalreporter.write_line(f"{mark}{said}", red=bool(mark))

@@ -25,7 +25,7 @@ from rekindle.engine.engine import Actors
 ACTORS = {actor.name for actor in fields(Actors)}
 LIMIT_SECONDS = 0.005
 """The longest that a step may take."""
-REPEATED = 3
+REPEATED = 5
 """How many steps of one actor must be longer, in one test with all its parameters, to be too long by their nature."""
 SHARE = 1 / 200
 """Which share of its steps there these must be."""
@@ -49,9 +49,13 @@ class Longest:
     over: Counter[str] = field(default_factory=Counter)
 
     @property
-    def too_long(self) -> bool:
-        """Tell whether steps of one test are too long again and again."""
-        return any(over >= max(REPEATED, SHARE * self.steps[test]) for test, over in self.over.items())
+    def too_long(self) -> list[str]:
+        """The tests in which steps are too long again and again, each with how many are."""
+        return [
+            f"{over} of {self.steps[test]} in {test}"
+            for test, over in self.over.items()
+            if over >= max(REPEATED, SHARE * self.steps[test])
+        ]
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """A batch that takes a while says how far it is, how fast, and how long it will still take."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -102,9 +103,13 @@ async def test_the_default_is_what_open_was_told(opened: bool, settler: FakeSett
         for holder in (session, prefix):
             for told in (None, not opened):
                 bars.shown = Feed()
-                with anyio.move_on_after(0.05):  # it has not ended by then, since no tick settles
-                    await holder.generate(token_ids=PROMPTS, max_tokens=5, progress=told)
-                assert bool(bars.shown.items) == (opened if told is None else told)
+                generate = partial(holder.generate, token_ids=PROMPTS, max_tokens=5, progress=told)
+                async with anyio.create_task_group() as tasks:  # it does not end, since no tick settles
+                    tasks.start_soon(generate)
+                    drawn = opened if told is None else told
+                    await (bars.shown.grown(0) if drawn else anyio.wait_all_tasks_blocked())
+                    assert bool(bars.shown.items) == drawn
+                    tasks.cancel_scope.cancel()
         settler.release()
 
 
