@@ -19,7 +19,9 @@ def test_likelihoods_of_tokens_shade_them(opens: Opens) -> None:
         tokens = output.locator("span[title*=rank]")
         expect(tokens).to_have_count(12)
         expect(tokens.first).to_be_visible()
-        assert re.search(r"rank \d+, token \d+, place 0\n.*1\. .*%\n.*2\. .*%", tokens.first.get_attribute("title") or "")
+        assert re.search(
+            r"rank \d+, token \d+, place 0\n.*1\. .*%\n.*2\. .*%", tokens.first.get_attribute("title") or ""
+        )
         assert_readable(notebook, 1)
 
 
