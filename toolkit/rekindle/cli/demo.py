@@ -77,7 +77,7 @@ def _ask_together(session: Session) -> tuple[int, float]:
     print(f"{len(BATCH)} more, answered together:\n", flush=True)
     start = perf_counter()
     prompts: list[Messages] = [[{"role": "user", "content": question}] for question in BATCH]
-    generations = session.generate_sync(prompts, max_tokens=MAX_TOKENS)
+    generations = session.generate_sync(prompts, max_tokens=MAX_TOKENS, progress=False)
     seconds = perf_counter() - start
     for question, generation in zip(BATCH, generations, strict=True):
         print(f"> {question}\n{generation.text}\n", flush=True)
