@@ -8,6 +8,7 @@ from typing import Any
 from rekindle import markup
 from rekindle.concurrency import interrupts
 from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.loops import Loop
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import RequestCancelled, SessionError, told_briefly
 from rekindle.messages import Cancel, Message, Submit
@@ -158,7 +159,7 @@ class Handle:
             self.record.fail(error)
 
 
-class Stream(AsyncIterator[Piece], Iterator[Piece]):
+class Stream(Loop[Piece]):
     """The pieces of one request, for `async for` or `for`. Dropping or closing it before its end cancels the request.
 
     `contextlib.aclosing(stream)` closes it where a block ends, and `contextlib.closing(stream)` in blocking code.
@@ -176,22 +177,6 @@ class Stream(AsyncIterator[Piece], Iterator[Piece]):
         """
         self._closed = True
         self._handle.cancel()
-
-    async def aclose(self) -> None:
-        """Close the stream, as an async generator is closed."""
-        self.close()
-
-    async def __anext__(self) -> Piece:
-        __tracebackhide__ = True
-        if (piece := await awaited(self._next())) is None:
-            raise StopAsyncIteration
-        return piece
-
-    def __next__(self) -> Piece:
-        __tracebackhide__ = True
-        if (piece := blocked(self._next())) is None:
-            raise StopIteration
-        return piece
 
     def __del__(self) -> None:
         self._handle.cancel()

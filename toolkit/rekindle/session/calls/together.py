@@ -2,12 +2,13 @@
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Generic, TypeVar, cast
 
 from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.concurrency.loops import Loop
+from rekindle.concurrency.waits import Wait, Waits
 from rekindle.results.tokens import Piece
 from rekindle.session.calls.batch import Batch
 from rekindle.session.calls.requested import Requested
@@ -16,7 +17,7 @@ T = TypeVar("T")
 Ended = TypeVar("Ended")
 
 
-class Together(AsyncIterator[T], Iterator[T]):
+class Together(Loop[T]):
     """A loop over a batch, for `async for` or `for`. Dropping or closing it cancels what of the batch has not ended.
 
     The prompts are checked, and the requests made, when the loop begins. `contextlib.aclosing(loop)` closes it where a
@@ -36,22 +37,6 @@ class Together(AsyncIterator[T], Iterator[T]):
         self._closed = True
         if self._requested is not None:
             self._requested.cancel()
-
-    async def aclose(self) -> None:
-        """Close the loop, as an async generator is closed."""
-        self.close()
-
-    async def __anext__(self) -> T:
-        __tracebackhide__ = True
-        if (item := await awaited(self._next())) is None:
-            raise StopAsyncIteration
-        return item
-
-    def __next__(self) -> T:
-        __tracebackhide__ = True
-        if (item := blocked(self._next())) is None:
-            raise StopIteration
-        return item
 
     def __del__(self) -> None:
         self.close()
