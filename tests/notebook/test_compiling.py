@@ -48,7 +48,8 @@ def test_the_notebooks_loop_turns_while_a_program_compiles(notebook: Notebook, r
     measured = json.loads(notebook.run(GAPS))
     record_property("measured", measured)
     assert measured["compiled"] == 2
-    assert measured["largest"] < min(0.5, measured["seconds"] / 2)
+    # A loop that waited for one of the two compilations would stand still for about half of the time.
+    assert measured["largest"] < measured["seconds"] / 4
 
 
 @pytest.mark.usefixtures("lazy")
