@@ -1,0 +1,1 @@
+"""Native kernels for CPUs, in C++ through XLA's foreign function interface."""

@@ -1,0 +1,19 @@
+// What the files of handlers have in common.
+#pragma once
+
+#include "xla/ffi/api/ffi.h"
+
+#define REKINDLE_EXPORT __attribute__((visibility("default")))
+
+// Defines a function that XLA calls; only such functions can be seen from outside the library.
+#define REKINDLE_HANDLER(name, function, binding)                                \
+  extern "C" REKINDLE_EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* call_frame); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, function, binding)
+
+namespace rekindle {
+
+namespace ffi = xla::ffi;
+
+using Matrix = ffi::Buffer<ffi::F32, 2>;
+
+}  // namespace rekindle

@@ -1,0 +1,39 @@
+// The linear layer as XLA calls it.
+#include <algorithm>
+
+#include "handler.h"
+#include "kernels.h"
+#include "parallel.h"
+
+namespace rekindle {
+namespace {
+
+constexpr int64_t kRows = 48;        // rows of a part at most
+constexpr int64_t kPartsAThread = 2;  // so that a thread that comes late finds less to do
+
+ffi::Error linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, ffi::Result<Matrix> y) {
+  const int64_t rows = x.dimensions()[0], in = x.dimensions()[1], out = y->dimensions()[1];
+  const int64_t panels = (out + kPanel - 1) / kPanel;
+  const bool wide = weight.element_type() == ffi::F32;
+  if (static_cast<int64_t>(weight.element_count()) != panels * kPanel * (wide ? in : (in + 1) / 2 * 2) ||
+      y->dimensions()[0] != rows)
+    return ffi::Error::InvalidArgument("a linear layer got arrays of shapes that do not fit together");
+  const Linear all{x.typed_data(), weight.untyped_data(), y->typed_data(), rows, in, out};
+  const auto run = wide ? kernels()->linear_f32 : kernels()->linear_bf16;
+  const int64_t blocks = (rows + kRows - 1) / kRows, wanted = kPartsAThread * std::max<int64_t>(1, pool.num_threads());
+  const int64_t groups = std::min(panels, (wanted + blocks - 1) / blocks);
+  parallel_for(pool, blocks * groups, [&](int64_t part) {
+    const int64_t block = part / groups, group = part % groups;
+    const int64_t first_row = rows * block / blocks, first_panel = panels * group / groups;
+    run(all, {first_row, rows * (block + 1) / blocks - first_row, first_panel,
+              panels * (group + 1) / groups - first_panel});
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace rekindle
+
+REKINDLE_HANDLER(
+    rekindle_linear, rekindle::linear,
+    xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().Arg<rekindle::Matrix>().Arg<xla::ffi::AnyBuffer>().Ret<rekindle::Matrix>());

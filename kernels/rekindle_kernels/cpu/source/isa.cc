@@ -1,0 +1,19 @@
+// All kernels for one instruction set. This file is compiled once for each, with REKINDLE_ISA as its name.
+#include "kernels.h"
+#include "linear.h"
+
+#define REKINDLE_TEXT(name) #name
+#define REKINDLE_QUOTED(name) REKINDLE_TEXT(name)
+
+namespace rekindle {
+namespace REKINDLE_ISA {
+
+extern const Kernels kernels;
+const Kernels kernels = {
+    REKINDLE_QUOTED(REKINDLE_ISA),
+    linear<Float32>,
+    linear<BFloat16>,
+};
+
+}  // namespace REKINDLE_ISA
+}  // namespace rekindle

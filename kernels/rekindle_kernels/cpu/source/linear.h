@@ -1,0 +1,165 @@
+// The linear layer over packed weights. Each output is summed over the inputs in one order, whatever stands beside it.
+#pragma once
+
+#include "kernels.h"
+#include "vector.h"
+
+namespace {
+
+using rekindle::kPanel;
+using rekindle::Linear;
+using rekindle::LinearPart;
+
+constexpr int kParts = kPanel / kLanes;           // vectors in a panel's row
+constexpr int kTileRows = kLanes == 16 ? 12 : 3;  // as many rows as leave registers for the weights
+constexpr int64_t kBlock = 1024;                  // inputs at a time: the rows of a part stay in the second cache
+constexpr int64_t kBlockRows = 48;
+
+// How float32 weights and inputs lie in memory, and how one step of a sum is made of them.
+struct Float32 {
+  using Weight = float;
+  using Input = float;
+  static constexpr int kDepth = 1;  // inputs in one step
+
+  static Input input(const float* x, int64_t) { return *x; }
+
+  static void add(Vec& sum, Vec weight, Input x) { sum += weight * splat(x); }
+
+  static Vec weights(const Weight* from) { return load(from); }
+};
+
+#if defined(__AVX512BF16__)
+
+struct BFloat16 {
+  using Weight = uint16_t;
+  using Input = uint32_t;  // two bfloat16 numbers
+  static constexpr int kDepth = 2;
+
+  static Input input(const float* x, int64_t left) {
+    return uint32_t{narrow(x[0])} | (left > 1 ? uint32_t{narrow(x[1])} << 16 : 0u);
+  }
+
+  static void add(Vec& sum, __m512bh weight, Input x) {
+    sum = (Vec)_mm512_dpbf16_ps((__m512)sum, weight, (__m512bh)_mm512_set1_epi32(static_cast<int>(x)));
+  }
+
+  static __m512bh weights(const Weight* from) { return (__m512bh)_mm512_loadu_si512(from); }
+};
+
+#else
+
+struct BFloat16 {
+  using Weight = uint16_t;
+  struct Input {
+    float first, second;
+  };
+  struct Pair {
+    Vec first, second;
+  };
+  static constexpr int kDepth = 2;
+
+  static Input input(const float* x, int64_t left) {
+    return {widen(narrow(x[0])), left > 1 ? widen(narrow(x[1])) : 0.0f};
+  }
+
+  static void add(Vec& sum, Pair weight, Input x) {
+    sum += weight.first * splat(x.first);
+    sum += weight.second * splat(x.second);
+  }
+
+  static Pair weights(const Weight* from) {
+    Bits both;
+    std::memcpy(&both, from, sizeof both);
+    return {(Vec)(both << 16), (Vec)(both & 0xffff0000u)};
+  }
+};
+
+#endif
+
+// Adds the products of some inputs to `Rows` rows of `Panels` adjacent panels of the output.
+//
+// x is [step][Rows], and `panel` the distance of two panels in weights.
+template <typename Kind, int Rows, int Panels>
+void tile(const typename Kind::Input* x, const typename Kind::Weight* weight, int64_t panel, int64_t steps, float* y,
+          int64_t out, bool first) {
+  Vec sums[Rows][Panels * kParts];
+#pragma GCC unroll 16
+  for (int row = 0; row < Rows; ++row)
+#pragma GCC unroll 32
+    for (int part = 0; part < Panels * kParts; ++part)
+      sums[row][part] = first ? Vec{} : load(y + row * out + part * kLanes);
+  for (int64_t step = 0; step < steps; ++step, x += Rows, weight += kPanel * Kind::kDepth) {
+#pragma GCC unroll 32
+    for (int part = 0; part < Panels * kParts; ++part) {
+      const auto weights =
+          Kind::weights(weight + (part / kParts) * panel + (part % kParts) * kLanes * Kind::kDepth);
+#pragma GCC unroll 16
+      for (int row = 0; row < Rows; ++row) Kind::add(sums[row][part], weights, x[row]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int row = 0; row < Rows; ++row)
+#pragma GCC unroll 32
+    for (int part = 0; part < Panels * kParts; ++part) store(y + row * out + part * kLanes, sums[row][part]);
+}
+
+// Adds some inputs of a part's rows to some panels; the last panel of an output may be narrower than the others.
+template <typename Kind, int Rows, int Panels>
+void panels(const Linear& all, const typename Kind::Input* x, int64_t row, int64_t panel, int64_t begin, int64_t steps) {
+  const int64_t size = (all.in + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth * kPanel;
+  const auto* weight = static_cast<const typename Kind::Weight*>(all.weight) + panel * size + begin * kPanel;
+  float* y = all.y + row * all.out + panel * kPanel;
+  const int64_t wide = all.out - panel * kPanel;
+  if (wide >= Panels * kPanel) return tile<Kind, Rows, Panels>(x, weight, size, steps, y, all.out, begin == 0);
+  float whole[Rows][Panels * kPanel] = {};
+  for (int r = 0; r < Rows && begin > 0; ++r) std::memcpy(whole[r], y + r * all.out, wide * sizeof(float));
+  tile<Kind, Rows, Panels>(x, weight, size, steps, whole[0], Panels * kPanel, begin == 0);
+  for (int r = 0; r < Rows; ++r) std::memcpy(y + r * all.out, whole[r], wide * sizeof(float));
+}
+
+// Few rows leave registers for several panels, and so for several streams from memory.
+template <typename Kind, int Rows>
+void row_tile(const Linear& all, const LinearPart& part, const typename Kind::Input* x, int64_t row, int64_t begin,
+              int64_t steps, int64_t panel, int64_t count) {
+  constexpr int kTogether = Rows == 1 ? kTileRows / 3 : Rows == 2 ? 2 : 1;
+  int64_t done = 0;
+  if constexpr (kTogether > 1)
+    for (; done + kTogether <= count; done += kTogether)
+      panels<Kind, Rows, kTogether>(all, x, row, panel + done, begin, steps);
+  for (; done < count; ++done) panels<Kind, Rows, 1>(all, x, row, panel + done, begin, steps);
+}
+
+template <typename Kind, int Rows = kTileRows>
+void rows_of(int64_t rows, const Linear& all, const LinearPart& part, const typename Kind::Input* x, int64_t row,
+             int64_t begin, int64_t steps, int64_t panel, int64_t count) {
+  if (rows == Rows) return row_tile<Kind, Rows>(all, part, x, row, begin, steps, panel, count);
+  if constexpr (Rows > 1) rows_of<Kind, Rows - 1>(rows, all, part, x, row, begin, steps, panel, count);
+}
+
+template <typename Kind>
+void linear(const Linear& all, const LinearPart& part) {
+  using Input = typename Kind::Input;
+  static thread_local Input packed[kBlockRows * kBlock / Kind::kDepth];
+  const int64_t tiles = (part.rows + kTileRows - 1) / kTileRows;
+  for (int64_t begin = 0; begin < all.in; begin += kBlock) {
+    const int64_t end = begin + kBlock < all.in ? begin + kBlock : all.in;
+    const int64_t steps = (end - begin + Kind::kDepth - 1) / Kind::kDepth;
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t from = part.rows * t / tiles, rows = part.rows * (t + 1) / tiles - from;
+      Input* to = packed + from * steps;
+      for (int64_t r = 0; r < rows; ++r) {
+        const float* x = all.x + (part.first_row + from + r) * all.in + begin;
+        for (int64_t s = 0; s < steps; ++s) to[s * rows + r] = Kind::input(x + s * Kind::kDepth, end - begin - s * Kind::kDepth);
+      }
+    }
+    const int64_t group = tiles > 1 ? 1 : part.panels;
+    for (int64_t p = 0; p < part.panels; p += group)
+      for (int64_t t = 0; t < tiles; ++t) {
+        const int64_t from = part.rows * t / tiles, rows = part.rows * (t + 1) / tiles - from;
+        rows_of<Kind>(rows, all, part, packed + from * steps, part.first_row + from, begin, steps,
+                      part.first_panel + p, group);
+      }
+  }
+}
+
+}  // namespace

@@ -1,0 +1,57 @@
+// Vectors of floats as wide as the instruction set that this file is compiled for.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(kLanes * 4)));
+typedef uint32_t Bits __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t Halves __attribute__((vector_size(kLanes * 2)));
+
+inline Vec splat(float x) { return x - Vec{}; }
+
+inline Vec load(const float* from) {
+  Vec x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+
+inline void store(float* to, Vec x) { std::memcpy(to, &x, sizeof x); }
+
+// Loads bfloat16 numbers, which are the upper halves of floats.
+inline Vec load(const uint16_t* from) {
+  Halves halves;
+  std::memcpy(&halves, from, sizeof halves);
+  return (Vec)(__builtin_convertvector(halves, Bits) << 16);
+}
+
+inline float widen(uint16_t half) {
+  const uint32_t bits = uint32_t{half} << 16;
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// Rounds to the nearest bfloat16, ties to even; NaN stays NaN.
+inline uint16_t narrow(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if (x != x) return static_cast<uint16_t>((bits >> 16) | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+}  // namespace
