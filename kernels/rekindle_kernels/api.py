@@ -55,7 +55,7 @@ def unserved(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.
     Raises:
         ValueError: an unknown implementation.
     """
-    return _load(implementation).unserved(shape, jnp.dtype(dtype))
+    return operations_of(implementation).unserved(shape, jnp.dtype(dtype))
 
 
 def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implementation | None = None) -> jax.Array:
@@ -286,14 +286,18 @@ def _serving(implementation: Implementation | None, pages: jax.Array) -> Operati
 def _named(implementation: Implementation | None, shape: tuple[int, ...], dtype: jnp.dtype) -> Operations:
     if implementation is None:
         implementation = choose(jax.default_backend(), shape, dtype)
-    operations = _load(implementation)
+    operations = operations_of(implementation)
     if reason := operations.unserved(shape, dtype):
         raise ValueError(f'implementation "{implementation}" cannot serve pages {shape} {dtype}: {reason}')
     return operations
 
 
-def _load(implementation: str) -> Operations:
-    """Import an implementation when it is first used: Pallas is slow to import, and a process needs only one."""
+def operations_of(implementation: str) -> Operations:
+    """Import an implementation when it is first used: Pallas is slow to import, and a process needs only one.
+
+    Raises:
+        ValueError: an unknown implementation.
+    """
     if implementation not in _MODULES:
         names = ", ".join(f'"{name}"' for name in get_args(Implementation))
         raise ValueError(f"implementation must be one of {names}, got {implementation!r}")

@@ -15,5 +15,6 @@ namespace rekindle {
 namespace ffi = xla::ffi;
 
 using Matrix = ffi::Buffer<ffi::F32, 2>;
+using Ids = ffi::Buffer<ffi::S32, 1>;
 
 }  // namespace rekindle
