@@ -14,7 +14,9 @@ const Kernels* kernels() {
     __builtin_cpu_init();
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#if defined(REKINDLE_HAVE_avx512_bf16)  // compilers of before 2020 do not know it
     if (avx512 && __builtin_cpu_supports("avx512bf16")) return &avx512_bf16::kernels;
+#endif
     if (avx512) return &avx512::kernels;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2::kernels;
     return nullptr;
