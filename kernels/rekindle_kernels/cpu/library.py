@@ -11,7 +11,7 @@ import jax
 
 from rekindle_kernels.cpu import build
 
-TARGETS: Final = ("rekindle_linear",)
+TARGETS: Final = ("rekindle_linear", "rekindle_look_up")
 """The functions of the library that programs call, by the names that they have in programs too."""
 
 CARRIED: Final = build.PACKAGE / "librekindle.so"
@@ -23,10 +23,12 @@ class Library:
     """The library, once its functions are known to XLA.
 
     Attributes:
+        functions: all that it exports.
         digest: of its file, 64 hexadecimal digits.
         instruction_set: whose kernels run on this machine, such as "avx512".
     """
 
+    functions: ctypes.CDLL
     digest: str
     instruction_set: str
 
@@ -41,13 +43,13 @@ def why_not() -> str | None:
     return found if isinstance(found, str) else None
 
 
-def load() -> None:
+def load() -> ctypes.CDLL:
     """Load the library, and make its functions known to XLA, unless this process did so before.
 
     Raises:
         CannotServe: see `why_not`.
     """
-    _library()
+    return _library().functions
 
 
 def digest() -> str:
@@ -113,7 +115,7 @@ def _loaded(file: Path) -> Library:
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
     except RuntimeError as error:
         raise CannotServe(f"XLA did not accept the C++ kernels: {error}") from error
-    return Library(hashlib.sha256(content).hexdigest(), name.decode())
+    return Library(opened, hashlib.sha256(content).hexdigest(), name.decode())
 
 
 _lock: Final = threading.Lock()

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle_kernels.cpu import library
+from rekindle_kernels.cpu.library import load
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -30,7 +30,7 @@ def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
 
 def pack(parts: Sequence[Array], into: Array) -> None:
     """See `weights.pack`."""
-    native = library.load()
+    native = load()
     write = native.rekindle_pack_bf16 if into.dtype == jnp.bfloat16 else native.rekindle_pack_f32
     first = 0
     for part in parts:
@@ -41,14 +41,14 @@ def pack(parts: Sequence[Array], into: Array) -> None:
 
 def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
     """See `weights.linear`. Each row's sums run in one order, whatever rows stand beside it."""
-    library.load()
+    load()
     result = jax.ShapeDtypeStruct((len(x), outputs), jnp.float32)
     return jax.ffi.ffi_call("rekindle_linear", result)(x.astype(jnp.float32), weight)
 
 
 def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
     """See `weights.look_up`."""
-    library.load()
+    load()
     result = jax.ShapeDtypeStruct((len(ids), features), jnp.float32)
     return jax.ffi.ffi_call("rekindle_look_up", result)(weight, ids.astype(jnp.int32))
 
