@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 
 class Operations(Protocol):
-    """The functions of `reference`, `xla.operations`, `tpu.operations` and `gpu.operations`, as `api` defines them."""
+    """The functions of `reference`, `xla.operations`, `cpu.operations`, `tpu.operations` and `gpu.operations`, as `api` defines them."""
 
     def unserved(self, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
         """Return why this implementation cannot serve a pool of this shape and dtype, or None if it can."""
