@@ -12,16 +12,17 @@ import jax.numpy as jnp
 
 from rekindle_kernels.operations import Operations
 
-Implementation = Literal["xla", "reference", "tpu", "gpu"]
-"""The implementations: xla runs everywhere, reference is the definition, tpu and gpu are Pallas kernels."""
+Implementation = Literal["xla", "reference", "cpu", "tpu", "gpu"]
+"""The implementations: xla runs everywhere, reference is the definition, cpu is C++, tpu and gpu are Pallas kernels."""
 
 _MODULES: Final = {
     "xla": "rekindle_kernels.xla.operations",
     "reference": "rekindle_kernels.reference",
+    "cpu": "rekindle_kernels.cpu.operations",
     "tpu": "rekindle_kernels.tpu.operations",
     "gpu": "rekindle_kernels.gpu.operations",
 }
-_PREFERRED: Final[dict[str, Implementation]] = {"tpu": "tpu", "gpu": "gpu", "cuda": "gpu"}
+_PREFERRED: Final[dict[str, Implementation]] = {"cpu": "cpu", "tpu": "tpu", "gpu": "gpu", "cuda": "gpu"}
 
 
 def choose(
@@ -68,7 +69,7 @@ def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implement
 
     Returns:
         (pages, sides, kv_heads, page_size, width), which is `shape` but for "tpu" (see `tpu.form`). The dtype is
-        `dtype`, but "xla" stores the bits of bfloat16 in uint16.
+        `dtype`, but "xla" and "cpu" store the bits of bfloat16 in uint16.
 
     Raises:
         ValueError: an unknown implementation, or one that cannot serve such a pool.

@@ -11,7 +11,15 @@ import jax
 
 from rekindle_kernels.cpu import build
 
-TARGETS: Final = ("rekindle_linear", "rekindle_look_up")
+TARGETS: Final = (
+    "rekindle_attend_blocks",
+    "rekindle_attend_rows",
+    "rekindle_linear",
+    "rekindle_look_up",
+    "rekindle_read_page",
+    "rekindle_write",
+    "rekindle_write_page",
+)
 """The functions of the library that programs call, by the names that they have in programs too."""
 
 CARRIED: Final = build.PACKAGE / "librekindle.so"
