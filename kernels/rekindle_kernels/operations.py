@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Operations(Protocol):
-    """The functions of `reference` and of each package's `operations`, as `api` and `weights` define them."""
+    """The functions of `reference` and of each package's `operations`, as `api` and `layers` define them."""
 
     def unserved(self, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
         """Return why this implementation cannot serve a pool of this shape and dtype, or None if it can."""
@@ -54,13 +54,16 @@ class Operations(Protocol):
         """See `api.attend_blocks`."""
 
     def packed(self, shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
-        """See `weights.packed`."""
+        """See `layers.packed`."""
 
     def pack(self, parts: Sequence[np.ndarray[Any, np.dtype[Any]]], into: np.ndarray[Any, np.dtype[Any]]) -> None:
-        """See `weights.pack`."""
+        """See `layers.pack`."""
 
     def linear(self, x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
-        """See `weights.linear`."""
+        """See `layers.linear`."""
 
     def look_up(self, weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
-        """See `weights.look_up`."""
+        """See `layers.look_up`."""
+
+    def rms_norm(self, x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+        """See `layers.rms_norm`."""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rekindle_kernels.xla.linear import pack, packed
+from rekindle_kernels.xla.norm import rms_norm
 
 __all__ = [
     "attend_blocks",
@@ -17,6 +18,7 @@ __all__ = [
     "pack",
     "packed",
     "read_page",
+    "rms_norm",
     "unserved",
     "write",
     "write_page",
@@ -117,11 +119,11 @@ def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.
 
 
 def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
-    """See `weights.linear`."""
+    """See `layers.linear`."""
     dtype = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     return x.astype(weight.dtype).astype(dtype) @ weight.astype(dtype).T
 
 
 def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
-    """See `weights.look_up`."""
+    """See `layers.look_up`."""
     return weight[ids].astype(jnp.float32)

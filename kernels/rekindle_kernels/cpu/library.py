@@ -17,6 +17,7 @@ TARGETS: Final = (
     "rekindle_linear",
     "rekindle_look_up",
     "rekindle_read_page",
+    "rekindle_rms_norm",
     "rekindle_write",
     "rekindle_write_page",
 )

@@ -17,7 +17,7 @@ PANEL: Final = 32
 
 
 def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
-    """See `weights.packed`: panels of 32 outputs, input by input; of bfloat16, two inputs lie together.
+    """See `layers.packed`: panels of 32 outputs, input by input; of bfloat16, two inputs lie together.
 
     The bits of bfloat16 stay bfloat16, as nothing but our own calls reads them.
     """
@@ -29,7 +29,7 @@ def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
 
 
 def pack(parts: Sequence[Array], into: Array) -> None:
-    """See `weights.pack`."""
+    """See `layers.pack`."""
     native = load()
     write = native.rekindle_pack_bf16 if into.dtype == jnp.bfloat16 else native.rekindle_pack_f32
     first = 0
@@ -40,14 +40,14 @@ def pack(parts: Sequence[Array], into: Array) -> None:
 
 
 def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
-    """See `weights.linear`. Each row's sums run in one order, whatever rows stand beside it."""
+    """See `layers.linear`. Each row's sums run in one order, whatever rows stand beside it."""
     load()
     result = jax.ShapeDtypeStruct((len(x), outputs), jnp.float32)
     return jax.ffi.ffi_call("rekindle_linear", result)(x.astype(jnp.float32), weight)
 
 
 def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
-    """See `weights.look_up`."""
+    """See `layers.look_up`."""
     load()
     result = jax.ShapeDtypeStruct((len(ids), features), jnp.float32)
     return jax.ffi.ffi_call("rekindle_look_up", result)(weight, ids.astype(jnp.int32))

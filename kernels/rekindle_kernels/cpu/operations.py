@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from rekindle_kernels.cpu import library
 from rekindle_kernels.cpu.attention import attend_blocks, attend_rows
 from rekindle_kernels.cpu.linear import linear, look_up, pack, packed
+from rekindle_kernels.cpu.norm import rms_norm
 from rekindle_kernels.cpu.pages import empty, read_page, write, write_page
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "pack",
     "packed",
     "read_page",
+    "rms_norm",
     "unserved",
     "write",
     "write_page",

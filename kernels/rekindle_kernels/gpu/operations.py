@@ -7,6 +7,7 @@ from rekindle_kernels.gpu.pages import write
 from rekindle_kernels.gpu.rows import attend_rows
 from rekindle_kernels.reference import empty
 from rekindle_kernels.xla.linear import linear, look_up, pack, packed
+from rekindle_kernels.xla.norm import rms_norm
 from rekindle_kernels.xla.pages import read_page, write_page  # XLA copies a page at the speed of memory
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "pack",
     "packed",
     "read_page",
+    "rms_norm",
     "unserved",
     "write",
     "write_page",

@@ -8,6 +8,7 @@ from rekindle_kernels.tpu.copies import read_page, write, write_page
 from rekindle_kernels.tpu.form import stored_shape
 from rekindle_kernels.tpu.rows import attend_rows
 from rekindle_kernels.xla.linear import linear, look_up, pack, packed
+from rekindle_kernels.xla.norm import rms_norm
 
 __all__ = [
     "attend_blocks",
@@ -18,6 +19,7 @@ __all__ = [
     "pack",
     "packed",
     "read_page",
+    "rms_norm",
     "unserved",
     "write",
     "write_page",

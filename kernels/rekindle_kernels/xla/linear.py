@@ -15,17 +15,17 @@ FEW_ROWS = 64
 
 
 def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
-    """See `weights.packed`. The form is the weight's own."""
+    """See `layers.packed`. The form is the weight's own."""
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def pack(parts: Sequence[Array], into: Array) -> None:
-    """See `weights.pack`."""
+    """See `layers.pack`."""
     np.concatenate(parts, out=into, casting="unsafe")
 
 
 def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
-    """See `weights.linear`. The form of the product is the one that is fastest on CPU.
+    """See `layers.linear`. The form of the product is the one that is fastest on CPU.
 
     No product has a bfloat16 result or a single bfloat16 row, because XLA's CPU backend has only a naive loop for
     either (measured on 2 cores, tests/bench).
@@ -41,5 +41,5 @@ def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
 
 
 def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
-    """See `weights.look_up`."""
+    """See `layers.look_up`."""
     return weight[ids].astype(jnp.float32)

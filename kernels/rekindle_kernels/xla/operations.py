@@ -4,6 +4,7 @@ import jax.numpy as jnp
 
 from rekindle_kernels.xla.attention import attend_blocks, attend_rows
 from rekindle_kernels.xla.linear import linear, look_up, pack, packed
+from rekindle_kernels.xla.norm import rms_norm
 from rekindle_kernels.xla.pages import empty, read_page, write, write_page
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "pack",
     "packed",
     "read_page",
+    "rms_norm",
     "unserved",
     "write",
     "write_page",

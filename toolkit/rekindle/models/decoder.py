@@ -13,7 +13,7 @@ from flax import nnx
 
 from rekindle.models.config import ModelConfig
 from rekindle.models.layers import Linear, RMSNorm, Shapes, WeightSource, rope_frequencies, rotate
-from rekindle_kernels import weights as kernels
+from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import lax
 
 from rekindle.models.config import Rope
-from rekindle_kernels import weights as kernels
+from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -65,13 +64,11 @@ class RMSNorm(nnx.Module):
 
     def __init__(self, weights: WeightSource, name: str, features: int, eps: float):
         self.weight = nnx.Param(weights.vector({f"{name}.weight": (features,)}))
-        self.eps = eps
+        self.eps, self.implementation = eps, weights.implementation
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalise (..., features) float32."""
-        scale = lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps)
-        weight = self.weight[...].astype(jnp.float32)
-        return x * scale * jnp.expand_dims(weight, tuple(range(x.ndim - 1)))
+        return kernels.rms_norm(x, self.weight[...], self.eps, implementation=self.implementation)
 
 
 def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder, abstract_decoder
 from rekindle.models.layers import Shapes
 from rekindle_kernels.api import Implementation
-from rekindle_kernels.weights import pack, packed
+from rekindle_kernels.layers import pack, packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Put = Callable[[Array], jax.Array]

@@ -15,6 +15,7 @@ namespace rekindle {
 namespace ffi = xla::ffi;
 
 using Matrix = ffi::Buffer<ffi::F32, 2>;
+using Vector = ffi::Buffer<ffi::F32, 1>;
 using Ids = ffi::Buffer<ffi::S32, 1>;
 
 }  // namespace rekindle

@@ -2,6 +2,7 @@
 #include "attention.h"
 #include "kernels.h"
 #include "linear.h"
+#include "norm.h"
 
 #define REKINDLE_TEXT(name) #name
 #define REKINDLE_QUOTED(name) REKINDLE_TEXT(name)
@@ -14,6 +15,7 @@ const Kernels kernels = {
     REKINDLE_QUOTED(REKINDLE_ISA),
     linear<Float32>,
     linear<BFloat16>,
+    rms_norm,
     attend<float>,
     attend<uint16_t>,
     combine,

@@ -59,10 +59,19 @@ static inline int64_t attention_scratch(int64_t heads, int64_t head_dim) {
   return heads * (head_dim + 2 * attention_state(head_dim)) + head_dim * kTile;
 }
 
+// y = x / sqrt(mean(x * x) + eps) * weight, row by row.
+struct Norm {
+  const float *x, *weight;  // [rows][features] and [features]
+  float* y;
+  int64_t features;
+  float eps;
+};
+
 struct Kernels {
   const char* name;
   void (*linear_f32)(const Linear&, const LinearPart&);
   void (*linear_bf16)(const Linear&, const LinearPart&);
+  void (*rms_norm)(const Norm&, int64_t first, int64_t rows);
   void (*attend_f32)(const Attention&, const AttentionPart&);
   void (*attend_bf16)(const Attention&, const AttentionPart&);
   // Adds up the states of [segments][group] query heads, and writes the result of one query of these heads.

@@ -1,4 +1,7 @@
-"""Linear layers, over weights in the form that an implementation reads: arguments are checked."""
+"""The layers between attention: linear ones, over weights in the form that an implementation reads, and norms.
+
+Arguments are checked here.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -81,6 +84,26 @@ def look_up(weight: jax.Array, ids: jax.Array, shape: tuple[int, int], *, implem
     """
     _check(weight, shape, implementation)
     return operations_of(implementation).look_up(weight, ids, shape[1])
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float, *, implementation: Implementation) -> jax.Array:
+    """Normalise by the root mean square over the last axis (Zhang and Sennrich, 2019, arXiv:1910.07467).
+
+    Args:
+        x: (..., features) float32.
+        weight: (features,) float, the factors of the normalised features.
+        eps: added to the mean square.
+        implementation: by name.
+
+    Returns:
+        An array like x.
+
+    Raises:
+        ValueError: arguments that do not fit together, or an unknown implementation.
+    """
+    if weight.shape != x.shape[-1:]:
+        raise ValueError(f"the weight of a norm over {x.shape} must be {x.shape[-1:]}, got {weight.shape}")
+    return operations_of(implementation).rms_norm(x, weight, eps)
 
 
 def _check(weight: jax.Array, shape: tuple[int, int], implementation: Implementation) -> None:
