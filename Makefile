@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := -m pip --disable-pip-version-check --quiet --quiet install
 TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.py
 GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.py
-AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile
+AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py tests/unit/test_program_store.py
 # The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
 NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)

@@ -1,6 +1,7 @@
 """Fixtures that every kind of test shares."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -82,9 +83,14 @@ def watchdog(pytestconfig: pytest.Config) -> Watchdog:
 
 @pytest.fixture(scope="session")
 def shared_caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the directories that all caches of tests share: downloads, kept for good, and this run's programs."""
-    programs = tmp_path_factory.mktemp("programs")
-    programs.chmod(0o700)
+    """Return the directories that all caches of tests share: downloads, kept for good, and this run's programs.
+
+    The processes of a run share them too, so that a program is compiled once in a run.
+    """
+    base = tmp_path_factory.getbasetemp()
+    run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # a worker's own is in that of the run
+    programs = run / "programs"
+    programs.mkdir(mode=0o700, exist_ok=True)
     return {"models": cache_dir("models"), "tests": cache_dir("tests"), "programs": programs}
 
 

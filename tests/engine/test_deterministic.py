@@ -33,7 +33,7 @@ def opened(model: Path, **settings: Unpack[SettingsOptions]) -> rekindle.Session
 
 def test_answers_are_the_same_to_the_last_bit_in_any_batch_and_from_any_tier(model: Path) -> None:
     prompts = [[(place * number) % 509 for number in range(1, 30 + 20 * place)] for place in range(1, 6)]
-    with opened(model, restore="off", prefix_cache=False) as session:
+    with opened(model, prefix_cache=False) as session:
         alone = [session.generate_sync(token_ids=prompt, **OPTIONS) for prompt in prompts]
         together = session.generate_sync(token_ids=prompts[::-1], **OPTIONS)[::-1]
     with opened(model) as session:

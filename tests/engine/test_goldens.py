@@ -9,18 +9,21 @@ import pytest
 
 import rekindle
 from rekindle.config import SettingsOptions
-from rekindle.request import SamplingOptions
+from tests.engine.small import SMALL, SMOLLM2
 
 Golden = dict[str, Any]
 FAMILIES = ["llama-tied", "llama3-rope", "qwen2", "qwen3"]
-SHORTAGE: SettingsOptions = {"num_pages": 21, "page_size": 16}
-"""Settings with 20 pages of 16 tokens; the eight goldens together need more than twice as many."""
+SHORTAGE: SettingsOptions = {"num_pages": 21}
+"""Settings with 20 pages of 16 tokens; the eight goldens together need almost twice as many."""
 WAYS: dict[str, SettingsOptions] = {
-    "default": {},
+    "room for all": {},
     "chunks of 16, combined ticks, no overlap": {"prefill_chunk": 16, "ticks": "combined", "overlap": False},
     "shortage, chunks of 16, combined ticks": {**SHORTAGE, "prefill_chunk": 16, "ticks": "combined"},
     "shortage, no overlap": {**SHORTAGE, "overlap": False},
 }
+NEW = 48
+ALONE = 8
+"""The new tokens of a request on its own, whose steps are those of a batch with empty rows."""
 DEEP_WAYS = {"chunks of 16, combined ticks, no overlap": pytest.mark.deep}
 """A way whose parts the others have too, and whose programs take a minute to compile."""
 
@@ -31,35 +34,34 @@ def prompts(goldens: Sequence[Golden]) -> list[Any]:
 
 @pytest.mark.parametrize("way", [pytest.param(way, marks=DEEP_WAYS.get(way, ())) for way in WAYS])
 def test_smollm2_greedy_tokens_and_text(way: str, smollm2_goldens: list[Golden]) -> None:
-    settings: SettingsOptions = {"max_running": 8, "decode_buckets": (8,), "prefill_buckets": (512,), **WAYS[way]}
+    settings: SettingsOptions = {**SMOLLM2, **WAYS[way]}
     with rekindle.open_sync("smollm2-135m-instruct", progress=False, **settings) as session:
-        asked: SamplingOptions = {"max_tokens": 48, "logprobs": 5, "prompt_logprobs": 0}
-        together = session.generate_sync(prompts(smollm2_goldens), **asked)
+        asked: dict[str, Any] = {"logprobs": 5, "prompt_logprobs": 0}
+        together = session.generate_sync(prompts(smollm2_goldens), max_tokens=NEW, **asked)
         shortage = session.stats.scheduler.preemptions
-        goldens = smollm2_goldens
-        if "shortage" not in way:
-            together += [session.generate_sync(prompt, **asked) for prompt in prompts(goldens)]
-            goldens = goldens * 2
-        for generation, golden in zip(together, goldens, strict=True):
-            assert list(generation.token_ids) == golden["new_ids"]
+        for generation, golden in zip(together, smollm2_goldens, strict=True):
+            _check(generation, golden, NEW)
             assert generation.text == golden["text"]
-            assert generation.usage.prompt_tokens == len(golden["prompt_ids"])
-            _check_logprobs(generation, golden)
-            assert generation.finish_reason == ("length" if len(golden["new_ids"]) == 48 else "stop")
+            assert generation.finish_reason == ("length" if len(golden["new_ids"]) == NEW else "stop")
+        if "shortage" not in way:
+            for prompt, golden in zip(prompts(smollm2_goldens), smollm2_goldens, strict=True):
+                _check(session.generate_sync(prompt, max_tokens=ALONE, **asked), golden, ALONE)
         assert (shortage > 0) == ("shortage" in way), "the pool was meant to be short, or not"
         stats = session.stats
         assert stats.unexpected_compilations == 0
         assert stats.scheduler.free_pages == stats.scheduler.pages
 
 
-def _check_logprobs(generation: rekindle.Generation, golden: Golden) -> None:
-    """Check the log-probabilities of the first token and of the prompt to 1e-3, and that greedy tokens rank first."""
+def _check(generation: rekindle.Generation, golden: Golden, new: int) -> None:
+    """Check the tokens, that they rank first, and the log-probabilities of the first and of the prompt to 1e-3."""
+    assert list(generation.token_ids) == golden["new_ids"][:new]
+    assert generation.usage.prompt_tokens == len(golden["prompt_ids"])
     assert generation.logprobs is not None
     assert generation.prompt_logprobs is not None
     first, prompt = generation.logprobs[0], generation.prompt_logprobs
     assert [top.token_id for top in first.top] == golden["first_top5_ids"]
     np.testing.assert_allclose([top.logprob for top in first.top], golden["first_top5_logprobs"], atol=1e-3)
-    assert [scored.token_id for scored in generation.logprobs] == golden["new_ids"]
+    assert [scored.token_id for scored in generation.logprobs] == golden["new_ids"][:new]
     assert {scored.rank for scored in generation.logprobs} == {1}
     assert [scored and scored.token_id for scored in prompt] == [None, *golden["prompt_ids"][1:]]
     np.testing.assert_allclose([scored.logprob for scored in prompt if scored], golden["prompt_logprobs"], atol=1e-3)
@@ -69,7 +71,7 @@ def _check_logprobs(generation: rekindle.Generation, golden: Golden) -> None:
 def test_families_greedy_tokens(family: str, families: Path) -> None:
     golden = np.load(families / family / "golden.npz")
     prompt, expected = golden["greedy_prompt"].tolist(), tuple(golden["greedy_new"].tolist())
-    with rekindle.open_sync(families / family, progress=False, precompile="lazy") as session:
+    with rekindle.open_sync(families / family, progress=False, precompile="lazy", **SMALL) as session:
         alone = session.generate_sync(token_ids=prompt, max_tokens=24, ignore_eos=True)
         batch = session.generate_sync(token_ids=[prompt[:5], prompt, prompt[3:]], max_tokens=24, ignore_eos=True)
     assert alone.token_ids == expected

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import rekindle
+from tests.engine.small import SMALL
 
 TOKENS = 30
 
@@ -22,12 +23,8 @@ async def test_every_caller_is_answered_and_nothing_is_left_held(families: Path)
         families / "llama-tied",
         progress=False,
         precompile="lazy",
-        page_size=16,
-        num_pages=21,
-        max_running=4,
         max_waiting=64,
-        prefill_buckets=(512,),
-        decode_buckets=(4,),
+        **SMALL,
     )
     prompts: list[list[int]] = [rng.integers(0, 512, length).tolist() for length in (1, 20, 40, 90)]
     expected = [await session.generate(token_ids=p, max_tokens=TOKENS, ignore_eos=True) for p in prompts]
@@ -55,7 +52,10 @@ async def test_every_caller_is_answered_and_nothing_is_left_held(families: Path)
         stats = session.stats.scheduler
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
 
-    under_way = [session.submit(token_ids=prompts[3], max_tokens=400, ignore_eos=True) for _ in range(6)]
+    await session.pause()  # or some might end before the session does
+    under_way = [session.submit(token_ids=prompts[3], max_tokens=100, ignore_eos=True) for _ in range(6)]
+    while session.stats.scheduler.running < 4:
+        await session.step()
     await session.close()
     for handle in under_way:
         with pytest.raises(rekindle.SessionClosed):

@@ -123,8 +123,8 @@ from tests.engine.settings_child import opened
 before = len(os.listdir(sys.argv[2]))
 theirs = jax.jit(lambda x: x * 2 + 1).lower(1.0).compile()
 own = len(hits)
-session = opened(Path(sys.argv[1]), restore=sys.argv[3], precompile="all")
-tokens = session.generate_sync(token_ids=[5, 6], max_tokens=3).token_ids
+session = opened(Path(sys.argv[1]), restore=sys.argv[3], precompile=sys.argv[4])
+tokens = session.generate_sync(token_ids=[5, 6], max_tokens=1).token_ids
 session.precompiled_sync(progress=False)
 stats = session.stats
 session.close_sync()
@@ -132,8 +132,8 @@ print(json.dumps([list(tokens), stats.loads, own, len(hits) - own]))
 """
 
 
-def with_jax_cache(model: Path, directory: Path, restore: str) -> list[Any]:
-    command = [sys.executable, "-W", "error", "-c", JAX_CACHE, str(model), str(directory), restore]
+def with_jax_cache(model: Path, directory: Path, restore: str, precompile: str = "all") -> list[Any]:
+    command = [sys.executable, "-W", "error", "-c", JAX_CACHE, str(model), str(directory), restore, precompile]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])  # type: ignore[no-any-return]
@@ -145,7 +145,7 @@ def test_nothing_of_jaxs_persistent_cache_reaches_the_executable_store(
     """Check this because what JAX loads from its cache is serialized without its code, and would fail later."""
     monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path / "rekindle"))
     (tmp_path / "jax").mkdir()
-    first = with_jax_cache(model, tmp_path / "jax", "off")
+    first = with_jax_cache(model, tmp_path / "jax", "off", "lazy")
     left = sorted(os.listdir(tmp_path / "jax"))
     assert [name for name in left if "rekindle" in name] == []
     second = with_jax_cache(model, tmp_path / "jax", "auto")

@@ -13,7 +13,7 @@ from tests.compilations import COMPILED
 
 SETTINGS: dict[str, Any] = {
     "page_size": 16,
-    "num_pages": 33,
+    "num_pages": 13,
     "max_context": 128,
     "max_running": 4,
     "max_prefill_tokens": 64,
@@ -21,7 +21,21 @@ SETTINGS: dict[str, Any] = {
     "decode_buckets": (4,),
     "precompile": "all",
 }
+"""Settings with pages for one request of these tests, or for almost two."""
 PROMPT = list(range(3, 40))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a cache directory of these tests alone, in which no processor's programs are stored yet."""
+    directory = tmp_path_factory.mktemp("cache")
+    directory.chmod(0o700)
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REKINDLE_CACHE", str(cache))
 
 
 def opened(model: Path, strength: float, **settings: Any) -> rekindle.Session:
@@ -34,15 +48,13 @@ def opened(model: Path, strength: float, **settings: Any) -> rekindle.Session:
 
 
 def test_it_does_what_the_parameter_does_and_is_loaded_by_the_next_session(
-    families: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: list[str]
+    families: Path, compilations: list[str]
 ) -> None:
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("REKINDLE_CACHE", str(tmp_path))
     model = families / "llama-tied"
     asked: dict[str, Any] = {"token_ids": PROMPT, "max_tokens": 60, "ignore_eos": True}
     ways: list[dict[str, Any]] = [{"processor_args": [1.5]}, {"processor_args": [0.5], "temperature": 0.8, "seed": 5}]
     with opened(model, strength=1.0) as session:
-        programs = session.stats.compilations
+        programs = session.stats.compilations + session.stats.loads
         plain = session.generate_sync(**asked, processor_args=None)
         same = [session.generate_sync(**asked, **way) for way in ways]
         together = [session.submit(**asked, **way) for way in [*ways, {"processor_args": None}]]
@@ -70,7 +82,7 @@ def test_it_does_what_the_parameter_does_and_is_loaded_by_the_next_session(
 def test_one_that_lost_its_pages_still_knows_what_it_generated(families: Path) -> None:
     asked: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "processor_args": [1.5]}
     prompts = [[token + number for token in PROMPT] for number in range(4)]
-    with opened(families / "llama-tied", strength=1.0, num_pages=13, prefix_cache=False) as session:
+    with opened(families / "llama-tied", strength=1.0, prefix_cache=False) as session:
         alone = [session.generate_sync(token_ids=prompt, **asked).token_ids for prompt in prompts]
         assert not session.stats.scheduler.preemptions
         assert [answer.token_ids for answer in session.generate_sync(token_ids=prompts, **asked)] == alone

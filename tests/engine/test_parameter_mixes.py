@@ -51,7 +51,9 @@ def penalize(logits: jax.Array, row: rekindle.LogitsRow) -> jax.Array:
 
 @pytest.fixture(scope="module")
 def roomy(families: Path) -> Iterator[rekindle.Session]:
-    ways: dict[str, Any] = {"max_running": 4, "max_prefill_tokens": 128, "logits_processor": penalize}
+    """Open a session with pages for all, and a bucket for a row alone beside that for a batch."""
+    ways: dict[str, Any] = {"max_running": 4, "decode_buckets": (1, 4), "logits_processor": penalize}
+    ways |= {"max_prefill_tokens": 128, "prefill_buckets": (128,)}
     with rekindle.open_sync(families / "qwen2", progress=False, **ways) as session:
         yield session
 

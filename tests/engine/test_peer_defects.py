@@ -24,13 +24,14 @@ import pytest
 import rekindle
 from rekindle.device import packing
 from rekindle.engine.actors import stepper
+from tests.engine.small import SMALL
 
 PROMPT = [3, 1, 4, 1, 5]
 
 
 @pytest.fixture(scope="module")
 def session(families: Path) -> Iterator[rekindle.Session]:
-    with rekindle.open_sync(families / "qwen3", progress=False, max_running=8, precompile="lazy") as session:
+    with rekindle.open_sync(families / "qwen3", progress=False, precompile="lazy", **SMALL) as session:
         yield session
 
 
@@ -68,7 +69,7 @@ def test_2_logit_bias_and_repetition_penalty_are_applied(session: rekindle.Sessi
 def test_9_a_greedy_row_beside_sampled_rows_takes_the_likeliest(session: rekindle.Session) -> None:
     alone = session.generate_sync(token_ids=PROMPT, max_tokens=20, ignore_eos=True).token_ids
     hot: dict[str, Any] = {"temperature": 2.0, "max_tokens": 40, "ignore_eos": True}
-    strangers = [session.submit(token_ids=[place + 1], seed=place, **hot) for place in range(6)]
+    strangers = [session.submit(token_ids=[place + 1], seed=place, **hot) for place in range(3)]
     beside = session.generate_sync(token_ids=PROMPT, max_tokens=20, ignore_eos=True, logprobs=0)
     assert beside.token_ids == alone
     assert beside.logprobs is not None

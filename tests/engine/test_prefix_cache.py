@@ -15,21 +15,12 @@ from rekindle.config import SettingsOptions
 from rekindle.engine.actors.host_tier import HostTier
 from rekindle.scheduler.scheduler import Scheduler
 from tests.engine.sampled import MIXED, SEEDED
+from tests.engine.small import SMALL
 
 PAGE = 16
 HOST_PAGES = 112
 """The pages of the host tier; the pool has a quarter as many."""
-SMALL: SettingsOptions = {
-    "page_size": PAGE,
-    "num_pages": 29,
-    "max_context": 256,
-    "max_running": 4,
-    "max_prefill_tokens": 64,
-    "prefill_buckets": (64,),
-    "decode_buckets": (4,),
-    "precompile": "all",
-    "disk_cache_bytes": 0,
-}
+IN_MEMORY: SettingsOptions = {"precompile": "all", "disk_cache_bytes": 0}
 COMBINED: SettingsOptions = {"ticks": "combined", "prefill_chunk": 16, "overlap": False}
 WAYS: dict[str, tuple[str, SettingsOptions]] = {
     "llama-tied": ("llama-tied", {}),
@@ -109,8 +100,8 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair(request: pytest.FixtureRequest, families: Path) -> Iterator[Pair]:
     family, way = WAYS[request.param]
-    small: SettingsOptions = {**SMALL, **way, "host_cache_bytes": HOST_PAGES * PAGE_BYTES[family]}
-    none: SettingsOptions = {**SMALL, "prefix_cache": False, "precompile": "lazy"}
+    small: SettingsOptions = {**SMALL, **IN_MEMORY, **way, "host_cache_bytes": HOST_PAGES * PAGE_BYTES[family]}
+    none: SettingsOptions = {**SMALL, **IN_MEMORY, "prefix_cache": False, "precompile": "lazy"}
     with (
         rekindle.open_sync(families / family, progress=False, **small) as cached,
         rekindle.open_sync(families / family, progress=False, **none) as plain,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import rekindle
+from tests.engine.small import SMOLLM2
 
 PAGE_BYTES = 2 * 30 * 3 * 64 * 16 * 4
 HOST_PAGES = 60
@@ -28,14 +29,8 @@ def session() -> Iterator[rekindle.Session]:
         "smollm2-135m-instruct",
         progress=False,
         disk_cache_bytes=0,
-        page_size=16,
-        num_pages=45,
         host_cache_bytes=HOST_PAGES * PAGE_BYTES,
-        max_context=320,
-        max_running=8,
-        max_prefill_tokens=128,
-        prefill_buckets=(128,),
-        decode_buckets=(8,),
+        **SMOLLM2,
     ) as session:
         yield session
         assert session.stats.unexpected_compilations == 0

@@ -28,6 +28,7 @@ from rekindle.messages import (
 )
 from rekindle.request import Request, SamplingParams
 from rekindle.results.tokens import TokenLogprob
+from tests.engine.small import SMALL
 
 pytestmark = pytest.mark.anyio
 
@@ -85,9 +86,7 @@ def chunk(start: int, table: tuple[int, ...], prompt: tuple[int, ...] = PROMPT) 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def device(request: pytest.FixtureRequest, families: Path) -> Device:
-    settings = Settings(
-        dtype=request.param, precompile="lazy", page_size=PAGE, num_pages=12, max_running=1, prefill_buckets=(512,)
-    )
+    settings = Settings(dtype=request.param, precompile="lazy", **SMALL)
     actors = build(families / "llama-tied", settings, lambda progress: None).actors
     return Device(actors.stepper, actors.settler, actors.host_tier)
 

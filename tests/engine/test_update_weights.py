@@ -1,19 +1,23 @@
 """Weights are swapped between requests: nothing compiles, nothing stale is found, and no request mixes two models."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import numpy as np
 import pytest
+from anyio.lowlevel import checkpoint
 from safetensors.numpy import load_file
 
 import rekindle
+from rekindle.messages import NewWeights
+from tests.engine.small import SMALL
 
 PROMPT = list(range(1, 80))
 ASKED: dict[str, Any] = {"token_ids": PROMPT, "max_tokens": 12, "ignore_eos": True}
-LONG: dict[str, Any] = {"token_ids": [5, 6, 7] * 20, "max_tokens": 200, "ignore_eos": True}
+LONG: dict[str, Any] = {"token_ids": [5, 6, 7] * 20, "max_tokens": 150, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -31,23 +35,40 @@ def others(model: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def expected(model: Path, others: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     """Return the tokens of `ASKED` and `LONG` by the other weights, from a session without a cache."""
-    with rekindle.open_sync(model, progress=False, precompile="lazy", prefix_cache=False) as session:
+    with rekindle.open_sync(model, progress=False, precompile="lazy", prefix_cache=False, **SMALL) as session:
         session.update_weights_sync(others)
         return session.generate_sync(**ASKED).token_ids, session.generate_sync(**LONG).token_ids
 
 
 @pytest.fixture
 def session(model: Path) -> Iterator[rekindle.Session]:
-    with rekindle.open_sync(
-        model,
-        progress=False,
-        page_size=16,
-        max_running=4,
-        decode_buckets=(4,),
-        prefill_buckets=(512,),
-        precompile="all",
-    ) as session:
+    with rekindle.open_sync(model, progress=False, precompile="all", **SMALL) as session:
         yield session
+
+
+def started(session: rekindle.Session) -> rekindle.Handle:
+    """Submit a long request, and pause the engine when the first token has come, so that it cannot end too early."""
+    session.pause_sync()
+    running = session.submit(**LONG)
+    while not running.record.pieces.items:
+        session.step_sync()
+    return running
+
+
+def update_meanwhile(session: rekindle.Session, weights: Any, *, leave: bool = False, **options: Any) -> None:
+    """Ask a paused session for other weights; once that is said, leave the wait, or let the engine go on."""
+
+    async def update() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(session.update_weights, weights, **options))
+            while not any(isinstance(each, NewWeights) for each in session.pending["scheduler"]):
+                await checkpoint()
+            if leave:
+                tasks.cancel_scope.cancel()
+            else:
+                session.resume()
+
+    anyio.run(update)
 
 
 def test_other_weights_give_other_tokens_without_a_stale_prefix_or_a_compilation(
@@ -71,20 +92,16 @@ def test_what_has_started_finishes_on_the_old_weights_and_what_has_not_waits(
     session: rekindle.Session, others: dict[str, Any], expected: tuple[Any, Any]
 ) -> None:
     old = session.generate_sync(**LONG).token_ids
-    running = session.submit(**LONG)
-    pieces = iter(running)
-    next(pieces)
-    session.update_weights_sync(others)
+    running = started(session)
+    update_meanwhile(session, others)
     assert running.done
     assert running.result().token_ids == old
     assert session.generate_sync(**LONG).token_ids == expected[1]
 
 
 def test_what_has_started_can_be_ended_instead(session: rekindle.Session, others: dict[str, Any]) -> None:
-    running = session.submit(**LONG)
-    pieces = iter(running)
-    next(pieces)
-    session.update_weights_sync(others, in_flight="fail")
+    running = started(session)
+    update_meanwhile(session, others, in_flight="fail")
     with pytest.raises(rekindle.WeightsChanged, match="submit it again"):
         running.result(timeout=60)
     assert len(session.generate_sync(**ASKED).token_ids) == 12
@@ -134,14 +151,8 @@ def test_a_closed_session_says_so(session: rekindle.Session, others: dict[str, A
 def test_a_wait_that_is_left_keeps_the_old_weights(session: rekindle.Session, others: dict[str, Any]) -> None:
     """Leave the wait, as an interrupt does, while a started request has still to finish."""
     before = session.generate_sync(**ASKED)
-    running = session.submit(**LONG)
-    pieces = iter(running)
-    next(pieces)
-
-    async def leave() -> None:
-        with anyio.move_on_after(0.05):
-            await session.update_weights(others)
-
-    anyio.run(leave)
-    assert len(running.result(timeout=60).token_ids) == 200
+    running = started(session)
+    update_meanwhile(session, others, leave=True)
+    session.resume()
+    assert len(running.result(timeout=60).token_ids) == 150
     assert session.generate_sync(**ASKED) == before

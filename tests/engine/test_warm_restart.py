@@ -22,6 +22,7 @@ import anyio
 import jax
 import numpy as np
 import pytest
+from anyio.lowlevel import checkpoint
 from safetensors.numpy import load_file, save_file
 
 import rekindle
@@ -30,6 +31,7 @@ from rekindle.config import SettingsOptions
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program
 from rekindle.device.programs.store import KeptPrograms, ProgramStore
 from rekindle.errors import UnsafeStorage
+from rekindle.messages import SaveCache
 from rekindle.store import entries as store_entries
 from rekindle.store.kept import Entry
 from rekindle.store.snapshots import KeptSnapshots
@@ -172,7 +174,7 @@ def test_a_later_process_compiles_nothing_and_finds_its_prefixes_on_disk(
     assert report["disk_hit_tokens"] == 2 * CACHED
     assert report["warnings"] == []
     restored = report["restored"]
-    assert 0 < restored.pop("seconds") < 60
+    assert restored.pop("seconds") > 0
     assert restored.pop("compile_seconds") > 0, "the store remembers what compiling took"
     assert restored == {
         "stored": PROGRAMS,
@@ -216,8 +218,8 @@ def test_restore_off_neither_reads_nor_writes(cache: Path, model: Path, cold: An
     save_some(model)
     before = files(cache)
     with open_session(model, restore="off", precompile="lazy") as session:
-        assert ask(session, 0) == (cold[0], 0)
-        assert ask(session, 2) == (cold[2], 0)
+        for number in (0, 2):
+            assert ask(session, number, max_tokens=1) == (cold[number][:1], 0)
         with pytest.raises(rekindle.StorageError, match='restore="auto"'):
             session.save_sync()
         restored = session.restored
@@ -300,10 +302,12 @@ def test_pages_of_other_weights_are_not_used_and_said_so_once(
 
 def test_save_writes_what_is_new_and_says_how_much(cache: Path, model: Path) -> None:
     with open_session(model) as session:
+        session.pause_sync()  # or the request might end, and an idle moment come, before it is told to save
         running = session.submit(**asked(0) | {"max_tokens": 50})
-        next(pieces := iter(running))
-        assert session.save_sync() >= PAGES, "while it runs, nothing is saved in idle moments"
-        assert sum(len(piece.token_ids) for piece in pieces) == 49
+        while not running.record.pieces.items:
+            session.step_sync()
+        assert anyio.run(save_and_resume, session) >= PAGES, "while it runs, nothing is saved in idle moments"
+        assert len(running.result().token_ids) == 50
         session.save_sync()
         counts = session.stats.scheduler
         assert counts.disk_pages == counts.cached_pages == (CACHED + 5 + 49) // PAGE
@@ -316,6 +320,21 @@ def test_save_writes_what_is_new_and_says_how_much(cache: Path, model: Path) -> 
     with open_session(model) as session:
         assert session.restored.nodes == (CACHED + 5 + 49) // PAGE
         assert session.save_sync() == 0
+
+
+async def save_and_resume(session: rekindle.Session) -> int:
+    """Save, and let a paused engine go on as soon as it is to hear of that."""
+    saved = []
+
+    async def save() -> None:
+        saved.append(await session.save())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(save)
+        while not any(isinstance(each, SaveCache) for each in session.pending["scheduler"]):
+            await checkpoint()
+        session.resume()
+    return saved[0]
 
 
 def test_nothing_of_new_weights_is_saved(cache: Path, model: Path, cold: Answers) -> None:
@@ -372,8 +391,8 @@ def test_the_directory_stays_within_its_bound_and_the_latest_pages_stay(
 
 
 async def save_in_time(session: rekindle.Session) -> int:
-    """Save within 30 s. It would never end if pages that leave the disk for new ones were written again."""
-    with anyio.fail_after(30):
+    """Save within two minutes. It would never end if pages that leave the disk for new ones were written again."""
+    with anyio.fail_after(120):
         return await session.save()
 
 
@@ -395,7 +414,7 @@ def test_an_empty_store_that_others_can_write_to_is_refused_too(cache: Path, mod
 
 
 async def open_in_time(model: Path) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         async with rekindle.open(model, progress=False, **SETTINGS):
             pass
 

@@ -13,8 +13,8 @@ from jupyter_client.manager import KernelManager
 
 SILENCE = 60
 """Seconds of a kernel's silence after which the test fails: far more than any cell here takes."""
-DEAF = 10
-"""Seconds that a kernel has to answer an interrupt before the test fails."""
+PATIENCE = 20
+"""Seconds that a kernel has to end by itself: far more than it takes, and far less than its longest request."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Running:
         """
         sent = time.monotonic()
         self._notebook.manager.interrupt_kernel()
-        self._reply(DEAF)
+        self._reply(SILENCE)
         answered = time.monotonic()
         return self._outputs(), sent, answered
 
@@ -124,7 +124,7 @@ class Notebook:
         return provisioner.process
 
     def restart(self) -> tuple[float, int]:
-        """Restart the kernel as a front end does: by a request, and after 2.5 s by force.
+        """Restart the kernel as a front end does: by a request, and by force if it has not ended in time.
 
         Returns:
             The seconds until the old process was gone and the new one had started, and the old one's exit status.
@@ -187,15 +187,18 @@ class Notebook:
 
 
 @contextmanager
-def open_notebook(log: Path, command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Notebook]:
+def open_notebook(
+    log: Path, command: Sequence[str], environment: Mapping[str, str], patience: float = PATIENCE
+) -> Iterator[Notebook]:
     """Start a fresh kernel, and kill it at the end if it is still there.
 
     Args:
         log: the file for what the process does not write to the notebook.
         command: starts the kernel; `{connection_file}` stands for the file that names its ports.
         environment: the environment variables of the process.
+        patience: the seconds that it has to end by itself when it is restarted or shut down.
     """
-    manager = KernelManager()
+    manager = KernelManager(shutdown_wait_time=2 * patience)  # the second half is for ending it with a signal
     assert manager.kernel_spec is not None
     manager.kernel_spec.argv = list(command)
     with log.open("wb") as output:

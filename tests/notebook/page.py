@@ -14,7 +14,6 @@ class Page:
     Attributes:
         outputs: what each output shows, by display id, in the order in which they were displayed.
         versions: everything that each output has shown.
-        sent: when each version came, by the kernel's clock.
         cells: the id of the cell that each output belongs to.
         widgets: the state of each widget that is open, by the id of its comm.
     """
@@ -24,7 +23,6 @@ class Page:
         self._read = len(notebook.heard)
         self.outputs: dict[str, Bundle] = {}
         self.versions: dict[str, list[Bundle]] = {}
-        self.sent: dict[str, list[Any]] = {}
         self.cells: dict[str, list[str]] = {}
         self.widgets: dict[str, Bundle] = {}
 
@@ -49,7 +47,6 @@ class Page:
                 return  # it belongs to an earlier page
             self.outputs[output] = content["data"]
             self.versions.setdefault(output, []).append(content["data"])
-            self.sent.setdefault(output, []).append(message["header"]["date"])
             self.cells.setdefault(output, []).append(message["parent_header"]["msg_id"])
         elif kind == "comm_open":
             self.widgets[content["comm_id"]] = content["data"]["state"]

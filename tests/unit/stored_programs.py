@@ -85,14 +85,14 @@ def in_other_processes(count: int, work: Callable[..., None], *arguments: object
     return [process.exitcode for process in processes]
 
 
-def save_until_killed(directory: Path, log: Path, first: int, seconds: float) -> None:
-    """Save one program after the other, and note which are stored."""
+def save_until_killed(directory: Path, log: Path, first: int, done: int, seconds: float) -> None:
+    """Save one program after the other, and note which are stored; be killed so many seconds after so many of them."""
     program, store = serialized(), open_programs(directory)
     store.save(nth(first), program)
-    # The signal's default action ends the process at once, as SIGKILL does.
-    signal.setitimer(signal.ITIMER_PROF, seconds)
     with log.open("a", buffering=1) as file:
         for number in range(first, first + 10_000):
+            if number == first + done:  # the signal's default action ends the process at once, as SIGKILL does
+                signal.setitimer(signal.ITIMER_REAL, seconds)
             store.save(nth(number), program)
             file.write(f"{number}\n")
 

@@ -95,14 +95,14 @@ def digests(*numbers: int) -> set[str]:
     return {page.digest for number in numbers for page in path(number)}
 
 
-def write_until_killed(directory: Path, log: Path, first: int, seconds: float, capacity_bytes: int) -> None:
-    """Write one path after the other, and note which are stored."""
+def write_until_killed(directory: Path, log: Path, first: int, done: int, seconds: float, capacity_bytes: int) -> None:
+    """Write one path after the other, and note which are stored; be killed so many seconds after so many of them."""
     store = open_store(directory, capacity_bytes)
     write(store, path(first))
-    # The signal's default action ends the process at once, as SIGKILL does.
-    signal.setitimer(signal.ITIMER_PROF, seconds)
     with log.open("a", buffering=1) as file:
         for number in range(first, first + 10_000):
+            if number == first + done:  # the signal's default action ends the process at once, as SIGKILL does
+                signal.setitimer(signal.ITIMER_REAL, seconds)
             assert None not in write(store, path(number)).records
             file.write(f"{number}\n")
 

@@ -20,6 +20,7 @@ from tokenizers import decoders, models, pre_tokenizers
 import rekindle
 from rekindle.__main__ import main
 from rekindle.cli.demo import BATCH, QUESTIONS
+from rekindle.device.programs.store import KeptPrograms
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_assembly, fake_limits, fake_session
@@ -181,7 +182,7 @@ def test_interrupting_a_generation_exits_130_without_a_traceback(model: str) -> 
         assert process.stdout is not None
         first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        rest, error = process.communicate(timeout=10)
+        rest, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
     assert "Traceback" not in error
     assert "generated" not in error
@@ -200,9 +201,11 @@ def test_interrupting_the_compiler_does_not_wait_for_it(
         while process.stderr.readline() != "preparing programs\n":
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        output, error = process.communicate(timeout=10)
+        output, error = process.communicate(timeout=60)
     assert (process.returncode, output) == (130, "")
     assert "Traceback" not in error
+    stored = [entry.parts["program"] for entry in KeptPrograms(tmp_path / "programs").entries()]
+    assert not [name for name in stored if name.startswith("step of")], "it has ended before the step was compiled"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
@@ -212,5 +215,5 @@ def test_a_reader_that_goes_away_is_no_error_to_speak_of(model: str) -> None:
         assert process.stderr is not None
         assert process.stdout.read(1)
         process.stdout.close()
-        assert process.wait(10) == 141
+        assert process.wait(60) == 141
         assert process.stderr.read() == ""

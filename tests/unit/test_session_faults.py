@@ -38,9 +38,11 @@ def held_session(free: Callable[[], None] = lambda: None) -> Session:
 
 async def test_a_session_that_is_left_by_a_timeout_stops_though_nothing_can_be_awaited_any_more() -> None:
     freed = threading.Event()
-    with anyio.move_on_after(0.1) as scope:
-        async with held_session(freed.set) as session:
-            await session.generate(token_ids=PROMPT, max_tokens=ENDLESS)
+    with anyio.move_on_after(60) as scope:
+        async with held_session(freed.set) as session, anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(session.generate, token_ids=PROMPT, max_tokens=ENDLESS))
+            await anyio.wait_all_tasks_blocked()
+            scope.deadline = anyio.current_time()
     assert scope.cancelled_caught
     assert await to_thread.run_sync(freed.wait, 20.0)
     await session.close()

@@ -247,9 +247,15 @@ def slow(settler: FakeSettler) -> Iterator[Session]:
         yield session
 
 
+async def hold_for_good(session: Session) -> None:
+    await session.prefix(token_ids=DOCUMENT)
+
+
 async def test_who_stops_waiting_for_a_prefix_holds_nothing(slow: Session, settler: FakeSettler) -> None:
-    with anyio.move_on_after(0.02):
-        await slow.prefix(token_ids=DOCUMENT)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hold_for_good, slow)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
     settler.release()
     assert held_pages(slow) == 0
 

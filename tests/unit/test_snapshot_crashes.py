@@ -43,10 +43,10 @@ def test_a_write_that_is_killed_leaves_every_page_that_was_written_before(stores
     for number in range(stores):
         directory, log, first = tmp_path / f"{number}", tmp_path / f"{number}.log", 0
         log.touch()
-        for _ in range(10):
-            seconds = chance.uniform(0.001, 0.2)
-            ended = in_other_processes(1, write_until_killed, directory, log, first, seconds, UNBOUNDED)
-            assert ended == [-signal.SIGPROF]
+        for kill in range(10):
+            moment = kill % 3, chance.uniform(0.001, 0.2)
+            ended = in_other_processes(1, write_until_killed, directory, log, first, *moment, UNBOUNDED)
+            assert ended == [-signal.SIGALRM]
             with warnings.catch_warnings(action="error"):
                 index = open_store(directory).index()
                 assert {page.digest for page in index} >= digests(*written_down(log))
@@ -66,9 +66,9 @@ def test_a_write_that_is_killed_while_it_evicts_leaves_the_latest_pages(
     size = KeptSnapshots(tmp_path / "one").entries()[0].bytes
     chance, log, first = random.Random(1), tmp_path / "log", 0
     log.touch()
-    for _ in range(kills):
-        seconds = chance.uniform(0.001, 0.2)
-        assert in_other_processes(1, write_until_killed, directory, log, first, seconds, 4 * size) == [-signal.SIGPROF]
+    for kill in range(kills):
+        moment = kill % 3, chance.uniform(0.001, 0.2)
+        assert in_other_processes(1, write_until_killed, directory, log, first, *moment, 4 * size) == [-signal.SIGALRM]
         saved = written_down(log)
         with warnings.catch_warnings(action="error"):
             store = open_store(directory)

@@ -173,8 +173,8 @@ def test_a_token_costs_the_same_late_as_early(name: str) -> None:
     decoder = IncrementalDecoder(tokenizer)
     costs = []
     for _ in range(20):
-        begin = time.perf_counter()
+        begin = time.thread_time()
         for _ in range(500):
             decoder.push(4)
-        costs.append(time.perf_counter() - begin)
+        costs.append(time.thread_time() - begin)
     assert min(costs[10:]) < 3 * min(costs[:10])

@@ -186,8 +186,8 @@ def test_a_piece_costs_the_same_late_as_early() -> None:
     matcher = StopMatcher(["aaaaaaab", "\n\n"], keep=False)
     costs = []
     for _ in range(20):
-        begin = time.perf_counter()
+        begin = time.thread_time()
         for _ in range(500):
             matcher.push("aaaa")
-        costs.append(time.perf_counter() - begin)
+        costs.append(time.thread_time() - begin)
     assert min(costs[10:]) < 3 * min(costs[:10])
