@@ -25,7 +25,7 @@ help:
 	@echo "make tutorials     runs the notebooks and compares them with those that are committed"
 	@echo "make lint          format, style, types and layers"
 	@echo "make format        rewrite the files as 'make lint' wants them"
-	@echo "make bench         speed against the peers (BENCH='--peers hf,llamacpp' for more)"
+	@echo "make bench         speed against the peers (BENCH='--peers hf,llamacpp,vllm' for more)"
 	@echo "make clean         remove what the other targets made here"
 
 demo: $(VENV)/.run

@@ -12,9 +12,13 @@ from pathlib import Path
 
 from tests.bench import machine, workload
 from tests.bench.contenders import Contender, measure_limits
+from tests.bench.peers import PEERS
 from tests.bench.report import Limits, median_limits, tables
 from tests.bench.rounds import Record, Round
 from tests.bench.say import say, waiting
+
+WHAT = ["single", "batch", "shared", "step"]
+PEERS_HELP = f"{', '.join(PEERS)}, in float32 or as in llamacpp:bfloat16; '' for none"
 
 
 def main() -> None:
@@ -47,8 +51,8 @@ def _arguments() -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--ours", type=words, default=["float32", "bfloat16"], help="our dtypes, or '' for none")
-    parser.add_argument("--peers", type=words, default=["hf"], help="hf, llamacpp; llamacpp:bfloat16; or '' for none")
-    parser.add_argument("--what", type=words, default=["single", "batch", "step"], help="what to measure")
+    parser.add_argument("--peers", type=words, default=["hf"], help=PEERS_HELP)
+    parser.add_argument("--what", type=words, default=WHAT, help=f"what to measure, of {','.join(WHAT)}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quiet-wait", type=float, default=120.0, help="seconds to wait for a quiet machine")
     parser.add_argument("--out", type=Path, help="where to write all numbers as JSON")
@@ -69,6 +73,8 @@ def _start(stack: ExitStack, name: str, what: Sequence[str]) -> Contender:
             contender.ask("single", prompt=workload.single_prompt(0), new_tokens=workload.NEW_TOKENS)
         if "batch" in what:
             contender.ask("batch", prompts=workload.batch_prompts(0), new_tokens=workload.NEW_TOKENS)
+        if "shared" in what:
+            contender.ask("shared", prompts=workload.shared_prompts(0), new_tokens=workload.SHARED_NEW_TOKENS)
     return contender
 
 

@@ -5,12 +5,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any, Self
 
-from tests.bench.peers import Command, prepare
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.bench.peers import ROOT, Command, prepare
 
 
 class Contender:

@@ -37,3 +37,9 @@ def batch_flops(lengths: Sequence[int], new_tokens: int) -> int:
     """Return the operations of prompts of these lengths with `new_tokens` each, if nothing is computed twice."""
     decoded = sum(decode_flops(length + step) for length in lengths for step in range(1, new_tokens))
     return sum(map(prefill_flops, lengths)) + decoded
+
+
+def shared_flops(requests: int, prefix: int, rest: int, new_tokens: int) -> int:
+    """Return the operations of prompts that begin with the same `prefix` tokens, if those are computed once."""
+    saved = (requests - 1) * (prefill_flops(prefix) - 2 * HEAD_WEIGHTS)  # a prefix alone asks for no logits
+    return batch_flops([prefix + rest] * requests, new_tokens) - saved

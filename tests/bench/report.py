@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from tests.bench import costs
 from tests.bench.rounds import Record
 from tests.bench.steps import CASES
-from tests.bench.workload import BATCH_LENGTHS, NEW_TOKENS, SINGLE_LENGTH
+from tests.bench.workload import (
+    BATCH_LENGTHS,
+    NEW_TOKENS,
+    SHARED_NEW_TOKENS,
+    SHARED_PREFIX,
+    SHARED_REQUESTS,
+    SHARED_REST,
+    SINGLE_LENGTH,
+)
 
 NOISY_CORES = 0.15
 
@@ -27,6 +35,7 @@ METRICS = (
     Metric("ttft_ms", "first token, ms", False),
     Metric("decode_tps", "single, tok/s", True),
     Metric("batch_tps", "batch, tok/s", True),
+    Metric("shared_tps", "shared, tok/s", True),
 )
 
 
@@ -111,25 +120,27 @@ def _comparisons(
     if values := _values(records, name, "batch_tps"):
         least_s = costs.batch_flops(BATCH_LENGTHS, NEW_TOKENS) / limits[dtype]
         yield "batch / operations", len(BATCH_LENGTHS) * NEW_TOKENS / statistics.median(values), least_s
+    if values := _values(records, name, "shared_tps"):
+        flops = costs.shared_flops(SHARED_REQUESTS, SHARED_PREFIX, SHARED_REST, SHARED_NEW_TOKENS)
+        taken_s = SHARED_REQUESTS * SHARED_NEW_TOKENS / statistics.median(values)
+        yield "shared / operations, the prefix once", taken_s, flops / limits[dtype]
     for case in CASES:
         if values := _values(records, name, case.name):
             yield f"step: {case.name}", statistics.median(values), case.least_s(dtype, limits)
 
 
 def _agreement(records: Sequence[Record], name: str, reference: str) -> str:
-    """Return how many rows of the batches have the same tokens as the reference; near ties may differ."""
+    """Return how many rows of all batches have the same tokens as the reference; near ties may differ."""
     batches = [
         {
-            record["round"]: record["tokens"]
+            (record["what"], record["round"]): record["tokens"]
             for record in records
-            if record["what"] == "batch" and record["contender"] == who
+            if record["what"] in ("batch", "shared") and record["contender"] == who
         }
         for who in (name, reference)
     ]
     pairs = [
-        pair
-        for round_ in batches[0].keys() & batches[1].keys()
-        for pair in zip(*(b[round_] for b in batches), strict=True)
+        pair for key in batches[0].keys() & batches[1].keys() for pair in zip(*(b[key] for b in batches), strict=True)
     ]
     return f"{sum(mine == theirs for mine, theirs in pairs)} of {len(pairs)}" if pairs else "-"
 

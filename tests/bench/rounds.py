@@ -21,12 +21,14 @@ class Round:
         self._records: list[Record] = []
 
     def run(self, what: Sequence[str]) -> list[Record]:
-        """Measure what is asked for: "single", "batch" or "step"."""
+        """Measure what is asked for: "single", "batch", "shared" or "step"."""
         for turn in range(SINGLES) if "single" in what else ():
             for contender in self._order:
                 self._single(contender, self._number * SINGLES + turn)
         for contender in self._order if "batch" in what else ():
-            self._batch(contender)
+            self._batch(contender, "batch", workload.batch_prompts(self._number), workload.NEW_TOKENS)
+        for contender in self._order if "shared" in what else ():
+            self._batch(contender, "shared", workload.shared_prompts(self._number), workload.SHARED_NEW_TOKENS)
         for contender in self._order if "step" in what else ():
             for case in CASES if contender.ours else ():
                 self._step(contender, case)
@@ -34,15 +36,14 @@ class Round:
 
     def _single(self, contender: Contender, number: int) -> None:
         answer = self._ask(contender, "single", prompt=workload.single_prompt(number), new_tokens=workload.NEW_TOKENS)
-        _check(contender, answer["tokens"], 1)
+        _check(contender, answer["tokens"], 1, workload.NEW_TOKENS)
         answer["ttft_ms"] = 1e3 * answer.pop("ttft_s")
         self._keep(answer)
 
-    def _batch(self, contender: Contender) -> None:
-        prompts = workload.batch_prompts(self._number)
-        answer = self._ask(contender, "batch", prompts=prompts, new_tokens=workload.NEW_TOKENS)
-        _check(contender, answer["tokens"], len(prompts))
-        answer["batch_tps"] = len(prompts) * workload.NEW_TOKENS / answer.pop("wall_s")
+    def _batch(self, contender: Contender, what: str, prompts: list[list[int]], new_tokens: int) -> None:
+        answer = self._ask(contender, what, prompts=prompts, new_tokens=new_tokens)
+        _check(contender, answer["tokens"], len(prompts), new_tokens)
+        answer[f"{what}_tps"] = len(prompts) * new_tokens / answer.pop("wall_s")
         self._keep(answer)
 
     def _step(self, contender: Contender, case: StepCase) -> None:
@@ -65,7 +66,7 @@ class Round:
         self._records.append(record)
 
 
-def _check(contender: Contender, tokens: Sequence[Sequence[int]], rows: int) -> None:
+def _check(contender: Contender, tokens: Sequence[Sequence[int]], rows: int, new_tokens: int) -> None:
     lengths = [len(row) for row in tokens]
-    if lengths != [workload.NEW_TOKENS] * rows:
-        raise SystemExit(f"{contender.name}: expected {rows} rows of {workload.NEW_TOKENS} tokens, got {lengths}")
+    if lengths != [new_tokens] * rows:
+        raise SystemExit(f"{contender.name}: expected {rows} rows of {new_tokens} tokens, got {lengths}")

@@ -19,7 +19,7 @@ from typing import Any
 
 from rekindle.store.directory import cache_dir
 from tests.bench.machine import cores
-from tests.bench.peers import prepare
+from tests.bench.peers import ROOT, prepare
 from tests.bench.say import say, waiting
 from tests.bench.workload import MODEL
 
@@ -57,19 +57,6 @@ with torch.inference_mode():
 ended = time.time()
 print(json.dumps(dict(total=ended - started, opened=opened - started, first=ended - opened)))
 """
-SAVE_THEIRS = """
-import sys
-from pathlib import Path
-import torch
-from transformers import AutoModelForCausalLM
-gguf = Path(sys.argv[1])
-model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-config = model.config
-del config.quantization_config  # which it keeps of the file, though its weights are plain
-plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-plain.load_state_dict(model.state_dict())
-plain.save_pretrained(sys.argv[2])
-"""
 
 
 def prompt(number: int) -> list[int]:
@@ -84,7 +71,6 @@ class Starts:
         home.chmod(0o700)
         (home / "models").symlink_to(cache_dir("models"))
         self._home = home
-        self._code = Path(__file__).parents[2]
 
     def empty(self) -> None:
         """Empty the stores, so that all is as after the download of the model."""
@@ -105,7 +91,7 @@ class Starts:
         done = subprocess.run(
             command,
             env=environment,
-            cwd=self._code,
+            cwd=ROOT,
             capture_output=True,
             text=True,
             check=False,
@@ -128,7 +114,8 @@ def measure(rounds: int, *, peer: bool) -> None:
             command = prepare("hf", "float32")
             python, gguf = command.argv[0], command.argv[command.argv.index("--gguf") + 1]
             with waiting("transformers: saving its model as float32 safetensors"):
-                subprocess.run([python, "-c", SAVE_THEIRS, gguf, str(theirs)], check=True, capture_output=True)
+                save = [python, "-m", "tests.bench.plain_model", gguf, str(theirs)]
+                subprocess.run(save, cwd=ROOT, check=True, capture_output=True)
         for round_ in range(rounds):
             starts.empty()
             for name, number in (("cold", round_), ("warm", round_), ("warm programs, new prompt", 100 + round_)):

@@ -35,15 +35,16 @@ class Contender(Protocol):
         ...
 
 
-def serve(contender: Contender) -> None:
-    """Answer until stdin ends. The first line is `about`, once the model is loaded."""
-    # A library that prints must not mix its lines with the answers.
+def serve(load: Callable[[], Contender]) -> None:
+    """Load the contender and answer until stdin ends. The first line is `about`, once the model is loaded."""
+    # A library that prints, even while it loads, must not mix its lines with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
     def answer(value: object) -> None:
         answers.write(json.dumps(value) + "\n")
 
+    contender = load()
     answer(contender.about())
     for line in sys.stdin:
         answer(_do(contender, json.loads(line)))
@@ -52,7 +53,7 @@ def serve(contender: Contender) -> None:
 def _do(contender: Contender, ask: dict[str, Any]) -> object:
     if ask["do"] == "single":
         return _single(contender, ask["prompt"], ask["new_tokens"])
-    if ask["do"] == "batch":
+    if ask["do"] in ("batch", "shared"):
         start = time.perf_counter()
         tokens = contender.batch(ask["prompts"], ask["new_tokens"])
         return {"wall_s": time.perf_counter() - start, "tokens": tokens}

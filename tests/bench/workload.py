@@ -4,9 +4,11 @@
   decode rate is the tokens after the first delivery over the time after it.
 - batch: 32 prompts of 16 to 512 tokens (8,912 in all), 64 new each, handed over at once. The rate is all new
   tokens over the whole time, prefill included.
+- shared: 16 prompts of 544 tokens that begin with the same 512, 32 new each, handed over at once. The rate is as of
+  the batch; an engine that finds out what the prompts have in common computes it once.
 
-Prompts are seeded draws over the model's ordinary tokens, new ones for each round, so that no prefix cache can help;
-round 0 is the warm-up and has the same shapes.
+Prompts are seeded draws over the model's ordinary tokens, new ones for each round, so that what an engine keeps of
+earlier ones cannot help; round 0 is the warm-up and has the same shapes.
 """
 
 from random import Random
@@ -17,6 +19,7 @@ FIRST_ORDINARY = 17  # the ids below are special tokens
 
 NEW_TOKENS = 64
 SINGLE_LENGTH = 128
+SHARED_REQUESTS, SHARED_PREFIX, SHARED_REST, SHARED_NEW_TOKENS = 16, 512, 32, 32
 # fmt: off
 BATCH_LENGTHS = (
     331, 83, 342, 495, 61, 260, 215, 231, 395, 277, 396, 494, 82, 404, 316, 30,
@@ -33,6 +36,12 @@ def single_prompt(round_: int) -> list[int]:
 def batch_prompts(round_: int) -> list[list[int]]:
     """Return the prompts of one batch measurement."""
     return [_draw(f"batch/{round_}/{row}", length) for row, length in enumerate(BATCH_LENGTHS)]
+
+
+def shared_prompts(round_: int) -> list[list[int]]:
+    """Return the prompts of one measurement with a shared prefix."""
+    prefix = _draw(f"shared/{round_}", SHARED_PREFIX)
+    return [prefix + _draw(f"shared/{round_}/{row}", SHARED_REST) for row in range(SHARED_REQUESTS)]
 
 
 def _draw(name: str, length: int) -> list[int]:

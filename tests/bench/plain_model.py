@@ -1,0 +1,32 @@
+"""Write the bench's model as plain float32 safetensors, by transformers. This runs in the environment of a peer.
+
+For engines that do not read the GGUF file, or would run its quantized weights.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+
+
+def write_plain(gguf: Path, target: Path) -> None:
+    """Write the directory `target`, with the weights of `gguf` and their config, without a tokenizer."""
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    config = model.config
+    del config.quantization_config  # which it keeps of the file, though its weights are plain
+    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain.load_state_dict(model.state_dict())
+    unfinished = target.with_suffix(".part")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    plain.save_pretrained(unfinished)
+    unfinished.replace(target)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("gguf", type=Path)
+    parser.add_argument("target", type=Path)
+    args = parser.parse_args()
+    write_plain(args.gguf, args.target)
