@@ -206,7 +206,9 @@ def _link(command: list[str], objects: list[Path], folder: Path) -> Path:
 
 def _run(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, cwd=SOURCES, capture_output=True, text=True, errors="replace")
+        done = subprocess.run(
+            command, cwd=SOURCES, env=os.environ | {"LC_ALL": "C"}, capture_output=True, text=True, errors="replace"
+        )
     except OSError as error:
         raise CannotBuild(f"the C++ compiler {command[0]} could not be started: {error}") from error
     if done.returncode:

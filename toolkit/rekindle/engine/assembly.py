@@ -69,6 +69,7 @@ class Assembly:
         dtype: the dtype of weights and pages, by name.
         weight_bytes: the size of the weights on the device.
         device: where weights, pages and programs are.
+        kernels: those that serve, in words.
         defaults: sampling options of calls that do not give them.
         unserved: entries of the model's generation_config that Rekindle does not implement.
         scheduler: the one that was made; `actors` may have another around it.
@@ -86,6 +87,7 @@ class Assembly:
     dtype: str
     weight_bytes: int
     device: jax.Device
+    kernels: str
     defaults: Mapping[str, Any]
     unserved: tuple[str, ...]
     scheduler: Scheduler
@@ -220,6 +222,7 @@ def build(
             dtype=blueprint.dtype.name,
             weight_bytes=sum(array.nbytes for array in weights),
             device=blueprint.device,
+            kernels=blueprint.kernels(settings.implementation),
             defaults=defaults,
             unserved=unserved,
             scheduler=scheduler,

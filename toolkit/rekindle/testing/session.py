@@ -67,6 +67,7 @@ def fake_assembly(
         dtype="int",
         weight_bytes=0,
         device=jax.devices("cpu")[0],
+        kernels="",
         defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),
         scheduler=scheduler,
