@@ -12,16 +12,17 @@ import jax.numpy as jnp
 
 from rekindle_kernels.operations import Operations
 
-Implementation = Literal["xla", "reference", "tpu", "gpu"]
-"""The implementations: xla runs everywhere, reference is the definition, tpu and gpu are Pallas kernels."""
+Implementation = Literal["xla", "reference", "cpu", "tpu", "gpu"]
+"""The implementations: xla runs everywhere, reference is the definition, cpu is C++, tpu and gpu are Pallas kernels."""
 
 _MODULES: Final = {
     "xla": "rekindle_kernels.xla.operations",
     "reference": "rekindle_kernels.reference",
+    "cpu": "rekindle_kernels.cpu.operations",
     "tpu": "rekindle_kernels.tpu.operations",
     "gpu": "rekindle_kernels.gpu.operations",
 }
-_PREFERRED: Final[dict[str, Implementation]] = {"tpu": "tpu", "gpu": "gpu", "cuda": "gpu"}
+_PREFERRED: Final[dict[str, Implementation]] = {"cpu": "cpu", "tpu": "tpu", "gpu": "gpu", "cuda": "gpu"}
 
 
 def choose(
@@ -55,7 +56,7 @@ def unserved(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.
     Raises:
         ValueError: an unknown implementation.
     """
-    return _load(implementation).unserved(shape, jnp.dtype(dtype))
+    return operations_of(implementation).unserved(shape, jnp.dtype(dtype))
 
 
 def described(
@@ -99,7 +100,7 @@ def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implement
 
     Returns:
         (pages, sides, kv_heads, page_size, width), which is `shape` but for "tpu" (see `tpu.form`). The dtype is
-        `dtype`, but "xla" stores the bits of bfloat16 in uint16.
+        `dtype`, but "xla" and "cpu" store the bits of bfloat16 in uint16.
 
     Raises:
         ValueError: an unknown implementation, or one that cannot serve such a pool.
@@ -317,14 +318,18 @@ def _serving(implementation: Implementation | None, pages: jax.Array) -> Operati
 def _named(implementation: Implementation | None, shape: tuple[int, ...], dtype: jnp.dtype) -> Operations:
     if implementation is None:
         implementation = choose(jax.default_backend(), shape, dtype)
-    operations = _load(implementation)
+    operations = operations_of(implementation)
     if reason := operations.unserved(shape, dtype):
         raise ValueError(f'implementation "{implementation}" cannot serve pages {shape} {dtype}: {reason}')
     return operations
 
 
-def _load(implementation: str) -> Operations:
-    """Import an implementation when it is first used: Pallas is slow to import, and a process needs only one."""
+def operations_of(implementation: str) -> Operations:
+    """Import an implementation when it is first used: Pallas is slow to import, and a process needs only one.
+
+    Raises:
+        ValueError: an unknown implementation.
+    """
     if implementation not in _MODULES:
         names = ", ".join(f'"{name}"' for name in get_args(Implementation))
         raise ValueError(f"implementation must be one of {names}, got {implementation!r}")

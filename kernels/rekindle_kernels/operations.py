@@ -1,13 +1,15 @@
-"""The protocol of an implementation: a module with these functions, which `api` calls with checked arguments."""
+"""The protocol of an implementation: a module with these functions, called with checked arguments."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 class Operations(Protocol):
-    """The functions of `reference`, `xla.operations`, `tpu.operations` and `gpu.operations`, as `api` defines them."""
+    """The functions of `reference` and of each package's `operations`, as `api` and `weights` define them."""
 
     def unserved(self, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
         """Return why this implementation cannot serve a pool of this shape and dtype, or None if it can."""
@@ -50,3 +52,15 @@ class Operations(Protocol):
         soft_cap: float | None,
     ) -> jax.Array:
         """See `api.attend_blocks`."""
+
+    def packed(self, shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
+        """See `weights.packed`."""
+
+    def pack(self, parts: Sequence[np.ndarray[Any, np.dtype[Any]]], into: np.ndarray[Any, np.dtype[Any]]) -> None:
+        """See `weights.pack`."""
+
+    def linear(self, x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+        """See `weights.linear`."""
+
+    def look_up(self, weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
+        """See `weights.look_up`."""

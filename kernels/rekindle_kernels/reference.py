@@ -6,6 +6,22 @@ It computes in float32, or in float64 for arguments of float64.
 import jax
 import jax.numpy as jnp
 
+from rekindle_kernels.xla.linear import pack, packed
+
+__all__ = [
+    "attend_blocks",
+    "attend_rows",
+    "empty",
+    "linear",
+    "look_up",
+    "pack",
+    "packed",
+    "read_page",
+    "unserved",
+    "write",
+    "write_page",
+]
+
 
 def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
     """See `Operations.unserved`."""
@@ -98,3 +114,14 @@ def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
 def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.Array:
     """See `api.write_page`."""
     return pages.at[page_id].set(content)
+
+
+def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+    """See `weights.linear`."""
+    dtype = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
+    return x.astype(weight.dtype).astype(dtype) @ weight.astype(dtype).T
+
+
+def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
+    """See `weights.look_up`."""
+    return weight[ids].astype(jnp.float32)

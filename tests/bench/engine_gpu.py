@@ -25,6 +25,7 @@ from rekindle.device.step import TickOutputs, step
 from rekindle.models.config import Llama3Scaling, ModelConfig, Rope
 from rekindle.models.decoder import Decoder, expected_shapes
 from rekindle.models.layers import Shapes
+from rekindle_kernels.api import Implementation
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.kernels_gpu import copy_rate
 from tests.bench.say import say
@@ -51,16 +52,27 @@ WARM_STEPS = 3
 
 def random_decoder(config: ModelConfig, dtype: jnp.dtype) -> Decoder:
     """Make a decoder of random weights on the device; it is as fast as one with trained weights."""
+    return Decoder(config, RandomWeights(dtype))
 
-    def weights(shapes: Shapes) -> jax.Array:
+
+class RandomWeights:
+    """A source of random weights for kernels that read them as checkpoints store them."""
+
+    implementation: Implementation = "xla"
+
+    def __init__(self, dtype: jnp.dtype):
+        self._dtype = dtype
+
+    def vector(self, shapes: Shapes) -> jax.Array:
+        """See `WeightSource`."""
         name, (_, *rest) = next(iter(shapes.items()))
         rows = sum(shape[0] for shape in shapes.values())
         key = jax.random.key(len(name))
-        make = jax.jit(lambda: (0.02 * jax.random.normal(key, (rows, *rest), jnp.float32)).astype(dtype))
+        make = jax.jit(lambda: (0.02 * jax.random.normal(key, (rows, *rest), jnp.float32)).astype(self._dtype))
         weight: jax.Array = make()
         return weight
 
-    return Decoder(config, weights)
+    matrix = vector
 
 
 class DecodeBench:

@@ -154,9 +154,8 @@ def test_the_stated_cost_of_prefill_attention_is_the_program_s(topology: str) ->
 
 def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[Any, int]:
     """Return the lowered step with abstract weights, and the bytes of its pools."""
-    decoder, _ = abstract_decoder(config)
+    decoder, _ = abstract_decoder(config, BFLOAT16, "tpu")
     graph, state = nnx.split(decoder)
-    state = jax.tree.map(lambda weight: Shape(weight.shape, BFLOAT16), state)
     pages = jax.eval_shape(lambda: empty_pages(config, 1025, 64, BFLOAT16, "tpu"))
     slots = jax.eval_shape(lambda: empty_slots(32, 32, config.vocab_size))
     packed = InputLayout.of(bucket, slots).padding()

@@ -90,7 +90,7 @@ def save_until_killed(directory: Path, log: Path, first: int, seconds: float) ->
     program, store = serialized(), open_programs(directory)
     store.save(nth(first), program)
     # The signal's default action ends the process at once, as SIGKILL does.
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     with log.open("a", buffering=1) as file:
         for number in range(first, first + 10_000):
             store.save(nth(number), program)

@@ -100,7 +100,7 @@ def write_until_killed(directory: Path, log: Path, first: int, seconds: float, c
     store = open_store(directory, capacity_bytes)
     write(store, path(first))
     # The signal's default action ends the process at once, as SIGKILL does.
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     with log.open("a", buffering=1) as file:
         for number in range(first, first + 10_000):
             assert None not in write(store, path(number)).records

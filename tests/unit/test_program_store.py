@@ -527,7 +527,7 @@ def test_a_save_that_is_killed_leaves_what_was_saved_before(kills: int, director
     log.touch()
     for _ in range(kills):
         ended = in_other_processes(1, save_until_killed, directory, log, known, chance.uniform(0.001, 0.15))
-        assert ended == [-signal.SIGALRM]
+        assert ended == [-signal.SIGPROF]
         saved = [int(line) for line in log.read_text().split()]
         with warnings.catch_warnings(action="error"):
             assert all(loads(directory, number) for number in saved[-2:])

@@ -46,7 +46,7 @@ def test_a_write_that_is_killed_leaves_every_page_that_was_written_before(stores
         for _ in range(10):
             seconds = chance.uniform(0.001, 0.2)
             ended = in_other_processes(1, write_until_killed, directory, log, first, seconds, UNBOUNDED)
-            assert ended == [-signal.SIGALRM]
+            assert ended == [-signal.SIGPROF]
             with warnings.catch_warnings(action="error"):
                 index = open_store(directory).index()
                 assert {page.digest for page in index} >= digests(*written_down(log))
@@ -68,7 +68,7 @@ def test_a_write_that_is_killed_while_it_evicts_leaves_the_latest_pages(
     log.touch()
     for _ in range(kills):
         seconds = chance.uniform(0.001, 0.2)
-        assert in_other_processes(1, write_until_killed, directory, log, first, seconds, 4 * size) == [-signal.SIGALRM]
+        assert in_other_processes(1, write_until_killed, directory, log, first, seconds, 4 * size) == [-signal.SIGPROF]
         saved = written_down(log)
         with warnings.catch_warnings(action="error"):
             store = open_store(directory)

@@ -9,7 +9,7 @@ from rekindle.errors import ConfigError
 from rekindle.policy import NAMED, Order
 
 Dtype = Literal["float32", "bfloat16"]
-Implementation = Literal["xla", "reference", "tpu", "gpu"]
+Implementation = Literal["xla", "reference", "cpu", "tpu", "gpu"]
 Ticks = Literal["alternate", "prefill-first", "combined"]
 Policy = Literal["fcfs", "longest-prefix"] | Order
 Precompile = Literal["all", "background", "lazy"]
@@ -24,8 +24,8 @@ class Settings:
     Attributes:
         device: where weights, pages and programs are: a platform, as "gpu", one of its devices, as "gpu:1", or a
             `jax.Device`. None is `jax_default_device`, else JAX's first device.
-        implementation: of the kernels: "xla" runs everywhere, "tpu" and "gpu" are written for their platform, and
-            "reference" is the slow definition of all of them. None is the best for the device.
+        implementation: of the kernels: "xla" runs everywhere, "cpu", "tpu" and "gpu" are written for their platform,
+            and "reference" is the slow definition of all of them. None is the best for the device.
         dtype: of weights and pages, "float32" or "bfloat16"; None is float32 on CPU and bfloat16 elsewhere.
         page_size: tokens per page, a multiple of 16.
         num_pages: pages in the pool; None takes as many as 1 GiB holds, at most what `max_running` full requests need.

@@ -182,7 +182,8 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
         raise CannotBuild(f"there are none for {architecture()}")
     known = {name: flags for name, flags in sets.items() if name not in NEW or _compiles([*command, *flags], folder)}
     have = [f"-DREKINDLE_HAVE_{name}" for name in known]
-    jobs = [(source, source.stem, have) for source in [*_sources("dispatch.cc"), *_sources("handlers_*.cc")]]
+    plain = [*_sources("dispatch.cc"), *_sources("pack.cc"), *_sources("handlers_*.cc")]
+    jobs = [(source, source.stem, have) for source in plain]
     jobs += [(SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]) for name, flags in known.items()]
 
     def compiled(job: tuple[Path, str, list[str]]) -> Path:

@@ -11,7 +11,15 @@ import jax
 
 from rekindle_kernels.cpu import build
 
-TARGETS: Final = ("rekindle_linear",)
+TARGETS: Final = (
+    "rekindle_attend_blocks",
+    "rekindle_attend_rows",
+    "rekindle_linear",
+    "rekindle_look_up",
+    "rekindle_read_page",
+    "rekindle_write",
+    "rekindle_write_page",
+)
 """The functions of the library that programs call, by the names that they have in programs too."""
 
 
@@ -21,10 +29,12 @@ class Library:
     """The library, once its functions are known to XLA.
 
     Attributes:
+        functions: all that it exports.
         digest: of its file, 64 hexadecimal digits.
         instruction_set: whose kernels run on this machine, such as "avx512".
     """
 
+    functions: ctypes.CDLL
     digest: str
     instruction_set: str
 
@@ -39,13 +49,13 @@ def why_not() -> str | None:
     return found if isinstance(found, str) else None
 
 
-def load() -> None:
+def load() -> ctypes.CDLL:
     """Load the library, and make its functions known to XLA, unless this process did so before.
 
     Raises:
         CannotServe: see `why_not`.
     """
-    _library()
+    return _library().functions
 
 
 def digest() -> str:
@@ -110,7 +120,7 @@ def _loaded(file: Path) -> Library:
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
     except RuntimeError as error:
         raise CannotServe(f"XLA did not accept the C++ kernels: {error}") from error
-    return Library(hashlib.sha256(content).hexdigest(), name.decode())
+    return Library(opened, hashlib.sha256(content).hexdigest(), name.decode())
 
 
 _lock: Final = threading.Lock()

@@ -6,9 +6,22 @@ from rekindle_kernels.gpu.blocks import attend_blocks
 from rekindle_kernels.gpu.pages import write
 from rekindle_kernels.gpu.rows import attend_rows
 from rekindle_kernels.reference import empty
+from rekindle_kernels.xla.linear import linear, look_up, pack, packed
 from rekindle_kernels.xla.pages import read_page, write_page  # XLA copies a page at the speed of memory
 
-__all__ = ["attend_blocks", "attend_rows", "empty", "read_page", "unserved", "write", "write_page"]
+__all__ = [
+    "attend_blocks",
+    "attend_rows",
+    "empty",
+    "linear",
+    "look_up",
+    "pack",
+    "packed",
+    "read_page",
+    "unserved",
+    "write",
+    "write_page",
+]
 
 
 def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:

@@ -7,8 +7,21 @@ from rekindle_kernels.tpu.blocks import attend_blocks
 from rekindle_kernels.tpu.copies import read_page, write, write_page
 from rekindle_kernels.tpu.form import stored_shape
 from rekindle_kernels.tpu.rows import attend_rows
+from rekindle_kernels.xla.linear import linear, look_up, pack, packed
 
-__all__ = ["attend_blocks", "attend_rows", "empty", "read_page", "unserved", "write", "write_page"]
+__all__ = [
+    "attend_blocks",
+    "attend_rows",
+    "empty",
+    "linear",
+    "look_up",
+    "pack",
+    "packed",
+    "read_page",
+    "unserved",
+    "write",
+    "write_page",
+]
 
 
 def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:

@@ -3,9 +3,22 @@
 import jax.numpy as jnp
 
 from rekindle_kernels.xla.attention import attend_blocks, attend_rows
+from rekindle_kernels.xla.linear import linear, look_up, pack, packed
 from rekindle_kernels.xla.pages import empty, read_page, write, write_page
 
-__all__ = ["attend_blocks", "attend_rows", "empty", "read_page", "unserved", "write", "write_page"]
+__all__ = [
+    "attend_blocks",
+    "attend_rows",
+    "empty",
+    "linear",
+    "look_up",
+    "pack",
+    "packed",
+    "read_page",
+    "unserved",
+    "write",
+    "write_page",
+]
 
 
 def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:

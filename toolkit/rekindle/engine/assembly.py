@@ -51,6 +51,7 @@ from rekindle.scheduler.stats import Stats
 from rekindle.store.entries import import_orbax
 from rekindle.store.restored import Restored
 from rekindle.store.validity import apart
+from rekindle_kernels.api import Implementation
 
 T = TypeVar("T")
 LOADED_AT_ONCE = 3
@@ -67,6 +68,7 @@ class Assembly:
         settings: all settings as they were chosen.
         limits: the settings as they are resolved for the model.
         dtype: the dtype of weights and pages, by name.
+        implementation: of the kernels.
         weight_bytes: the size of the weights on the device.
         device: where weights, pages and programs are.
         kernels: those that serve, in words.
@@ -85,6 +87,7 @@ class Assembly:
     settings: Settings
     limits: Limits
     dtype: str
+    implementation: Implementation
     weight_bytes: int
     device: jax.Device
     kernels: str
@@ -150,7 +153,8 @@ class Assembly:
             Device arrays, in the order in which programs take them.
         """
         with own_settings():
-            return load_weights(weights, self.model, jnp.dtype(self.dtype), put_on(self.device), self.family)
+            put, implementation = put_on(self.device), self.implementation
+            return load_weights(weights, self.model, jnp.dtype(self.dtype), put, implementation, self.family)
 
     def free(self) -> None:
         """Delete everything on the device and in the host tier, and stop preparing programs."""
@@ -220,6 +224,7 @@ def build(
             settings=blueprint.chosen(settings),
             limits=limits,
             dtype=blueprint.dtype.name,
+            implementation=blueprint.programs.implementation,
             weight_bytes=sum(array.nbytes for array in weights),
             device=blueprint.device,
             kernels=blueprint.kernels(settings.implementation),
@@ -327,5 +332,5 @@ def _load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
         read += tensors
         report(Progress("loading weights", read, total, "tensors"))
 
-    config, tensors, dtype = checkpoint.config, checkpoint.tensors, blueprint.dtype
-    return flat_weights(load_decoder(config, tensors, dtype, loaded, put_on(blueprint.device)))
+    config, tensors, dtype, put = checkpoint.config, checkpoint.tensors, blueprint.dtype, put_on(blueprint.device)
+    return flat_weights(load_decoder(config, tensors, dtype, loaded, put, blueprint.programs.implementation))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rekindle.buckets import Bucket
-from rekindle.config import Dtype, Implementation, Settings
+from rekindle.config import Dtype, Settings
 from rekindle.device.programs.key import Build, ProgramKey, Target
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes, program_name
 from rekindle.errors import ConfigError
@@ -63,7 +63,7 @@ class Blueprint:
         return replace(
             self.limits.chosen(settings),
             device=f"{self.device.platform}:{self.device.id}",
-            implementation=cast(Implementation, self.programs.statics["kernels"]),
+            implementation=self.programs.implementation,
             dtype=cast(Dtype, self.dtype.name),
         )
 

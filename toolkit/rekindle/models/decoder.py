@@ -12,7 +12,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.models.config import ModelConfig
-from rekindle.models.layers import Linear, RMSNorm, Shapes, WeightSource, matmul, rope_frequencies, rotate
+from rekindle.models.layers import Linear, RMSNorm, Shapes, WeightSource, rope_frequencies, rotate
+from rekindle_kernels import weights as kernels
+from rekindle_kernels.api import Implementation
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 """`(q, k, v, pages) -> (output, pages)` of one layer. Arrays are (token, heads, head_dim); the new pages hold k, v."""
@@ -82,9 +84,9 @@ class Decoder(nnx.Module):
     """
 
     def __init__(self, config: ModelConfig, weights: WeightSource):
-        self.config = config
+        self.config, self.implementation = config, weights.implementation
         hidden = config.hidden_size
-        self.embedding = nnx.Param(weights({"model.embed_tokens.weight": (config.vocab_size, hidden)}))
+        self.embedding = nnx.Param(weights.matrix({"model.embed_tokens.weight": (config.vocab_size, hidden)}))
         for i in range(config.num_layers):
             setattr(self, f"layer_{i}", Layer(config, weights, f"model.layers.{i}"))
         self.norm = RMSNorm(weights, "model.norm", hidden, config.norm_eps)
@@ -104,7 +106,8 @@ class Decoder(nnx.Module):
         Returns:
             (token, hidden) float32, normalised, and the pages.
         """
-        x = self.embedding[...][tokens].astype(jnp.float32)
+        shape = self.config.vocab_size, self.config.hidden_size
+        x = kernels.look_up(self.embedding[...], tokens, shape, implementation=self.implementation)
         frequencies = rope_frequencies(self.config.rope, self.config.head_dim)
         angles = positions[:, None].astype(jnp.float32) * frequencies[None]
         cos, sin = jnp.cos(angles), jnp.sin(angles)
@@ -116,27 +119,49 @@ class Decoder(nnx.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Map (rows, hidden) to (rows, vocabulary) float32."""
-        return matmul(hidden, self.embedding[...]) if self.head is None else self.head(hidden)
+        if self.head is not None:
+            return self.head(hidden)
+        outputs = self.config.vocab_size
+        return kernels.linear(hidden, self.embedding[...], outputs, implementation=self.implementation)
+
+
+class _Abstract:
+    """A source of shapes and dtypes, which notes what it was asked for."""
+
+    def __init__(self, dtype: jnp.dtype, implementation: Implementation):
+        self.implementation = implementation
+        self.requests: list[Shapes] = []
+        self._dtype = dtype
+
+    def vector(self, shapes: Shapes) -> Any:
+        self.requests.append(shapes)
+        return jax.ShapeDtypeStruct((sum(size for (size,) in shapes.values()),), self._dtype)
+
+    def matrix(self, shapes: Shapes) -> Any:
+        self.requests.append(shapes)
+        (_, inputs), *_ = shapes.values()
+        joined = sum(outputs for outputs, _ in shapes.values()), inputs
+        return kernels.packed(joined, self._dtype, implementation=self.implementation)
 
 
 @lru_cache(maxsize=4)  # building thirty layers takes flax 20 ms
-def abstract_decoder(config: ModelConfig) -> tuple[Decoder, tuple[Shapes, ...]]:
+def abstract_decoder(
+    config: ModelConfig, dtype: jnp.dtype, implementation: Implementation
+) -> tuple[Decoder, tuple[Shapes, ...]]:
     """Build a decoder that has shapes for weights: nothing is read, traced or allocated. It must not be changed.
+
+    Args:
+        dtype: of the weights.
+        implementation: of the kernels that read them.
 
     Returns:
         The decoder, and what it asked for, in order: each entry names the tensors that are joined into one weight.
     """
-    requests: list[Shapes] = []
-
-    def weights(shapes: Shapes) -> Any:
-        requests.append(shapes)
-        first, *_ = shapes.values()
-        return jax.ShapeDtypeStruct((sum(shape[0] for shape in shapes.values()), *first[1:]), jnp.float32)
-
-    return Decoder(config, weights), tuple(requests)
+    weights = _Abstract(dtype, implementation)
+    return Decoder(config, weights), tuple(weights.requests)
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor that a model of this config has, by its Hugging Face name."""
-    _, requests = abstract_decoder(config)
+    _, requests = abstract_decoder(config, jnp.dtype(jnp.float32), "xla")
     return {name: shape for request in requests for name, shape in request.items()}

@@ -1,7 +1,8 @@
 """The pieces of a decoder: linear maps, normalisation and rotary positions. Activations are float32, (token, ...)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +11,27 @@ from flax import nnx
 from jax import lax
 
 from rekindle.models.config import Rope
+from rekindle_kernels import weights as kernels
+from rekindle_kernels.api import Implementation
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Tensors of a checkpoint by their Hugging Face names, with the shape that each must have."""
 
-WeightSource = Callable[[Shapes], jax.Array]
-"""Returns the named tensors, joined along their first axis. What it returns may be only a shape and dtype."""
 
-# Up to this many float32 rows, a product runs a third faster on CPU with the weight as the left operand.
-FEW_TOKENS = 64
+class WeightSource(Protocol):
+    """The source of the tensors of a decoder that is being built. What it gives may be only shapes and dtypes.
+
+    Attributes:
+        implementation: of the kernels that read the matrices.
+    """
+
+    implementation: Implementation
+
+    def vector(self, shapes: Shapes) -> jax.Array:
+        """Return the named tensors, joined along their first axis."""
+
+    def matrix(self, shapes: Shapes) -> jax.Array:
+        """Return the named matrices, (out, in) each, joined along `out`, as `kernels.packed` says."""
 
 
 class Linear(nnx.Module):
@@ -31,41 +44,27 @@ class Linear(nnx.Module):
         bias: whether each projection adds a bias.
 
     Attributes:
-        weight: (out, in), float32 or bfloat16, as checkpoints store it.
+        weight: (out, in), float32 or bfloat16, in the form that the kernels read.
         bias: (out,) or None.
     """
 
     def __init__(self, weights: WeightSource, inputs: int, outputs: Mapping[str, int], bias: bool = False):
-        self.weight = nnx.Param(weights({f"{name}.weight": (size, inputs) for name, size in outputs.items()}))
-        self.bias = nnx.Param(weights({f"{name}.bias": (size,) for name, size in outputs.items()})) if bias else None
+        self.outputs, self.implementation = sum(outputs.values()), weights.implementation
+        self.weight = nnx.Param(weights.matrix({f"{name}.weight": (size, inputs) for name, size in outputs.items()}))
+        biases = {f"{name}.bias": (size,) for name, size in outputs.items()}
+        self.bias = nnx.Param(weights.vector(biases)) if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map (tokens, in) float32 to (tokens, out) float32."""
-        y = matmul(x, self.weight[...])
+        y = kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation)
         return y if self.bias is None else y + self.bias[...].astype(jnp.float32)[None]
-
-
-def matmul(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """Compute `x @ weight.T` for x (tokens, in) and weight (out, in), in the form that is fastest on CPU.
-
-    No product has a bfloat16 result or a single bfloat16 row, because XLA's CPU backend has only a naive loop for
-    either (measured on 2 cores, tests/bench).
-    """
-    x = x.astype(weight.dtype)
-    tokens = len(x)
-    if weight.dtype == jnp.float32 and tokens <= FEW_TOKENS:
-        y: jax.Array = lax.optimization_barrier(lax.dot_general(weight, x, (((1,), (1,)), ((), ()))))
-        return y.T
-    if weight.dtype == jnp.bfloat16 and tokens == 1:
-        x = jnp.broadcast_to(x, (2, x.shape[1]))
-    return lax.dot_general(x, weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)[:tokens]
 
 
 class RMSNorm(nnx.Module):
     """Root-mean-square normalisation over the last axis (Zhang and Sennrich, 2019, arXiv:1910.07467)."""
 
     def __init__(self, weights: WeightSource, name: str, features: int, eps: float):
-        self.weight = nnx.Param(weights({f"{name}.weight": (features,)}))
+        self.weight = nnx.Param(weights.vector({f"{name}.weight": (features,)}))
         self.eps = eps
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -5,7 +5,8 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final
 
 import jax
@@ -17,6 +18,8 @@ from rekindle.errors import ModelError
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder, abstract_decoder
 from rekindle.models.layers import Shapes
+from rekindle_kernels.api import Implementation
+from rekindle_kernels.weights import pack, packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Put = Callable[[Array], jax.Array]
@@ -30,6 +33,7 @@ def load_decoder(
     dtype: jnp.dtype,
     loaded: Callable[[int], None] = lambda _: None,
     put: Put = jax.device_put,
+    implementation: Implementation = "xla",
 ) -> Decoder:
     """Build the decoder, and read each tensor once, in several threads. Nothing is traced or compiled.
 
@@ -37,22 +41,18 @@ def load_decoder(
         tensors: by Hugging Face name, looked up when needed.
         loaded: called on this thread with the number of tensors that were read since the last call.
         put: puts an array on the device, from several threads.
+        implementation: of the kernels that will read the weights.
 
     Raises:
         ModelError: the process is ending.
     """
-    _, requests = abstract_decoder(config)
+    _, requests = abstract_decoder(config, dtype, implementation)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
+            reader = _Reader(tensors, dtype, put, implementation)
             # A decoder asks for its weights in the same order each time.
-            reading = deque(pool.submit(_joined, tensors, tuple(request), dtype, put) for request in requests)
-
-            def weights(request: Shapes) -> jax.Array:
-                array = reading.popleft().result()
-                loaded(len(request))
-                return array
-
-            return Decoder(config, weights)
+            reading = deque(pool.submit(reader.read, request) for request in requests)
+            return Decoder(config, _Loading(reading, loaded, implementation))
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, RuntimeError) and ending():  # no thread can be started any more
@@ -60,20 +60,51 @@ def load_decoder(
             raise
 
 
-def _joined(tensors: Mapping[str, Array], names: tuple[str, ...], dtype: jnp.dtype, put: Put) -> jax.Array:
-    """Join tensors along their first axis, and put them on the device.
+class _Loading:
+    """The source of weights that threads are reading, in the order in which they are asked for."""
 
-    They are always copied, because they may be views of a file or belong to the caller. Nothing else refers to the
-    copy, so the CPU backend can use its memory instead of copying it again.
-    """
-    parts = [tensors[name] for name in names]
-    whole = _empty((sum(len(part) for part in parts), *parts[0].shape[1:]), dtype)
-    np.concatenate(parts, out=whole, casting="unsafe")
-    return put(whole)
+    def __init__(
+        self, reading: deque[Future[jax.Array]], loaded: Callable[[int], None], implementation: Implementation
+    ):
+        self.implementation = implementation
+        self._reading, self._loaded = reading, loaded
+
+    def vector(self, shapes: Shapes) -> jax.Array:
+        array = self._reading.popleft().result()
+        self._loaded(len(shapes))
+        return array
+
+    matrix = vector
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads tensors and joins them; the fields are those of `load_decoder`."""
+
+    tensors: Mapping[str, Array]
+    dtype: jnp.dtype
+    put: Put
+    implementation: Implementation
+
+    def read(self, request: Shapes) -> jax.Array:
+        """Join tensors along their first axis, and put them on the device.
+
+        They are always copied, because they may be views of a file or belong to the caller. Nothing else refers to the
+        copy, so the CPU backend can use its memory instead of copying it again.
+        """
+        parts = [self.tensors[name] for name in request]
+        if parts[0].ndim == 1:
+            whole = _empty((sum(map(len, parts)),), self.dtype)
+            np.concatenate(parts, out=whole, casting="unsafe")
+        else:
+            shape = sum(map(len, parts)), parts[0].shape[1]
+            whole = _empty(packed(shape, self.dtype, implementation=self.implementation).shape, self.dtype)
+            pack(parts, whole, implementation=self.implementation)
+        return self.put(whole)
 
 
 def _empty(shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
-    """Allocate whole pages of memory: they are aligned as the CPU backend needs it, and are returned when freed.
+    """Allocate whole pages of zeros: they are aligned as the CPU backend needs it, and are returned when freed.
 
     The pages are small. numpy asks for huge pages, which took up to five times as long in a virtual machine, where the
     host has to find them first.

@@ -65,6 +65,7 @@ def fake_assembly(
         settings=replace(limits.chosen(Settings()), device="cpu:0"),
         limits=limits,
         dtype="int",
+        implementation="xla",
         weight_bytes=0,
         device=jax.devices("cpu")[0],
         kernels="",

@@ -6,14 +6,15 @@
 #define REKINDLE_EXPORT __attribute__((visibility("default")))
 
 // Defines a function that XLA calls; only such functions can be seen from outside the library.
-#define REKINDLE_HANDLER(name, function, binding)                                \
+#define REKINDLE_HANDLER(name, function, ...)                                    \
   extern "C" REKINDLE_EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* call_frame); \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, function, binding)
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, function, (__VA_ARGS__))
 
 namespace rekindle {
 
 namespace ffi = xla::ffi;
 
 using Matrix = ffi::Buffer<ffi::F32, 2>;
+using Ids = ffi::Buffer<ffi::S32, 1>;
 
 }  // namespace rekindle

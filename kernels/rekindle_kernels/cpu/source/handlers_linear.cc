@@ -1,5 +1,6 @@
 // The linear layer as XLA calls it.
 #include <algorithm>
+#include <cstring>
 
 #include "handler.h"
 #include "kernels.h"
@@ -31,9 +32,40 @@ ffi::Error linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, ffi::Re
   return ffi::Error::Success();
 }
 
+// Copies rows out of a packed weight, as float32; an id out of range is taken for the nearest that there is.
+ffi::Error look_up(ffi::AnyBuffer weight, Ids ids, ffi::Result<Matrix> rows) {
+  const int64_t in = rows->dimensions()[1], count = rows->dimensions()[0];
+  const bool wide = weight.element_type() == ffi::F32;
+  const int64_t depth = wide ? 1 : 2, size = (in + depth - 1) / depth * depth * kPanel;
+  const int64_t padded = static_cast<int64_t>(weight.element_count()) / std::max<int64_t>(1, size) * kPanel;
+  if (static_cast<int64_t>(ids.element_count()) != count || padded < 1)
+    return ffi::Error::InvalidArgument("a look-up got arrays of shapes that do not fit together");
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t id = std::clamp<int64_t>(ids.typed_data()[i], 0, padded - 1);
+    const int64_t first = id / kPanel * size + id % kPanel * depth;
+    float* to = rows->typed_data() + i * in;
+    for (int64_t k = 0; k < in; ++k) {
+      const int64_t place = first + k / depth * depth * kPanel + k % depth;
+      if (wide) {
+        to[k] = static_cast<const float*>(weight.untyped_data())[place];
+      } else {
+        const uint32_t bits = uint32_t{static_cast<const uint16_t*>(weight.untyped_data())[place]} << 16;
+        std::memcpy(to + k, &bits, sizeof bits);
+      }
+    }
+  }
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace rekindle
 
-REKINDLE_HANDLER(
-    rekindle_linear, rekindle::linear,
-    xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().Arg<rekindle::Matrix>().Arg<xla::ffi::AnyBuffer>().Ret<rekindle::Matrix>());
+REKINDLE_HANDLER(rekindle_linear, rekindle::linear,
+                 xla::ffi::Ffi::Bind()
+                     .Ctx<xla::ffi::ThreadPool>()
+                     .Arg<rekindle::Matrix>()
+                     .Arg<xla::ffi::AnyBuffer>()
+                     .Ret<rekindle::Matrix>());
+
+REKINDLE_HANDLER(rekindle_look_up, rekindle::look_up,
+                 xla::ffi::Ffi::Bind().Arg<xla::ffi::AnyBuffer>().Arg<rekindle::Ids>().Ret<rekindle::Matrix>());

@@ -1,4 +1,5 @@
 // All kernels for one instruction set. This file is compiled once for each, with REKINDLE_ISA as its name.
+#include "attention.h"
 #include "kernels.h"
 #include "linear.h"
 
@@ -13,6 +14,9 @@ const Kernels kernels = {
     REKINDLE_QUOTED(REKINDLE_ISA),
     linear<Float32>,
     linear<BFloat16>,
+    attend<float>,
+    attend<uint16_t>,
+    combine,
 };
 
 }  // namespace REKINDLE_ISA

@@ -23,10 +23,50 @@ struct LinearPart {
   int64_t first_row, rows, first_panel, panels;
 };
 
+// Attention sums over positions in an order that depends on the position alone: tiles of 64 one after the other, and
+// segments of 256 that are added up in order. So a query's bits do not depend on what is computed beside it, and a long
+// context can be shared out over threads.
+constexpr int64_t kTile = 64;
+constexpr int64_t kSegment = 256;
+
+// Attention over a pool of pages, [pages][2][kv_heads][page_size][head_dim].
+struct Attention {
+  const float* q;     // [queries][heads][head_dim]
+  const void* pages;  // float or bfloat16
+  float* out;         // like q
+  int64_t pool, kv_heads, page_size, head_dim, heads;
+  int64_t table_width;  // pages in a row of the table
+  float scale;
+  int64_t window;  // 0 for all positions
+  float soft_cap;  // 0 for none
+};
+
+// A part of an attention: adjacent queries of one sequence, for the heads that share one key-value head.
+struct AttentionPart {
+  const int32_t* table;  // the sequence's row
+  int64_t first_query, queries, kv_head;
+  int64_t position;  // of the first query; it sees itself and what is before it
+  float* scratch;    // room for `attention_scratch` numbers
+  int64_t segment;   // if `states` is not null: the only segment that is computed
+  float* states;     // [group][attention_state], to be combined later
+};
+
+// Returns the size of one query head's unfinished sums.
+static inline int64_t attention_state(int64_t head_dim) { return (head_dim + 15) / 16 * 16 + 32; }
+
+// Returns how many floats of scratch a part of so many query heads needs.
+static inline int64_t attention_scratch(int64_t heads, int64_t head_dim) {
+  return heads * (head_dim + 2 * attention_state(head_dim)) + head_dim * kTile;
+}
+
 struct Kernels {
   const char* name;
   void (*linear_f32)(const Linear&, const LinearPart&);
   void (*linear_bf16)(const Linear&, const LinearPart&);
+  void (*attend_f32)(const Attention&, const AttentionPart&);
+  void (*attend_bf16)(const Attention&, const AttentionPart&);
+  // Adds up the states of [segments][group] query heads, and writes the result of one query of these heads.
+  void (*combine)(const Attention&, const AttentionPart&, int64_t segments);
 };
 
 // Returns the kernels for the best instruction set of this machine, or null if it has none of those compiled in.

@@ -23,7 +23,9 @@ struct Float32 {
 
   static Input input(const float* x, int64_t) { return *x; }
 
-  static void add(Vec& sum, Vec weight, Input x) { sum += weight * splat(x); }
+  static Vec spread(Input x) { return splat(x); }
+
+  static void add(Vec& sum, Vec weight, Vec x) { sum += weight * x; }
 
   static Vec weights(const Weight* from) { return load(from); }
 };
@@ -39,8 +41,10 @@ struct BFloat16 {
     return uint32_t{narrow(x[0])} | (left > 1 ? uint32_t{narrow(x[1])} << 16 : 0u);
   }
 
-  static void add(Vec& sum, __m512bh weight, Input x) {
-    sum = (Vec)_mm512_dpbf16_ps((__m512)sum, weight, (__m512bh)_mm512_set1_epi32(static_cast<int>(x)));
+  static __m512bh spread(Input x) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(x)); }
+
+  static void add(Vec& sum, __m512bh weight, __m512bh x) {
+    sum = (Vec)_mm512_dpbf16_ps((__m512)sum, weight, x);
   }
 
   static __m512bh weights(const Weight* from) { return (__m512bh)_mm512_loadu_si512(from); }
@@ -62,9 +66,11 @@ struct BFloat16 {
     return {widen(narrow(x[0])), left > 1 ? widen(narrow(x[1])) : 0.0f};
   }
 
-  static void add(Vec& sum, Pair weight, Input x) {
-    sum += weight.first * splat(x.first);
-    sum += weight.second * splat(x.second);
+  static Pair spread(Input x) { return {splat(x.first), splat(x.second)}; }
+
+  static void add(Vec& sum, Pair weight, Pair x) {
+    sum += weight.first * x.first;
+    sum += weight.second * x.second;
   }
 
   static Pair weights(const Weight* from) {
@@ -89,12 +95,15 @@ void tile(const typename Kind::Input* x, const typename Kind::Weight* weight, in
     for (int part = 0; part < Panels * kParts; ++part)
       sums[row][part] = first ? Vec{} : load(y + row * out + part * kLanes);
   for (int64_t step = 0; step < steps; ++step, x += Rows, weight += kPanel * Kind::kDepth) {
+decltype(Kind::weights(weight)) weights[Panels * kParts];
 #pragma GCC unroll 32
-    for (int part = 0; part < Panels * kParts; ++part) {
-      const auto weights =
-          Kind::weights(weight + (part / kParts) * panel + (part % kParts) * kLanes * Kind::kDepth);
+    for (int part = 0; part < Panels * kParts; ++part)
+      weights[part] = Kind::weights(weight + (part / kParts) * panel + (part % kParts) * kLanes * Kind::kDepth);
 #pragma GCC unroll 16
-      for (int row = 0; row < Rows; ++row) Kind::add(sums[row][part], weights, x[row]);
+    for (int row = 0; row < Rows; ++row) {
+      const auto input = Kind::spread(x[row]);
+#pragma GCC unroll 32
+      for (int part = 0; part < Panels * kParts; ++part) Kind::add(sums[row][part], weights[part], input);
     }
   }
 #pragma GCC unroll 16

@@ -71,6 +71,7 @@ class Programs:
         ValueError: the implementation does not serve such pages on the device, or the processor cannot be traced.
 
     Attributes:
+        implementation: of the kernels, as it was chosen.
         statics: values that are compiled into the programs and are not in the model's config, by name.
         jax_settings: the settings of JAX.
     """
@@ -85,13 +86,12 @@ class Programs:
         logits_processor: Callable[[Any, Any], Any] | None = None,
     ):
         self.jax_settings = JaxSettings.here()
-        decoder, _ = abstract_decoder(config)
-        graph, state = nnx.split(decoder)
-        leaves, treedef = jax.tree.flatten(state)
-        self._weights = [jax.ShapeDtypeStruct(leaf.shape, dtype) for leaf in leaves]
-        self._place = SingleDeviceSharding(device)
         pool = (sizes.num_pages, 2, config.num_kv_heads, sizes.page_size, config.head_dim)
-        kernels = choose(device.platform, pool, dtype, implementation)
+        self.implementation = kernels = choose(device.platform, pool, dtype, implementation)
+        decoder, _ = abstract_decoder(config, dtype, kernels)
+        graph, state = nnx.split(decoder)
+        self._weights, treedef = jax.tree.flatten(state)
+        self._place = SingleDeviceSharding(device)
         self.statics: dict[str, int | str] = asdict(sizes) | {"dtype": dtype.name, "kernels": kernels}
         processor: LogitsProcessor | None = None
         if logits_processor is not None:

@@ -17,13 +17,19 @@ from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder, expected_shapes
 from rekindle.models.families import Family
 from rekindle.models.load import Put, load_decoder
+from rekindle_kernels.api import Implementation
 
 Weights = str | PathLike[str] | Mapping[str, Any]
 """A model as `open` takes it, or arrays by their Hugging Face names, with projections (out, in)."""
 
 
 def load_weights(
-    weights: Weights, config: ModelConfig, dtype: jnp.dtype, put: Put, family: Family | None = None
+    weights: Weights,
+    config: ModelConfig,
+    dtype: jnp.dtype,
+    put: Put,
+    implementation: Implementation,
+    family: Family | None = None,
 ) -> list[jax.Array]:
     """Read weights onto the device.
 
@@ -32,6 +38,7 @@ def load_weights(
         config: the model that is open.
         dtype: of the result.
         put: puts an array on the device, from several threads.
+        implementation: of the kernels that will read them.
         family: as `rekindle.open` takes it.
 
     Returns:
@@ -54,7 +61,7 @@ def load_weights(
         checkpoint = open_checkpoint(weights, family=family)
         _check_same(config, checkpoint.config, checkpoint.source)
         tensors = checkpoint.tensors
-    return flat_weights(load_decoder(config, tensors, dtype, put=put))
+    return flat_weights(load_decoder(config, tensors, dtype, put=put, implementation=implementation))
 
 
 def flat_weights(decoder: Decoder) -> list[jax.Array]:

@@ -1,0 +1,51 @@
+"""Paged attention of the native kernels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle_kernels.cpu import library
+
+
+def attend_rows(
+    q: jax.Array,
+    pages: jax.Array,
+    page_table: jax.Array,
+    visible: jax.Array,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+) -> jax.Array:
+    """See `api.attend_rows`. A row has the same bits whatever stands beside it, and as a row of `attend_blocks`."""
+    return _attend("rekindle_attend_rows", q, (pages, page_table, visible), scale, window, soft_cap)
+
+
+def attend_blocks(
+    q: jax.Array,
+    pages: jax.Array,
+    page_table: jax.Array,
+    block_sequence: jax.Array,
+    block_start: jax.Array,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+) -> jax.Array:
+    """See `api.attend_blocks`. A query has the same bits whatever stands beside it, and as a row of `attend_rows`."""
+    arrays = (pages, page_table, block_sequence, block_start)
+    return _attend("rekindle_attend_blocks", q, arrays, scale, window, soft_cap)
+
+
+def _attend(
+    target: str, q: jax.Array, arrays: tuple[jax.Array, ...], scale: float, window: int | None, soft_cap: float | None
+) -> jax.Array:
+    library.load()
+    call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(q.shape, jnp.float32))
+    options = {
+        "scale": np.float32(scale),
+        "window": np.int64(window or 0),
+        "soft_cap": np.float32(soft_cap or 0.0),
+    }
+    out: jax.Array = call(q.astype(jnp.float32), *arrays, **options)
+    return out

@@ -1,0 +1,57 @@
+"""Linear layers over packed weights, in C++."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rekindle_kernels.cpu.library import load
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+PANEL: Final = 32
+"""Outputs that lie together."""
+
+
+def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
+    """See `weights.packed`: panels of 32 outputs, input by input; of bfloat16, two inputs lie together.
+
+    The bits of bfloat16 stay bfloat16, as nothing but our own calls reads them.
+    """
+    outputs, inputs = shape
+    panels = -(-outputs // PANEL)
+    if dtype == jnp.bfloat16:
+        return jax.ShapeDtypeStruct((panels, -(-inputs // 2), PANEL, 2), dtype)
+    return jax.ShapeDtypeStruct((panels, inputs, PANEL), dtype)
+
+
+def pack(parts: Sequence[Array], into: Array) -> None:
+    """See `weights.pack`."""
+    native = load()
+    write = native.rekindle_pack_bf16 if into.dtype == jnp.bfloat16 else native.rekindle_pack_f32
+    first = 0
+    for part in parts:
+        part = np.ascontiguousarray(part, into.dtype)
+        write(_pointer(into), ctypes.c_int64(first), _pointer(part), *map(ctypes.c_int64, part.shape))
+        first += len(part)
+
+
+def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+    """See `weights.linear`. Each row's sums run in one order, whatever rows stand beside it."""
+    load()
+    result = jax.ShapeDtypeStruct((len(x), outputs), jnp.float32)
+    return jax.ffi.ffi_call("rekindle_linear", result)(x.astype(jnp.float32), weight)
+
+
+def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
+    """See `weights.look_up`."""
+    load()
+    result = jax.ShapeDtypeStruct((len(ids), features), jnp.float32)
+    return jax.ffi.ffi_call("rekindle_look_up", result)(weight, ids.astype(jnp.int32))
+
+
+def _pointer(array: Array) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)

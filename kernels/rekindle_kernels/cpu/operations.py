@@ -1,0 +1,29 @@
+"""The native implementation for CPUs: what `operations.Operations` asks for."""
+
+import jax.numpy as jnp
+
+from rekindle_kernels.cpu import library
+from rekindle_kernels.cpu.attention import attend_blocks, attend_rows
+from rekindle_kernels.cpu.linear import linear, look_up, pack, packed
+from rekindle_kernels.cpu.pages import empty, read_page, write, write_page
+
+__all__ = [
+    "attend_blocks",
+    "attend_rows",
+    "empty",
+    "linear",
+    "look_up",
+    "pack",
+    "packed",
+    "read_page",
+    "unserved",
+    "write",
+    "write_page",
+]
+
+
+def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
+    """See `Operations.unserved`. Pages may have any shape."""
+    if dtype not in (jnp.float32, jnp.bfloat16, jnp.uint16):
+        return "numbers must be float32, or bfloat16, which is stored as uint16"
+    return library.why_not()

@@ -1,0 +1,36 @@
+"""The page pool of the native kernels: its stored form, writing keys and values into it, and copying pages."""
+
+import jax
+import jax.numpy as jnp
+
+from rekindle_kernels.cpu import library
+
+
+def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """See `api.empty`. The bits of bfloat16 are stored in uint16, as "xla" stores them."""
+    return jnp.zeros(shape, jnp.uint16 if dtype == jnp.bfloat16 else dtype)
+
+
+def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
+    """See `api.write`. It works in place if `pages` is donated; a block outside of the pool is not written."""
+    return _in_place("rekindle_write", pages, kv.astype(jnp.float32), page_ids, offsets)
+
+
+def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
+    """See `api.read_page`. A page outside of the pool gives zeros."""
+    library.load()
+    content = jax.ShapeDtypeStruct(pages.shape[1:], pages.dtype)
+    page: jax.Array = jax.ffi.ffi_call("rekindle_read_page", content)(pages, page_id)
+    return page
+
+
+def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.Array:
+    """See `api.write_page`. It works in place if `pages` is donated; a page outside of the pool is not written."""
+    return _in_place("rekindle_write_page", pages, page_id, content)
+
+
+def _in_place(target: str, pages: jax.Array, *arguments: jax.Array) -> jax.Array:
+    library.load()
+    same = jax.ShapeDtypeStruct(pages.shape, pages.dtype)
+    written: jax.Array = jax.ffi.ffi_call(target, same, input_output_aliases={0: 0})(pages, *arguments)
+    return written

@@ -1,0 +1,257 @@
+// Paged attention: an online softmax over tiles of positions, which are read where they lie in the pages.
+#pragma once
+
+#include "kernels.h"
+#include "shuffle.h"
+#include "softmax.h"
+#include "vector.h"
+
+namespace {
+
+using rekindle::Attention;
+using rekindle::AttentionPart;
+using rekindle::kSegment;
+using rekindle::kTile;
+
+constexpr int kAcross = kLanes == 8 ? 2 : 4;  // vectors of a product's row in registers
+constexpr int kTogether = 6;                  // rows of a product in registers
+
+// Positions of one tile: [begin, end) counts from the tile's first position.
+struct Span {
+  int64_t begin, end;
+
+  bool empty() const { return begin >= end; }
+};
+
+// What the parts of this computation share: rows are the query heads of a part, those of one query together.
+struct Work {
+  const Attention& all;
+  const AttentionPart& part;
+  int64_t group, rows, room, state;
+
+  Work(const Attention& all, const AttentionPart& part)
+      : all(all),
+        part(part),
+        group(all.heads / all.kv_heads),
+        rows(part.queries * group),
+        room(all.table_width * all.page_size),
+        state(rekindle::attention_state(all.head_dim)) {}
+
+  // Returns where the query head of a row begins in q and in the result.
+  int64_t place(int64_t row) const {
+    return ((part.first_query + row / group) * all.heads + part.kv_head * group + row % group) * all.head_dim;
+  }
+
+  // Returns the positions that any of the queries sees.
+  Span seen_by_all() const {
+    const int64_t visible = part.position + part.queries, first = part.position + 1 - all.window;
+    return {all.window > 0 && first > 0 ? first : 0, visible < room ? visible : room};
+  }
+
+  // Returns which positions of the tile at `tile` the query of a row sees.
+  Span seen(int64_t row, int64_t tile) const {
+    const int64_t visible = part.position + row / group + 1;
+    const int64_t first = all.window > 0 && visible > all.window ? visible - all.window : 0;
+    const int64_t last = visible < room ? visible : room;
+    return {first > tile ? first - tile : 0, last - tile < kTile ? last - tile : kTile};
+  }
+};
+
+// Loads a few numbers; the other lanes are 0.
+template <typename Number>
+inline Vec load_some(const Number* from, int64_t count) {
+  Number numbers[kLanes] = {};
+  std::memcpy(numbers, from, count * sizeof(Number));
+  return load(numbers);
+}
+
+// Finds the keys of a tile's positions up to `end`; page ids out of range become the nearest one.
+template <typename Number>
+void find_keys(const Work& work, int64_t tile, int64_t end, const Number** keys) {
+  const Attention& all = work.all;
+  const int64_t page = 2 * all.kv_heads * all.page_size * all.head_dim;
+  int64_t index = tile / all.page_size, offset = tile % all.page_size;
+  for (int64_t i = 0; i < end; ++index, offset = 0) {
+    int64_t id = work.part.table[index];
+    id = id < 0 ? 0 : id < all.pool ? id : all.pool - 1;
+    const Number* from = static_cast<const Number*>(all.pages) + id * page +
+                         (work.part.kv_head * all.page_size + offset) * all.head_dim;
+    for (; i < end && offset < all.page_size; ++i, ++offset, from += all.head_dim) keys[i] = from;
+  }
+  for (int64_t i = end; i < kTile; ++i) keys[i] = keys[end - 1];
+}
+
+// Copies keys into a tile of [head_dim][64].
+template <typename Number>
+void turn_keys(const Number* const* keys, int64_t head_dim, int64_t end, float* turned) {
+  for (int64_t position = 0; position < end; position += kLanes)
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+      const int64_t left = head_dim - d;
+      Vec square[kLanes];
+      if (left >= kLanes) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) square[i] = load(keys[position + i] + d);
+      } else {
+        for (int i = 0; i < kLanes; ++i) square[i] = load_some(keys[position + i] + d, left);
+      }
+      transpose(square);
+      float* to = turned + d * kTile + position;
+      if (left >= kLanes) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) store(to + i * kTile, square[i]);
+      } else {
+        for (int i = 0; i < left; ++i) store(to + i * kTile, square[i]);
+      }
+    }
+}
+
+// Computes scores of `Rows` rows for a few vectors of positions, each as one sum over head_dim in order.
+template <int Rows>
+void score(const float* q, const float* turned, int64_t head_dim, float (*scores)[kTile]) {
+  Vec sums[Rows][kAcross] = {};
+  for (int64_t d = 0; d < head_dim; ++d, turned += kTile) {
+    Vec keys[kAcross];
+#pragma GCC unroll 4
+    for (int i = 0; i < kAcross; ++i) keys[i] = load(turned + i * kLanes);
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; ++row) {
+      const Vec x = splat(q[row * head_dim + d]);
+#pragma GCC unroll 4
+      for (int i = 0; i < kAcross; ++i) sums[row][i] += keys[i] * x;
+    }
+  }
+#pragma GCC unroll 6
+  for (int row = 0; row < Rows; ++row)
+#pragma GCC unroll 4
+    for (int i = 0; i < kAcross; ++i) store(scores[row] + i * kLanes, sums[row][i]);
+}
+
+// Adds weighted values of some positions in order, for a few vectors of head_dim; `some` numbers if only one in part.
+template <int Rows, int Across, bool Some, typename Number>
+void weigh(const float (*weights)[kTile], const Number* const* keys, int64_t to_values, Span span, int64_t some,
+           float* sums, int64_t state) {
+  Vec out[Rows][Across];
+#pragma GCC unroll 6
+  for (int row = 0; row < Rows; ++row)
+#pragma GCC unroll 4
+    for (int i = 0; i < Across; ++i) out[row][i] = load(sums + row * state + i * kLanes);
+  for (int64_t position = span.begin; position < span.end; ++position) {
+    const Number* from = keys[position] + to_values;
+    Vec values[Across];
+#pragma GCC unroll 4
+    for (int i = 0; i < Across; ++i) values[i] = Some ? load_some(from, some) : load(from + i * kLanes);
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; ++row) {
+      const Vec weight = splat(weights[row][position]);
+#pragma GCC unroll 4
+      for (int i = 0; i < Across; ++i) out[row][i] += values[i] * weight;
+    }
+  }
+#pragma GCC unroll 6
+  for (int row = 0; row < Rows; ++row)
+#pragma GCC unroll 4
+    for (int i = 0; i < Across; ++i) store(sums + row * state + i * kLanes, out[row][i]);
+}
+
+template <int Rows, typename Number>
+void weigh_all(const Work& work, const float (*weights)[kTile], const Number* const* keys, Span span, float* sums) {
+  if (span.empty()) return;
+  const int64_t head_dim = work.all.head_dim, values = work.all.kv_heads * work.all.page_size * head_dim;
+  int64_t d = 0;
+  for (; d + kAcross * kLanes <= head_dim; d += kAcross * kLanes)
+    weigh<Rows, kAcross, false>(weights, keys, values + d, span, 0, sums + d, work.state);
+  for (; d + kLanes <= head_dim; d += kLanes)
+    weigh<Rows, 1, false>(weights, keys, values + d, span, 0, sums + d, work.state);
+  if (d < head_dim) weigh<Rows, 1, true>(weights, keys, values + d, span, head_dim - d, sums + d, work.state);
+}
+
+// Adds a tile to the states of `Rows` rows. A position that a row does not see takes no part in its sums at all: not
+// even a product with 0 is added, which would not hide a NaN.
+template <int Rows, typename Number>
+void add_tile(const Work& work, const float* q, const float* turned, const Number* const* keys, int64_t row,
+              int64_t tile, int64_t end, float* states) {
+  alignas(64) float scores[Rows][kTile];
+  const int64_t head_dim = work.all.head_dim;
+  for (int64_t position = 0; position < end; position += kAcross * kLanes)
+    score<Rows>(q, turned + position, head_dim, reinterpret_cast<float(*)[kTile]>(scores[0] + position));
+  Span spans[Rows], common{0, kTile};
+  for (int r = 0; r < Rows; ++r) {
+    spans[r] = work.seen(row + r, tile);
+    if (spans[r].empty()) spans[r] = {0, 0};
+    if (!spans[r].empty()) soften(scores[r], spans[r].begin, spans[r].end, work.all.soft_cap, states + r * work.state, head_dim);
+    if (spans[r].begin > common.begin) common.begin = spans[r].begin;
+    if (spans[r].end < common.end) common.end = spans[r].end;
+  }
+  if (common.empty()) common = {kTile, kTile};
+  for (int r = 0; r < Rows; ++r) {
+    const Span before{spans[r].begin, spans[r].end < common.begin ? spans[r].end : common.begin};
+    weigh_all<1>(work, scores + r, keys, before, states + r * work.state);
+  }
+  weigh_all<Rows>(work, scores, keys, common, states);
+  for (int r = 0; r < Rows && common.begin < kTile; ++r)
+    weigh_all<1>(work, scores + r, keys, {common.end, spans[r].end}, states + r * work.state);
+}
+
+template <typename Number, int Rows = kTogether>
+void add_tile_of(int64_t rows, const Work& work, const float* q, const float* turned, const Number* const* keys,
+                 int64_t row, int64_t tile, int64_t end, float* states) {
+  if (rows == Rows) return add_tile<Rows>(work, q, turned, keys, row, tile, end, states);
+  if constexpr (Rows > 1) add_tile_of<Number, Rows - 1>(rows, work, q, turned, keys, row, tile, end, states);
+}
+
+// Adds one segment of positions to the states of all rows.
+template <typename Number>
+void add_segment(const Work& work, const float* q, float* turned, int64_t begin, int64_t end, float* states) {
+  for (int64_t tile = begin; tile < end; tile += kTile) {
+    const Number* keys[kTile];
+    const int64_t here = end - tile < kTile ? end - tile : kTile;
+    find_keys(work, tile, here, keys);
+    turn_keys(keys, work.all.head_dim, here, turned);
+    for (int64_t row = 0; row < work.rows; row += kTogether)
+      add_tile_of<Number>(work.rows - row < kTogether ? work.rows - row : kTogether, work, q + row * work.all.head_dim,
+                          turned, keys, row, tile, here, states + row * work.state);
+  }
+}
+
+// Computes a part of an attention, or only one segment of it.
+template <typename Number>
+void attend(const Attention& all, const AttentionPart& part) {
+  const Work work(all, part);
+  float* q = part.scratch;
+  float* turned = q + work.rows * all.head_dim;
+  float* sums = turned + all.head_dim * kTile;
+  float* states = part.states ? part.states : sums + work.rows * work.state;
+  for (int64_t row = 0; row < work.rows; ++row) {
+    const float* from = all.q + work.place(row);
+    for (int64_t d = 0; d < all.head_dim; ++d) q[row * all.head_dim + d] = from[d] * all.scale;
+    clear(sums + row * work.state, all.head_dim);
+  }
+  const int64_t first = part.states ? part.segment * kSegment : 0;
+  const int64_t last = part.states ? first + kSegment : work.room;
+  const Span seen = work.seen_by_all();
+  const int64_t end = seen.end < last ? seen.end : last;
+  int64_t begin = (seen.begin > first ? seen.begin : first) / kTile * kTile;
+  for (int64_t stop; begin < end; begin = stop) {
+    stop = (begin / kSegment + 1) * kSegment;
+    for (int64_t row = 0; row < work.rows; ++row) clear(states + row * work.state, all.head_dim);
+    add_segment<Number>(work, q, turned, begin, end < stop ? end : stop, states);
+    if (part.states) return;
+    for (int64_t row = 0; row < work.rows; ++row) merge(sums + row * work.state, states + row * work.state, all.head_dim);
+  }
+  for (int64_t row = 0; row < work.rows; ++row)
+    finish(sums + row * work.state, all.head_dim, all.out + work.place(row));
+}
+
+// Adds up the states of one query's segments in order.
+void combine(const Attention& all, const AttentionPart& part, int64_t segments) {
+  const Work work(all, part);
+  float* sums = part.scratch;
+  for (int64_t row = 0; row < work.group; ++row) {
+    clear(sums, all.head_dim);
+    for (int64_t segment = 0; segment < segments; ++segment)
+      merge(sums, part.states + (segment * work.group + row) * work.state, all.head_dim);
+    finish(sums, all.head_dim, all.out + work.place(row));
+  }
+}
+
+}  // namespace

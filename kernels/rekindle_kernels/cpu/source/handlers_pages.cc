@@ -1,0 +1,119 @@
+// Writing into pages and copying them, as XLA calls it. The pool is the same memory before and after.
+#include <cstring>
+
+#include "handler.h"
+#include "parallel.h"
+#include "vector.h"
+
+namespace rekindle {
+namespace {
+
+using Indices = ffi::Buffer<ffi::S32, 1>;
+using Index = ffi::Buffer<ffi::S32, 0>;
+using Blocks = ffi::Buffer<ffi::F32, 5>;
+
+constexpr int64_t kSmall = 64 * 1024;  // numbers below which it takes longer to wake another thread
+
+ffi::Error in_place(ffi::AnyBuffer& pages, ffi::Result<ffi::AnyBuffer>& written) {
+  if (pages.untyped_data() != written->untyped_data())
+    return ffi::Error::Internal("pages are written in place, but the program gave the result another place");
+  return ffi::Error::Success();
+}
+
+// Returns the size of one page in bytes, or 0 for a page that is not in the pool.
+int64_t page_bytes(ffi::AnyBuffer& pages, int64_t page) {
+  const auto shape = pages.dimensions();
+  if (page < 0 || page >= shape[0]) return 0;
+  return static_cast<int64_t>(pages.size_bytes()) / shape[0];
+}
+
+void copy(float* to, const float* from, int64_t count) { std::memcpy(to, from, count * sizeof(float)); }
+
+void copy(uint16_t* to, const float* from, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = narrow(from[i]);
+}
+
+// Writes blocks of keys and values. A block whose place is not in the pool is left out.
+template <typename Number>
+void write_blocks(ffi::ThreadPool& pool, ffi::AnyBuffer& pages, Blocks& kv, const int32_t* ids,
+                  const int32_t* offsets) {
+  const auto shape = pages.dimensions(), block = kv.dimensions();
+  const int64_t sides = 2 * block[2], tokens = block[3], head_dim = block[4], page_size = shape[3];
+  auto body = [&](int64_t i) {
+    const int64_t id = ids[i], offset = offsets[i];
+    if (id < 0 || id >= shape[0] || offset < 0 || offset + tokens > page_size) return;
+    const float* from = kv.typed_data() + i * sides * tokens * head_dim;
+    Number* to = static_cast<Number*>(pages.untyped_data()) + (id * sides * page_size + offset) * head_dim;
+    for (int64_t side = 0; side < sides; ++side, from += tokens * head_dim, to += page_size * head_dim)
+      copy(to, from, tokens * head_dim);
+  };
+  if (static_cast<int64_t>(kv.element_count()) < kSmall)
+    for (int64_t i = 0; i < block[0]; ++i) body(i);
+  else
+    parallel_for(pool, block[0], body);
+}
+
+ffi::Error write(ffi::ThreadPool pool, ffi::AnyBuffer pages, Blocks kv, Indices ids, Indices offsets,
+                 ffi::Result<ffi::AnyBuffer> written) {
+  const auto shape = pages.dimensions(), block = kv.dimensions();
+  if (shape.size() != 5 || shape[1] != 2 || block[1] != 2 || block[2] != shape[2] || block[4] != shape[4] ||
+      ids.dimensions()[0] != block[0] || offsets.dimensions()[0] != block[0])
+    return ffi::Error::InvalidArgument("writing expects pages (pages, 2, kv_heads, page_size, head_dim), blocks (blocks, "
+                                       "2, kv_heads, block_tokens, head_dim), and a page and an offset of each block");
+  if (auto error = in_place(pages, written); error.failure()) return error;
+  switch (pages.element_type()) {
+    case ffi::F32:
+      write_blocks<float>(pool, pages, kv, ids.typed_data(), offsets.typed_data());
+      return ffi::Error::Success();
+    case ffi::BF16:
+    case ffi::U16:
+      write_blocks<uint16_t>(pool, pages, kv, ids.typed_data(), offsets.typed_data());
+      return ffi::Error::Success();
+    default:
+      return ffi::Error::InvalidArgument("writing expects pages of float32 or bfloat16");
+  }
+}
+
+// Copies a page out of the pool; zeros for one that is not in the pool.
+ffi::Error read_page(ffi::AnyBuffer pages, Index id, ffi::Result<ffi::AnyBuffer> content) {
+  const int64_t page = id.typed_data()[0], bytes = page_bytes(pages, page);
+  std::memset(content->untyped_data(), 0, bytes == 0 ? content->size_bytes() : 0);
+  if (bytes == 0) return ffi::Error::Success();
+  if (static_cast<int64_t>(content->size_bytes()) != bytes)
+    return ffi::Error::InvalidArgument("reading a page expects a result of the size of one page");
+  std::memcpy(content->untyped_data(), static_cast<const char*>(pages.untyped_data()) + page * bytes, bytes);
+  return ffi::Error::Success();
+}
+
+// Copies a page into the pool, unless it is not in the pool.
+ffi::Error write_page(ffi::AnyBuffer pages, Index id, ffi::AnyBuffer content, ffi::Result<ffi::AnyBuffer> written) {
+  if (auto error = in_place(pages, written); error.failure()) return error;
+  const int64_t page = id.typed_data()[0], bytes = page_bytes(pages, page);
+  if (bytes == 0) return ffi::Error::Success();
+  if (static_cast<int64_t>(content.size_bytes()) != bytes)
+    return ffi::Error::InvalidArgument("writing a page expects content of the size of one page");
+  std::memcpy(static_cast<char*>(pages.untyped_data()) + page * bytes, content.untyped_data(), bytes);
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace rekindle
+
+REKINDLE_HANDLER(rekindle_write, rekindle::write,
+                 xla::ffi::Ffi::Bind()
+                     .Ctx<xla::ffi::ThreadPool>()
+                     .Arg<xla::ffi::AnyBuffer>()
+                     .Arg<rekindle::Blocks>()
+                     .Arg<rekindle::Indices>()
+                     .Arg<rekindle::Indices>()
+                     .Ret<xla::ffi::AnyBuffer>());
+
+REKINDLE_HANDLER(rekindle_read_page, rekindle::read_page,
+                 xla::ffi::Ffi::Bind().Arg<xla::ffi::AnyBuffer>().Arg<rekindle::Index>().Ret<xla::ffi::AnyBuffer>());
+
+REKINDLE_HANDLER(rekindle_write_page, rekindle::write_page,
+                 xla::ffi::Ffi::Bind()
+                     .Arg<xla::ffi::AnyBuffer>()
+                     .Arg<rekindle::Index>()
+                     .Arg<xla::ffi::AnyBuffer>()
+                     .Ret<xla::ffi::AnyBuffer>());
