@@ -60,7 +60,11 @@ def unserved(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.
 
 
 def described(
-    implementation: str, platform: str, shape: tuple[int, ...], dtype: jnp.dtype, asked: Implementation | None = None
+    implementation: Implementation,
+    platform: str,
+    shape: tuple[int, ...],
+    dtype: jnp.dtype,
+    asked: Implementation | None = None,
 ) -> str:
     """Return in words which kernels serve a pool: "cpu kernels (avx2)", or "xla kernels (...)" with why no others do.
 
@@ -75,7 +79,7 @@ def described(
     return f"{implementation} kernels" + (f" ({reason})" if reason else "")
 
 
-def library_of(implementation: str) -> str:
+def library_of(implementation: Implementation) -> str:
     """Return the compiled library that an implementation's programs call: its instruction set, and its file's SHA-256.
 
     It is loaded first, so that programs that were compiled by another process find its functions. The implementations

@@ -48,7 +48,7 @@ FLAGS: Final = (
     "-Wno-unused-parameter",
 )
 # Hidden are the symbols of the C++ library too: the process may have another C++ library.
-LINUX: Final = ("-shared", "-s", "-static-libstdc++", "-static-libgcc")
+LINUX: Final = ("-shared", "-static-libstdc++", "-static-libgcc")
 MACOS: Final = ("-dynamiclib", "-Wl,-exported_symbol,_rekindle_*")
 EXPORTS: Final = "{ global: rekindle_*; local: *; };"
 

@@ -23,7 +23,6 @@ TARGETS: Final = (
 """The functions of the library that programs call, by the names that they have in programs too."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class Library:
     """The library, once its functions are known to XLA.

@@ -18,7 +18,7 @@ import jax
 from rekindle.device.jax_settings import JaxSettings
 from rekindle.models.config import ModelConfig
 from rekindle.store.validity import StoreKey, code_digest, sha256_hex
-from rekindle_kernels.api import library_of
+from rekindle_kernels.api import Implementation, library_of
 
 XLA_VARIABLES: Final = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 SILENT_FLAGS: Final = ("--xla_dump_",)
@@ -115,7 +115,7 @@ class Build:
     native_kernels: str = ""
 
     @classmethod
-    def of(cls, model: ModelConfig, target: Target, settings: JaxSettings, kernels: str = "xla") -> "Build":
+    def of(cls, model: ModelConfig, target: Target, settings: JaxSettings, kernels: Implementation = "xla") -> "Build":
         """Return how programs are compiled now under these settings, with kernels of this implementation."""
         return cls(
             code=code_digest(),
