@@ -5,18 +5,22 @@ BIN := $(VENV)/bin
 PIP := -m pip --disable-pip-version-check --quiet --quiet install
 TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.py
 GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.py
+NATIVE_SOURCES := kernels/rekindle_kernels/cpu/source/*
+# Says why if it cannot: everything works without the native kernels, more slowly.
+NATIVE := -m rekindle_kernels.cpu.build || true
 AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py tests/unit/test_program_store.py
 # The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
 NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-tpu test-gpu test-versions test-browser screenshot tutorials tutorials-write lint format bench clean
+.PHONY: help demo test test-deep test-native test-tpu test-gpu test-versions test-browser screenshot tutorials tutorials-write lint format bench clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
 	@echo "make test          tests, without the deep ones"
 	@echo "make test-deep     all tests"
+	@echo "make test-native   the C++ kernels under sanitizers of addresses and of undefined behaviour"
 	@echo "make test-tpu      compiles for TPUs that are not here, with the real compiler"
 	@echo "make test-gpu      compiles for GPUs that are not here, with the real compiler"
 	@echo "make test-versions sessions under each setting of JAX, on the oldest and the newest JAX that are supported"
@@ -33,10 +37,15 @@ demo: $(VENV)/.run
 
 # A file's tests stay together, because they share what its fixtures open.
 test: $(VENV)/.dev
+	@$(BIN)/python $(NATIVE)
 	@$(BIN)/python -m pytest $(AT_ONCE)
 
 test-deep: $(VENV)/.dev
+	@$(BIN)/python $(NATIVE)
 	@$(BIN)/python -m pytest -m "" $(AT_ONCE)
+
+test-native: $(VENV)/.dev
+	@$(BIN)/python -m tests.sanitized address,undefined tests/kernels/test_cpu.py
 
 # In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.
 test-tpu: $(VENV)-tpu/.dev
@@ -48,7 +57,9 @@ test-gpu: $(VENV)-gpu/.dev
 
 # The oldest are the lower bounds of pyproject.toml, all of them at once. VERSIONS='-m ""' runs the deep ones too.
 test-versions: $(VENV)-oldest/.dev $(VENV)-newest/.dev
+	@$(VENV)-oldest/bin/python $(NATIVE)
 	@$(VENV)-oldest/bin/python -m pytest $(VERSIONS_TESTS) $(VERSIONS)
+	@$(VENV)-newest/bin/python $(NATIVE)
 	@$(VENV)-newest/bin/python -m pytest $(VERSIONS_TESTS) $(VERSIONS)
 
 test-browser: $(VENV)-browser/.dev
@@ -72,17 +83,19 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/clang-format --dry-run --Werror $(NATIVE_SOURCES)
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+	@$(BIN)/clang-format -i $(NATIVE_SOURCES)
 
 bench: $(VENV)/.run
 	@$(BIN)/python -m tests.bench --out bench.json $(BENCH)
 
 clean:
 	rm -rf $(VENV) $(VENV)-* build dist toolkit/*.egg-info kernels/*.egg-info *.egg-info bench.json tests/browser/screenshots
-	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf kernels/rekindle_kernels/cpu/*.so .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find toolkit kernels tests tutorials -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamps are older than pyproject.toml exactly when something may have to be installed.
@@ -94,32 +107,38 @@ clean:
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@echo "installing rekindle and what it needs into $(VENV) (once; about a minute)"
 	@$(BIN)/python $(PIP) --editable .
+	@$(BIN)/python $(NATIVE)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "installing rekindle and its development tools into $(VENV) (once; about a minute)"
 	@$(BIN)/python $(PIP) --editable '.[dev]'
+	@$(BIN)/python $(NATIVE)
 	@touch $(VENV)/.run $@
 
 $(VENV)/.tutorials: pyproject.toml | $(BIN)/python
 	@echo "installing rekindle and what runs its tutorials into $(VENV) (once; about a minute)"
 	@$(BIN)/python $(PIP) --editable '.[tutorials]'
+	@$(BIN)/python $(NATIVE)
 	@touch $(VENV)/.run $@
 
 $(VENV)-tpu/.dev: pyproject.toml | $(VENV)-tpu/bin/python
 	@echo "installing rekindle, its tests and the TPU compiler into $(VENV)-tpu (once; about a minute)"
 	@$(VENV)-tpu/bin/python $(PIP) --editable '.[test,tpu]'
+	@$(VENV)-tpu/bin/python $(NATIVE)
 	@touch $@
 
 $(VENV)-gpu/.dev: pyproject.toml | $(VENV)-gpu/bin/python
 	@echo "installing rekindle, its tests and the GPU compiler into $(VENV)-gpu (once; some minutes)"
 	@$(VENV)-gpu/bin/python $(PIP) --editable '.[test,cuda-compiler]'
+	@$(VENV)-gpu/bin/python $(NATIVE)
 	@touch $@
 
 $(VENV)-oldest/.dev: pyproject.toml | $(VENV)-oldest/bin/python
 	@echo "installing rekindle, its tests and the oldest versions of what they need into $(VENV)-oldest (once; about a minute)"
 	@$(VENV)-oldest/bin/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*project["dependencies"], *project["optional-dependencies"]["test"], sep="\n")' | sed 's/>=/==/' > $(VENV)-oldest/oldest.txt
 	@$(VENV)-oldest/bin/python $(PIP) --constraint $(VENV)-oldest/oldest.txt --editable '.[test]'
+	@$(VENV)-oldest/bin/python $(NATIVE)
 	@touch $@
 
 $(VENV)-newest/bin/python:
@@ -129,9 +148,11 @@ $(VENV)-newest/bin/python:
 $(VENV)-newest/.dev: pyproject.toml | $(VENV)-newest/bin/python
 	@echo "installing rekindle, its tests and the newest versions of what they need into $(VENV)-newest (once; about a minute)"
 	@$(VENV)-newest/bin/python $(PIP) --editable '.[test]'
+	@$(VENV)-newest/bin/python $(NATIVE)
 	@touch $@
 
 $(VENV)-browser/.dev: pyproject.toml | $(VENV)-browser/bin/python
 	@echo "installing rekindle, its tests, JupyterLab and Playwright into $(VENV)-browser (once; about a minute)"
 	@$(VENV)-browser/bin/python $(PIP) --editable '.[browser]'
+	@$(VENV)-browser/bin/python $(NATIVE)
 	@touch $@

@@ -59,6 +59,41 @@ def unserved(implementation: Implementation, shape: tuple[int, ...], dtype: jnp.
     return operations_of(implementation).unserved(shape, jnp.dtype(dtype))
 
 
+def described(
+    implementation: Implementation,
+    platform: str,
+    shape: tuple[int, ...],
+    dtype: jnp.dtype,
+    asked: Implementation | None = None,
+) -> str:
+    """Return in words which kernels serve a pool: "cpu kernels (avx2)", or "xla kernels (...)" with why no others do.
+
+    Args:
+        implementation: the one that `choose` returned for the other arguments, which are as it takes them.
+    """
+    reason = None
+    if implementation == "cpu":
+        reason = library_of(implementation).partition(" ")[0]
+    elif asked is None and (preferred := _PREFERRED.get(platform)) not in (None, implementation):
+        reason = unserved(preferred, shape, dtype)
+    return f"{implementation} kernels" + (f" ({reason})" if reason else "")
+
+
+def library_of(implementation: Implementation) -> str:
+    """Return the compiled library that an implementation's programs call: its instruction set, and its file's SHA-256.
+
+    It is loaded first, so that programs that were compiled by another process find its functions. The implementations
+    without a library have "" instead.
+
+    Raises:
+        RuntimeError: there is no library in this process; the message says why.
+    """
+    if implementation != "cpu":
+        return ""
+    library = importlib.import_module("rekindle_kernels.cpu.library")
+    return f"{library.instruction_set()} {library.digest()}"
+
+
 def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implementation | None = None) -> jax.Array:
     """Create a page pool of zeros, in the form in which the implementation stores numbers of `dtype`.
 

@@ -21,6 +21,9 @@ from typing import Final
 
 PACKAGE: Final = Path(__file__).parent
 SOURCES: Final = PACKAGE / "source"
+CARRIED: Final = "librekindle.so"
+"""The name of the library that a wheel carries, which is there whatever jaxlib is installed."""
+
 COMPILERS: Final = ("c++", "g++", "clang++")
 """The compilers that are looked for, unless the environment names one as CXX."""
 
@@ -45,7 +48,7 @@ FLAGS: Final = (
     "-Wno-unused-parameter",
 )
 # Hidden are the symbols of the C++ library too: the process may have another C++ library.
-LINUX: Final = ("-shared", "-s", "-static-libstdc++", "-static-libgcc")
+LINUX: Final = ("-shared", "-static-libstdc++", "-static-libgcc")
 MACOS: Final = ("-dynamiclib", "-Wl,-exported_symbol,_rekindle_*")
 EXPORTS: Final = "{ global: rekindle_*; local: *; };"
 
@@ -81,11 +84,11 @@ def build(to: Path, flags: Sequence[str] = ()) -> None:
     Raises:
         CannotBuild: there is no compiler, it does not compile the sources, or the folder cannot be written to.
     """
-    compiler, include = _compiler(), _include()
+    command, include = compiler(), _include()
     try:
-        with TemporaryDirectory(prefix=".build-", dir=to.parent) as temporary:
-            objects = _compile([*compiler, *FLAGS, *flags, "-isystem", str(include)], Path(temporary))
-            os.replace(_link([*compiler, *flags], objects, Path(temporary)), to)
+        with TemporaryDirectory(prefix=".build-", dir=to.parent.resolve()) as temporary:
+            objects = _compile([*command, *FLAGS, *flags, "-isystem", str(include)], Path(temporary))
+            os.replace(_link([*command, *flags], objects, Path(temporary)), to)
     except OSError as error:
         raise CannotBuild(f"the library cannot be written to {to.parent}: {error.strerror or error}") from error
 
@@ -99,13 +102,31 @@ def build_here() -> Path:
     file = library()
     if not file.exists():
         sys.stderr.write(
-            f"rekindle: compiling its kernels for this CPU with {' '.join(_compiler())} (once, about 10 seconds)\n"
+            f"rekindle: compiling its kernels for this CPU with {' '.join(compiler())} (once, about 10 seconds)\n"
         )
         build(file)
         for former in PACKAGE.glob(f"{_prefix()}*.so"):
             if former != file:
                 former.unlink(missing_ok=True)
     return file
+
+
+def compiler() -> list[str]:
+    """Return the command of the compiler: the words of CXX, or the first that is found.
+
+    Raises:
+        CannotBuild: there is none.
+    """
+    if sys.platform == "win32":
+        raise CannotBuild("they are not built on Windows")
+    if named := shlex.split(os.environ.get("CXX", "")):
+        if shutil.which(named[0]) is None:
+            raise CannotBuild(f"no C++ compiler was found: CXX names {named[0]}, which is not there")
+        return named
+    for name in COMPILERS:
+        if shutil.which(name) is not None:
+            return [name]
+    raise CannotBuild("no C++ compiler was found: install g++ or clang")
 
 
 def architecture() -> str:
@@ -148,18 +169,6 @@ def _ffi_version() -> tuple[str, str]:
         return found["MAJOR"], found["MINOR"]
     except (OSError, KeyError) as error:
         raise CannotBuild(f"jaxlib has no {header}, or not with the version of its interface") from error
-
-
-def _compiler() -> list[str]:
-    """Return the command of the compiler: the words of CXX, or the first that is found."""
-    if named := shlex.split(os.environ.get("CXX", "")):
-        if shutil.which(named[0]) is None:
-            raise CannotBuild(f"no C++ compiler was found: CXX names {named[0]}, which is not there")
-        return named
-    for name in COMPILERS:
-        if shutil.which(name) is not None:
-            return [name]
-    raise CannotBuild("no C++ compiler was found: install g++ or clang")
 
 
 def _compile(command: list[str], folder: Path) -> list[Path]:
@@ -207,7 +216,9 @@ def _link(command: list[str], objects: list[Path], folder: Path) -> Path:
 
 def _run(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, cwd=SOURCES, capture_output=True, text=True, errors="replace")
+        done = subprocess.run(
+            command, cwd=SOURCES, env=os.environ | {"LC_ALL": "C"}, capture_output=True, text=True, errors="replace"
+        )
     except OSError as error:
         raise CannotBuild(f"the C++ compiler {command[0]} could not be started: {error}") from error
     if done.returncode:

@@ -23,9 +23,6 @@ TARGETS: Final = (
 )
 """The functions of the library that programs call, by the names that they have in programs too."""
 
-CARRIED: Final = build.PACKAGE / "librekindle.so"
-"""The library that a wheel carries. It was built with the headers of the oldest jaxlib, so any loads it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Library:
@@ -99,10 +96,9 @@ def _found() -> Library | str:
 
 
 def _file() -> Path:
-    """Return the library's file; build it if there is none."""
-    if CARRIED.exists():
-        return CARRIED
-    return build.build_here()
+    """Return the library's file, which came in the wheel, or is built here if there is none."""
+    carried = build.PACKAGE / build.CARRIED
+    return carried if carried.exists() else build.build_here()
 
 
 def _loaded(file: Path) -> Library:

@@ -21,6 +21,7 @@ from rekindle.models.decoder import expected_shapes
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.scheduler.limits import Limits
 from rekindle.store.directory import cache_dir
+from rekindle_kernels.api import choose, described
 
 Rows = Iterator[tuple[str, str]]
 
@@ -52,10 +53,17 @@ def _installation() -> Rows:
         stats = device.memory_stats() or {}
         memory = f", {size_text(stats['bytes_limit'])} for JAX" if "bytes_limit" in stats else ""
         yield "device", f"{device.platform}:{device.id} {device.device_kind}{memory}"
+    yield "kernels", _kernels(jax.default_backend())
     root = cache_dir()
     yield "cache", f"{root}, {_size(root)}"
     for path in sorted(root.iterdir()):
         yield "", f"{path.name}, {_size(path)}"
+
+
+def _kernels(platform_name: str) -> str:
+    """Say which kernels serve models of the usual sizes on a platform."""
+    pool, dtype = (1, 2, 1, 64, 128), jnp.dtype("float32" if platform_name == "cpu" else "bfloat16")
+    return described(choose(platform_name, pool, dtype), platform_name, pool, dtype)
 
 
 def _size(path: Path) -> str:

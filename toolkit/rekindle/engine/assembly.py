@@ -71,6 +71,7 @@ class Assembly:
         implementation: of the kernels.
         weight_bytes: the size of the weights on the device.
         device: where weights, pages and programs are.
+        kernels: those that serve, in words.
         defaults: sampling options of calls that do not give them.
         unserved: entries of the model's generation_config that Rekindle does not implement.
         scheduler: the one that was made; `actors` may have another around it.
@@ -89,6 +90,7 @@ class Assembly:
     implementation: Implementation
     weight_bytes: int
     device: jax.Device
+    kernels: str
     defaults: Mapping[str, Any]
     unserved: tuple[str, ...]
     scheduler: Scheduler
@@ -225,6 +227,7 @@ def build(
             implementation=blueprint.programs.implementation,
             weight_bytes=sum(array.nbytes for array in weights),
             device=blueprint.device,
+            kernels=blueprint.kernels(settings.implementation),
             defaults=defaults,
             unserved=unserved,
             scheduler=scheduler,

@@ -17,6 +17,7 @@ from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.scheduler.limits import Limits
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.store.validity import code_digest
+from rekindle_kernels.api import Implementation, described
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,12 @@ class Blueprint:
             dtype=cast(Dtype, self.dtype.name),
         )
 
+    def kernels(self, asked: Implementation | None) -> str:
+        """Return which kernels serve, in words; `asked` is the implementation that the settings name."""
+        config, limits = self.checkpoint.config, self.limits
+        pool = (limits.num_pages, 2, config.num_kv_heads, limits.page_size, config.head_dim)
+        return described(self.programs.implementation, self.device.platform, pool, self.dtype, asked)
+
     @property
     def first_programs(self) -> list[Key]:
         """The programs that serve any request alone: the empty state, the largest prefill, the smallest decode."""
@@ -86,7 +93,7 @@ class Blueprint:
     def program_keys(self) -> Callable[[Key], ProgramKey]:
         """Return a function that makes the key of a program. Its first call reads the flags of XLA, for all keys."""
         config, programs, target = self.checkpoint.config, self.programs, Target.of([self.device])
-        build = cache(lambda: Build.of(config, target, programs.jax_settings))
+        build = cache(lambda: Build.of(config, target, programs.jax_settings, programs.implementation))
         return lambda key: ProgramKey.of(build(), program_name(key), programs.statics, programs.arguments(key))
 
     def snapshot_key(self) -> SnapshotKey:

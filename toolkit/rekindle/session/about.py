@@ -120,6 +120,7 @@ class About:
         programs = assembly.readiness()
         return {
             "on": str(assembly.settings.device),
+            "with": assembly.kernels or None,
             "computes in": assembly.dtype,
             "context": markup.counted(assembly.limits.max_context, "token"),
             "serves": f"{markup.counted(assembly.limits.max_running, 'request')} at once",

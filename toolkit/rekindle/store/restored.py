@@ -17,6 +17,7 @@ MEANT: Final = {
     "xla_flags": "XLA_FLAGS and LIBTPU_INIT_ARGS",
     "packages": "versions of what compiles",
     "host_cpu": "the CPU that is compiled for",
+    "native_kernels": "instruction set and library of the C++ kernels",
 }
 """The meanings of parts of keys whose names do not say them."""
 

@@ -68,6 +68,7 @@ def fake_assembly(
         implementation="xla",
         weight_bytes=0,
         device=jax.devices("cpu")[0],
+        kernels="",
         defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),
         scheduler=scheduler,

@@ -18,6 +18,7 @@ import jax
 from rekindle.device.jax_settings import JaxSettings
 from rekindle.models.config import ModelConfig
 from rekindle.store.validity import StoreKey, code_digest, sha256_hex
+from rekindle_kernels.api import Implementation, library_of
 
 XLA_VARIABLES: Final = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 SILENT_FLAGS: Final = ("--xla_dump_",)
@@ -101,6 +102,7 @@ class Build:
         jax_config: the settings of JAX, see `JaxSettings`.
         packages, python: versions.
         target: the devices.
+        native_kernels: the library that programs call, see `rekindle_kernels.api.library_of`.
     """
 
     code: str
@@ -110,10 +112,11 @@ class Build:
     packages: str
     python: str
     target: Target
+    native_kernels: str = ""
 
     @classmethod
-    def of(cls, model: ModelConfig, target: Target, settings: JaxSettings) -> "Build":
-        """Return how programs are compiled now under these settings."""
+    def of(cls, model: ModelConfig, target: Target, settings: JaxSettings, kernels: Implementation = "xla") -> "Build":
+        """Return how programs are compiled now under these settings, with kernels of this implementation."""
         return cls(
             code=code_digest(),
             model=repr(model),
@@ -123,6 +126,7 @@ class Build:
             packages=_versions(PACKAGES),
             python=f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}",
             target=target,
+            native_kernels=library_of(kernels),
         )
 
 

@@ -1,0 +1,63 @@
+"""Builds distributions as setuptools does, and wheels with the library of native kernels in them.
+
+Such a wheel is for one platform and any Python. Where the library cannot be built, the wheel is for any platform: it
+has the sources, and they are compiled where it is used first, if there is a compiler then.
+"""
+
+import re
+import tomllib
+import warnings
+from pathlib import Path
+from typing import Any
+
+from setuptools import build_meta
+from setuptools.build_meta import *  # noqa: F403
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+from rekindle_kernels.cpu.build import CARRIED, CannotBuild, build, compiler
+
+LIBRARY = Path("rekindle_kernels", "cpu", CARRIED)
+
+
+def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+    """Return what a wheel is built with: for its headers, the oldest jaxlib that we support; later ones load it too."""
+    required = build_meta.get_requires_for_build_wheel(config_settings)
+    try:
+        compiler()
+    except CannotBuild:
+        return required
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (oldest,) = re.findall(r"'jax>=([\d.]+)'", str(project["dependencies"]))
+    return [*required, f"jaxlib=={oldest}"]
+
+
+class BuildPy(build_py):
+    """Builds the library beside the modules, except in an editable installation, whose first use builds it."""
+
+    def run(self) -> None:
+        """See `setuptools.Command`."""
+        super().run()
+        if not self.editable_mode:
+            library = Path(self.build_lib) / LIBRARY
+            library.unlink(missing_ok=True)  # a former build may have left it
+            try:
+                build(library)
+            except CannotBuild as error:
+                warnings.warn(f"the wheel is without its C++ kernels: {error}", stacklevel=1)
+
+
+class BdistWheel(bdist_wheel):
+    """Marks a wheel that has the library as one of this platform."""
+
+    def run(self) -> None:
+        """See `setuptools.Command`."""
+        self.run_command("build")
+        if (Path(self.get_finalized_command("build").build_lib) / LIBRARY).exists():
+            self.distribution.has_ext_modules = lambda: True  # the wheel's files go where those of a platform belong
+            self.root_is_pure = False
+        super().run()
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return (python, ABI, platform): there is no Python in the library."""
+        return ("py3", "none", "any" if self.root_is_pure else super().get_tag()[2])

@@ -1,0 +1,44 @@
+"""Runs tests with native kernels that sanitizers watch: `python -m tests.sanitized address,undefined [tests]`.
+
+The sanitized library is in a copy of the package, which is imported instead of the one in the checkout. Python and JAX
+are not watched themselves.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+BUILD: Final = "import sys; from rekindle_kernels.cpu.build import build, library; build(library(), sys.argv[1:])"
+FLAGS: Final = ("-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-Werror")
+OPTIONS: Final = {
+    "ASAN_OPTIONS": "detect_leaks=0",  # those of Python and JAX would be reported too
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
+
+
+def run(sanitizers: str, tests: list[str]) -> int:
+    """Build the library with sanitizers, and run tests with it; return the exit status of pytest."""
+    with TemporaryDirectory(prefix="rekindle-sanitized-") as folder:
+        package = ROOT / "kernels" / "rekindle_kernels"
+        shutil.copytree(package, Path(folder) / package.name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        environment = os.environ | {"PYTHONPATH": f"{folder}:{ROOT / 'toolkit'}:{ROOT}"}
+        command = [sys.executable, "-c", BUILD, f"-fsanitize={sanitizers}", *FLAGS]
+        subprocess.run(command, cwd=folder, env=environment, check=True)
+        # The C++ library must be there when the sanitizer starts, which looks for its functions once.
+        environment |= OPTIONS | {"LD_PRELOAD": f"{_found('libasan.so')} {_found('libstdc++.so')}"}
+        return subprocess.run([sys.executable, "-m", "pytest", *tests], cwd=ROOT, env=environment).returncode
+
+
+def _found(library: str) -> str:
+    """Return where the compiler has one of its libraries."""
+    command = [*os.environ.get("CXX", "c++").split(), f"-print-file-name={library}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1], sys.argv[2:]))
