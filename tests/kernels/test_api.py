@@ -3,27 +3,33 @@
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 from rekindle_kernels import api
+from rekindle_kernels.cpu import library
 
 POOL = (4, 2, 2, 16, 64)
+HERE = "cpu" if library.why_not() is None else "xla"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("platform", "name"), [("cpu", "xla"), ("tpu", "tpu"), ("gpu", "gpu"), ("cuda", "gpu")])
+@pytest.mark.parametrize(("platform", "name"), [("cpu", HERE), ("tpu", "tpu"), ("gpu", "gpu"), ("cuda", "gpu")])
 def test_a_platform_gets_its_own_kernels(platform: str, name: str, dtype: str) -> None:
     assert api.choose(platform, POOL, jnp.dtype(dtype)) == name
 
 
-@pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu", "another"])
+@pytest.mark.parametrize("platform", ["tpu", "gpu", "another"])
 def test_pages_that_only_the_portable_kernels_can_read_choose_them(platform: str) -> None:
     assert api.choose(platform, POOL, jnp.dtype("uint16")) == "xla"
 
 
-def test_this_process_runs_the_portable_kernels_without_being_told() -> None:
-    assert api.empty(POOL, jnp.dtype("bfloat16")).dtype == jnp.uint16
+def test_this_process_runs_the_kernels_of_its_platform_without_being_told() -> None:
+    pages = api.empty(POOL, jnp.dtype("bfloat16"))
+    assert pages.dtype == jnp.uint16
+    program = jax.jit(api.read_page).lower(pages, jnp.int32(0)).as_text()
+    assert ("rekindle_read_page" in program) == (HERE == "cpu")
 
 
 def test_pallas_is_imported_only_where_its_kernels_are_asked_for() -> None:
@@ -56,7 +62,7 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         api.attend_rows(q, pages, table, visible, scale=1.0, soft_cap=0.0)
     with pytest.raises(ValueError, match="block_sequence and block_start must be"):
         api.attend_blocks(q[:, None], pages, table, visible, visible[:1], scale=1.0)
-    with pytest.raises(ValueError, match='one of "xla", "reference", "tpu", "gpu", got \'cuda\''):
+    with pytest.raises(ValueError, match='one of "xla", "reference", "cpu", "tpu", "gpu", got \'cuda\''):
         api.attend_rows(q, pages, table, visible, scale=1.0, implementation="cuda")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="do not fit pages"):
         api.write(pages, jnp.zeros((1, 2, 3, 1, 8)), jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32))

@@ -24,10 +24,10 @@ struct LinearPart {
 };
 
 // Attention sums over positions in an order that depends on the position alone: tiles of 64 one after the other, and
-// segments of 256 that are added up in order. So a query's bits do not depend on what is computed beside it, and a long
+// segments of 512 that are added up in order. So a query's bits do not depend on what is computed beside it, and a long
 // context can be shared out over threads.
 constexpr int64_t kTile = 64;
-constexpr int64_t kSegment = 256;
+constexpr int64_t kSegment = 512;
 
 // Attention over a pool of pages, [pages][2][kv_heads][page_size][head_dim].
 struct Attention {

@@ -75,22 +75,25 @@ inline void transpose(Vec* rows) {
   }
 }
 
-// Returns the largest lane.
-inline float largest(Vec x) {
-  float lanes[kLanes];
-  store(lanes, x);
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
-  return lanes[0];
+// Puts into each lane what `two` makes of all lanes, in a fixed order.
+template <typename Two>
+inline Vec fold(Vec x, Two two) {
+#if defined(__AVX512F__)
+  x = two(even_quads(x, x), odd_quads(x, x));
+#endif
+#if defined(__AVX2__)
+  x = two(even_quads(x, x), odd_quads(x, x));
+#endif
+  x = two(low(x, x), high(x, x));
+  return two(low_pairs(x, x), high_pairs(x, x));
 }
 
-// Returns the sum of the lanes, in a fixed order.
+inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
+
+inline float largest(Vec x) { return fold(x, larger)[0]; }
+
 inline float total_of(Vec x) {
-  float lanes[kLanes];
-  store(lanes, x);
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  return lanes[0];
+  return fold(x, [](Vec a, Vec b) { return a + b; })[0];
 }
 
 }  // namespace

@@ -11,10 +11,6 @@ namespace {
 
 constexpr float kNothing = -__builtin_inff();
 
-inline Vec select(Bits where, Vec a, Vec b) { return (Vec)((where & (Bits)a) | (~where & (Bits)b)); }
-
-inline Vec larger(Vec a, Vec b) { return select((Bits)(a > b), a, b); }
-
 inline Bits splat_bits(uint32_t x) { return x - Bits{}; }
 
 // Returns e to the power of x for x of at most 0, to about the last bit; 0 below -87, NaN for NaN.
@@ -32,7 +28,7 @@ inline Vec exponential(Vec x) {
   y = y * (r * r) + r;
   y = y + splat(1.0f);
   const Vec power = (Vec)(((Bits)shifted << 23) + splat_bits(0x3f800000u));
-  return (Vec)((Bits)(y * power) & ~(Bits)(x < splat(-87.0f)));
+  return x < splat(-87.0f) ? Vec{} : y * power;
 }
 
 inline float exponential(float x) { return exponential(splat(x))[0]; }
@@ -70,11 +66,10 @@ inline void soften(float* scores, int64_t begin, int64_t end, float cap, float* 
   Vec all[kVectors], top = splat(kNothing);
 #pragma GCC unroll 16
   for (int i = 0; i < kVectors; ++i) {
-    const Bits at = kCount + splat_bits(i * kLanes);
-    const Bits seen = (Bits)(at >= splat_bits(begin)) & (Bits)(at < splat_bits(end));
+    const Bits at = kCount + splat_bits(i * kLanes - begin);
     Vec score = load(scores + i * kLanes);
     if (cap > 0) score = capped(score, cap);
-    all[i] = select(seen, score, splat(kNothing));
+    all[i] = at < splat_bits(end - begin) ? score : splat(kNothing);
     top = larger(all[i], top);
   }
   float& peak = peak_of(state, head_dim);
