@@ -74,8 +74,8 @@ void find_keys(const Work& work, int64_t tile, int64_t end, const Number** keys)
   for (int64_t i = 0; i < end; ++index, offset = 0) {
     int64_t id = work.part.table[index];
     id = id < 0 ? 0 : id < all.pool ? id : all.pool - 1;
-    const Number* from = static_cast<const Number*>(all.pages) + id * page +
-                         (work.part.kv_head * all.page_size + offset) * all.head_dim;
+    const Number* from =
+        static_cast<const Number*>(all.pages) + id * page + (work.part.kv_head * all.page_size + offset) * all.head_dim;
     for (; i < end && offset < all.page_size; ++i, ++offset, from += all.head_dim) keys[i] = from;
   }
   for (int64_t i = end; i < kTile; ++i) keys[i] = keys[end - 1];
@@ -173,12 +173,13 @@ void add_tile(const Work& work, const float* q, const float* turned, const Numbe
   alignas(64) float scores[Rows][kTile];
   const int64_t head_dim = work.all.head_dim;
   for (int64_t position = 0; position < end; position += kAcross * kLanes)
-    score<Rows>(q, turned + position, head_dim, reinterpret_cast<float(*)[kTile]>(scores[0] + position));
+    score<Rows>(q, turned + position, head_dim, reinterpret_cast<float (*)[kTile]>(scores[0] + position));
   Span spans[Rows], common{0, kTile};
   for (int r = 0; r < Rows; ++r) {
     spans[r] = work.seen(row + r, tile);
     if (spans[r].empty()) spans[r] = {0, 0};
-    if (!spans[r].empty()) soften(scores[r], spans[r].begin, spans[r].end, work.all.soft_cap, states + r * work.state, head_dim);
+    if (!spans[r].empty())
+      soften(scores[r], spans[r].begin, spans[r].end, work.all.soft_cap, states + r * work.state, head_dim);
     if (spans[r].begin > common.begin) common.begin = spans[r].begin;
     if (spans[r].end < common.end) common.end = spans[r].end;
   }
@@ -236,7 +237,8 @@ void attend(const Attention& all, const AttentionPart& part) {
     for (int64_t row = 0; row < work.rows; ++row) clear(states + row * work.state, all.head_dim);
     add_segment<Number>(work, q, turned, begin, end < stop ? end : stop, states);
     if (part.states) return;
-    for (int64_t row = 0; row < work.rows; ++row) merge(sums + row * work.state, states + row * work.state, all.head_dim);
+    for (int64_t row = 0; row < work.rows; ++row)
+      merge(sums + row * work.state, states + row * work.state, all.head_dim);
   }
   for (int64_t row = 0; row < work.rows; ++row)
     finish(sums + row * work.state, all.head_dim, all.out + work.place(row));

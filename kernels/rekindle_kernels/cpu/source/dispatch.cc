@@ -5,9 +5,15 @@ namespace rekindle {
 
 #if defined(__x86_64__)
 
-namespace avx2 { extern const Kernels kernels; }
-namespace avx512 { extern const Kernels kernels; }
-namespace avx512_bf16 { extern const Kernels kernels; }
+namespace avx2 {
+extern const Kernels kernels;
+}
+namespace avx512 {
+extern const Kernels kernels;
+}
+namespace avx512_bf16 {
+extern const Kernels kernels;
+}
 
 const Kernels* kernels() {
   static const Kernels* const chosen = []() -> const Kernels* {
@@ -26,7 +32,9 @@ const Kernels* kernels() {
 
 #elif defined(__aarch64__)
 
-namespace neon { extern const Kernels kernels; }
+namespace neon {
+extern const Kernels kernels;
+}
 
 const Kernels* kernels() { return &neon::kernels; }
 

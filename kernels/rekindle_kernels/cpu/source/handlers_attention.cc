@@ -13,9 +13,9 @@ namespace {
 using Indices = ffi::Buffer<ffi::S32, 1>;
 using Table = ffi::Buffer<ffi::S32, 2>;
 
-constexpr int64_t kQueriesTogether = 32;    // of a part: they share the work of turning the keys of a tile
-constexpr int64_t kSmall = 64 * 1024;       // numbers to read below which it takes longer to wake another thread
-constexpr int64_t kPartsAThread = 4;        // below which contexts are split
+constexpr int64_t kQueriesTogether = 32;  // of a part: they share the work of turning the keys of a tile
+constexpr int64_t kSmall = 64 * 1024;     // numbers to read below which it takes longer to wake another thread
+constexpr int64_t kPartsAThread = 4;      // below which contexts are split
 
 // Returns memory for a part, which each thread keeps.
 float* scratch(int64_t size) {
@@ -50,7 +50,8 @@ class Call {
       most = std::max(most, end - begin);
     }
     const int64_t parts = static_cast<int64_t>(runs_.size()) * all_.kv_heads;
-    if (most > 1 && parts < kPartsAThread * static_cast<int64_t>(pool.num_threads()) && alone()) return compute_split(pool);
+    if (most > 1 && parts < kPartsAThread * static_cast<int64_t>(pool.num_threads()) && alone())
+      return compute_split(pool);
     auto body = [this](int64_t part) {
       const Run& run = runs_[runs_.size() - 1 - part / all_.kv_heads];  // those with the longest contexts first
       attend_(all_, part_of(run, part % all_.kv_heads));
@@ -76,7 +77,8 @@ class Call {
   AttentionPart part_of(const Run& run, int64_t kv_head) const {
     const int64_t sequence = std::clamp<int64_t>(run.sequence, 0, sequences_ - 1);
     float* room = scratch(attention_scratch(run.queries * group_, all_.head_dim));
-    return {table_ + sequence * all_.table_width, run.first_query, run.queries, kv_head, run.position, room, 0, nullptr};
+    return {
+        table_ + sequence * all_.table_width, run.first_query, run.queries, kv_head, run.position, room, 0, nullptr};
   }
 
   // Computes each segment of single queries as a part of its own.
@@ -99,7 +101,8 @@ class Call {
       attend_(all_, part);
     });
     for (int64_t i = 0, next; i < count; i = next) {
-      for (next = i; next < count && pieces[next].run == pieces[i].run && pieces[next].kv_head == pieces[i].kv_head;) ++next;
+      for (next = i; next < count && pieces[next].run == pieces[i].run && pieces[next].kv_head == pieces[i].kv_head;)
+        ++next;
       AttentionPart part = part_of(*pieces[i].run, pieces[i].kv_head);
       part.states = states.get() + i * size;
       kernels()->combine(all_, part, next - i);
@@ -118,28 +121,42 @@ ffi::ErrorOr<Attention> describe(ffi::Buffer<ffi::F32>& q, ffi::AnyBuffer& pages
                                  int64_t window, float soft_cap, ffi::Result<ffi::Buffer<ffi::F32>>& out) {
   const auto shape = q.dimensions(), pool = pages.dimensions();
   if (shape.size() < 3 || pool.size() != 5 || pool[1] != 2 || !(out->dimensions() == shape))
-    return ffi::Unexpected(ffi::Error::InvalidArgument("attention expects q (..., heads, head_dim), a result like it, and "
-                                                       "pages (pages, 2, kv_heads, page_size, head_dim)"));
+    return ffi::Unexpected(
+        ffi::Error::InvalidArgument("attention expects q (..., heads, head_dim), a result like it, and "
+                                    "pages (pages, 2, kv_heads, page_size, head_dim)"));
   const int64_t heads = shape[shape.size() - 2], head_dim = shape[shape.size() - 1];
   if (pool[0] < 1 || pool[2] < 1 || pool[3] < 1 || pool[4] != head_dim || heads % pool[2] != 0)
-    return ffi::Unexpected(ffi::Error::InvalidArgument("attention expects pages of the queries' head_dim, with at least "
-                                                       "one page and kv_heads that divide the queries' heads"));
+    return ffi::Unexpected(
+        ffi::Error::InvalidArgument("attention expects pages of the queries' head_dim, with at least "
+                                    "one page and kv_heads that divide the queries' heads"));
   const auto type = pages.element_type();
   if (type != ffi::F32 && type != ffi::BF16 && type != ffi::U16)
     return ffi::Unexpected(ffi::Error::InvalidArgument("attention expects pages of float32 or bfloat16"));
   if (kernels() == nullptr) return ffi::Unexpected(ffi::Error::Internal("no kernels were built for this processor"));
-  return Attention{q.typed_data(), pages.untyped_data(), out->typed_data(), pool[0], pool[2], pool[3], head_dim, heads,
-                   table.dimensions()[1], scale, window, soft_cap};
+  return Attention{q.typed_data(),
+                   pages.untyped_data(),
+                   out->typed_data(),
+                   pool[0],
+                   pool[2],
+                   pool[3],
+                   head_dim,
+                   heads,
+                   table.dimensions()[1],
+                   scale,
+                   window,
+                   soft_cap};
 }
 
-ffi::Error attend_rows(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBuffer pages, Table table, Indices visible,
-                       ffi::Result<ffi::Buffer<ffi::F32>> out, float scale, int64_t window, float soft_cap) {
+ffi::Error attend_rows(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBuffer pages, Table table,
+                       Indices visible, ffi::Result<ffi::Buffer<ffi::F32>> out, float scale, int64_t window,
+                       float soft_cap) {
   const auto all = describe(q, pages, table, scale, window, soft_cap, out);
   if (all.has_error()) return all.error();
   const int64_t rows = q.dimensions()[0];
   if (q.dimensions().size() != 3 || table.dimensions()[0] != rows || visible.dimensions()[0] != rows)
-    return ffi::Error::InvalidArgument("attention of rows expects q (rows, heads, head_dim), as many rows of the page "
-                                       "table, and as many visible lengths");
+    return ffi::Error::InvalidArgument(
+        "attention of rows expects q (rows, heads, head_dim), as many rows of the page "
+        "table, and as many visible lengths");
   if (rows == 0) return ffi::Error::Success();
   Call call(*all, table, pages.element_type() == ffi::F32);
   for (int64_t row = 0; row < rows; ++row) call.add({row, row, 1, int64_t{visible.typed_data()[row]} - 1});
@@ -154,10 +171,12 @@ ffi::Error attend_blocks(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::Any
   if (all.has_error()) return all.error();
   const int64_t blocks = q.dimensions()[0], tokens = q.dimensions()[1];
   if (q.dimensions().size() != 4 || sequence.dimensions()[0] != blocks || start.dimensions()[0] != blocks)
-    return ffi::Error::InvalidArgument("attention of blocks expects q (blocks, block_tokens, heads, head_dim), and a "
-                                       "sequence and a start of each block");
+    return ffi::Error::InvalidArgument(
+        "attention of blocks expects q (blocks, block_tokens, heads, head_dim), and a "
+        "sequence and a start of each block");
   if (q.element_count() == 0) return ffi::Error::Success();
-  if (table.dimensions()[0] < 1) return ffi::Error::InvalidArgument("attention of blocks expects a page table with a row");
+  if (table.dimensions()[0] < 1)
+    return ffi::Error::InvalidArgument("attention of blocks expects a page table with a row");
   std::fill_n(out->typed_data(), out->element_count(), 0.0f);
   Call call(*all, table, pages.element_type() == ffi::F32);
   Run run{0, 0, 0, 0};

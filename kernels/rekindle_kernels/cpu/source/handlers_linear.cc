@@ -9,7 +9,7 @@
 namespace rekindle {
 namespace {
 
-constexpr int64_t kRows = 48;        // rows of a part at most
+constexpr int64_t kRows = 48;         // rows of a part at most
 constexpr int64_t kPartsAThread = 2;  // so that a thread that comes late finds less to do
 
 ffi::Error linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, ffi::Result<Matrix> y) {
@@ -26,8 +26,8 @@ ffi::Error linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, ffi::Re
   parallel_for(pool, blocks * groups, [&](int64_t part) {
     const int64_t block = part / groups, group = part % groups;
     const int64_t first_row = rows * block / blocks, first_panel = panels * group / groups;
-    run(all, {first_row, rows * (block + 1) / blocks - first_row, first_panel,
-              panels * (group + 1) / groups - first_panel});
+    run(all,
+        {first_row, rows * (block + 1) / blocks - first_row, first_panel, panels * (group + 1) / groups - first_panel});
   });
   return ffi::Error::Success();
 }

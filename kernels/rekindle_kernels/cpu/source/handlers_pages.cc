@@ -58,8 +58,9 @@ ffi::Error write(ffi::ThreadPool pool, ffi::AnyBuffer pages, Blocks kv, Indices 
   const auto shape = pages.dimensions(), block = kv.dimensions();
   if (shape.size() != 5 || shape[1] != 2 || block[1] != 2 || block[2] != shape[2] || block[4] != shape[4] ||
       ids.dimensions()[0] != block[0] || offsets.dimensions()[0] != block[0])
-    return ffi::Error::InvalidArgument("writing expects pages (pages, 2, kv_heads, page_size, head_dim), blocks (blocks, "
-                                       "2, kv_heads, block_tokens, head_dim), and a page and an offset of each block");
+    return ffi::Error::InvalidArgument(
+        "writing expects pages (pages, 2, kv_heads, page_size, head_dim), blocks (blocks, "
+        "2, kv_heads, block_tokens, head_dim), and a page and an offset of each block");
   if (auto error = in_place(pages, written); error.failure()) return error;
   switch (pages.element_type()) {
     case ffi::F32:

@@ -43,9 +43,7 @@ struct BFloat16 {
 
   static __m512bh spread(Input x) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(x)); }
 
-  static void add(Vec& sum, __m512bh weight, __m512bh x) {
-    sum = (Vec)_mm512_dpbf16_ps((__m512)sum, weight, x);
-  }
+  static void add(Vec& sum, __m512bh weight, __m512bh x) { sum = (Vec)_mm512_dpbf16_ps((__m512)sum, weight, x); }
 
   static __m512bh weights(const Weight* from) { return (__m512bh)_mm512_loadu_si512(from); }
 };
@@ -95,7 +93,7 @@ void tile(const typename Kind::Input* x, const typename Kind::Weight* weight, in
     for (int part = 0; part < Panels * kParts; ++part)
       sums[row][part] = first ? Vec{} : load(y + row * out + part * kLanes);
   for (int64_t step = 0; step < steps; ++step, x += Rows, weight += kPanel * Kind::kDepth) {
-decltype(Kind::weights(weight)) weights[Panels * kParts];
+    decltype(Kind::weights(weight)) weights[Panels * kParts];
 #pragma GCC unroll 32
     for (int part = 0; part < Panels * kParts; ++part)
       weights[part] = Kind::weights(weight + (part / kParts) * panel + (part % kParts) * kLanes * Kind::kDepth);
@@ -114,7 +112,8 @@ decltype(Kind::weights(weight)) weights[Panels * kParts];
 
 // Adds some inputs of a part's rows to some panels; the last panel of an output may be narrower than the others.
 template <typename Kind, int Rows, int Panels>
-void panels(const Linear& all, const typename Kind::Input* x, int64_t row, int64_t panel, int64_t begin, int64_t steps) {
+void panels(const Linear& all, const typename Kind::Input* x, int64_t row, int64_t panel, int64_t begin,
+            int64_t steps) {
   const int64_t size = (all.in + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth * kPanel;
   const auto* weight = static_cast<const typename Kind::Weight*>(all.weight) + panel * size + begin * kPanel;
   float* y = all.y + row * all.out + panel * kPanel;
@@ -158,15 +157,16 @@ void linear(const Linear& all, const LinearPart& part) {
       Input* to = packed + from * steps;
       for (int64_t r = 0; r < rows; ++r) {
         const float* x = all.x + (part.first_row + from + r) * all.in + begin;
-        for (int64_t s = 0; s < steps; ++s) to[s * rows + r] = Kind::input(x + s * Kind::kDepth, end - begin - s * Kind::kDepth);
+        for (int64_t s = 0; s < steps; ++s)
+          to[s * rows + r] = Kind::input(x + s * Kind::kDepth, end - begin - s * Kind::kDepth);
       }
     }
     const int64_t group = tiles > 1 ? 1 : part.panels;
     for (int64_t p = 0; p < part.panels; p += group)
       for (int64_t t = 0; t < tiles; ++t) {
         const int64_t from = part.rows * t / tiles, rows = part.rows * (t + 1) / tiles - from;
-        rows_of<Kind>(rows, all, part, packed + from * steps, part.first_row + from, begin, steps,
-                      part.first_panel + p, group);
+        rows_of<Kind>(rows, all, part, packed + from * steps, part.first_row + from, begin, steps, part.first_panel + p,
+                      group);
       }
   }
 }

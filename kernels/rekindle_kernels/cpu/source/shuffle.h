@@ -12,7 +12,9 @@
 namespace {
 
 #if defined(__AVX512F__)
-inline Vec low(Vec a, Vec b) { return REKINDLE_SHUFFLE(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29); }
+inline Vec low(Vec a, Vec b) {
+  return REKINDLE_SHUFFLE(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+}
 inline Vec high(Vec a, Vec b) {
   return REKINDLE_SHUFFLE(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
 }
