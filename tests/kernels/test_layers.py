@@ -1,0 +1,110 @@
+"""Linear layers and norms of every implementation that runs here are those of the definition."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rekindle_kernels import layers
+from rekindle_kernels.api import Implementation, operations_of
+
+Array = np.ndarray[Any, np.dtype[Any]]
+DTYPES = ("float32", "bfloat16")
+IMPLEMENTATIONS: tuple[Implementation, ...] = ("xla", "cpu")
+
+
+@pytest.fixture(scope="module", params=IMPLEMENTATIONS)
+def implementation(request: pytest.FixtureRequest) -> Implementation:
+    """Return each implementation that serves here."""
+    named: Implementation = request.param
+    if reason := operations_of(named).unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
+        pytest.skip(reason)
+    return named
+
+
+def packed_form(parts: list[Array], dtype: str, implementation: Implementation) -> jax.Array:
+    """Return matrices as one weight in the implementation's form."""
+    outputs, inputs = sum(map(len, parts)), parts[0].shape[1]
+    form = layers.packed((outputs, inputs), jnp.dtype(dtype), implementation=implementation)
+    into = np.zeros(form.shape, form.dtype)
+    layers.pack(parts, into, implementation=implementation)
+    return jnp.asarray(into)
+
+
+def random(*shape: int) -> Array:
+    """Return normal float32 numbers that depend on the shape alone."""
+    return np.random.default_rng(shape).normal(size=shape).astype(np.float32)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 60), inputs=st.sampled_from([1, 7, 64, 577, 1030]),
+    outputs=st.lists(st.sampled_from([1, 8, 31, 32, 45, 128]), min_size=1, max_size=3), dtype=st.sampled_from(DTYPES),
+)  # fmt: skip
+def test_a_linear_layer_over_joined_matrices_is_the_product(
+    implementation: Implementation, rows: int, inputs: int, outputs: list[int], dtype: str
+) -> None:
+    x, parts = random(rows, inputs), [random(size, inputs) for size in outputs]
+    weight = packed_form(parts, dtype, implementation)
+    y = layers.linear(jnp.asarray(x), weight, sum(outputs), implementation=implementation)
+    rounded = np.concatenate(parts).astype(dtype).astype(np.float64)
+    wanted = x.astype(dtype).astype(np.float64) @ rounded.T
+    assert y.dtype == jnp.float32
+    np.testing.assert_allclose(np.asarray(y), wanted, rtol=5e-6, atol=3e-5 * np.sqrt(inputs))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inputs", [33, 64])
+def test_rows_are_looked_up_as_they_were_packed(implementation: Implementation, dtype: str, inputs: int) -> None:
+    parts, ids = [random(70, inputs)], np.array([69, 0, 31, 32, 31], np.int32)
+    weight = packed_form(parts, dtype, implementation)
+    rows = layers.look_up(weight, jnp.asarray(ids), (70, inputs), implementation=implementation)
+    np.testing.assert_array_equal(np.asarray(rows), parts[0].astype(dtype).astype(np.float32)[ids])
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (3, 576), (40, 2, 64), (1, 1)])
+def test_a_norm_is_the_definition(implementation: Implementation, shape: tuple[int, ...]) -> None:
+    x, weight = random(*shape), random(shape[-1])
+    y = layers.rms_norm(jnp.asarray(x), jnp.asarray(weight), 1e-5, implementation=implementation)
+    wanted = x / np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-5) * weight
+    np.testing.assert_allclose(np.asarray(y), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_of_native_layers_do_not_depend_on_the_rows_beside_them() -> None:
+    if reason := operations_of("cpu").unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
+        pytest.skip(reason)
+    x = random(60, 1100)
+    norm = jnp.asarray(random(1100))
+    for dtype in DTYPES:
+        weight = packed_form([random(100, 1100)], dtype, "cpu")
+        linear = jax.jit(lambda x, weight=weight: layers.linear(x, weight, 100, implementation="cpu"))
+        whole, normed = np.asarray(linear(x)), layers.rms_norm(jnp.asarray(x), norm, 1e-6, implementation="cpu")
+        for begin, end in ((0, 1), (1, 3), (3, 14), (14, 27), (2, 59), (59, 60)):
+            np.testing.assert_array_equal(
+                np.asarray(linear(x[begin:end])).view(np.int32), whole[begin:end].view(np.int32)
+            )
+            part = layers.rms_norm(jnp.asarray(x[begin:end]), norm, 1e-6, implementation="cpu")
+            np.testing.assert_array_equal(np.asarray(part), np.asarray(normed)[begin:end])
+
+
+def test_ids_out_of_range_read_nothing_outside_of_the_weight() -> None:
+    if reason := operations_of("cpu").unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
+        pytest.skip(reason)
+    weight = packed_form([random(64, 9)], "float32", "cpu")
+    ids = jnp.array([-1, -(2**31), 64, 2**31 - 1], jnp.int32)
+    rows = layers.look_up(weight, ids, (64, 9), implementation="cpu")
+    np.testing.assert_array_equal(np.asarray(rows), random(64, 9)[[0, 0, 63, 63]])
+
+
+def test_arguments_that_do_not_fit_are_refused(implementation: Implementation) -> None:
+    weight = packed_form([random(64, 9)], "float32", implementation)
+    with pytest.raises(ValueError, match=r"a weight \(64, 70\) has the form .* got"):
+        layers.linear(jnp.zeros((2, 70)), weight, 64, implementation=implementation)
+    with pytest.raises(ValueError, match=r"weights \(64, 9\), \(3, 8\) have the form"):
+        layers.pack([random(64, 9), random(3, 8)], np.asarray(weight), implementation=implementation)
+    with pytest.raises(ValueError, match=r"the weight of a norm over \(2, 9\) must be \(9,\), got \(8,\)"):
+        layers.rms_norm(jnp.zeros((2, 9)), jnp.zeros(8), 1e-5, implementation=implementation)
