@@ -454,7 +454,7 @@ def test_a_cache_directory_that_cannot_be_made_costs_one_warning(
 
 def test_damaged_files_cost_warnings_and_are_made_again(cache: Path, model: Path, cold: Answers) -> None:
     save_some(model)
-    chance, damaged = random.Random(0), programs(cache, GATHER, "step of 0+2")
+    chance, damaged = random.Random(0), programs(cache, GATHER, ENTER)
     for entry in damaged:
         flip(cache / "programs" / entry.digest, chance)
     (snapshot,) = (cache / "snapshots").iterdir()

@@ -1,6 +1,7 @@
 """The tests that every implementation must pass. A test file subclasses `Suite` once for each of them."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -38,6 +39,17 @@ PHASES = (Phase.explicit, Phase.generate)
 few = settings(max_examples=3, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 many = settings(few, max_examples=50, derandomize=False)
 lengths = st.one_of(st.sampled_from([0, 1, 16, 128]), st.integers(0, 640))
+
+
+@contextmanager
+def unoptimized() -> Iterator[None]:
+    """Compile without optimization, because an interpreter's programs take longer to compile than to run."""
+    optimized = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", optimized)
 
 
 class Suite:

@@ -1,6 +1,7 @@
 """The GPU kernels, interpreted on CPU, hold to the reference in float64, however they are cut."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +13,20 @@ from rekindle_kernels.gpu.rows import _splits
 from rekindle_kernels.gpu.target import Target, current, tracing_for
 from rekindle_kernels.gpu.tuning import tuning
 from tests.kernels.cases import HEAD_DIMS, Contexts, Shape, queries, scale_of, stored
-from tests.kernels.suite import Suite
+from tests.kernels.suite import Suite, unoptimized
+
+
+@contextmanager
+def interpreted() -> Iterator[None]:
+    with unoptimized(), tracing_for(Target(interpret=True)):
+        yield
 
 
 class TestGpu(Suite):
     implementation = "gpu"
 
     def running(self) -> AbstractContextManager[object]:
-        return tracing_for(Target(interpret=True))
+        return interpreted()
 
     def test_a_large_group_of_heads(self) -> None:
         """Check heads that need several tiles, because one tile of queries does not hold them."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rekindle_kernels.tpu import form, tuning
 from tests.kernels.cases import Floats, Shape
-from tests.kernels.suite import Suite
+from tests.kernels.suite import Suite, unoptimized
 
 
 class TestTpu(Suite):
@@ -54,13 +54,10 @@ def use(monkeypatch: pytest.MonkeyPatch, sizes: tuning.Tuning) -> None:
 
 @contextmanager
 def interpreted() -> Iterator[None]:
-    """Interpret without optimization, because the interpreter's programs take longer to compile than to run."""
-    optimized = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
+    params = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")
     try:
-        with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")):
+        with unoptimized(), pltpu.force_tpu_interpret_mode(params):
             yield
         assert interpreter.races is None or not interpreter.races.races_found
     finally:
-        jax.config.update("jax_disable_most_optimizations", optimized)
         pltpu.reset_tpu_interpret_mode_state()
