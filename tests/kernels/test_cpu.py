@@ -128,6 +128,14 @@ def test_any_page_size_and_head_dim_have_the_same_bits(head_dim: int, page_size:
     check_bits(Shape(head_dim=head_dim, page_size=page_size), 150, 16, 37, 0)
 
 
+def test_rows_that_see_nothing_beside_a_long_context_are_zeros() -> None:
+    context = Context(Shape(), 1500)
+    positions = np.asarray([-1, 1499, -1])
+    out = context.rows(positions)
+    assert not out[[0, 2]].any()
+    np.testing.assert_array_equal(out[1:2], context.rows(positions[1:2]))
+
+
 # Numbers out of range
 
 

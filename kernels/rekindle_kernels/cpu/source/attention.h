@@ -65,6 +65,16 @@ inline Vec load_some(const Number* from, int64_t count) {
   return load(numbers);
 }
 
+// Loads pairs of bfloat16 numbers, each pair in one lane.
+inline Vec load_pairs(const uint16_t* from, int64_t count) {
+  Vec pairs = {};
+  if (count == 2 * kLanes)
+    std::memcpy(&pairs, from, sizeof pairs);
+  else
+    std::memcpy(&pairs, from, count * sizeof *from);
+  return pairs;
+}
+
 // Finds the keys of a tile's positions up to `end`; page ids out of range become the nearest one.
 template <typename Number>
 void find_keys(const Work& work, int64_t tile, int64_t end, const Number** keys) {
@@ -81,28 +91,37 @@ void find_keys(const Work& work, int64_t tile, int64_t end, const Number** keys)
   for (int64_t i = end; i < kTile; ++i) keys[i] = keys[end - 1];
 }
 
+// Copies a square of keys into columns of a tile; its `left` first dimensions, if not all.
+inline void turn_square(const float* const* keys, int64_t d, int64_t left, float* to) {
+  Vec square[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) square[i] = left < kLanes ? load_some(keys[i] + d, left) : load(keys[i] + d);
+  transpose(square);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i)
+    if (i < left) store(to + i * kTile, square[i]);
+}
+
+// Pairs of bfloat16 numbers are moved together, which takes half the steps.
+inline void turn_square(const uint16_t* const* keys, int64_t d, int64_t left, float* to) {
+  Vec square[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) square[i] = load_pairs(keys[i] + d, left < 2 * kLanes ? left : 2 * kLanes);
+  transpose(square);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    if (2 * i < left) store(to + 2 * i * kTile, (Vec)((Bits)square[i] << 16));
+    if (2 * i + 1 < left) store(to + (2 * i + 1) * kTile, (Vec)((Bits)square[i] & 0xffff0000u));
+  }
+}
+
 // Copies keys into a tile of [head_dim][64].
 template <typename Number>
 void turn_keys(const Number* const* keys, int64_t head_dim, int64_t end, float* turned) {
+  constexpr int64_t kDepth = kLanes * sizeof(float) / sizeof(Number);
   for (int64_t position = 0; position < end; position += kLanes)
-    for (int64_t d = 0; d < head_dim; d += kLanes) {
-      const int64_t left = head_dim - d;
-      Vec square[kLanes];
-      if (left >= kLanes) {
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) square[i] = load(keys[position + i] + d);
-      } else {
-        for (int i = 0; i < kLanes; ++i) square[i] = load_some(keys[position + i] + d, left);
-      }
-      transpose(square);
-      float* to = turned + d * kTile + position;
-      if (left >= kLanes) {
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) store(to + i * kTile, square[i]);
-      } else {
-        for (int i = 0; i < left; ++i) store(to + i * kTile, square[i]);
-      }
-    }
+    for (int64_t d = 0; d < head_dim; d += kDepth)
+      turn_square(keys + position, d, head_dim - d, turned + d * kTile + position);
 }
 
 // Computes scores of `Rows` rows for a few vectors of positions, each as one sum over head_dim in order.

@@ -14,7 +14,7 @@ using Indices = ffi::Buffer<ffi::S32, 1>;
 using Table = ffi::Buffer<ffi::S32, 2>;
 
 constexpr int64_t kQueriesTogether = 32;  // of a part: they share the work of turning the keys of a tile
-constexpr int64_t kSmall = 64 * 1024;     // numbers to read below which it takes longer to wake another thread
+constexpr int64_t kSmall = 256 * 1024;    // products below which it takes longer to wake another thread
 constexpr int64_t kPartsAThread = 4;      // below which contexts are split
 
 // Returns memory for a part, which each thread keeps.
@@ -43,55 +43,54 @@ class Call {
   void add(const Run& run) { runs_.push_back(run); }
 
   void compute(ffi::ThreadPool& pool) {
-    int64_t numbers = 0, most = 0;
+    int64_t work = 0;
+    bool divisible = true;
     for (const Run& run : runs_) {
-      const auto [begin, end] = segments(run);
-      numbers += 2 * (end - begin) * kSegment * all_.kv_heads * all_.head_dim * run.queries;
-      most = std::max(most, end - begin);
+      const auto [first, last] = seen(run);
+      work += std::max<int64_t>(0, last - first) * run.queries * all_.heads * all_.head_dim;
+      divisible &= run.queries == 1;
     }
     const int64_t parts = static_cast<int64_t>(runs_.size()) * all_.kv_heads;
-    if (most > 1 && parts < kPartsAThread * static_cast<int64_t>(pool.num_threads()) && alone())
+    if (divisible && work >= kSmall && parts < kPartsAThread * static_cast<int64_t>(pool.num_threads()))
       return compute_split(pool);
     auto body = [this](int64_t part) {
       const Run& run = runs_[runs_.size() - 1 - part / all_.kv_heads];  // those with the longest contexts first
       attend_(all_, part_of(run, part % all_.kv_heads));
     };
-    if (numbers < kSmall)
+    if (work < kSmall)
       for (int64_t part = 0; part < parts; ++part) body(part);
     else
       parallel_for(pool, parts, body);
   }
 
  private:
-  // Returns the segments of positions that a run sees.
-  std::pair<int64_t, int64_t> segments(const Run& run) const {
-    const int64_t end = std::min(run.position + run.queries, room_);
+  // Returns the positions that a run sees.
+  std::pair<int64_t, int64_t> seen(const Run& run) const {
     const int64_t first = all_.window > 0 ? std::max<int64_t>(0, run.position + 1 - all_.window) : 0;
-    return {std::min(first, end) / kSegment, (end + kSegment - 1) / kSegment};
-  }
-
-  bool alone() const {
-    return std::all_of(runs_.begin(), runs_.end(), [](const Run& run) { return run.queries == 1; });
+    return {first, std::min(run.position + run.queries, room_)};
   }
 
   AttentionPart part_of(const Run& run, int64_t kv_head) const {
     const int64_t sequence = std::clamp<int64_t>(run.sequence, 0, sequences_ - 1);
     float* room = scratch(attention_scratch(run.queries * group_, all_.head_dim));
-    return {
-        table_ + sequence * all_.table_width, run.first_query, run.queries, kv_head, run.position, room, 0, nullptr};
+    const int32_t* row = table_ + sequence * all_.table_width;
+    return {row, run.first_query, run.queries, kv_head, run.position, room, 0, nullptr};
   }
 
   // Computes each segment of single queries as a part of its own.
   void compute_split(ffi::ThreadPool& pool) {
     struct Piece {
       const Run* run;
-      int64_t kv_head, segment, place;
+      int64_t kv_head, segment;
     };
     std::vector<Piece> pieces;
-    for (const Run& run : runs_)
+    const int64_t width = all_.heads * all_.head_dim;
+    for (const Run& run : runs_) {
+      std::fill_n(all_.out + run.first_query * width, width, 0.0f);  // it stays so if the run sees nothing
       for (int64_t kv_head = 0; kv_head < all_.kv_heads; ++kv_head)
-        for (auto [segment, end] = segments(run); segment < end; ++segment)
-          pieces.push_back({&run, kv_head, segment, static_cast<int64_t>(pieces.size())});
+        for (auto [first, last] = seen(run); first < last; first = (first / kSegment + 1) * kSegment)
+          pieces.push_back({&run, kv_head, first / kSegment});
+    }
     const int64_t size = group_ * attention_state(all_.head_dim), count = pieces.size();
     const std::unique_ptr<float[]> states(new float[count * size]);
     parallel_for(pool, count, [&](int64_t i) {
@@ -101,9 +100,9 @@ class Call {
       attend_(all_, part);
     });
     for (int64_t i = 0, next; i < count; i = next) {
-      for (next = i; next < count && pieces[next].run == pieces[i].run && pieces[next].kv_head == pieces[i].kv_head;)
-        ++next;
-      AttentionPart part = part_of(*pieces[i].run, pieces[i].kv_head);
+      const Piece& piece = pieces[i];
+      for (next = i; next < count && pieces[next].run == piece.run && pieces[next].kv_head == piece.kv_head;) ++next;
+      AttentionPart part = part_of(*piece.run, piece.kv_head);
       part.states = states.get() + i * size;
       kernels()->combine(all_, part, next - i);
     }
