@@ -14,14 +14,16 @@ from pathlib import Path
 
 import jax
 import jax.ffi
+import jax.numpy as jnp
 import pytest
 
 import rekindle_kernels
 from rekindle.device.jax_settings import JaxSettings
 from rekindle.device.programs.key import Build, Target
+from rekindle.device.programs.store import OBJECT_FILES
 from rekindle_kernels.api import library_of
 from rekindle_kernels.cpu import build, library
-from tests.unit.stored_programs import MODEL
+from tests.unit.stored_programs import MODEL, nth, open_programs
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 
@@ -168,3 +170,20 @@ def test_only_what_programs_call_can_be_seen(small: Path) -> None:
     assert loaded.rekindle_answer() == 42
     with pytest.raises(AttributeError):
         _ = loaded.another
+
+
+@pytest.mark.skipif(library.why_not() is not None, reason="there is no native library here")
+def test_a_program_of_nothing_but_calls_of_the_library_is_stored_though_it_has_no_code_of_its_own(
+    tmp_path: Path,
+) -> None:
+    library.load()
+    weight, x = jnp.arange(64, dtype=jnp.float32), jnp.ones((1, 2), jnp.float32)
+    call = jax.ffi.ffi_call("rekindle_linear", jax.ShapeDtypeStruct((1, 32), jnp.float32))
+    store = open_programs(tmp_path)
+    serialized = store.serialize(jax.jit(call).lower(x, weight).compile())
+    assert serialized is not None
+    assert not any(magic in serialized.arrays["program"].tobytes() for magic in OBJECT_FILES)
+    assert store.save(nth(0), serialized)
+    loaded = open_programs(tmp_path).load(nth(0))
+    assert loaded is not None
+    assert loaded(x, weight).tolist() == [[32.0 + 2 * column for column in range(32)]]
