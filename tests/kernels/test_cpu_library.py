@@ -1,0 +1,189 @@
+"""The library of native kernels: built whole or not at all, loaded once, and what hinders it is said."""
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.ffi
+import jax.numpy as jnp
+import pytest
+
+import rekindle_kernels
+from rekindle.device.jax_settings import JaxSettings
+from rekindle.device.programs.key import Build, Target
+from rekindle.device.programs.store import OBJECT_FILES
+from rekindle_kernels.api import library_of
+from rekindle_kernels.cpu import build, library
+from tests.unit.stored_programs import MODEL, nth, open_programs
+
+needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+
+SMALL = """
+#define VISIBLE extern "C" __attribute__((visibility("default")))
+VISIBLE int rekindle_answer() { return 42; }
+VISIBLE int another() { return 1; }
+"""
+ASKED = """
+import json
+import jax.numpy as jnp
+from rekindle_kernels.api import choose, described
+from rekindle_kernels.cpu import library
+pool, dtype = (2, 2, 1, 16, 8), jnp.dtype("float32")
+chosen = choose("cpu", pool, dtype)
+print(json.dumps([library.why_not(), chosen, described(chosen, "cpu", pool, dtype)]))
+"""
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """Return a folder with a copy of the package that has sources and no library."""
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(Path(rekindle_kernels.__file__).parent, tmp_path / "rekindle_kernels", ignore=ignored)
+    return tmp_path
+
+
+def asked(folder: Path, **variables: str) -> tuple[str | None, str, str, str]:
+    """Return why the library of a copy cannot serve, what serves instead, how that is said, and standard error."""
+    environment = os.environ | {"PYTHONPATH": str(folder)} | variables
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    reason, chosen, said = json.loads(done.stdout)
+    return reason, chosen, said, done.stderr
+
+
+def test_without_a_compiler_xla_serves_and_says_what_to_install(copied: Path) -> None:
+    reason, chosen, said, _ = asked(copied, PATH=str(copied), CXX="")
+    assert reason == "no C++ compiler was found: install g++ or clang"
+    assert (chosen, said) == ("xla", f"xla kernels ({reason})")
+
+
+def test_a_compiler_that_fails_is_named(copied: Path) -> None:
+    reason, chosen, _, error = asked(copied, CXX="false")
+    assert reason is not None
+    assert reason.startswith("false could not compile")
+    assert chosen == "xla"
+    assert error.count("compiling its kernels") == 1
+    assert not list(copied.rglob("*.so")), "nothing is left of it"
+    assert not list(copied.rglob(".build-*"))
+
+
+def test_a_library_that_cannot_be_loaded_is_named_with_what_the_loader_says(copied: Path) -> None:
+    (copied / "rekindle_kernels" / "cpu" / build.CARRIED).write_bytes(b"no library")
+    reason, chosen, _, _ = asked(copied)
+    assert reason is not None
+    assert reason.startswith("the library of C++ kernels could not be loaded: ")
+    assert build.CARRIED in reason
+    assert chosen == "xla"
+
+
+@pytest.mark.skipif(library.why_not() is not None, reason="there is no native library here")
+def test_targets_are_registered_once_however_many_threads_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[str] = []
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda name, *_, **__: registered.append(name))
+    monkeypatch.setattr(library, "_outcome", None)
+    with ThreadPoolExecutor(8) as threads:
+        digests = set(threads.map(lambda _: library.digest(), range(32)))
+    assert tuple(registered) == library.TARGETS
+    assert len(digests) == 1
+
+
+@pytest.mark.skipif(library.why_not() is not None, reason="there is no native library here")
+def test_the_library_and_the_instruction_set_are_part_of_the_key_of_native_programs_alone() -> None:
+    build_key = partial(Build.of, MODEL, Target.of(jax.devices("cpu")[:1]), JaxSettings.here())
+    native, other = build_key("cpu").native_kernels, build_key("xla").native_kernels
+    assert native == f"{library.instruction_set()} {library.digest()}" == library_of("cpu")
+    assert other == ""
+
+
+def test_all_handlers_of_the_sources_are_registered() -> None:
+    text = "".join(file.read_text() for file in build.SOURCES.glob("handlers_*.cc"))
+    assert set(re.findall(r"REKINDLE_HANDLER\(\s*(rekindle_\w+)", text)) == set(library.TARGETS)
+
+
+def test_the_headers_are_those_that_jax_names() -> None:
+    assert build._include() == Path(jax.ffi.include_dir())
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put sources in the place of the real ones that compile in a moment; return their folder."""
+    sources = tmp_path / "source"
+    sources.mkdir()
+    for name in ("dispatch.cc", "pack.cc", "handlers_none.cc", "isa.cc"):
+        (sources / name).write_text("")
+    (sources / "dispatch.cc").write_text(SMALL)
+    monkeypatch.setattr(build, "SOURCES", sources)
+    monkeypatch.setattr(build, "PACKAGE", tmp_path)
+    return tmp_path
+
+
+@needs_compiler
+def test_a_library_of_former_sources_is_replaced(small: Path) -> None:
+    first = build.build_here()
+    assert build.build_here() == first
+    (small / "source" / "pack.cc").write_text("// changed\n")
+    second = build.build_here()
+    assert second != first
+    assert [file.name for file in small.iterdir() if file.suffix == ".so"] == [second.name]
+
+
+@needs_compiler
+def test_an_instruction_set_that_the_compiler_does_not_know_is_left_out(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = {build.architecture(): {"plain": (), "avx512_bf16": ("-mno-such-set",)}}
+    monkeypatch.setattr(build, "INSTRUCTION_SETS", sets)
+    (small / "source" / "dispatch.cc").write_text(
+        "#ifdef REKINDLE_HAVE_avx512_bf16\n#error\n#endif\n#ifndef REKINDLE_HAVE_plain\n#error\n#endif\n"
+    )
+    assert build.build_here().exists()
+
+
+@needs_compiler
+def test_processes_that_build_at_once_do_not_disturb_each_other(small: Path) -> None:
+    script = (
+        "import sys, ctypes; from pathlib import Path; from rekindle_kernels.cpu import build; "
+        "build.PACKAGE = Path(sys.argv[1]); build.SOURCES = build.PACKAGE / 'source'; "
+        "print(ctypes.CDLL(str(build.build_here())).rekindle_answer())"
+    )
+    command: Sequence[str] = [sys.executable, "-c", script, str(small)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    children = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [child.communicate()[0].strip() for child in children] == ["42"] * 3
+    assert [file.name for file in small.iterdir()].count("source") == 1
+    assert len(list(small.iterdir())) == 2, "the sources, one library, and nothing else"
+
+
+@needs_compiler
+def test_only_what_programs_call_can_be_seen(small: Path) -> None:
+    loaded = ctypes.CDLL(str(build.build_here()))
+    assert loaded.rekindle_answer() == 42
+    with pytest.raises(AttributeError):
+        _ = loaded.another
+
+
+@pytest.mark.skipif(library.why_not() is not None, reason="there is no native library here")
+def test_a_program_of_nothing_but_calls_of_the_library_is_stored_though_it_has_no_code_of_its_own(
+    tmp_path: Path,
+) -> None:
+    library.load()
+    weight, x = jnp.arange(64, dtype=jnp.float32), jnp.ones((1, 2), jnp.float32)
+    call = jax.ffi.ffi_call("rekindle_linear", jax.ShapeDtypeStruct((1, 32), jnp.float32))
+    store = open_programs(tmp_path)
+    serialized = store.serialize(jax.jit(call).lower(x, weight).compile())
+    assert serialized is not None
+    assert not any(magic in serialized.arrays["program"].tobytes() for magic in OBJECT_FILES)
+    assert store.save(nth(0), serialized)
+    loaded = open_programs(tmp_path).load(nth(0))
+    assert loaded is not None
+    assert loaded(x, weight).tolist() == [[32.0 + 2 * column for column in range(32)]]
