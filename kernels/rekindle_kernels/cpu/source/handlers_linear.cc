@@ -10,7 +10,7 @@ namespace rekindle {
 namespace {
 
 constexpr int64_t kRows = 48;         // rows of a part at most
-constexpr int64_t kPartsAThread = 2;  // so that a thread that comes late finds less to do
+constexpr int64_t kPartsAThread = 4;  // so that a thread that comes late finds less to do
 
 ffi::Error linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, ffi::Result<Matrix> y) {
   const int64_t rows = x.dimensions()[0], in = x.dimensions()[1], out = y->dimensions()[1];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels.h"
+#include "shuffle.h"
 #include "vector.h"
 
 namespace {
@@ -12,7 +13,7 @@ using rekindle::LinearPart;
 
 constexpr int kParts = kPanel / kLanes;           // vectors in a panel's row
 constexpr int kTileRows = kLanes == 16 ? 12 : 3;  // as many rows as leave registers for the weights
-constexpr int64_t kBlock = 1024;                  // inputs at a time: the rows of a part stay in the second cache
+constexpr int64_t kBlock = 768;                  // inputs at a time: the rows of a part stay in the second cache
 constexpr int64_t kBlockRows = 48;
 
 // How float32 weights and inputs lie in memory, and how one step of a sum is made of them.
@@ -22,6 +23,8 @@ struct Float32 {
   static constexpr int kDepth = 1;  // inputs in one step
 
   static Input input(const float* x, int64_t) { return *x; }
+
+  static Vec inputs(const float* x) { return load(x); }
 
   static Vec spread(Input x) { return splat(x); }
 
@@ -39,6 +42,14 @@ struct BFloat16 {
 
   static Input input(const float* x, int64_t left) {
     return uint32_t{narrow(x[0])} | (left > 1 ? uint32_t{narrow(x[1])} << 16 : 0u);
+  }
+
+  static Vec inputs(const float* x) {
+    const Halves halves[2] = {__builtin_convertvector(narrow(load(x)), Halves),
+                              __builtin_convertvector(narrow(load(x + kLanes)), Halves)};
+    Vec pairs;
+    std::memcpy(&pairs, halves, sizeof pairs);
+    return pairs;
   }
 
   static __m512bh spread(Input x) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(x)); }
@@ -127,8 +138,8 @@ void panels(const Linear& all, const typename Kind::Input* x, int64_t row, int64
 
 // Few rows leave registers for several panels, and so for several streams from memory.
 template <typename Kind, int Rows>
-void row_tile(const Linear& all, const LinearPart& part, const typename Kind::Input* x, int64_t row, int64_t begin,
-              int64_t steps, int64_t panel, int64_t count) {
+void row_tile(const Linear& all, const typename Kind::Input* x, int64_t row, int64_t begin, int64_t steps,
+              int64_t panel, int64_t count) {
   constexpr int kTogether = Rows == 1 ? kTileRows / 3 : Rows == 2 ? 2 : 1;
   int64_t done = 0;
   if constexpr (kTogether > 1)
@@ -138,34 +149,47 @@ void row_tile(const Linear& all, const LinearPart& part, const typename Kind::In
 }
 
 template <typename Kind, int Rows = kTileRows>
-void rows_of(int64_t rows, const Linear& all, const LinearPart& part, const typename Kind::Input* x, int64_t row,
-             int64_t begin, int64_t steps, int64_t panel, int64_t count) {
-  if (rows == Rows) return row_tile<Kind, Rows>(all, part, x, row, begin, steps, panel, count);
-  if constexpr (Rows > 1) rows_of<Kind, Rows - 1>(rows, all, part, x, row, begin, steps, panel, count);
+void rows_of(int64_t rows, const Linear& all, const typename Kind::Input* x, int64_t row, int64_t begin, int64_t steps,
+             int64_t panel, int64_t count) {
+  if (rows == Rows) return row_tile<Kind, Rows>(all, x, row, begin, steps, panel, count);
+  if constexpr (Rows > 1) rows_of<Kind, Rows - 1>(rows, all, x, row, begin, steps, panel, count);
+}
+
+// Writes the inputs of some rows side by side, as [step][rows]; up to a vector more is written, which is no number.
+template <typename Kind>
+void interleave(const float* x, int64_t in, int64_t rows, int64_t inputs, typename Kind::Input* to) {
+  const int64_t steps = (inputs + Kind::kDepth - 1) / Kind::kDepth;
+  int64_t step = 0;
+  if constexpr (kLanes == 16 && sizeof(*to) == sizeof(float))
+    for (; (step + kLanes) * Kind::kDepth <= inputs; step += kLanes) {
+      Vec square[kLanes] = {};
+      for (int64_t row = 0; row < rows; ++row) square[row] = Kind::inputs(x + row * in + step * Kind::kDepth);
+      if (rows > 1) transpose(square);
+      for (int64_t i = 0; i < (rows > 1 ? kLanes : 1); ++i)
+        std::memcpy(to + (step + i) * rows, square + i, sizeof(Vec));
+    }
+  for (; step < steps; ++step)
+    for (int64_t row = 0; row < rows; ++row)
+      to[step * rows + row] = Kind::input(x + row * in + step * Kind::kDepth, inputs - step * Kind::kDepth);
 }
 
 template <typename Kind>
 void linear(const Linear& all, const LinearPart& part) {
-  using Input = typename Kind::Input;
-  static thread_local Input packed[kBlockRows * kBlock / Kind::kDepth];
+  static thread_local typename Kind::Input packed[kBlockRows * kBlock / Kind::kDepth + kLanes];
   const int64_t tiles = (part.rows + kTileRows - 1) / kTileRows;
   for (int64_t begin = 0; begin < all.in; begin += kBlock) {
-    const int64_t end = begin + kBlock < all.in ? begin + kBlock : all.in;
-    const int64_t steps = (end - begin + Kind::kDepth - 1) / Kind::kDepth;
+    const int64_t inputs = all.in - begin < kBlock ? all.in - begin : kBlock;
+    const int64_t steps = (inputs + Kind::kDepth - 1) / Kind::kDepth;
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t from = part.rows * t / tiles, rows = part.rows * (t + 1) / tiles - from;
-      Input* to = packed + from * steps;
-      for (int64_t r = 0; r < rows; ++r) {
-        const float* x = all.x + (part.first_row + from + r) * all.in + begin;
-        for (int64_t s = 0; s < steps; ++s)
-          to[s * rows + r] = Kind::input(x + s * Kind::kDepth, end - begin - s * Kind::kDepth);
-      }
+      const float* x = all.x + (part.first_row + from) * all.in + begin;
+      interleave<Kind>(x, all.in, rows, inputs, packed + from * steps);
     }
     const int64_t group = tiles > 1 ? 1 : part.panels;
     for (int64_t p = 0; p < part.panels; p += group)
       for (int64_t t = 0; t < tiles; ++t) {
         const int64_t from = part.rows * t / tiles, rows = part.rows * (t + 1) / tiles - from;
-        rows_of<Kind>(rows, all, part, packed + from * steps, part.first_row + from, begin, steps, part.first_panel + p,
+        rows_of<Kind>(rows, all, packed + from * steps, part.first_row + from, begin, steps, part.first_panel + p,
                       group);
       }
   }

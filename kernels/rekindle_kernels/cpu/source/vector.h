@@ -54,4 +54,10 @@ inline uint16_t narrow(float x) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+inline Bits narrow(Vec x) {
+  const Bits bits = (Bits)x, quiet = (bits >> 16) | 0x40;
+  const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  return x == x ? rounded : quiet;
+}
+
 }  // namespace
