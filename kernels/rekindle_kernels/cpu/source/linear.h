@@ -13,7 +13,7 @@ using rekindle::LinearPart;
 
 constexpr int kParts = kPanel / kLanes;           // vectors in a panel's row
 constexpr int kTileRows = kLanes == 16 ? 12 : 3;  // as many rows as leave registers for the weights
-constexpr int64_t kBlock = 768;                  // inputs at a time: the rows of a part stay in the second cache
+constexpr int64_t kBlock = 768;                   // inputs at a time: the rows of a part stay in the second cache
 constexpr int64_t kBlockRows = 48;
 
 // How float32 weights and inputs lie in memory, and how one step of a sum is made of them.
@@ -104,6 +104,12 @@ void tile(const typename Kind::Input* x, const typename Kind::Weight* weight, in
     for (int part = 0; part < Panels * kParts; ++part)
       sums[row][part] = first ? Vec{} : load(y + row * out + part * kLanes);
   for (int64_t step = 0; step < steps; ++step, x += Rows, weight += kPanel * Kind::kDepth) {
+    // The panels that come next are far away in memory, while these are multiplied.
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p)
+#pragma GCC unroll 2
+      for (int line = 0; line < 2; ++line)
+        __builtin_prefetch(reinterpret_cast<const char*>(weight + (Panels + p) * panel) + 64 * line, 0, 2);
     decltype(Kind::weights(weight)) weights[Panels * kParts];
 #pragma GCC unroll 32
     for (int part = 0; part < Panels * kParts; ++part)
