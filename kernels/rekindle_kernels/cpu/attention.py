@@ -47,5 +47,6 @@ def _attend(
         "window": np.int64(window or 0),
         "soft_cap": np.float32(soft_cap or 0.0),
     }
-    out: jax.Array = call(q.astype(jnp.float32), *arrays, **options)
+    pages, *numbers = arrays
+    out: jax.Array = call(q.astype(jnp.float32), pages, *(each.astype(jnp.int32) for each in numbers), **options)
     return out

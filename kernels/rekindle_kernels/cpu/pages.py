@@ -13,20 +13,22 @@ def empty(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
 
 def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Array) -> jax.Array:
     """See `api.write`. It works in place if `pages` is donated; a block outside of the pool is not written."""
-    return _in_place("rekindle_write", pages, kv.astype(jnp.float32), page_ids, offsets)
+    return _in_place(
+        "rekindle_write", pages, kv.astype(jnp.float32), page_ids.astype(jnp.int32), offsets.astype(jnp.int32)
+    )
 
 
 def read_page(pages: jax.Array, page_id: jax.Array) -> jax.Array:
     """See `api.read_page`. A page outside of the pool gives zeros."""
     library.load()
     content = jax.ShapeDtypeStruct(pages.shape[1:], pages.dtype)
-    page: jax.Array = jax.ffi.ffi_call("rekindle_read_page", content)(pages, page_id)
+    page: jax.Array = jax.ffi.ffi_call("rekindle_read_page", content)(pages, page_id.astype(jnp.int32))
     return page
 
 
 def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.Array:
     """See `api.write_page`. It works in place if `pages` is donated; a page outside of the pool is not written."""
-    return _in_place("rekindle_write_page", pages, page_id, content)
+    return _in_place("rekindle_write_page", pages, page_id.astype(jnp.int32), content)
 
 
 def _in_place(target: str, pages: jax.Array, *arguments: jax.Array) -> jax.Array:
