@@ -1,0 +1,112 @@
+// Runs linear layers from several threads over one pool; the thread sanitizer watches, and every sum is compared.
+#include <condition_variable>
+#include <cstdio>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "kernels.h"
+#include "parallel.h"
+
+namespace rekindle {
+namespace REKINDLE_ISA {
+extern const Kernels kernels;
+}  // namespace REKINDLE_ISA
+}  // namespace rekindle
+
+namespace {
+
+constexpr int kThreads = 3, kCallers = 5, kRounds = 60;
+constexpr int64_t kRows = 20, kIn = 70, kOut = 200;
+
+// A pool as XLA's is seen by the kernels.
+class Pool {
+ public:
+  Pool() {
+    for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { work(); });
+  }
+
+  ~Pool() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  int64_t num_threads() const { return kThreads; }
+
+  void Schedule(std::function<void()> task) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void work() {
+    for (;;) {
+      std::function<void()> task;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [this] { return ended_ || !tasks_.empty(); });
+        if (tasks_.empty()) return;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool ended_ = false;
+  std::vector<std::thread> threads_;
+};
+
+std::vector<float> numbers(int64_t count, int seed) {
+  std::vector<float> made(count);
+  for (int64_t i = 0; i < count; ++i) made[i] = static_cast<float>((i * 7919 + seed * 104729) % 1009) / 512 - 1;
+  return made;
+}
+
+// Computes a layer over and over; returns whether each time had the sums of one thread alone.
+bool repeat(Pool& pool, const std::vector<float>& weight, int seed) {
+  const std::vector<float> x = numbers(kRows * kIn, seed);
+  std::vector<float> alone(kRows * kOut), together(kRows * kOut);
+  const int64_t panels = (kOut + rekindle::kPanel - 1) / rekindle::kPanel;
+  const auto compute = rekindle::REKINDLE_ISA::kernels.linear_f32;
+  compute({x.data(), weight.data(), alone.data(), kRows, kIn, kOut}, {0, kRows, 0, panels});
+  for (int round = 0; round < kRounds; ++round) {
+    const rekindle::Linear all{x.data(), weight.data(), together.data(), kRows, kIn, kOut};
+    std::fill(together.begin(), together.end(), 0.0f);
+    rekindle::parallel_for(pool, panels, [&](int64_t panel) { compute(all, {0, kRows, panel, 1}); });
+    if (together != alone) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int main() {
+  const std::vector<float> weight = numbers((kOut + 31) / 32 * 32 * kIn, 0);
+  std::atomic<int> right{0}, ended{0};
+  {
+    Pool pool;
+    // More callers than threads, as parts of the pool itself: each must get on while all others wait.
+    for (int caller = 0; caller < kCallers; ++caller)
+      pool.Schedule([&, caller] {
+        right += repeat(pool, weight, caller);
+        ended += 1;
+      });
+    right += repeat(pool, weight, kCallers);
+    while (ended < kCallers) std::this_thread::yield();
+  }
+  std::printf("%d of %d callers had the right sums\n", right.load(), kCallers + 1);
+  return right == kCallers + 1 ? 0 : 1;
+}
