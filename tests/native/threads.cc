@@ -18,7 +18,7 @@ extern const Kernels kernels;
 
 namespace {
 
-constexpr int kThreads = 3, kCallers = 5, kRounds = 60;
+constexpr int kThreads = 3, kCallers = 5, kRounds = 200;
 constexpr int64_t kRows = 20, kIn = 70, kOut = 200;
 
 // A pool as XLA's is seen by the kernels.
@@ -81,12 +81,14 @@ bool repeat(Pool& pool, const std::vector<float>& weight, int seed) {
   std::vector<float> alone(kRows * kOut), together(kRows * kOut);
   const int64_t panels = (kOut + rekindle::kPanel - 1) / rekindle::kPanel;
   const auto compute = rekindle::REKINDLE_ISA::kernels.linear_f32;
-  compute({x.data(), weight.data(), alone.data(), kRows, kIn, kOut}, {0, kRows, 0, panels});
   for (int round = 0; round < kRounds; ++round) {
-    const rekindle::Linear all{x.data(), weight.data(), together.data(), kRows, kIn, kOut};
-    std::fill(together.begin(), together.end(), 0.0f);
-    rekindle::parallel_for(pool, panels, [&](int64_t panel) { compute(all, {0, kRows, panel, 1}); });
+    const int64_t rows = 1 + round % kRows;  // parts that take long, and some that are done before anybody sleeps
+    compute({x.data(), weight.data(), alone.data(), rows, kIn, kOut}, {0, rows, 0, panels});
+    const rekindle::Linear all{x.data(), weight.data(), together.data(), rows, kIn, kOut};
+    rekindle::parallel_for(pool, panels, [&](int64_t panel) { compute(all, {0, rows, panel, 1}); });
     if (together != alone) return false;
+    std::fill(together.begin(), together.end(), 0.0f);
+    std::fill(alone.begin(), alone.end(), 0.0f);
   }
   return true;
 }
@@ -98,13 +100,13 @@ int main() {
   std::atomic<int> right{0}, ended{0};
   {
     Pool pool;
+    right += repeat(pool, weight, kCallers);  // alone, so that all threads of the pool take parts
     // More callers than threads, as parts of the pool itself: each must get on while all others wait.
     for (int caller = 0; caller < kCallers; ++caller)
       pool.Schedule([&, caller] {
         right += repeat(pool, weight, caller);
         ended += 1;
       });
-    right += repeat(pool, weight, kCallers);
     while (ended < kCallers) std::this_thread::yield();
   }
   std::printf("%d of %d callers had the right sums\n", right.load(), kCallers + 1);

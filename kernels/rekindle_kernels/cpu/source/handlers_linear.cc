@@ -9,7 +9,6 @@
 namespace rekindle {
 namespace {
 
-constexpr int64_t kRows = 48;         // rows of a part at most
 constexpr int64_t kPartsAThread = 4;  // so that a thread that comes late finds less to do
 
 ffi::Error linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, ffi::Result<Matrix> y) {

@@ -5,7 +5,8 @@
 
 namespace rekindle {
 
-constexpr int64_t kPanel = 32;  // columns of a packed weight that lie together
+constexpr int64_t kPanel = 32;  // outputs of a packed weight that lie together
+constexpr int64_t kRows = 48;   // rows of a part of a linear layer at most
 
 // One linear layer: y = x @ weight.T, with float32 sums.
 //

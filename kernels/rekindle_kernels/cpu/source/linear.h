@@ -8,13 +8,13 @@
 namespace {
 
 using rekindle::kPanel;
+using rekindle::kRows;
 using rekindle::Linear;
 using rekindle::LinearPart;
 
 constexpr int kParts = kPanel / kLanes;           // vectors in a panel's row
 constexpr int kTileRows = kLanes == 16 ? 12 : 3;  // as many rows as leave registers for the weights
 constexpr int64_t kBlock = 768;                   // inputs at a time: the rows of a part stay in the second cache
-constexpr int64_t kBlockRows = 48;
 
 // How float32 weights and inputs lie in memory, and how one step of a sum is made of them.
 struct Float32 {
@@ -181,7 +181,7 @@ void interleave(const float* x, int64_t in, int64_t rows, int64_t inputs, typena
 
 template <typename Kind>
 void linear(const Linear& all, const LinearPart& part) {
-  static thread_local typename Kind::Input packed[kBlockRows * kBlock / Kind::kDepth + kLanes];
+  static thread_local typename Kind::Input packed[kRows * kBlock / Kind::kDepth + kLanes];
   const int64_t tiles = (part.rows + kTileRows - 1) / kTileRows;
   for (int64_t begin = 0; begin < all.in; begin += kBlock) {
     const int64_t inputs = all.in - begin < kBlock ? all.in - begin : kBlock;
