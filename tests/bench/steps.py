@@ -55,7 +55,6 @@ class BareStep:
 
     def __init__(self, dtype: str, prefill_tokens: int, decode_rows: int, context: int):
         checkpoint = open_checkpoint(MODEL)
-        decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype(dtype))
         bucket, rows = Bucket(prefill_tokens, decode_rows), max(1, decode_rows)
         per_row = -(-max(prefill_tokens, context + 1) // PAGE_SIZE)
         tables = np.arange(1, 1 + rows * per_row, dtype=np.int32).reshape(rows, per_row)
@@ -66,6 +65,8 @@ class BareStep:
         )
         sizes = Sizes(1 + tables.size, PAGE_SIZE, per_row, rows, Settings().max_logprobs)
         programs = Programs(checkpoint.config, sizes, jnp.dtype(dtype), jax.devices()[0])
+        kernels = programs.implementation
+        decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype(dtype), implementation=kernels)
         self._weights, self._program = flat_weights(decoder), programs.compiled(bucket)
         self._length = np.append(np.full(rows, context, np.int32), np.int32(0))
         self._packed = _inputs(bucket, rows, tables, context)
