@@ -9,21 +9,6 @@ import jax.numpy as jnp
 from rekindle_kernels.xla.linear import pack, packed
 from rekindle_kernels.xla.norm import rms_norm
 
-__all__ = [
-    "attend_blocks",
-    "attend_rows",
-    "empty",
-    "linear",
-    "look_up",
-    "pack",
-    "packed",
-    "read_page",
-    "rms_norm",
-    "unserved",
-    "write",
-    "write_page",
-]
-
 
 def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
     """See `Operations.unserved`."""

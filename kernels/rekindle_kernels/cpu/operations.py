@@ -8,21 +8,6 @@ from rekindle_kernels.cpu.linear import linear, look_up, pack, packed
 from rekindle_kernels.cpu.norm import rms_norm
 from rekindle_kernels.cpu.pages import empty, read_page, write, write_page
 
-__all__ = [
-    "attend_blocks",
-    "attend_rows",
-    "empty",
-    "linear",
-    "look_up",
-    "pack",
-    "packed",
-    "read_page",
-    "rms_norm",
-    "unserved",
-    "write",
-    "write_page",
-]
-
 
 def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
     """See `Operations.unserved`. Pages may have any shape."""

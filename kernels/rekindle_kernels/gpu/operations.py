@@ -10,21 +10,6 @@ from rekindle_kernels.xla.linear import linear, look_up, pack, packed
 from rekindle_kernels.xla.norm import rms_norm
 from rekindle_kernels.xla.pages import read_page, write_page  # XLA copies a page at the speed of memory
 
-__all__ = [
-    "attend_blocks",
-    "attend_rows",
-    "empty",
-    "linear",
-    "look_up",
-    "pack",
-    "packed",
-    "read_page",
-    "rms_norm",
-    "unserved",
-    "write",
-    "write_page",
-]
-
 
 def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
     """See `Operations.unserved`."""

@@ -7,21 +7,6 @@ from rekindle_kernels.xla.linear import linear, look_up, pack, packed
 from rekindle_kernels.xla.norm import rms_norm
 from rekindle_kernels.xla.pages import empty, read_page, write, write_page
 
-__all__ = [
-    "attend_blocks",
-    "attend_rows",
-    "empty",
-    "linear",
-    "look_up",
-    "pack",
-    "packed",
-    "read_page",
-    "rms_norm",
-    "unserved",
-    "write",
-    "write_page",
-]
-
 
 def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
     """See `Operations.unserved`. Pages may have any shape."""
