@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 
 from rekindle_kernels import api
 from rekindle_kernels.cpu import library
+from rekindle_kernels.operations import Operations
 
 POOL = (4, 2, 2, 16, 64)
 HERE = "cpu" if library.why_not() is None else "xla"
@@ -76,3 +78,11 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         api.write_page(pages, jnp.int32(1), jnp.zeros((2, 16, 8)))
     with pytest.raises(ValueError, match=r'"reference" cannot serve pages .* int32: numbers must be floating'):
         api.read_page(pages.astype(jnp.int32), jnp.int32(1), implementation="reference")
+
+
+@pytest.mark.parametrize("implementation", get_args(api.Implementation))
+def test_each_implementation_has_every_operation(implementation: api.Implementation) -> None:
+    operations = api.operations_of(implementation)
+    asked = [name for name in vars(Operations) if not name.startswith("_")]
+    assert "attend_rows" in asked
+    assert [name for name in asked if not callable(getattr(operations, name, None))] == []
