@@ -98,13 +98,24 @@ class Page:
 
     async def shows(self, text: str) -> None:
         """Wait until the card says this."""
+        seen = 0  # counted before each look, because a thread may draw between that and the wait
         while text not in str(self.card["text/plain"]):
-            await self.drawn.grown(len(self.drawn.items))
+            await self.drawn.grown(seen)
+            seen = len(self.drawn.items)
 
     async def is_static(self) -> None:
         """Wait until no output has the means to stop a request."""
+        seen = 0
         while self.stops:
-            await self.drawn.grown(len(self.drawn.items))
+            await self.drawn.grown(seen)
+            seen = len(self.drawn.items)
+
+    def is_static_blocking(self) -> None:
+        """Wait as `is_static` does, and fail where nothing is drawn any more."""
+        seen = 0
+        while self.stops:
+            assert self.drawn.grown_blocking(seen, timeout=30), "a thread draws on"
+            seen = len(self.drawn.items)
 
     @property
     def stops(self) -> list[object]:
@@ -119,8 +130,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     monkeypatch.setattr(front_end, "kernel", lambda: Kernel(shell_channel_thread=object()))
     monkeypatch.setattr(front_end, "_button", page.button)
     yield page
-    while page.stops:
-        assert page.drawn.grown_blocking(len(page.drawn.items), timeout=30), "a thread draws on"
+    page.is_static_blocking()
 
 
 @pytest.fixture
@@ -355,8 +365,7 @@ def test_an_interrupt_while_it_is_drawn_cancels_and_leaves_how_it_ended(
     with pytest.raises(RequestCancelled):
         handles[0].result()
     if drawing > 2:  # an output was there before
-        while page.stops:
-            assert page.drawn.grown_blocking(len(page.drawn.items), timeout=30)
+        page.is_static_blocking()
         assert "[cancelled, " in str(page.card["text/plain"])
 
 
