@@ -1,7 +1,17 @@
 """Check the engine at the end of tests of sessions."""
 
+import threading
+
+from rekindle.concurrency.threads import Work
 from rekindle.errors import BatchFailed
 from rekindle.session.session import Session
+
+
+def thread_of(session: Session) -> threading.Thread:
+    """Return the thread of a session's engine; those of sessions that were closed may just be on their way out."""
+    works = [thread for thread in threading.enumerate() if isinstance(thread, Work)]
+    (engine,) = [work for work in works if work.stop == session._engine.stop]
+    return engine
 
 
 def reason(answer: object) -> object:

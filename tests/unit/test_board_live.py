@@ -16,7 +16,7 @@ import pytest
 from comm.base_comm import BaseComm
 from IPython.core.events import EventManager
 
-from rekindle.errors import SessionClosed
+from rekindle.errors import RequestCancelled, SessionClosed
 from rekindle.notebook import front_end
 from rekindle.notebook.board import live
 from rekindle.notebook.board.board import Board, Facts
@@ -26,8 +26,9 @@ from rekindle.notebook.board.rates import Rate
 from rekindle.notebook.front_end import VIEW
 from rekindle.results.figures import Standing
 from rekindle.session.session import Session
-from rekindle.testing import fake_session
+from rekindle.testing import FakeSettler, fake_session
 from tests.unit.board_facts import EMPTY
+from tests.unit.sessions import thread_of
 
 THREAD = "rekindle-dashboard"
 
@@ -398,27 +399,30 @@ def test_a_dashboard_that_has_stopped_lets_go_of_the_engine(drawn: list[FakeOutp
     panel = dashboard._panel
     assert panel is not None
     views(panel, 1)
+    engine = thread_of(session)  # which has the assembly until it has ended
     session.close_sync()
-    for thread in threads():
+    for thread in (engine, *threads()):
         thread.join()
     alive = weakref.ref(session._assembly)
-    del session, panel
+    del session, panel, engine, thread
     gc.collect()
     assert alive() is None
     assert "closed" in repr(dashboard)
 
 
-def test_buttons_act_on_the_engine(session: Session, drawn: list[FakeOutput]) -> None:
-    handle = session.submit(token_ids=[3, 1, 4], max_tokens=4000)
-    dashboard = session.dashboard()
+def test_buttons_act_on_the_engine(held: Session, settler: FakeSettler, drawn: list[FakeOutput]) -> None:
+    handle = held.submit(token_ids=[3, 1, 4])  # which does not end by itself, since no tick settles
+    dashboard = held.dashboard()
     dashboard._ipython_display_()
     assert dashboard._panel is not None
-    dashboard._panel._source.cancel(next(iter(session.requests), 0))
-    with pytest.raises(Exception, match="cancelled"):
+    (number,) = held.requests
+    dashboard._panel._source.cancel(number)
+    with pytest.raises(RequestCancelled):
         handle.result(timeout=60)
+    settler.release()
     dashboard._panel._toggle.click()
-    session.step_sync()  # the answer to the cancel comes after the pause
-    assert session.paused
+    held.step_sync()  # the answer to the cancel comes after the pause
+    assert held.paused
     dashboard.stop()
 
 

@@ -20,7 +20,7 @@ from rekindle.request import SamplingParams
 from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
-from tests.unit.sessions import reason
+from tests.unit.sessions import reason, thread_of
 
 pytestmark = pytest.mark.anyio
 
@@ -144,7 +144,8 @@ async def test_leaving_the_with_block_closes(freed: list[str]) -> None:
 
 
 async def test_a_closed_session_leaves_no_thread(held: Session) -> None:
-    (engine,) = [thread for thread in threading.enumerate() if thread.name == "rekindle-engine"]
+    engine = thread_of(held)
+    assert engine.name == "rekindle-engine"
     assert engine.daemon, "the interpreter would join it before it tells it to stop"
     await held.close()
     await to_thread.run_sync(engine.join)
@@ -172,7 +173,7 @@ async def test_close_does_not_wait_for_what_cannot_be_interrupted_but_the_engine
     async with fake_session(machine_of(settler, freed)) as session:
         session.submit(token_ids=PROMPT)
         await to_thread.run_sync(settler.begun.wait)
-        (engine,) = [thread for thread in threading.enumerate() if thread.name == "rekindle-engine"]
+        engine = thread_of(session)
     assert freed == ["rekindle-engine"]
     assert any(worker.is_alive() for worker in session._engine._workers), "it knows whom to wait for"
     assert engine.is_alive()
