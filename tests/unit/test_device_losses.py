@@ -1,14 +1,15 @@
 """The device state is lost with a damaged program: what ran begins again, and nobody sees it but in the counters."""
 
+from itertools import count
 from typing import cast
 
-import anyio
 import pytest
 
+from rekindle.engine.handled import Handled
 from rekindle.errors import RequestCancelled
-from rekindle.messages import Rejected
+from rekindle.messages import Rejected, Settled, Submit
 from rekindle.scheduler.scheduler import CONTINUED_ELSEWHERE
-from rekindle.testing import ByHand, FakeSettler, FakeStepper, expected_tokens, fake_limits, fake_session
+from rekindle.testing import ByHand, FakeStepper, expected_tokens, fake_limits, fake_session
 from rekindle.testing.session import fake_assembly
 
 SHARED = list(range(48))
@@ -94,16 +95,16 @@ def test_what_is_deterministic_and_has_tokens_is_not_computed_in_another_way() -
 @pytest.mark.parametrize("settled", range(8))
 async def test_each_log_probability_of_a_prompt_is_told_once(settled: int) -> None:
     limits = fake_limits(page_size=16, num_pages=40, max_running=2, max_prefill_tokens=16, prefill_chunk=16)
-    settler = FakeSettler(held=True)
-    assembly = fake_assembly(limits, settler=settler)
+    assembly, turns = fake_assembly(limits), count()
+
+    def lose(handled: Handled) -> None:
+        """Lose the device after so many ticks have settled, on the engine's thread, between two messages."""
+        if isinstance(handled.message, Submit | Settled) and next(turns) == settled:
+            cast(FakeStepper, assembly.actors.stepper).lose()
+
     async with fake_session(assembly) as session:
-        handle = session.submit(token_ids=SHARED, max_tokens=3, prompt_logprobs=1, logprobs=0)
-        for _ in range(settled):
-            settler.step()
-            await anyio.wait_all_tasks_blocked()
-        cast(FakeStepper, assembly.actors.stepper).lose()
-        settler.release()
-        answer = await handle
+        with session.watch(lose):
+            answer = await session.generate(token_ids=SHARED, max_tokens=3, prompt_logprobs=1, logprobs=0)
         assert answer.token_ids == expected_tokens(SHARED, 3)
         assert answer.prompt_logprobs is not None
         told = [None if each is None else each.token_id for each in answer.prompt_logprobs]

@@ -89,12 +89,12 @@ def test_what_somebody_waits_for_overtakes_what_is_prepared() -> None:
     executables = made(programs)
     executables.prepare(STEPS)
     urgent = executables.obtain(STEPS[-1])
-    for key in STEPS[:WORKERS]:
-        programs.gates[key].set()
-    programs.gates[STEPS[-1]].set()
-    urgent.result(SECONDS)
-    assert STEPS[WORKERS] not in programs.begun[: WORKERS + 1]
-    programs.gates[STEPS[WORKERS]].set()
+    while len(programs.begun) < WORKERS + 1:  # no gate is open yet, so those in turn can begin no more than these
+        threading.Event().wait(0.001)
+    assert sorted(programs.begun) == sorted([*STEPS[:WORKERS], STEPS[-1]])
+    for gate in programs.gates.values():
+        gate.set()
+    assert urgent.result(SECONDS)() == STEPS[-1]
     executables.idle().result(SECONDS)
 
 

@@ -105,8 +105,8 @@ async def test_weights_that_are_left_at_the_moment_of_a_close_are_left_quietly()
     session.submit(token_ids=PROMPT)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(session.update_weights, {})
-        await anyio.wait_all_tasks_blocked()
-        await anyio.sleep(0.05)
+        while not session._callers._answers:  # until the engine was asked
+            await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
         session.close_sync()
 

@@ -91,8 +91,8 @@ async def test_rows_fill_side_by_side_and_the_answers_stay(
         shown._ipython_display_()
 
 
-async def test_the_button_of_a_row_cancels_its_request_alone(page: Page, session: Session) -> None:
-    batch = requested(session, 3, max_tokens=ENDLESS)
+async def test_the_button_of_a_row_cancels_its_request_alone(page: Page, held: Session) -> None:
+    batch = requested(held, 3, max_tokens=ENDLESS)
     table = Widgets(batch, rows(batch))
     table.draw("0 of 3 answers")
     table._buttons[1].click()
