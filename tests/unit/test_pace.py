@@ -86,7 +86,10 @@ async def test_a_bar_counts_what_has_ended(
     assert bars.shown.closed
 
 
-async def test_a_quick_batch_prints_nothing(session: Session, capsys: pytest.CaptureFixture[str], bars: Bars) -> None:
+async def test_a_quick_batch_prints_nothing(
+    session: Session, capsys: pytest.CaptureFixture[str], bars: Bars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paces, "DELAY_SECONDS", 3600.0)  # a second may pass on a busy machine
     await session.generate(token_ids=PROMPTS, max_tokens=2, progress=True)
     await to_thread.run_sync(lambda: session.generate_sync(token_ids=PROMPTS, max_tokens=2, progress=True))
     assert not bars.shown.items

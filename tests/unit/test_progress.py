@@ -3,6 +3,7 @@
 import contextlib
 import io
 import multiprocessing
+import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 import pytest
 
 from rekindle.concurrency.progress import Progress
-from rekindle.notebook import clock, front_end
+from rekindle.notebook import cell_bar, clock, front_end
 from rekindle.notebook import progress_bars as faces
 from rekindle.notebook.cell_bar import bar_bundle
 from rekindle.notebook.progress_bars import ProgressBars
@@ -34,7 +35,8 @@ def drawn(*reports: Progress) -> str:
     return terminal.getvalue()
 
 
-def test_a_pipe_gets_a_line_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_a_line_a_stage(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faces, "monotonic", lambda: 0.0)
     draw(*(Progress("loading weights", done, 300, "tensors") for done in range(301)), Progress("compiling", 0, 4, "p"))
     assert capsys.readouterr().err == "loading weights\ncompiling\n"
 
@@ -55,7 +57,7 @@ def test_a_pipe_hears_of_long_stages_every_ten_seconds(
 
 def test_a_terminal_gets_a_bar_that_ends_full() -> None:
     text = drawn(Progress("compiling", 0, 4, "programs"), Progress("compiling", 4, 4, "programs"))
-    assert text.endswith("4/4 programs, 00:00\n")
+    assert re.search(r"4/4 programs, \d\d:\d\d\n$", text)
 
 
 def test_a_bar_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +123,10 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[FakeOutput]:
 
 
 def test_a_cell_keeps_the_last_state_of_each_bar_as_html(
-    outputs: list[FakeOutput], capsys: pytest.CaptureFixture[str]
+    outputs: list[FakeOutput], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(clock, "SECONDS", 3600.0)
+    monkeypatch.setattr(cell_bar, "monotonic", lambda: 0.0)
     with ProgressBars(True) as bars:
         for done in range(273):
             bars.show(Progress("loading <b>weights</b>", done, 272, "tensors"))
