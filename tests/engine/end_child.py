@@ -1,11 +1,14 @@
 """A script that ends without closing its session: `python -m tests.engine.end_child SITUATION MODEL`."""
 
 import asyncio
+import io
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +17,7 @@ from anyio import to_thread
 import rekindle
 from rekindle.concurrency import threads
 from rekindle.config import SettingsOptions
+from rekindle.device.programs.lowering import Program, Programs
 from rekindle.engine.actor import Actor, answers
 from rekindle.engine.engine import Actors
 from rekindle.messages import Message
@@ -55,6 +59,36 @@ class Slow:
     def _compute(self) -> None:
         self.begun.set()
         self._program(jnp.ones((512, 512))).block_until_ready()
+
+
+class Told(io.StringIO):
+    """Standard error, which notes once something is said there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = threading.Event()
+        self._file = sys.stderr
+
+    def write(self, text: str) -> int:
+        """Write at once."""
+        self._file.write(text)
+        self._file.flush()
+        self.said.set()
+        return len(text)
+
+
+def compile_until_it_is_said() -> None:
+    """Let no compilation end before the process has said that it waits; from then on it waits as long as it takes."""
+    compiled, told = Programs.compiled, Told()
+    sys.stderr = told
+
+    def longer(*arguments: Any) -> Program:
+        program = compiled(*arguments)
+        assert told.said.wait(100)
+        threads.EXIT_SECONDS = 100.0
+        return program
+
+    mock.patch.object(Programs, "compiled", longer).start()
 
 
 def busy(model: Path) -> rekindle.Session:
@@ -117,6 +151,7 @@ if __name__ == "__main__":
             threading.Thread(target=too_late, args=(session, model)).start()
         case "while it compiles":
             session = rekindle.open_sync(model, progress=False, **(SETTINGS | LAZY))
+            compile_until_it_is_said()
             session.submit(**asked(0))
             while not threads.compiling:
                 threading.Event().wait(0.001)

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 import rekindle
+from rekindle.concurrency import threads
 from rekindle.config import SettingsOptions
 from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Key, Program
 from rekindle.device.programs.store import ProgramStore
@@ -135,6 +136,7 @@ def end_while_reading(model: Path) -> None:
 
     mock.patch.object(ProgramStore, "load", load_late).start()
     mock.patch.object(SnapshotStore, "read", read_late).start()
+    threads.EXIT_SECONDS = 100.0  # however slow the disk is
     session = open_session(model)
     session.submit(**asked(0))
     assert reading.wait(60)
