@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -125,6 +126,9 @@ def _compilations() -> list[str]:
 @pytest.fixture
 def compilations(_compilations: list[str]) -> list[str]:
     """Return a list that takes every tracing, lowering and compilation of this process from now on."""
+    for thread in threading.enumerate():
+        if thread.name == "rekindle-programs":  # of a session that may be closed, where it compiles to its end
+            thread.join()
     jax.clear_caches()  # otherwise a small program that an earlier test compiled would not be compiled again
     _compilations.clear()
     return _compilations
