@@ -7,8 +7,21 @@ from tests.notebook.driver import Notebook
 
 GENERATED = "session.stats.scheduler.generated_tokens / LONG['max_tokens']"
 """How much has been generated, as a share of a long request."""
-SOON = 1 / 25
+SOON = 1 / 10
 """The share of a long request that may be generated until a wait is left: a few seconds of work."""
+HOLD = """
+from rekindle.device.programs.lowering import Programs
+over, compile_now = threading.Event(), Programs.compiled
+
+def compile_until_it_is_over(*arguments):
+    program = compile_now(*arguments)
+    over.wait(30)
+    return program
+
+Programs.compiled = compile_until_it_is_over
+"""
+"""Code after which no compilation ends before `LET_GO`, so that an interrupt surely comes before that."""
+LET_GO = "over.set(); Programs.compiled = compile_now"
 
 Record = Callable[[str, object], None]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.notebook.driver import Notebook
-from tests.notebook.stop import Record, assert_usable, stop
+from tests.notebook.stop import HOLD, LET_GO, Record, assert_usable, stop
 
 pytestmark = pytest.mark.notebook
 
@@ -56,12 +56,13 @@ def test_a_stopped_cell_ends_its_own_request_alone(wait: str, notebook: Notebook
 def test_stopping_open_while_it_compiles_ends_its_engine(notebook: Notebook, record_property: Record) -> None:
     compiling = "lambda: 'rekindle-programs' in ''.join(thread.name for thread in threading.enumerate())"
     engines = "[thread for thread in threading.enumerate() if thread.name == 'rekindle-engine']"
-    before = notebook.run(f"engines = {engines}; print(len(engines))")
+    notebook.run(f"engines = {engines}")
     notebook.run(COUNT_COMPILATIONS)
+    notebook.run(HOLD)
     opening = "await open_tiny(restore='off', progress=False)"
     stop(notebook, compiling, opening, record_property, "len(seen)", BEFORE_OPEN - 1)
-    notebook.run(f"while len({engines}) > len(engines): time.sleep(0.01)")
-    assert notebook.run(f"print(len({engines}))") == before
+    notebook.run(LET_GO)
+    notebook.run(f"while {{*{engines}}} - {{*engines}}: time.sleep(0.01)")
     assert (
         notebook.run("async with open_tiny(precompile='lazy', progress=False) as s: print(s.stats.programs)") == "1\n"
     )
