@@ -44,6 +44,7 @@ def test_an_error_shows_the_line_of_the_cell_and_the_message(notebook: Notebook,
     assert lines[-1] == LAST
     assert any(line.startswith(message) for line in lines)
     assert not any("rekindle/" in line for line in lines)
+    notebook.run("for request in session.requests.values(): request.cancel()")  # a timeout leaves its request running
 
 
 def test_the_whole_traceback_is_shown_on_request(notebook: Notebook) -> None:

@@ -16,10 +16,16 @@ from tests.notebook.stop import assert_usable, stop
 pytestmark = pytest.mark.notebook
 
 GRAB = """
-grabbed = []
-asyncio.get_running_loop().call_soon(lambda: grabbed.extend(session.requests.values()))
+grabbed, submit = [], session._callers.submit
+
+def grab(*arguments, **options):
+    grabbed.append(submit(*arguments, **options))
+    return grabbed[-1]
+
+session._callers.submit = grab
 """
-"""Code that puts the next request of a cell that awaits into `grabbed`."""
+"""Code that puts all requests into `grabbed` from now on, however soon they end."""
+LET_GO = "del session._callers.submit"
 
 
 @pytest.fixture
@@ -47,6 +53,13 @@ def wait_for(page: Page, text: str) -> None:
         page.listen()
 
 
+def wait_until_drawn(page: Page) -> None:
+    """Wait until there is an output, and the widgets that it shows: a request may be faster than its drawing."""
+    page.catch_up()
+    while not any("Generation" in str(shown) or "Answers" in str(shown) for shown in page.outputs.values()):
+        page.listen()
+
+
 def wait_until_static(page: Page) -> None:
     """Wait until no widget is left and no saved output needs one."""
     page.catch_up()
@@ -57,7 +70,7 @@ def wait_until_static(page: Page) -> None:
 def test_show_draws_one_output_which_in_the_end_is_the_generations_own(notebook: Notebook, page: Page) -> None:
     cell = notebook.start(f"{GRAB}await session.show(**EXPECTED, logprobs=2)").end()
     assert (cell.error, cell.stdout, cell.stderr) == ("", "", "")
-    assert notebook.run("print(_ == grabbed[0].generation)") == "True\n"
+    assert notebook.run(f"{LET_GO}; print(_ == grabbed[0].generation)") == "True\n"
     assert len(page.versions[card(page)]) >= 2
     assert len({cell for cells in page.cells.values() for cell in cells}) == 1
     own = notebook.run("print(json.dumps(grabbed[0].generation._repr_mimebundle_()))")
@@ -123,7 +136,7 @@ def test_a_click_cancels_while_the_cell_awaits(
     notebook.run("generated = generating()")
     cell = notebook.start("when(generated, 'now'); await session.show(token_ids=PROMPT, **LONG); print('over')")
     cell.wait_for("now\n")
-    page.catch_up()
+    wait_until_drawn(page)
     if kernel == COLAB:
         assert page.buttons == [], "it would not hear of clicks"
         assert "interrupt the kernel" in next(iter(page.outputs.values()))["text/plain"]
@@ -143,7 +156,7 @@ def test_a_list_is_a_table_whose_rows_are_cancelled_one_by_one(kernel: str, note
     ask = "token_ids=[PROMPT, PROMPT, PROMPT], **LONG"
     cell = notebook.start(f"when(generated, 'now'); answers = await session.show({ask}); answers")
     cell.wait_for("now\n")
-    page.catch_up()
+    wait_until_drawn(page)
     if kernel == COLAB:
         assert not page.widgets, "their buttons would not hear of clicks"
         assert "interrupt the kernel" in next(iter(page.outputs.values()))["text/plain"]
@@ -189,7 +202,10 @@ def test_display_returns_at_once_and_draws_on_until_its_button_is_pressed(
     first = card(page)
     wait_for(page, "[running, ")
     enough = tmp_path / "enough"
-    blocking = notebook.start(f"import os\nwhile not os.path.exists({str(enough)!r}): time.sleep(0.01)")
+    wait = f"print('it blocks', flush=True)\nwhile not os.path.exists({str(enough)!r}): time.sleep(0.01)"
+    blocking = notebook.start(f"import os\n{wait}")
+    blocking.wait_for("it blocks\n")
+    page.catch_up()
     before = len(page.versions[first])
     while len(page.versions[first]) < before + 3:
         page.listen()
