@@ -36,6 +36,8 @@ LOOKED_SECONDS = 0.05
 """Seconds between two checks whether the server has started."""
 LAST_SECONDS = 20
 """Seconds that a server has to stop before it is killed."""
+ANSWER_SECONDS = 120
+"""Seconds that it has for an answer, which may take the start or the end of a kernel."""
 
 
 class Lab:
@@ -91,7 +93,7 @@ class Lab:
             headers={"Authorization": f"token {self._token}", "Content-Type": "application/json"},
             method=method,
         )
-        with urlopen(asked, timeout=LAST_SECONDS) as answer:
+        with urlopen(asked, timeout=ANSWER_SECONDS) as answer:
             return json.loads(answer.read() or "null")
 
 
