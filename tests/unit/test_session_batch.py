@@ -129,8 +129,10 @@ class Slow(Tokenizer):
     def __init__(self, like: Tokenizer):
         super().__init__(like.backend)
         self.asked, self.permits, self.encoded = threading.Event(), threading.Semaphore(0), 0
+        self.threads: list[threading.Thread] = []
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        self.threads.append(threading.current_thread())
         self.asked.set()
         self.permits.acquire()
         self.encoded += 1
@@ -143,7 +145,8 @@ async def test_leaving_the_check_leaves_nothing_behind_and_the_loop_turns_meanwh
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(session.generate, ["a"] * 50)
             await anyio.to_thread.run_sync(slow.asked.wait)
-            (checking,) = [thread for thread in threading.enumerate() if thread.name == "rekindle-batch"]
+            (checking,) = slow.threads
+            assert checking.name == "rekindle-batch"
             assert (await session.generate(token_ids=PROMPT, max_tokens=3)).token_ids == expected_tokens(PROMPT, 3)
             tasks.cancel_scope.cancel()
         slow.permits.release(50)
