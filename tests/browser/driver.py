@@ -9,7 +9,7 @@ from playwright.sync_api import BrowserContext, Locator, Page, ViewportSize, exp
 
 from tests.browser.lab import Lab
 
-LIMIT = 60_000
+LIMIT = 120_000
 """Milliseconds after which a wait fails the test: far more than anything here takes."""
 SIZE: ViewportSize = {"width": 1100, "height": 1400}
 ENDED = re.compile(r"^\[\d+\]:$")

@@ -11,9 +11,9 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-SILENCE = 60
+SILENCE = 120
 """Seconds of a kernel's silence after which the test fails: far more than any cell here takes."""
-PATIENCE = 20
+PATIENCE = 40
 """Seconds that a kernel has to end by itself: far more than it takes, and far less than its longest request."""
 
 

@@ -21,7 +21,8 @@ def assert_ended(status: int, kernel: str) -> None:
 def test_a_kernel_restarts_while_it_generates_and_ends_while_a_session_is_open(
     fresh: Notebook, prelude: str, kernel: str, record_property: Record
 ) -> None:
-    fresh.run("session = await open_tiny(progress=False)")
+    # A compilation that takes long would be waited for, and said to be.
+    fresh.run("session = await open_tiny(progress=False); await session.precompiled(progress=False)")
     fresh.run("stream = session.stream(token_ids=PROMPT, **LONG); await anext(stream)")
     assert fresh.run("print(session.stats.scheduler.running)") == "1\n"
     seconds, status = fresh.restart()
