@@ -102,7 +102,9 @@ def test_an_error_that_is_raised_again_carries_no_frames_of_those_who_got_it_bef
 
 async def test_weights_that_are_left_at_the_moment_of_a_close_are_left_quietly() -> None:
     session = held_session()
-    session.submit(token_ids=PROMPT)
+    request = session.submit(token_ids=PROMPT)
+    while request.record.standing.state == "waiting":  # weights would be used at once if nothing had started
+        await anyio.lowlevel.checkpoint()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(session.update_weights, {})
         while not session._callers._answers:  # until the engine was asked
