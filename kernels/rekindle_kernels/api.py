@@ -79,6 +79,11 @@ def described(
     return f"{implementation} kernels" + (f" ({reason})" if reason else "")
 
 
+def keeps_rows_apart(implementation: Implementation) -> bool:
+    """Return whether all operations give a row the same bits, whatever rows are computed beside it, and how many."""
+    return implementation == "cpu"
+
+
 def library_of(implementation: Implementation) -> str:
     """Return the compiled library that an implementation's programs call: its instruction set, and its file's SHA-256.
 

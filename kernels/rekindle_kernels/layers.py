@@ -1,4 +1,4 @@
-"""The layers between attention: linear ones, over weights in the form that an implementation reads, and norms.
+"""What is between attention: linear layers over weights in the form that an implementation reads, norms, and the like.
 
 Arguments are checked here.
 """
@@ -67,6 +67,18 @@ def linear(x: jax.Array, weight: jax.Array, outputs: int, *, implementation: Imp
     return operations_of(implementation).linear(x, weight, outputs)
 
 
+def linear_columns(x: jax.Array, weight: jax.Array, outputs: int, *, implementation: Implementation) -> jax.Array:
+    """Compute `weight @ x.T`: the numbers of `linear`, in the order in which reading them output by output is fast.
+
+    Args and errors are those of `linear`.
+
+    Returns:
+        (outputs, rows) float32.
+    """
+    _check(weight, (outputs, x.shape[1]), implementation)
+    return operations_of(implementation).linear_columns(x, weight, outputs)
+
+
 def look_up(weight: jax.Array, ids: jax.Array, shape: tuple[int, int], *, implementation: Implementation) -> jax.Array:
     """Return rows of a weight, such as the embeddings of tokens.
 
@@ -104,6 +116,76 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, *, implementation: Imp
     if weight.shape != x.shape[-1:]:
         raise ValueError(f"the weight of a norm over {x.shape} must be {x.shape[-1:]}, got {weight.shape}")
     return operations_of(implementation).rms_norm(x, weight, eps)
+
+
+def rotate(
+    qkv: jax.Array, cos: jax.Array, sin: jax.Array, kv_heads: int, *, implementation: Implementation
+) -> tuple[jax.Array, jax.Array]:
+    """Rotate queries and keys by their positions (Su et al., 2021, arXiv:2104.09864), and part them.
+
+    Each pair (i, i + pairs) of a head's first numbers turns by its angle; numbers after the pairs stay as they are.
+
+    Args:
+        qkv: (tokens, heads + 2 * kv_heads, head_dim) float32: queries, keys, values.
+        cos, sin: of the angles, (tokens, pairs) float32, of at most head_dim / 2 pairs.
+        kv_heads: the number of heads of the keys.
+        implementation: by name.
+
+    Returns:
+        The queries (tokens, heads, head_dim) and the keys beside the values (tokens, 2, kv_heads, head_dim), float32.
+
+    Raises:
+        ValueError: arguments that do not fit together, or an unknown implementation.
+    """
+    tokens, heads, head_dim = qkv.shape
+    if heads <= 2 * kv_heads or cos.shape != sin.shape or len(cos) != tokens or 2 * cos.shape[1] > head_dim:
+        raise ValueError(f"heads {qkv.shape}, {kv_heads} of them keys, do not fit angles {cos.shape} and {sin.shape}")
+    return operations_of(implementation).rotate(qkv, cos, sin, kv_heads)
+
+
+def gate(x: jax.Array, *, implementation: Implementation) -> jax.Array:
+    """Compute `silu(first half) * second half`, the gate of SwiGLU (Shazeer, 2020, arXiv:2002.05202).
+
+    Args:
+        x: (rows, 2 * features) float32.
+        implementation: by name.
+
+    Returns:
+        (rows, features) float32.
+
+    Raises:
+        ValueError: an odd number of features, or an unknown implementation.
+    """
+    if x.shape[1] % 2:
+        raise ValueError(f"a gate has two halves of features, got {x.shape}")
+    return operations_of(implementation).gate(x)
+
+
+def mass(
+    columns: jax.Array,
+    largest: jax.Array,
+    temperature: jax.Array,
+    least: jax.Array,
+    *,
+    implementation: Implementation,
+) -> jax.Array:
+    """Sum `exp((x - largest) / temperature)` over the numbers of each column that are not below `least`.
+
+    Args:
+        columns: (length, columns) float32.
+        largest, temperature, least: (columns,) float32. No number is above `largest`, and temperatures are positive.
+        implementation: by name.
+
+    Returns:
+        (columns,) float32.
+
+    Raises:
+        ValueError: arguments that do not fit together, or an unknown implementation.
+    """
+    if not largest.shape == temperature.shape == least.shape == columns.shape[1:]:
+        shapes = f"{largest.shape}, {temperature.shape} and {least.shape}"
+        raise ValueError(f"numbers {columns.shape} need as many bounds and temperatures as columns, got {shapes}")
+    return operations_of(implementation).mass(columns, largest, temperature, least)
 
 
 def _check(weight: jax.Array, shape: tuple[int, int], implementation: Implementation) -> None:

@@ -62,8 +62,20 @@ class Operations(Protocol):
     def linear(self, x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
         """See `layers.linear`."""
 
+    def linear_columns(self, x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+        """See `layers.linear_columns`."""
+
     def look_up(self, weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
         """See `layers.look_up`."""
 
     def rms_norm(self, x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
         """See `layers.rms_norm`."""
+
+    def rotate(self, qkv: jax.Array, cos: jax.Array, sin: jax.Array, kv_heads: int) -> tuple[jax.Array, jax.Array]:
+        """See `layers.rotate`."""
+
+    def gate(self, x: jax.Array) -> jax.Array:
+        """See `layers.gate`."""
+
+    def mass(self, columns: jax.Array, largest: jax.Array, temperature: jax.Array, least: jax.Array) -> jax.Array:
+        """See `layers.mass`."""

@@ -6,8 +6,11 @@ It computes in float32, or in float64 for arguments of float64.
 import jax
 import jax.numpy as jnp
 
+from rekindle_kernels.xla.gate import gate
 from rekindle_kernels.xla.linear import pack, packed
+from rekindle_kernels.xla.mass import mass
 from rekindle_kernels.xla.norm import rms_norm
+from rekindle_kernels.xla.rotary import rotate
 
 
 def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
@@ -107,6 +110,11 @@ def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
     """See `layers.linear`."""
     dtype = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     return x.astype(weight.dtype).astype(dtype) @ weight.astype(dtype).T
+
+
+def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+    """See `layers.linear_columns`."""
+    return linear(x, weight, outputs).T
 
 
 def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:

@@ -178,7 +178,7 @@ def test_a_program_of_nothing_but_calls_of_the_library_is_stored_though_it_has_n
 ) -> None:
     library.load()
     weight, x = jnp.arange(64, dtype=jnp.float32), jnp.ones((1, 2), jnp.float32)
-    call = jax.ffi.ffi_call("rekindle_linear", jax.ShapeDtypeStruct((1, 32), jnp.float32))
+    call = partial(jax.ffi.ffi_call("rekindle_linear", jax.ShapeDtypeStruct((1, 32), jnp.float32)), columns=False)
     store = open_programs(tmp_path)
     serialized = store.serialize(jax.jit(call).lower(x, weight).compile())
     assert serialized is not None

@@ -1,4 +1,4 @@
-"""Linear layers and norms of every implementation that runs here are those of the definition."""
+"""Linear layers, norms, rotations and gates of every implementation that runs here are those of the definition."""
 
 from typing import Any
 
@@ -55,6 +55,8 @@ def test_a_linear_layer_over_joined_matrices_is_the_product(
     wanted = x.astype(dtype).astype(np.float64) @ rounded.T
     assert y.dtype == jnp.float32
     np.testing.assert_allclose(np.asarray(y), wanted, rtol=5e-6, atol=3e-5 * np.sqrt(inputs))
+    columns = layers.linear_columns(jnp.asarray(x), weight, sum(outputs), implementation=implementation)
+    np.testing.assert_array_equal(np.asarray(columns).T, np.asarray(y))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -74,11 +76,65 @@ def test_a_norm_is_the_definition(implementation: Implementation, shape: tuple[i
     np.testing.assert_allclose(np.asarray(y), wanted, rtol=1e-5, atol=1e-6)
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    tokens=st.integers(1, 300), heads=st.integers(1, 5), kv_heads=st.integers(1, 3),
+    head_dim=st.sampled_from([8, 20, 64]), part=st.sampled_from([0, 0.25, 0.5]),
+)  # fmt: skip
+def test_queries_and_keys_turn_by_the_angles_of_their_token(
+    implementation: Implementation, tokens: int, heads: int, kv_heads: int, head_dim: int, part: float
+) -> None:
+    qkv, angles = random(tokens, heads + 2 * kv_heads, head_dim), random(tokens, int(part * head_dim))
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    q, kv = layers.rotate(jnp.asarray(qkv), cos, sin, kv_heads, implementation=implementation)
+    pairs = angles.shape[1]
+    turned = qkv[..., :pairs] + 1j * qkv[..., pairs : 2 * pairs]
+    turned = turned * np.exp(1j * angles)[:, None]
+    wanted = np.concatenate([turned.real, turned.imag, qkv[..., 2 * pairs :]], axis=-1)
+    np.testing.assert_allclose(np.asarray(q), wanted[:, :heads], atol=1e-5)
+    np.testing.assert_allclose(np.asarray(kv[:, 0]), wanted[:, heads : heads + kv_heads], atol=1e-5)
+    np.testing.assert_array_equal(np.asarray(kv[:, 1]), qkv[:, heads + kv_heads :])
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (3, 70), (40, 3072)])
+def test_a_gate_is_the_definition(implementation: Implementation, shape: tuple[int, int]) -> None:
+    x = 20 * random(*shape)
+    x[0, 0], x[-1, 1] = -200, 200
+    y = layers.gate(jnp.asarray(x), implementation=implementation)
+    first, second = np.split(x.astype(np.float64), 2, axis=1)
+    np.testing.assert_allclose(np.asarray(y), first / (1 + np.exp(-first)) * second, rtol=2e-6, atol=1e-30)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    length=st.sampled_from([1, 7, 2048, 5000]), columns=st.sampled_from([1, 3, 16, 21, 32]), nucleus=st.booleans()
+)  # fmt: skip
+def test_a_mass_is_the_sum_of_the_powers_from_a_bound_on(
+    implementation: Implementation, length: int, columns: int, nucleus: bool
+) -> None:
+    x = 4 * random(length, columns)
+    x[1:2, 0] = -np.inf
+    largest, temperature = x.max(0), 0.5 + np.abs(random(columns))
+    least = np.median(x, axis=0) if nucleus else np.full(columns, -np.inf, np.float32)
+    sums = layers.mass(*map(jnp.asarray, (x, largest, temperature, least)), implementation=implementation)
+    powers = np.exp((x.astype(np.float64) - largest) / temperature)
+    np.testing.assert_allclose(np.asarray(sums), np.where(x >= least, powers, 0).sum(0), rtol=1e-5)
+
+
+def test_a_mass_of_what_is_no_number_is_none(implementation: Implementation) -> None:
+    x, one = jnp.zeros((40, 2)).at[7, 1].set(jnp.nan), jnp.ones(2)
+    sums = layers.mass(x, one, one, jnp.full(2, -jnp.inf), implementation=implementation)
+    assert np.isnan(np.asarray(sums)).tolist() == [False, True]
+
+
 def test_rows_of_native_layers_do_not_depend_on_the_rows_beside_them() -> None:
     if reason := operations_of("cpu").unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
     x = random(60, 1100)
     norm = jnp.asarray(random(1100))
+    gated = np.asarray(layers.gate(jnp.asarray(x), implementation="cpu"))
+    ones, least = jnp.ones(60), jnp.full(60, -1.0)
+    masses = np.asarray(layers.mass(jnp.asarray(x.T), 5 * ones, ones, least, implementation="cpu"))
     for dtype in DTYPES:
         weight = packed_form([random(100, 1100)], dtype, "cpu")
         linear = jax.jit(lambda x, weight=weight: layers.linear(x, weight, 100, implementation="cpu"))
@@ -89,6 +145,11 @@ def test_rows_of_native_layers_do_not_depend_on_the_rows_beside_them() -> None:
             )
             part = layers.rms_norm(jnp.asarray(x[begin:end]), norm, 1e-6, implementation="cpu")
             np.testing.assert_array_equal(np.asarray(part), np.asarray(normed)[begin:end])
+            part = layers.gate(jnp.asarray(x[begin:end]), implementation="cpu")
+            np.testing.assert_array_equal(np.asarray(part), gated[begin:end])
+            of_rows = (jnp.asarray(x[begin:end].T), 5 * ones[begin:end], ones[begin:end], least[begin:end])
+            part = layers.mass(*of_rows, implementation="cpu")
+            np.testing.assert_array_equal(np.asarray(part), masses[begin:end])
 
 
 def test_ids_out_of_range_read_nothing_outside_of_the_weight() -> None:
@@ -104,6 +165,14 @@ def test_arguments_that_do_not_fit_are_refused(implementation: Implementation) -
     weight = packed_form([random(64, 9)], "float32", implementation)
     with pytest.raises(ValueError, match=r"a weight \(64, 70\) has the form .* got"):
         layers.linear(jnp.zeros((2, 70)), weight, 64, implementation=implementation)
+    with pytest.raises(ValueError, match=r"a weight \(64, 70\) has the form .* got"):
+        layers.linear_columns(jnp.zeros((2, 70)), weight, 64, implementation=implementation)
+    with pytest.raises(ValueError, match=r"heads \(2, 3, 8\), 1 of them keys, do not fit angles \(2, 5\) and \(2, 5\)"):
+        layers.rotate(jnp.zeros((2, 3, 8)), jnp.zeros((2, 5)), jnp.zeros((2, 5)), 1, implementation=implementation)
+    with pytest.raises(ValueError, match=r"numbers \(2, 7\) need as many .* got \(7,\), \(7,\) and \(6,\)"):
+        layers.mass(jnp.zeros((2, 7)), jnp.zeros(7), jnp.ones(7), jnp.zeros(6), implementation=implementation)
+    with pytest.raises(ValueError, match=r"two halves of features, got \(2, 7\)"):
+        layers.gate(jnp.zeros((2, 7)), implementation=implementation)
     with pytest.raises(ValueError, match=r"weights \(64, 9\), \(3, 8\) have the form"):
         layers.pack([random(64, 9), random(3, 8)], np.asarray(weight), implementation=implementation)
     with pytest.raises(ValueError, match=r"the weight of a norm over \(2, 9\) must be \(9,\), got \(8,\)"):

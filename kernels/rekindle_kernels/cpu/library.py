@@ -14,10 +14,13 @@ from rekindle_kernels.cpu import build
 TARGETS: Final = (
     "rekindle_attend_blocks",
     "rekindle_attend_rows",
+    "rekindle_gate",
     "rekindle_linear",
     "rekindle_look_up",
+    "rekindle_mass",
     "rekindle_read_page",
     "rekindle_rms_norm",
+    "rekindle_rotate",
     "rekindle_write",
     "rekindle_write_page",
 )

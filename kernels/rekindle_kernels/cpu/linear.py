@@ -41,9 +41,19 @@ def pack(parts: Sequence[Array], into: Array) -> None:
 
 def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
     """See `layers.linear`. Each row's sums run in one order, whatever rows stand beside it."""
+    return _linear(x, weight, (len(x), outputs), columns=False)
+
+
+def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+    """See `layers.linear_columns`. The sums are those of `linear`."""
+    return _linear(x, weight, (outputs, len(x)), columns=True)
+
+
+def _linear(x: jax.Array, weight: jax.Array, shape: tuple[int, int], columns: bool) -> jax.Array:
     load()
-    result = jax.ShapeDtypeStruct((len(x), outputs), jnp.float32)
-    return jax.ffi.ffi_call("rekindle_linear", result)(x.astype(jnp.float32), weight)
+    result = jax.ShapeDtypeStruct(shape, jnp.float32)
+    y: jax.Array = jax.ffi.ffi_call("rekindle_linear", result)(x.astype(jnp.float32), weight, columns=columns)
+    return y
 
 
 def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:

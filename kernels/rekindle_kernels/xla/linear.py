@@ -40,6 +40,11 @@ def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
     return lax.dot_general(x, weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)[:rows]
 
 
+def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+    """See `layers.linear_columns`. XLA lays the product out by columns if that is how it is read."""
+    return linear(x, weight, outputs).T
+
+
 def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
     """See `layers.look_up`."""
     return weight[ids].astype(jnp.float32)

@@ -115,13 +115,20 @@ inline void turn_square(const uint16_t* const* keys, int64_t d, int64_t left, fl
   }
 }
 
-// Copies keys into a tile of [head_dim][64].
+// Copies keys into a tile of [head_dim][64]. Their values and the next tile's keys are fetched meanwhile: pages are too
+// short for the processor to foresee them.
 template <typename Number>
-void turn_keys(const Number* const* keys, int64_t head_dim, int64_t end, float* turned) {
+void turn_keys(const Number* const* keys, const Number* const* next, int64_t to_values, int64_t head_dim, int64_t end,
+               float* turned) {
   constexpr int64_t kDepth = kLanes * sizeof(float) / sizeof(Number);
   for (int64_t position = 0; position < end; position += kLanes)
-    for (int64_t d = 0; d < head_dim; d += kDepth)
+    for (int64_t d = 0; d < head_dim; d += kDepth) {
+      for (int64_t i = position; i < position + kLanes; ++i) {
+        __builtin_prefetch(keys[i] + to_values + d);
+        __builtin_prefetch(next[i] + d);
+      }
       turn_square(keys + position, d, head_dim - d, turned + d * kTile + position);
+    }
 }
 
 // Computes scores of `Rows` rows for a few vectors of positions, each as one sum over head_dim in order.
@@ -219,23 +226,37 @@ void add_tile_of(int64_t rows, const Work& work, const float* q, const float* tu
   if constexpr (Rows > 1) add_tile_of<Number, Rows - 1>(rows, work, q, turned, keys, row, tile, end, states);
 }
 
-// Adds one segment of positions to the states of all rows.
+// Adds one segment of positions to the states of all rows. What follows it is the tile at `then`, if not -1, of the
+// same head or of the next one.
 template <typename Number>
-void add_segment(const Work& work, const float* q, float* turned, int64_t begin, int64_t end, float* states) {
+void add_segment(const Work& work, const float* q, float* turned, int64_t begin, int64_t end, int64_t then,
+                 bool same_head, float* states) {
+  const int64_t one_head = work.all.page_size * work.all.head_dim;
+  const Number *first[kTile], *second[kTile];
+  const Number **keys = first, **next = second;
+  find_keys(work, begin, least(kTile, end - begin), keys);
   for (int64_t tile = begin; tile < end; tile += kTile) {
-    const Number* keys[kTile];
-    const int64_t here = end - tile < kTile ? end - tile : kTile;
-    find_keys(work, tile, here, keys);
-    turn_keys(keys, work.all.head_dim, here, turned);
+    const int64_t here = least(kTile, end - tile);
+    if (tile + here < end) {
+      find_keys(work, tile + kTile, least(kTile, end - tile - kTile), next);
+    } else if (then >= 0) {
+      find_keys(work, then, least(kTile, work.seen_by_all().end - then), next);
+      for (int64_t i = 0; i < kTile; ++i) next[i] += same_head ? 0 : one_head;
+    } else {
+      std::memcpy(next, keys, sizeof first);
+    }
+    turn_keys(keys, next, work.all.kv_heads * one_head, work.all.head_dim, here, turned);
     for (int64_t row = 0; row < work.rows; row += kTogether)
-      add_tile_of<Number>(work.rows - row < kTogether ? work.rows - row : kTogether, work, q + row * work.all.head_dim,
-                          turned, keys, row, tile, here, states + row * work.state);
+      add_tile_of<Number>(least(kTogether, work.rows - row), work, q + row * work.all.head_dim, turned, keys, row, tile,
+                          here, states + row * work.state);
+    const Number** before = keys;
+    keys = next, next = before;
   }
 }
 
-// Computes a part of an attention, or only one segment of it.
+// Computes the part of one key-value head, or only one segment of it; `more` says whether another head follows.
 template <typename Number>
-void attend(const Attention& all, const AttentionPart& part) {
+void attend_head(const Attention& all, const AttentionPart& part, bool more) {
   const Work work(all, part);
   float* q = part.scratch;
   float* turned = q + work.rows * all.head_dim;
@@ -249,18 +270,24 @@ void attend(const Attention& all, const AttentionPart& part) {
   const int64_t first = part.states ? part.segment * kSegment : 0;
   const int64_t last = part.states ? first + kSegment : work.room;
   const Span seen = work.seen_by_all();
-  const int64_t end = seen.end < last ? seen.end : last;
-  int64_t begin = (seen.begin > first ? seen.begin : first) / kTile * kTile;
-  for (int64_t stop; begin < end; begin = stop) {
+  const int64_t end = least(seen.end, last), start = (seen.begin > first ? seen.begin : first) / kTile * kTile;
+  for (int64_t begin = start, stop; begin < end; begin = stop) {
     stop = (begin / kSegment + 1) * kSegment;
     for (int64_t row = 0; row < work.rows; ++row) clear(states + row * work.state, all.head_dim);
-    add_segment<Number>(work, q, turned, begin, end < stop ? end : stop, states);
+    const int64_t then = stop < end ? stop : more ? start : -1;
+    add_segment<Number>(work, q, turned, begin, least(end, stop), then, stop < end, states);
     if (part.states) return;
     for (int64_t row = 0; row < work.rows; ++row)
       merge(sums + row * work.state, states + row * work.state, all.head_dim);
   }
   for (int64_t row = 0; row < work.rows; ++row)
     finish(sums + row * work.state, all.head_dim, all.out + work.place(row));
+}
+
+template <typename Number>
+void attend(const Attention& all, const AttentionPart& part) {
+  AttentionPart of_head = part;
+  for (int64_t left = part.kv_heads; left > 0; --left, ++of_head.kv_head) attend_head<Number>(all, of_head, left > 1);
 }
 
 // Adds up the states of one query's segments in order.

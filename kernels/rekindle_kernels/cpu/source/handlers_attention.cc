@@ -53,14 +53,16 @@ class Call {
     const int64_t parts = static_cast<int64_t>(runs_.size()) * all_.kv_heads;
     if (divisible && work >= kSmall && parts < kPartsAThread * static_cast<int64_t>(pool.num_threads()))
       return compute_split(pool);
-    auto body = [this](int64_t part) {
-      const Run& run = runs_[runs_.size() - 1 - part / all_.kv_heads];  // those with the longest contexts first
-      attend_(all_, part_of(run, part % all_.kv_heads));
+    const bool many = static_cast<int64_t>(runs_.size()) >= kPartsAThread * static_cast<int64_t>(pool.num_threads());
+    const int64_t together = many ? all_.kv_heads : 1;  // a part that has the next head knows what to fetch meanwhile
+    auto body = [this, together](int64_t part) {
+      const int64_t first = part * together, run = runs_.size() - 1 - first / all_.kv_heads;  // the longest first
+      attend_(all_, part_of(runs_[run], first % all_.kv_heads, together));
     };
     if (work < kSmall)
-      for (int64_t part = 0; part < parts; ++part) body(part);
+      for (int64_t part = 0; part < parts / together; ++part) body(part);
     else
-      parallel_for(pool, parts, body);
+      parallel_for(pool, parts / together, body);
   }
 
  private:
@@ -70,11 +72,11 @@ class Call {
     return {first, std::min(run.position + run.queries, room_)};
   }
 
-  AttentionPart part_of(const Run& run, int64_t kv_head) const {
+  AttentionPart part_of(const Run& run, int64_t kv_head, int64_t kv_heads = 1) const {
     const int64_t sequence = std::clamp<int64_t>(run.sequence, 0, sequences_ - 1);
     float* room = scratch(attention_scratch(run.queries * group_, all_.head_dim));
     const int32_t* row = table_ + sequence * all_.table_width;
-    return {row, run.first_query, run.queries, kv_head, run.position, room, 0, nullptr};
+    return {row, run.first_query, run.queries, kv_head, kv_heads, run.position, room, 0, nullptr};
   }
 
   // Computes each segment of single queries as a part of its own.

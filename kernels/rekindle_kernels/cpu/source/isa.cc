@@ -1,8 +1,11 @@
 // All kernels for one instruction set. This file is compiled once for each, with REKINDLE_ISA as its name.
 #include "attention.h"
+#include "gate.h"
 #include "kernels.h"
 #include "linear.h"
+#include "mass.h"
 #include "norm.h"
+#include "rotary.h"
 
 #define REKINDLE_TEXT(name) #name
 #define REKINDLE_QUOTED(name) REKINDLE_TEXT(name)
@@ -16,6 +19,9 @@ const Kernels kernels = {
     linear<Float32>,
     linear<BFloat16>,
     rms_norm,
+    rotate,
+    gate,
+    mass,
     attend<float>,
     attend<uint16_t>,
     combine,

@@ -15,14 +15,20 @@ constexpr int64_t kRows = 48;   // rows of a part of a linear layer at most
 struct Linear {
   const float* x;      // [rows][in]
   const void* weight;  // float or bfloat16, packed
-  float* y;            // [rows][out]
+  float* y;            // [rows][out], or [out][rows] of columns
   int64_t rows, in, out;
+  bool columns;
 };
 
 // A part of a linear layer: some rows of some panels.
 struct LinearPart {
   int64_t first_row, rows, first_panel, panels;
+  void* scratch;     // room for `linear_scratch` bytes
+  bool interleaved;  // whether scratch is as another part with these rows left it
 };
+
+// Returns how many bytes of scratch a part of a linear layer needs.
+static inline int64_t linear_scratch(int64_t rows, int64_t in) { return (rows * (in + 1) + 32) * 4; }
 
 // Attention sums over positions in an order that depends on the position alone: tiles of 64 one after the other, and
 // segments of 512 that are added up in order. So a query's bits do not depend on what is computed beside it, and a long
@@ -42,14 +48,15 @@ struct Attention {
   float soft_cap;  // 0 for none
 };
 
-// A part of an attention: adjacent queries of one sequence, for the heads that share one key-value head.
+// A part of an attention: adjacent queries of one sequence, for the heads that share some key-value heads.
 struct AttentionPart {
   const int32_t* table;  // the sequence's row
-  int64_t first_query, queries, kv_head;
-  int64_t position;  // of the first query; it sees itself and what is before it
-  float* scratch;    // room for `attention_scratch` numbers
-  int64_t segment;   // if `states` is not null: the only segment that is computed
-  float* states;     // [group][attention_state], to be combined later
+  int64_t first_query, queries;
+  int64_t kv_head, kv_heads;  // the first, and how many
+  int64_t position;           // of the first query; it sees itself and what is before it
+  float* scratch;             // room for `attention_scratch` numbers
+  int64_t segment;            // if `states` is not null: the only segment that is computed
+  float* states;              // [group][attention_state], to be combined later
 };
 
 // Returns the size of one query head's unfinished sums.
@@ -68,11 +75,39 @@ struct Norm {
   float eps;
 };
 
+// Queries and keys are turned by the angles of their token, and parted; values go beside the keys.
+struct Rotation {
+  const float *x, *cos, *sin;  // [tokens][heads + 2 * kv_heads][head_dim], [tokens][turned] twice
+  float *q, *kv;               // [tokens][heads][head_dim], [tokens][2][kv_heads][head_dim]
+  int64_t heads, kv_heads, head_dim;
+  int64_t turned;  // pairs of a head that turn
+};
+
+// y = silu(x[:features]) * x[features:], row by row.
+struct Gate {
+  const float* x;  // [rows][2 * features]
+  float* y;        // [rows][features]
+  int64_t features;
+};
+
+// Sums of exp((x - largest) / temperature) over the tokens of each row whose x is at least `least`.
+//
+// They are added token by token in parts of `kTokens`, and those in order.
+struct Mass {
+  const float *x, *largest, *temperature, *least;  // [tokens][rows], and [rows] each
+  int64_t tokens, rows;
+};
+constexpr int64_t kTokens = 2048;
+
 struct Kernels {
   const char* name;
   void (*linear_f32)(const Linear&, const LinearPart&);
   void (*linear_bf16)(const Linear&, const LinearPart&);
   void (*rms_norm)(const Norm&, int64_t first, int64_t rows);
+  void (*rotate)(const Rotation&, int64_t first, int64_t tokens);
+  void (*gate)(const Gate&, int64_t first, int64_t rows);
+  // Sums one part of the tokens: [rows].
+  void (*mass)(const Mass&, int64_t first, int64_t tokens, float* sums);
   void (*attend_f32)(const Attention&, const AttentionPart&);
   void (*attend_bf16)(const Attention&, const AttentionPart&);
   // Adds up the states of [segments][group] query heads, and writes the result of one query of these heads.

@@ -14,7 +14,7 @@ using rekindle::LinearPart;
 
 constexpr int kParts = kPanel / kLanes;           // vectors in a panel's row
 constexpr int kTileRows = kLanes == 16 ? 12 : 3;  // as many rows as leave registers for the weights
-constexpr int64_t kBlock = 768;                   // inputs at a time: the rows of a part stay in the second cache
+constexpr int64_t kBlock = 768;  // inputs at a time, so that the rows of a part stay in the second cache
 
 // How float32 weights and inputs lie in memory, and how one step of a sum is made of them.
 struct Float32 {
@@ -44,13 +44,7 @@ struct BFloat16 {
     return uint32_t{narrow(x[0])} | (left > 1 ? uint32_t{narrow(x[1])} << 16 : 0u);
   }
 
-  static Vec inputs(const float* x) {
-    const Halves halves[2] = {__builtin_convertvector(narrow(load(x)), Halves),
-                              __builtin_convertvector(narrow(load(x + kLanes)), Halves)};
-    Vec pairs;
-    std::memcpy(&pairs, halves, sizeof pairs);
-    return pairs;
-  }
+  static Vec inputs(const float* x) { return (Vec)_mm512_cvtne2ps_pbh((__m512)load(x + kLanes), (__m512)load(x)); }
 
   static __m512bh spread(Input x) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(x)); }
 
@@ -91,25 +85,34 @@ struct BFloat16 {
 
 #endif
 
+// Some inputs of the rows of a tile.
+template <typename Kind>
+struct Inputs {
+  const typename Kind::Input* x;  // [step][rows]
+  int64_t row;                    // of the result, where the tile begins
+  int64_t begin, steps;
+  int64_t ahead, hop;  // how many bytes after the weights are fetched from meanwhile, and how many more each step
+};
+
 // Adds the products of some inputs to `Rows` rows of `Panels` adjacent panels of the output.
 //
-// x is [step][Rows], and `panel` the distance of two panels in weights.
+// `panel` is the distance of two panels in weights.
 template <typename Kind, int Rows, int Panels>
-void tile(const typename Kind::Input* x, const typename Kind::Weight* weight, int64_t panel, int64_t steps, float* y,
-          int64_t out, bool first) {
+void tile(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, int64_t panel, float* y, int64_t out) {
   Vec sums[Rows][Panels * kParts];
 #pragma GCC unroll 16
   for (int row = 0; row < Rows; ++row)
 #pragma GCC unroll 32
     for (int part = 0; part < Panels * kParts; ++part)
-      sums[row][part] = first ? Vec{} : load(y + row * out + part * kLanes);
-  for (int64_t step = 0; step < steps; ++step, x += Rows, weight += kPanel * Kind::kDepth) {
-    // The panels that come next are far away in memory, while these are multiplied.
+      sums[row][part] = inputs.begin == 0 ? Vec{} : load(y + row * out + part * kLanes);
+  const auto* x = inputs.x;
+  const auto* next = reinterpret_cast<const char*>(weight) + inputs.ahead;
+  for (int64_t step = 0; step < inputs.steps; ++step, x += Rows, weight += kPanel * Kind::kDepth, next += inputs.hop) {
 #pragma GCC unroll 4
-    for (int p = 0; p < Panels; ++p)
-#pragma GCC unroll 2
-      for (int line = 0; line < 2; ++line)
-        __builtin_prefetch(reinterpret_cast<const char*>(weight + (Panels + p) * panel) + 64 * line, 0, 2);
+    for (int p = 0; p < Panels; ++p) {
+      __builtin_prefetch(next + p * panel * sizeof(*weight));
+      if (inputs.hop > 64) __builtin_prefetch(next + p * panel * sizeof(*weight) + 64);
+    }
     decltype(Kind::weights(weight)) weights[Panels * kParts];
 #pragma GCC unroll 32
     for (int part = 0; part < Panels * kParts; ++part)
@@ -127,38 +130,34 @@ void tile(const typename Kind::Input* x, const typename Kind::Weight* weight, in
     for (int part = 0; part < Panels * kParts; ++part) store(y + row * out + part * kLanes, sums[row][part]);
 }
 
-// Adds some inputs of a part's rows to some panels; the last panel of an output may be narrower than the others.
+// Adds some inputs of a tile's rows to some panels; the last panel of an output may be narrower than the others.
 template <typename Kind, int Rows, int Panels>
-void panels(const Linear& all, const typename Kind::Input* x, int64_t row, int64_t panel, int64_t begin,
-            int64_t steps) {
+void panels(const Linear& all, const Inputs<Kind>& inputs, int64_t panel) {
   const int64_t size = (all.in + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth * kPanel;
-  const auto* weight = static_cast<const typename Kind::Weight*>(all.weight) + panel * size + begin * kPanel;
-  float* y = all.y + row * all.out + panel * kPanel;
+  const auto* weight = static_cast<const typename Kind::Weight*>(all.weight) + panel * size + inputs.begin * kPanel;
+  float* y = all.y + inputs.row * all.out + panel * kPanel;
   const int64_t wide = all.out - panel * kPanel;
-  if (wide >= Panels * kPanel) return tile<Kind, Rows, Panels>(x, weight, size, steps, y, all.out, begin == 0);
+  if (wide >= Panels * kPanel) return tile<Kind, Rows, Panels>(inputs, weight, size, y, all.out);
   float whole[Rows][Panels * kPanel] = {};
-  for (int r = 0; r < Rows && begin > 0; ++r) std::memcpy(whole[r], y + r * all.out, wide * sizeof(float));
-  tile<Kind, Rows, Panels>(x, weight, size, steps, whole[0], Panels * kPanel, begin == 0);
+  for (int r = 0; r < Rows && inputs.begin > 0; ++r) std::memcpy(whole[r], y + r * all.out, wide * sizeof(float));
+  tile<Kind, Rows, Panels>(inputs, weight, size, whole[0], Panels * kPanel);
   for (int r = 0; r < Rows; ++r) std::memcpy(y + r * all.out, whole[r], wide * sizeof(float));
 }
 
 // Few rows leave registers for several panels, and so for several streams from memory.
 template <typename Kind, int Rows>
-void row_tile(const Linear& all, const typename Kind::Input* x, int64_t row, int64_t begin, int64_t steps,
-              int64_t panel, int64_t count) {
+void row_tile(const Linear& all, const Inputs<Kind>& inputs, int64_t panel, int64_t count) {
   constexpr int kTogether = Rows == 1 ? kTileRows / 3 : Rows == 2 ? 2 : 1;
   int64_t done = 0;
   if constexpr (kTogether > 1)
-    for (; done + kTogether <= count; done += kTogether)
-      panels<Kind, Rows, kTogether>(all, x, row, panel + done, begin, steps);
-  for (; done < count; ++done) panels<Kind, Rows, 1>(all, x, row, panel + done, begin, steps);
+    for (; done + kTogether <= count; done += kTogether) panels<Kind, Rows, kTogether>(all, inputs, panel + done);
+  for (; done < count; ++done) panels<Kind, Rows, 1>(all, inputs, panel + done);
 }
 
 template <typename Kind, int Rows = kTileRows>
-void rows_of(int64_t rows, const Linear& all, const typename Kind::Input* x, int64_t row, int64_t begin, int64_t steps,
-             int64_t panel, int64_t count) {
-  if (rows == Rows) return row_tile<Kind, Rows>(all, x, row, begin, steps, panel, count);
-  if constexpr (Rows > 1) rows_of<Kind, Rows - 1>(rows, all, x, row, begin, steps, panel, count);
+void rows_of(int64_t rows, const Linear& all, const Inputs<Kind>& inputs, int64_t panel, int64_t count) {
+  if (rows == Rows) return row_tile<Kind, Rows>(all, inputs, panel, count);
+  if constexpr (Rows > 1) rows_of<Kind, Rows - 1>(rows, all, inputs, panel, count);
 }
 
 // Writes the inputs of some rows side by side, as [step][rows]; up to a vector more is written, which is no number.
@@ -179,25 +178,83 @@ void interleave(const float* x, int64_t in, int64_t rows, int64_t inputs, typena
       to[step * rows + row] = Kind::input(x + row * in + step * Kind::kDepth, inputs - step * Kind::kDepth);
 }
 
+// How the rows of a part are shared out over tiles, and where the interleaved inputs of each lie.
+template <typename Kind>
+struct Tiles {
+  const Linear& all;
+  const LinearPart& part;
+  const int64_t count = (part.rows + kTileRows - 1) / kTileRows;
+
+  // Returns the first row of a tile, counted from the part's.
+  int64_t first(int64_t tile) const { return part.rows * tile / count; }
+
+  int64_t rows(int64_t tile) const { return first(tile + 1) - first(tile); }
+
+  int64_t steps(int64_t begin) const { return (least(kBlock, all.in - begin) + Kind::kDepth - 1) / Kind::kDepth; }
+
+  typename Kind::Input* inputs(int64_t begin, int64_t tile) const {
+    auto* all_inputs = reinterpret_cast<typename Kind::Input*>(part.scratch);
+    return all_inputs + part.rows * (begin / Kind::kDepth) + first(tile) * steps(begin);
+  }
+};
+
+template <typename Kind>
+void linear_rows(const Linear& all, const LinearPart& part) {
+  const Tiles<Kind> tiles{all, part};
+  if (!part.interleaved)
+    for (int64_t begin = 0; begin < all.in; begin += kBlock)
+      for (int64_t t = 0; t < tiles.count; ++t)
+        interleave<Kind>(all.x + (part.first_row + tiles.first(t)) * all.in + begin, all.in, tiles.rows(t),
+                         least(kBlock, all.in - begin), tiles.inputs(begin, t));
+  // What is soon needed is fetched from memory: 8 KiB ahead if a panel is read once, else each tile's share of the next
+  // panel, as the panel itself is in the cache after the first tile. (Measured: a quarter of the time of 32 rows.)
+  const int64_t line = kPanel * Kind::kDepth * sizeof(typename Kind::Weight), hop = line / tiles.count;
+  const int64_t panel = (all.in + Kind::kDepth - 1) / Kind::kDepth * line;
+  const int64_t group = tiles.count > 1 ? 1 : part.panels;
+  for (int64_t begin = 0; begin < all.in; begin += kBlock)
+    for (int64_t p = 0; p < part.panels; p += group)
+      for (int64_t t = 0; t < tiles.count; ++t) {
+        const int64_t steps = tiles.steps(begin), row = part.first_row + tiles.first(t);
+        const int64_t ahead = tiles.count > 1 ? panel + t * steps * hop : 8192;
+        const Inputs<Kind> inputs{tiles.inputs(begin, t), row, begin, steps, ahead, hop};
+        rows_of<Kind>(tiles.rows(t), all, inputs, part.first_panel + p, group);
+      }
+}
+
+// Copies [rows][out] to [out][..]; the distance of two rows of the result is `stride`.
+inline void turn_over(const float* from, int64_t rows, int64_t out, float* to, int64_t stride) {
+  int64_t row = 0;
+  for (; row + kLanes <= rows; row += kLanes) {
+    int64_t o = 0;
+    for (; o + kLanes <= out; o += kLanes) {
+      Vec square[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) square[i] = load(from + (row + i) * out + o);
+      transpose(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) store(to + (o + i) * stride + row, square[i]);
+    }
+    for (; o < out; ++o)
+      for (int i = 0; i < kLanes; ++i) to[o * stride + row + i] = from[(row + i) * out + o];
+  }
+  for (int64_t o = 0; o < out; ++o)
+    for (int64_t r = row; r < rows; ++r) to[o * stride + r] = from[r * out + o];
+}
+
 template <typename Kind>
 void linear(const Linear& all, const LinearPart& part) {
-  static thread_local typename Kind::Input packed[kRows * kBlock / Kind::kDepth + kLanes];
-  const int64_t tiles = (part.rows + kTileRows - 1) / kTileRows;
-  for (int64_t begin = 0; begin < all.in; begin += kBlock) {
-    const int64_t inputs = all.in - begin < kBlock ? all.in - begin : kBlock;
-    const int64_t steps = (inputs + Kind::kDepth - 1) / Kind::kDepth;
-    for (int64_t t = 0; t < tiles; ++t) {
-      const int64_t from = part.rows * t / tiles, rows = part.rows * (t + 1) / tiles - from;
-      const float* x = all.x + (part.first_row + from) * all.in + begin;
-      interleave<Kind>(x, all.in, rows, inputs, packed + from * steps);
-    }
-    const int64_t group = tiles > 1 ? 1 : part.panels;
-    for (int64_t p = 0; p < part.panels; p += group)
-      for (int64_t t = 0; t < tiles; ++t) {
-        const int64_t from = part.rows * t / tiles, rows = part.rows * (t + 1) / tiles - from;
-        rows_of<Kind>(rows, all, packed + from * steps, part.first_row + from, begin, steps, part.first_panel + p,
-                      group);
-      }
+  if (!all.columns) return linear_rows<Kind>(all, part);
+  constexpr int64_t kTurned = 8;  // panels whose results stay in the first cache
+  static thread_local float results[kRows * kTurned * kPanel];
+  const int64_t size = (all.in + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth * kPanel;
+  LinearPart some{0, part.rows, 0, 0, part.scratch, part.interleaved};
+  for (int64_t panel = part.first_panel, end = panel + part.panels; panel < end; panel += kTurned) {
+    some.panels = least(kTurned, end - panel);
+    const int64_t first = panel * kPanel, out = least(some.panels * kPanel, all.out - first);
+    const auto* weight = static_cast<const typename Kind::Weight*>(all.weight) + panel * size;
+    linear_rows<Kind>({all.x + part.first_row * all.in, weight, results, part.rows, all.in, out, false}, some);
+    some.interleaved = true;
+    turn_over(results, part.rows, out, all.y + first * all.rows + part.first_row, all.rows);
   }
 }
 

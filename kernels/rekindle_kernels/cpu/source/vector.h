@@ -22,6 +22,8 @@ typedef float Vec __attribute__((vector_size(kLanes * 4)));
 typedef uint32_t Bits __attribute__((vector_size(kLanes * 4)));
 typedef uint16_t Halves __attribute__((vector_size(kLanes * 2)));
 
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 inline Vec splat(float x) { return x - Vec{}; }
 
 inline Vec load(const float* from) {
