@@ -103,4 +103,4 @@ def test_the_drawn_token_is_kept_whatever_rounding_says_of_a_bound() -> None:
     packed, _ = batch_of([request], [OUTPUT], 5)
     columns = jnp.asarray([[0.0], [-3.0], [-5.0], [-1.0], [-9.0]])
     kept = drawn_from(columns, SamplingRows.unpack(packed), jnp.asarray([1], jnp.int32))
-    np.testing.assert_array_equal(kept, [[0.0, -3.0, -np.inf, -1.0, -np.inf]])
+    np.testing.assert_array_equal(kept.T, [[0.0, -3.0, -np.inf, -1.0, -np.inf]])

@@ -24,7 +24,7 @@ def test_a_score_has_the_log_probability_the_rank_and_the_likeliest(vocabulary: 
     rng = np.random.default_rng(vocabulary)
     logits = (rng.standard_normal((5, vocabulary)) * 4 - 30).astype(np.float32)
     tokens = rng.integers(0, vocabulary, 5).astype(np.int32)
-    rows = np.asarray(jax.jit(score, static_argnums=2)(jnp.asarray(logits), jnp.asarray(tokens), 20))
+    rows = np.asarray(jax.jit(score, static_argnums=2)(jnp.asarray(logits.T), jnp.asarray(tokens), 20))
     for row, token, p in zip(rows, tokens.tolist(), expected(logits), strict=True):
         order = np.argsort(-p)
         scored = unpack_score(row, token, 7)
@@ -36,14 +36,14 @@ def test_a_score_has_the_log_probability_the_rank_and_the_likeliest(vocabulary: 
 
 
 def test_of_equal_logits_the_first_ids_come_first_and_share_the_best_rank() -> None:
-    logits = jnp.zeros((1, 300), jnp.float32)
+    logits = jnp.zeros((300, 1), jnp.float32)
     scored = unpack_score(np.asarray(score(logits, jnp.asarray([250], jnp.int32), 5))[0], 250, 5)
     assert [other.token_id for other in scored.top] == [0, 1, 2, 3, 4]
     assert scored.rank == 1
 
 
 def test_scores_are_zeros_where_nobody_wants_them() -> None:
-    logits, tokens = jnp.ones((3, 40), jnp.float32), jnp.zeros(3, jnp.int32)
+    logits, tokens = jnp.ones((40, 3), jnp.float32), jnp.zeros(3, jnp.int32)
     assert not np.asarray(score_if(jnp.zeros(3, bool), lambda: logits, tokens, 4)).any()
     np.testing.assert_array_equal(
         score_if(jnp.asarray([False, True, False]), lambda: logits, tokens, 4), score(logits, tokens, 4)
@@ -58,7 +58,7 @@ def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
     weight = jnp.asarray(rng.standard_normal((8, 50)).astype(np.float32))
     targets = rng.integers(0, 50, tokens).astype(np.int32)
     targets[:70] = np.where(np.arange(len(targets[:70])) == 3, targets[:70], -1)
-    scores = score_prompt(jnp.asarray(hidden), jnp.asarray(targets), lambda rows: rows @ weight, 3)
+    scores = score_prompt(jnp.asarray(hidden), jnp.asarray(targets), lambda rows: (rows @ weight).T, 3)
     assert scores.shape == (tokens, score_columns(3))
     p = expected(np.asarray(jnp.asarray(hidden) @ weight))
     for row in np.flatnonzero(targets >= 0):
@@ -68,5 +68,5 @@ def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
 
 
 def test_without_prompt_tokens_there_is_nothing_to_score() -> None:
-    scores = score_prompt(jnp.zeros((0, 8)), jnp.zeros(0, jnp.int32), lambda rows: rows, 2)
+    scores = score_prompt(jnp.zeros((0, 8)), jnp.zeros(0, jnp.int32), lambda rows: rows.T, 2)
     assert scores.shape == (0, score_columns(2))

@@ -73,8 +73,10 @@ def step(
     sampled = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
     owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
     lengths = jnp.concatenate([inputs.sample_length, row_length + 1])
-    rows, logits = SamplingRows.unpack(parameters[owners]), decoder.logits(sampled)
-    new_tokens, scores = sample(logits, rows, lengths, slots.adjustments, owners, max_logprobs, processor)
+    rows, logits = SamplingRows.unpack(parameters[owners]), decoder.logits_by_token(sampled).T
+    new_tokens, scores = sample(
+        logits, rows, lengths, slots.adjustments, owners, max_logprobs, processor, decoder.implementation
+    )
     slots = replace(
         slots,
         token=slots.token.at[owners].set(new_tokens),
@@ -84,7 +86,13 @@ def step(
     outputs = TickOutputs(
         tokens=new_tokens,
         scores=scores,
-        prompt_scores=score_prompt(hidden[: bucket.prefill_tokens], inputs.targets, decoder.logits, max_logprobs),
+        prompt_scores=score_prompt(
+            hidden[: bucket.prefill_tokens],
+            inputs.targets,
+            decoder.logits_by_token,
+            max_logprobs,
+            decoder.implementation,
+        ),
     )
     return pages, slots, outputs
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rekindle.models.config import ModelConfig
-from rekindle.models.layers import Linear, RMSNorm, Shapes, WeightSource, rope_frequencies, rotate
+from rekindle.models.layers import Linear, RMSNorm, Shapes, WeightSource, rope_frequencies
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 
@@ -37,10 +37,11 @@ class Attention(nnx.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """Map (token, hidden) and this layer's pages to the same; the pages then hold the keys and values of x."""
         qkv = self.qkv(x).reshape(len(x), sum(self.heads), self.head_dim)
-        q, k, v = jnp.split(qkv, [self.heads[0], self.heads[0] + self.heads[1]], axis=1)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        mixed, pages = attend(rotate(q, cos, sin), rotate(k, cos, sin), v, pages)
+            q, k, v = jnp.split(qkv, [self.heads[0], self.heads[0] + self.heads[1]], axis=1)
+            qkv = jnp.concatenate([self.q_norm(q), self.k_norm(k), v], axis=1)
+        q, kv = kernels.rotate(qkv, cos, sin, self.heads[1], implementation=self.out.implementation)
+        mixed, pages = attend(q, kv[:, 0], kv[:, 1], pages)
         return self.out(mixed.reshape(len(x), -1)), pages
 
 
@@ -54,8 +55,7 @@ class MLP(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map (token, hidden) to (token, hidden)."""
-        gate, up = jnp.split(self.gate_up(x), 2, axis=-1)
-        return self.down(jax.nn.silu(gate) * up)
+        return self.down(kernels.gate(self.gate_up(x), implementation=self.down.implementation))
 
 
 class Layer(nnx.Module):
@@ -119,10 +119,15 @@ class Decoder(nnx.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Map (rows, hidden) to (rows, vocabulary) float32."""
-        if self.head is not None:
-            return self.head(hidden)
-        outputs = self.config.vocab_size
-        return kernels.linear(hidden, self.embedding[...], outputs, implementation=self.implementation)
+        return kernels.linear(hidden, *self._head(), implementation=self.implementation)
+
+    def logits_by_token(self, hidden: jax.Array) -> jax.Array:
+        """Map (rows, hidden) to (vocabulary, rows) float32: the same numbers, as sampling reads them."""
+        return kernels.linear_columns(hidden, *self._head(), implementation=self.implementation)
+
+    def _head(self) -> tuple[jax.Array, int]:
+        weight = self.embedding if self.head is None else self.head.weight
+        return weight[...], self.config.vocab_size
 
 
 class _Abstract:

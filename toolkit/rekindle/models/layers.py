@@ -80,14 +80,3 @@ def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     kept = np.clip(kept, 0.0, 1.0)
     return (frequencies * (kept + (1 - kept) / scaling.factor)).astype(np.float32)
-
-
-def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """Rotate each pair (i, i + head_dim / 2) of x (token, head, head_dim) by its angle.
-
-    Args:
-        cos, sin: of the angles, (token, head_dim / 2).
-    """
-    first, second = jnp.split(x, 2, axis=-1)
-    cos, sin = cos[:, None], sin[:, None]
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -10,33 +10,37 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rekindle.device.sampling.columns import in_blocks, of_tokens
 from rekindle.device.sampling.rows import SamplingRows
-
-BLOCK = 32
-"""As many numbers as XLA's CPU backend reduces in one loop with whatever computes them. Others need no blocks."""
+from rekindle_kernels.api import Implementation
+from rekindle_kernels.layers import mass
 
 BITS_OF_INFINITY = 0x7F80_0000
 
 
-def drawn_from(columns: jax.Array, rows: SamplingRows, tokens: jax.Array) -> jax.Array:
+def drawn_from(
+    columns: jax.Array, rows: SamplingRows, tokens: jax.Array, implementation: Implementation = "xla"
+) -> jax.Array:
     """Compute logits whose softmax is the distribution that each row's token was drawn from.
 
     Args:
         columns: (vocabulary, rows) float32, the logits after the adjustments.
         tokens: (rows,) int32, the tokens that were drawn; they are kept whatever rounding says of a bound.
+        implementation: of the kernels.
 
     Returns:
-        (rows, vocabulary) float32, minus infinity for tokens that are not kept. A row at temperature 0 draws nothing:
+        (vocabulary, rows) float32, minus infinity for tokens that are not kept. A row at temperature 0 draws nothing:
         its logits are as they came, but for a constant.
     """
     drawn, largest = rows.temperature > 0, columns.max(0)
     temperature = jnp.where(drawn, rows.temperature, 1.0)
     bound = deepest_of_top_k(columns, largest, jnp.where(drawn, rows.top_k, 0))
-    nucleus = _deepest_of_top_p(columns, largest, temperature, bound, jnp.where(drawn, rows.top_p, 1.0))
+    top_p = jnp.where(drawn, rows.top_p, 1.0)
+    nucleus = _deepest_of_top_p(columns - largest[None], temperature, bound, top_p, implementation)
     bound = jnp.minimum(jnp.minimum(bound, nucleus), deepest_of_min_p(temperature, jnp.where(drawn, rows.min_p, 0.0)))
     bound = jnp.maximum(bound, largest - of_tokens(columns, tokens))
     depth = largest[None] - columns
-    return jnp.where(depth <= bound[None], -depth / temperature[None], -jnp.inf).T
+    return jnp.where(depth <= bound[None], -depth / temperature[None], -jnp.inf)
 
 
 def deepest_of_top_k(columns: jax.Array, largest: jax.Array, top_k: jax.Array) -> jax.Array:
@@ -67,35 +71,27 @@ def _count_in_blocks(kept: jax.Array) -> jax.Array:
 
 
 def _deepest_of_top_p(
-    columns: jax.Array, largest: jax.Array, temperature: jax.Array, bound: jax.Array, top_p: jax.Array
+    heights: jax.Array, temperature: jax.Array, bound: jax.Array, top_p: jax.Array, implementation: Implementation
 ) -> jax.Array:
     """Return the depth of the least likely token that each row's `top_p` keeps, (rows,); infinity where it keeps all.
 
     It is the one whose mass, with that of all likelier ones, first reaches `top_p` of the mass within the `bound`.
+
+    Args:
+        heights: (vocabulary, rows) float32, the negative depths.
     """
+    top = jnp.zeros_like(temperature)
 
-    def mass(bound: jax.Array) -> jax.Array:
-        depth = largest[None] - columns
-        return jnp.where(depth <= bound[None], jnp.exp(-depth / temperature[None]), 0.0).sum(0)
+    def mass_within(bound: jax.Array) -> jax.Array:
+        return mass(heights, top, temperature, -bound, implementation=implementation)
 
-    wanted = top_p * mass(bound)
-    return _least_reached(lambda depth: mass(jnp.minimum(depth, bound)) >= wanted, top_p < 1)
+    wanted = top_p * mass_within(bound)
+    return _least_reached(lambda depth: mass_within(jnp.minimum(depth, bound)) >= wanted, top_p < 1)
 
 
 def deepest_of_min_p(temperature: jax.Array, min_p: jax.Array) -> jax.Array:
     """Return the depth at which a token is `min_p` times as likely as the likeliest; infinity for 0."""
     return -temperature * jnp.log(min_p)
-
-
-def in_blocks(columns: jax.Array, padding: float | bool) -> jax.Array:
-    """Reshape (vocabulary, rows) to (blocks, BLOCK, rows), with padding at the end."""
-    padded = jnp.pad(columns, ((0, -len(columns) % BLOCK), (0, 0)), constant_values=padding)
-    return padded.reshape(-1, BLOCK, columns.shape[1])
-
-
-def of_tokens(columns: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Return each row's value at its token, (rows,)."""
-    return jnp.take_along_axis(columns, tokens[None], axis=0)[0]
 
 
 def _least_reached(reached: Callable[[jax.Array], jax.Array], sought: jax.Array) -> jax.Array:
@@ -107,7 +103,7 @@ def _least_reached(reached: Callable[[jax.Array], jax.Array], sought: jax.Array)
     def body(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
         middle = low + (high - low) // 2
-        enough = reached(lax.bitcast_convert_type(middle, jnp.float32))
+        enough = (middle >= 0) & reached(lax.bitcast_convert_type(middle, jnp.float32))  # below 0 are no numbers
         return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
     low = jnp.full(sought.shape, -1, jnp.int32)

@@ -8,23 +8,24 @@ All passes run over (vocabulary, rows), the order in which the last product leav
 other axis would be transposed first, which takes XLA's CPU backend several times as long as a pass.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from rekindle.device.sampling.adjustments import Adjustments, adjust
-from rekindle.device.sampling.distribution import (
-    BLOCK,
-    deepest_of_min_p,
-    deepest_of_top_k,
-    drawn_from,
-    in_blocks,
-    of_tokens,
-)
+from rekindle.device.sampling.columns import BLOCK, in_blocks, of_tokens
+from rekindle.device.sampling.distribution import deepest_of_min_p, deepest_of_top_k, drawn_from
 from rekindle.device.sampling.noise import gumbel
 from rekindle.device.sampling.processing import LogitsProcessor
 from rekindle.device.sampling.rows import OF_SAMPLED, PROCESSED, SamplingRows
 from rekindle.device.sampling.scores import score_columns, score_if
+from rekindle_kernels.api import Implementation
+from rekindle_kernels.layers import mass
+
+SMALLEST = 2.0**-126
+"""The number that comes after 0: smaller ones are taken for 0."""
 
 
 def sample(
@@ -35,6 +36,7 @@ def sample(
     owners: jax.Array,
     most: int,
     processor: LogitsProcessor | None = None,
+    implementation: Implementation = "xla",
 ) -> tuple[jax.Array, jax.Array]:
     """Choose one token for each row, and score it for the rows that want it.
 
@@ -48,6 +50,7 @@ def sample(
         owners: (rows,) int32, the slot of each row.
         most: how many of the likeliest tokens there is room for in a score.
         processor: what follows the adjustments in rows that want it, static.
+        implementation: of the kernels.
 
     Returns:
         (rows,) int32 token ids, and their scores, packed as by `scores.score`, meaningless for rows that want none.
@@ -68,13 +71,18 @@ def sample(
     def choose() -> tuple[jax.Array, jax.Array]:
         final, best = lax.cond(adjusted.any(), change, lambda: (columns, greedy))
         tokens = lax.cond(
-            drawn.any(), lambda: jnp.where(drawn, _draw(final, best, rows, positions), best), lambda: best
+            drawn.any(),
+            lambda: jnp.where(drawn, _draw(final, best, rows, positions, implementation), best),
+            lambda: best,
         )
-        return tokens, score_if(of_changed, lambda: drawn_from(final, rows, tokens), tokens, most)
+        scores = score_if(
+            of_changed, lambda: drawn_from(final, rows, tokens, implementation), tokens, most, implementation
+        )
+        return tokens, scores
 
     unscored = jnp.zeros((len(logits), score_columns(most)), jnp.int32)
     tokens, scores = lax.cond((drawn | adjusted).any(), choose, lambda: (greedy, unscored))
-    of_model = score_if((rows.scored > 0) & ~of_changed, lambda: logits, tokens, most)
+    of_model = score_if((rows.scored > 0) & ~of_changed, lambda: columns, tokens, most, implementation)
     return tokens, jnp.where(of_changed[:, None], scores, of_model)
 
 
@@ -104,7 +112,9 @@ def _first_largest(columns: jax.Array) -> jax.Array:
     return jnp.where(columns == columns.max(0, keepdims=True), places, len(columns) - 1).min(0)
 
 
-def _draw(columns: jax.Array, best: jax.Array, rows: SamplingRows, positions: jax.Array) -> jax.Array:
+def _draw(
+    columns: jax.Array, best: jax.Array, rows: SamplingRows, positions: jax.Array, implementation: Implementation
+) -> jax.Array:
     """Draw by the Gumbel-max trick: the token with the largest sum of logit / temperature and noise.
 
     Where the same noise meets logits that are a little different, as those of another batch size are, the token seldom
@@ -122,10 +132,14 @@ def _draw(columns: jax.Array, best: jax.Array, rows: SamplingRows, positions: ja
     noise = gumbel(rows.seed_low, rows.seed_high, positions, len(columns))
     scores = jnp.where(depth <= bound[None], noise - depth / temperature[None], -jnp.inf)
     token, all_of_it = argmax(scores), (rows.temperature <= 0) | (rows.top_p >= 1)
+
+    def mass_from(least: jax.Array) -> jax.Array:
+        return mass(columns, largest, temperature, least, implementation=implementation)
+
     drawn: jax.Array = lax.cond(
         all_of_it.all(),
         lambda: token,
-        lambda: _draw_nucleus(columns, largest, temperature, rows.top_p, (scores, token, all_of_it)),
+        lambda: _draw_nucleus(columns, mass_from, rows.top_p, (scores, token, all_of_it)),
     )
     return drawn
 
@@ -135,7 +149,7 @@ _Search = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def _draw_nucleus(
-    columns: jax.Array, largest: jax.Array, temperature: jax.Array, top_p: jax.Array, search: _Search
+    columns: jax.Array, mass_from: Callable[[jax.Array], jax.Array], top_p: jax.Array, search: _Search
 ) -> jax.Array:
     """Draw from the tokens that top-p keeps, without computing that set.
 
@@ -143,15 +157,16 @@ def _draw_nucleus(
     the less likely ones are not in it either: the next is the best of those likelier than it, with the same noise. So
     the result is the best token of the nucleus. (The pivots are FlashInfer's, Ye et al., 2025, arXiv:2501.01005, which
     draws anew for each.)
+
+    Args:
+        columns: (vocabulary, rows) float32, the logits.
+        mass_from: returns the mass of each row's tokens whose logits are not below a bound, (rows,).
     """
 
-    def mass_of(chosen: jax.Array, largest: jax.Array, temperature: jax.Array) -> jax.Array:
-        return jnp.where(chosen, jnp.exp((columns - largest[None]) / temperature[None]), 0.0).sum(0)
-
     def inside(token: jax.Array) -> jax.Array:
-        likelier = columns > of_tokens(columns, token)[None]
-        # The barrier keeps XLA from computing all masses ahead of the loop, which would take memory for them.
-        ahead = mass_of(likelier, *lax.optimization_barrier((largest, temperature, token))[:2])
+        own = of_tokens(columns, token)
+        next_above = jnp.where(jnp.abs(own) < SMALLEST, SMALLEST, jnp.nextafter(own, jnp.inf))
+        ahead = mass_from(next_above)
         return (ahead < wanted) | (ahead <= 0)
 
     def body(search: _Search) -> _Search:
@@ -162,7 +177,7 @@ def _draw_nucleus(
         return scores, token, settled | inside(token)
 
     scores, token, settled = search
-    wanted = top_p * mass_of(scores > -jnp.inf, largest, temperature)
+    wanted = top_p * mass_from(jnp.where(scores > -jnp.inf, columns, jnp.inf).min(0))
     start = (scores, token, settled | inside(token))
     found: jax.Array = lax.while_loop(lambda search: ~search[2].all(), body, start)[1]
     return found
