@@ -1,12 +1,16 @@
 """A deterministic session gives a request the same tokens, to the last bit, whatever else runs or is cached."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
+import jax.numpy as jnp
 import pytest
 
 import rekindle
-from rekindle.config import SettingsOptions
+from rekindle.config import Dtype, SettingsOptions
+from rekindle_kernels.api import Implementation, operations_of
+from rekindle_kernels.cpu.library import why_not
 
 SETTINGS: SettingsOptions = {
     "deterministic": True,
@@ -31,19 +35,30 @@ def opened(model: Path, **settings: Unpack[SettingsOptions]) -> rekindle.Session
     return rekindle.open_sync(model, progress=False, **(SETTINGS | settings))
 
 
-def test_answers_are_the_same_to_the_last_bit_in_any_batch_and_from_any_tier(model: Path) -> None:
+@pytest.fixture(params=["xla", "cpu"])
+def implementation(request: pytest.FixtureRequest) -> Implementation:
+    """Return each implementation that serves here: one shape makes the first deterministic, its sums the second."""
+    named: Implementation = request.param
+    if reason := operations_of(named).unserved((1, 2, 1, 16, 8), jnp.dtype("bfloat16")):
+        pytest.skip(reason)
+    return named
+
+
+def test_answers_are_the_same_to_the_last_bit_in_any_batch_and_from_any_tier(
+    model: Path, implementation: Implementation
+) -> None:
     prompts = [[(place * number) % 509 for number in range(1, 30 + 20 * place)] for place in range(1, 6)]
-    with opened(model, prefix_cache=False) as session:
+    opened_with = partial(opened, model, implementation=implementation)
+    with opened_with(prefix_cache=False) as session:
         alone = [session.generate_sync(token_ids=prompt, **OPTIONS) for prompt in prompts]
         together = session.generate_sync(token_ids=prompts[::-1], **OPTIONS)[::-1]
-    with opened(model) as session:
+    with opened_with() as session:
         cold = session.generate_sync(token_ids=prompts, **OPTIONS)
         cached = session.generate_sync(token_ids=prompts, **OPTIONS)
-        # What was decoded is not found again, but computed as the prompt that it is now.
         turn = [*prompts[1], *cold[1].token_ids, 5]
         next_turn = session.generate_sync(token_ids=turn, **OPTIONS)
         session.save_sync(progress=False)
-    with opened(model) as session:
+    with opened_with() as session:
         from_disk = session.generate_sync(token_ids=prompts, **OPTIONS)
         assert session.generate_sync(token_ids=turn, **OPTIONS).logprobs == next_turn.logprobs
     assert sum(answer.cached_tokens for answer in cached) > 0
@@ -51,3 +66,37 @@ def test_answers_are_the_same_to_the_last_bit_in_any_batch_and_from_any_tier(mod
     for answers in (together, cold, cached, from_disk):
         assert [answer.logprobs for answer in answers] == [answer.logprobs for answer in alone]
         assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in alone]
+
+
+@pytest.mark.skipif(why_not() is not None, reason=f"no native kernels: {why_not()}")
+@pytest.mark.parametrize(("family", "dtype"), [("qwen2", "float32"), ("qwen3", "bfloat16")])
+def test_native_kernels_keep_rows_apart_without_one_shape(families: Path, family: str, dtype: Dtype) -> None:
+    """Check all that sums over the vocabulary too, in buckets of all sizes, with chunks and pages of other sizes."""
+    kinds: list[dict[str, Any]] = [
+        {"top_p": 0.6},
+        {"top_k": 40, "min_p": 0.01, "logprobs_of": "sampled"},
+        {"top_p": 0.8, "logprobs_of": "sampled"},
+        {"repetition_penalty": 1.2},
+        {"prompt_logprobs": 1},
+    ]
+    prompts = [[(7 * place * number) % 251 for number in range(1, 20 + 21 * place)] for place in range(len(kinds))]
+    requests = [
+        OPTIONS | kind | {"token_ids": prompt, "seed": place}
+        for place, (kind, prompt) in enumerate(zip(kinds, prompts, strict=True))
+    ]
+    opened_with = partial(opened, families / family, implementation="cpu", dtype=dtype)
+    with opened_with(prefix_cache=False) as session:
+        assert session.settings.deterministic
+        alone = [session.generate_sync(**each) for each in requests]
+    with opened_with(page_size=32, prefill_chunk=16, restore="off") as session:
+        for _ in range(2):
+            begun = [session.submit(**each) for each in requests]
+            together = [each.result() for each in begun]
+            assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]
+            assert [answer.logprobs for answer in together] == [answer.logprobs for answer in alone]
+            assert together[-1].prompt_logprobs == alone[-1].prompt_logprobs
+        turn = [*prompts[0], *alone[0].token_ids, 5]
+        cached = session.generate_sync(token_ids=turn, **OPTIONS)
+        assert cached.cached_tokens >= len(prompts[0]), "what was decoded is found too"
+    with opened_with(restore="off") as session:
+        assert session.generate_sync(token_ids=turn, **OPTIONS).logprobs == cached.logprobs

@@ -73,6 +73,15 @@ def test_a_deterministic_session_has_one_shape(more: dict[str, Any]) -> None:
     assert (limits.prefill_buckets, limits.decode_buckets) == ((64,), (8,))
 
 
+def test_a_deterministic_session_has_many_shapes_if_the_kernels_keep_rows_apart() -> None:
+    settings = Settings(deterministic=True, max_running=8, max_prefill_tokens=64)
+    limits = Limits.of(settings, FAKE_MODEL, 4, rows_apart=True)
+    assert (limits.one_shape, limits.decode_buckets) == (False, fake_limits(max_running=8).decode_buckets)
+    assert limits.chosen(settings).deterministic
+    with_processor = replace(settings, logits_processor=lambda logits, row: logits)
+    assert Limits.of(with_processor, FAKE_MODEL, 4, rows_apart=True).one_shape, "it need not keep rows apart"
+
+
 def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
     with pytest.raises(ConfigError, match=r"unknown setting 'max_runing'; did you mean max_running\?"):
         rekindle.open("anything", max_runing=3)  # type: ignore[call-arg]

@@ -121,7 +121,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def who_is_deterministic_never_loses_its_pages(self) -> None:
         stats = self.engine.scheduler.stats
-        assert not self.engine.limits.deterministic or stats.device_losses or not stats.preemptions
+        assert not self.engine.limits.one_shape or stats.device_losses or not stats.preemptions
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
@@ -132,7 +132,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stats.ended == len(self.engine.ends) == len(self.asked)
         for request_id, asked in enumerate(self.asked):
             tokens, end = self.engine.tokens[request_id], self.engine.ends[request_id]
-            rejected = self.engine.limits.deterministic and request_id in self.engine.rejected
+            rejected = self.engine.limits.one_shape and request_id in self.engine.rejected
             assert (end == "cancelled") == (request_id in self.withdrawn or rejected)
             if end != "cancelled":
                 assert tuple(tokens) == asked.tokens

@@ -39,10 +39,11 @@ class Settings:
             takes; `max_prefill_tokens` bounds that tick. "prefill-first" computes decode rows only while no prompt is
             left to compute: running requests get no token until all prompts that were admitted are computed.
             "combined" lets both share a tick, at the price of more programs.
-        deterministic: give a request the same tokens whatever else runs, and whatever is cached. Each tick has one
-            shape, the largest, so that a short prompt takes as long as `max_prefill_tokens`, and a step of one request
-            as long as one of `max_running`. A request waits for pages for all its `max_tokens`, and only the pages of
-            prompts are cached. It excludes `prefill_buckets`, `decode_buckets`, and ticks="combined".
+        deterministic: give a request the same tokens whatever else runs, and whatever is cached. It excludes
+            `prefill_buckets`, `decode_buckets`, and ticks="combined". The native kernels for CPUs always do so, unless
+            there is a `logits_processor`. Elsewhere each tick has one shape, the largest, so that a short prompt takes
+            as long as `max_prefill_tokens`, and a step of one request as long as one of `max_running`. A request waits
+            for pages for all its `max_tokens`, and only the pages of prompts are cached.
         policy: which request leaves the waiting queue next: "fcfs" takes the first that came, "longest-prefix" the one
             with most tokens in the cache, and a function orders `rekindle.Candidate`s as a key of `sorted` does. The
             function is called on the engine's thread, when a slot is free, for the first 64 waiting requests. The first

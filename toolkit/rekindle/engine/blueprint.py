@@ -17,7 +17,7 @@ from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.scheduler.limits import Limits
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.store.validity import code_digest
-from rekindle_kernels.api import Implementation, described
+from rekindle_kernels.api import Implementation, described, keeps_rows_apart, library_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class Blueprint:
             )
         except ValueError as error:
             raise ConfigError(str(error)) from error
+        if keeps_rows_apart(programs.implementation):
+            limits = Limits.of(settings, checkpoint.config, dtype.itemsize, rows_apart=True)
         return cls(checkpoint, device, dtype, limits, programs)
 
     def chosen(self, settings: Settings) -> Settings:
@@ -115,7 +117,13 @@ class Blueprint:
         )
 
     def _numerics(self) -> str:
-        """Return the precision of products, and for a deterministic session the program that computes prompts."""
-        if self.limits.deterministic:
+        """Return what decides on the bits of pages, as far as a session keeps to them.
+
+        That is the native library if rows are apart in it, else the program that computes prompts if there is only one,
+        else the precision of products.
+        """
+        if keeps_rows_apart(self.programs.implementation):
+            return library_of(self.programs.implementation)
+        if self.limits.one_shape:
             return self.program_keys()(Bucket(self.limits.prefill_buckets[-1], 0)).digest
         return f"products of {self.programs.jax_settings.values['jax_default_matmul_precision'] or 'default'} precision"

@@ -26,6 +26,7 @@ class Limits:
         snapshots: whether cached pages are written to disk, which they reach through the host tier.
         depth: ticks that may be dispatched and not yet settled.
         processes_logits: whether the session has a logits processor.
+        one_shape: whether each tick has the same shape, as rows would not be the same in another.
         Others as in `Settings`.
     """
 
@@ -37,7 +38,7 @@ class Limits:
     max_prefill_tokens: int
     prefill_chunk: int
     ticks: Ticks
-    deterministic: bool
+    one_shape: bool
     policy: Policy
     prefix_cache: bool
     page_bytes: int
@@ -50,8 +51,11 @@ class Limits:
     processes_logits: bool
 
     @classmethod
-    def of(cls, settings: Settings, model: ModelConfig, itemsize: int) -> "Limits":
+    def of(cls, settings: Settings, model: ModelConfig, itemsize: int, *, rows_apart: bool = False) -> "Limits":
         """Resolve settings for a model whose pages hold numbers of `itemsize` bytes.
+
+        Args:
+            rows_apart: whether the kernels give a row the same bits in any tick. A logits processor need not.
 
         Raises:
             ConfigError: settings that contradict each other or the model.
@@ -66,7 +70,7 @@ class Limits:
             num_pages = 1 + min(max(1, DEFAULT_POOL_BYTES // page_bytes), settings.max_running * full_request)
         max_context = min(asked, (num_pages - 1) * page_size)
         tokens, running = settings.max_prefill_tokens, settings.max_running
-        one_shape = settings.deterministic
+        one_shape = settings.deterministic and not (rows_apart and settings.logits_processor is None)
         prefill = (tokens,) if one_shape else settings.prefill_buckets
         decode = (running,) if one_shape else settings.decode_buckets
         host_pages = settings.host_cache_bytes // page_bytes if settings.prefix_cache else 0
@@ -79,7 +83,7 @@ class Limits:
             max_prefill_tokens=tokens,
             prefill_chunk=min(settings.prefill_chunk, tokens),
             ticks=settings.ticks,
-            deterministic=settings.deterministic,
+            one_shape=one_shape,
             policy=settings.policy,
             prefix_cache=settings.prefix_cache,
             page_bytes=page_bytes,
@@ -106,7 +110,7 @@ class Limits:
     def chosen(self, settings: Settings) -> Settings:
         """Return the settings that these limits were made of, with what was chosen in place of what was left open."""
         same = {field.name: getattr(self, field.name) for field in fields(self) if hasattr(settings, field.name)}
-        if self.deterministic:  # which chooses the buckets itself, and takes none
+        if settings.deterministic:  # which chooses the buckets itself, and takes none
             same |= {"prefill_buckets": None, "decode_buckets": None}
         return replace(settings, **same)
 

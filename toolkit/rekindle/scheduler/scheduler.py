@@ -262,7 +262,7 @@ class Scheduler:
     def _pages_for(self, tracked: Tracked) -> int:
         """Return how many pages a request needs before it starts."""
         # One that was preempted would compute its output again by another program, with other last digits.
-        tokens = tracked.final_length if self._limits.deterministic else len(tracked.tokens)
+        tokens = tracked.final_length if self._limits.one_shape else len(tracked.tokens)
         return -(-tokens // self._limits.page_size)
 
     def _add_chunk(self, draft: Draft, tracked: Tracked) -> None:
@@ -353,7 +353,7 @@ class Scheduler:
         """Let all requests that run begin again from their tokens, since nothing is left of the pages on the device."""
         for tracked in list(self._tracked.values()):
             tracked.lose_dispatched()
-            if self._limits.deterministic and len(tracked.tokens) > len(tracked.request.known):
+            if self._limits.one_shape and len(tracked.tokens) > len(tracked.request.known):
                 yield self._reject(tracked, RequestCancelled(CONTINUED_ELSEWHERE))
         while self._running:
             self._preempt(self._running.last)

@@ -78,7 +78,7 @@ class Tracked:
             whole = prompt // limits.page_size * limits.page_size
             return cls(request, list(request.prompt[:whole]), whole, whole)
         # A prompt that has these tokens would compute them by another program, with other last digits.
-        publishable = prompt if limits.deterministic else request.longest
+        publishable = prompt if limits.one_shape else request.longest
         return cls(request, list(request.known), request.longest, publishable)
 
     @property
