@@ -265,13 +265,13 @@ def row(kind, taker):
 
 named = Actors(**{name: name for name in get_type_hints(Actors)})  # names in place of actors
 takers = named.by_message() | dict.fromkeys(TO_CALLER, "the caller")
-kinds = [kind for kind in vars(messages).values() if getattr(kind, "__module__", "") == messages.__name__]
+kinds = [getattr(messages, name) for name in messages.__all__]
 parts = [kind for kind in kinds if isinstance(kind, type) and not issubclass(kind, messages.Message)]
 table = [row(kind, f"to {taker}") for kind, taker in takers.items()] + [row(kind, "a part") for kind in parts]
 HTML(f"<table><tr>{'</tr><tr>'.join(table)}</tr></table>")
 
 # %% [markdown]
-# The last rows are not messages but parts of them. The picture at the top of `rekindle/messages.py` shows who says
+# The last rows are not messages but parts of them. The picture at the top of `rekindle.messages` shows who says
 # what.
 #
 # One line of this table is easy to overlook. `Withdraw` may come for a request that was **never admitted**, or one that

@@ -1,0 +1,90 @@
+"""Everything that actors say to each other. A message is frozen; a request id is the only identity in it.
+
+Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan ─▶ Stepper ─▶ Dispatched ─▶ Settler
+                   ▲  │ │                        ▲  ▲  │                                        │
+         Tokenized │  │ └─ Rejected ─▶ caller    │  │  └─▶ Outputs ─▶ Detokenizer ─▶ Texts ─▶ caller
+                   │  ▼ Tokenize                 │  └─── Stopped ◀──────┘                       │
+                 Tokenizer                       └───────────────────── Settled ◀───────────────┘
+"""
+
+from rekindle.messages.answers import Output, Outputs, Started, Stopped, Text, Texts
+from rekindle.messages.asking import (
+    NOTHING,
+    Admit,
+    Begun,
+    Cancel,
+    Chat,
+    Continued,
+    Prompt,
+    Rejected,
+    Submit,
+    Tokenize,
+    Tokenized,
+    Withdraw,
+)
+from rekindle.messages.message import Message
+from rekindle.messages.pages import (
+    Archive,
+    CacheSaved,
+    CacheSaving,
+    Copy,
+    Drop,
+    Fetch,
+    Fetched,
+    Gathered,
+    Offload,
+    Offloaded,
+    SaveCache,
+    Write,
+    Written,
+)
+from rekindle.messages.ticks import Chunk, Dispatched, Onload, Plan, Row, Sampled, Scored, Scoring, Settled
+from rekindle.messages.weights import KeepWeights, NewWeights, UseWeights, WeightsUsed
+
+__all__ = [
+    "NOTHING",
+    "Admit",
+    "Archive",
+    "Begun",
+    "CacheSaved",
+    "CacheSaving",
+    "Cancel",
+    "Chat",
+    "Chunk",
+    "Continued",
+    "Copy",
+    "Dispatched",
+    "Drop",
+    "Fetch",
+    "Fetched",
+    "Gathered",
+    "KeepWeights",
+    "Message",
+    "NewWeights",
+    "Offload",
+    "Offloaded",
+    "Onload",
+    "Output",
+    "Outputs",
+    "Plan",
+    "Prompt",
+    "Rejected",
+    "Row",
+    "Sampled",
+    "SaveCache",
+    "Scored",
+    "Scoring",
+    "Settled",
+    "Started",
+    "Stopped",
+    "Submit",
+    "Text",
+    "Texts",
+    "Tokenize",
+    "Tokenized",
+    "UseWeights",
+    "WeightsUsed",
+    "Withdraw",
+    "Write",
+    "Written",
+]
