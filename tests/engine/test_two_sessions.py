@@ -1,0 +1,31 @@
+"""Native kernels of two sessions share the threads of the device, and none holds up or changes the other's answers."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rekindle
+from rekindle_kernels.cpu.library import why_not
+from tests.engine.small import SMALL
+
+ROUNDS = 8
+OPTIONS: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "temperature": 1.0, "seed": 5}
+PROMPTS = [[(number * place) % 499 for number in range(1, 40 + place)] for place in (1, 2, 3)]
+
+
+@pytest.mark.skipif(why_not() is not None, reason=f"no native kernels: {why_not()}")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_two_sessions_that_compute_at_once_answer_as_each_does_alone(families: Path, dtype: Any) -> None:
+    def opened(family: str) -> rekindle.Session:
+        return rekindle.open_sync(families / family, dtype=dtype, prefix_cache=False, progress=False, **SMALL)
+
+    def ask(session: rekindle.Session) -> list[tuple[int, ...]]:
+        return [answer.token_ids for answer in session.generate_sync(token_ids=PROMPTS, **OPTIONS)]
+
+    with opened("llama-tied") as one, opened("qwen2") as other, ThreadPoolExecutor(4) as callers:
+        alone = {session: ask(session) for session in (one, other)}
+        asked = [(session, callers.submit(ask, session)) for _ in range(ROUNDS) for session in (one, other)]
+        for session, answers in asked:
+            assert answers.result() == alone[session]
