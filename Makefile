@@ -45,7 +45,7 @@ test-deep: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m "" $(AT_ONCE)
 
 test-native: $(VENV)/.dev
-	@$(BIN)/python -m tests.sanitized address,undefined tests/kernels/test_cpu.py tests/kernels/test_layers.py
+	@$(BIN)/python -m tests.sanitized address,undefined tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_sampling_kernels.py
 
 # In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.
 test-tpu: $(VENV)-tpu/.dev

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 from hypothesis import settings
 from tokenizers import Tokenizer as Backend
@@ -19,6 +20,7 @@ from rekindle.models.checkpoint.embedded import embedded_path
 from rekindle.models.checkpoint.gguf.checkpoint import open_gguf
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.store.directory import cache_dir
+from rekindle_kernels.api import Implementation, operations_of
 from tests.compilations import listen
 from tests.watchdog import LIMIT_SECONDS, Watchdog
 
@@ -74,6 +76,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         over = f", {longest.over.total()} of them longer than that" if longest.over else ""
         said = f"{1e3 * longest.seconds:6.2f} ms  {name}, {longest.steps.total()} steps{over}, in {longest.where}"
         terminalreporter.write_line(f"{mark}{said}", red=bool(mark))
+
+
+@pytest.fixture(scope="module", params=["xla", "cpu"])
+def implementation(request: pytest.FixtureRequest) -> Implementation:
+    """Return each implementation of the kernels that serves here."""
+    named: Implementation = request.param
+    if reason := operations_of(named).unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
+        pytest.skip(reason)
+    return named
 
 
 @pytest.fixture(scope="session")

@@ -203,7 +203,7 @@ def drawn(logits, tokens, seeds, temperature):
     many = jnp.broadcast_to(logits, (len(seeds), len(logits)))
     positions = jnp.full(len(seeds), len(tokens), jnp.int32)
     none = Adjustments.empty(1, len(logits))
-    tokens, _ = sample(many, rows, positions, none, jnp.zeros(len(seeds), jnp.int32))
+    tokens, _ = sample(many.T, rows, positions, none, jnp.zeros(len(seeds), jnp.int32))
     return np.asarray(tokens)
 
 

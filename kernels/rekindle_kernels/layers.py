@@ -161,33 +161,6 @@ def gate(x: jax.Array, *, implementation: Implementation) -> jax.Array:
     return operations_of(implementation).gate(x)
 
 
-def mass(
-    columns: jax.Array,
-    largest: jax.Array,
-    temperature: jax.Array,
-    least: jax.Array,
-    *,
-    implementation: Implementation,
-) -> jax.Array:
-    """Sum `exp((x - largest) / temperature)` over the numbers of each column that are not below `least`.
-
-    Args:
-        columns: (length, columns) float32.
-        largest, temperature, least: (columns,) float32. No number is above `largest`, and temperatures are positive.
-        implementation: by name.
-
-    Returns:
-        (columns,) float32.
-
-    Raises:
-        ValueError: arguments that do not fit together, or an unknown implementation.
-    """
-    if not largest.shape == temperature.shape == least.shape == columns.shape[1:]:
-        shapes = f"{largest.shape}, {temperature.shape} and {least.shape}"
-        raise ValueError(f"numbers {columns.shape} need as many bounds and temperatures as columns, got {shapes}")
-    return operations_of(implementation).mass(columns, largest, temperature, least)
-
-
 def _check(weight: jax.Array, shape: tuple[int, int], implementation: Implementation) -> None:
     wanted = packed(shape, weight.dtype, implementation=implementation)
     if weight.shape != wanted.shape:

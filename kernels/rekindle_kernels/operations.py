@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle_kernels.penalties import Penalties
+
 
 class Operations(Protocol):
-    """The functions of `reference` and of each package's `operations`, as `api` and `layers` define them."""
+    """The functions of `reference` and of each package's `operations`; `api`, `layers` and `sampling` define them."""
 
     def unserved(self, shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
         """Return why this implementation cannot serve a pool of this shape and dtype, or None if it can."""
@@ -78,4 +80,28 @@ class Operations(Protocol):
         """See `layers.gate`."""
 
     def mass(self, columns: jax.Array, largest: jax.Array, temperature: jax.Array, least: jax.Array) -> jax.Array:
-        """See `layers.mass`."""
+        """See `sampling.mass`."""
+
+    def argmax(self, columns: jax.Array) -> jax.Array:
+        """See `sampling.argmax`."""
+
+    def nth_largest(self, columns: jax.Array, n: jax.Array) -> jax.Array:
+        """See `sampling.nth_largest`."""
+
+    def count_above(self, columns: jax.Array, bound: jax.Array) -> jax.Array:
+        """See `sampling.count_above`."""
+
+    def draw(
+        self,
+        columns: jax.Array,
+        keys: tuple[jax.Array, jax.Array],
+        largest: jax.Array,
+        temperature: jax.Array,
+        least: jax.Array,
+    ) -> jax.Array:
+        """See `sampling.draw`."""
+
+    def adjust(
+        self, columns: jax.Array, bias: jax.Array, marks: jax.Array, owners: jax.Array, penalties: Penalties
+    ) -> jax.Array:
+        """See `sampling.adjust`."""

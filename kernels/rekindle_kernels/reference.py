@@ -8,9 +8,9 @@ import jax.numpy as jnp
 
 from rekindle_kernels.xla.gate import gate
 from rekindle_kernels.xla.linear import pack, packed
-from rekindle_kernels.xla.mass import mass
 from rekindle_kernels.xla.norm import rms_norm
 from rekindle_kernels.xla.rotary import rotate
+from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest
 
 
 def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:

@@ -14,16 +14,6 @@ from rekindle_kernels.api import Implementation, operations_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DTYPES = ("float32", "bfloat16")
-IMPLEMENTATIONS: tuple[Implementation, ...] = ("xla", "cpu")
-
-
-@pytest.fixture(scope="module", params=IMPLEMENTATIONS)
-def implementation(request: pytest.FixtureRequest) -> Implementation:
-    """Return each implementation that serves here."""
-    named: Implementation = request.param
-    if reason := operations_of(named).unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
-        pytest.skip(reason)
-    return named
 
 
 def packed_form(parts: list[Array], dtype: str, implementation: Implementation) -> jax.Array:
@@ -76,9 +66,9 @@ def test_a_norm_is_the_definition(implementation: Implementation, shape: tuple[i
     np.testing.assert_allclose(np.asarray(y), wanted, rtol=1e-5, atol=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
-    tokens=st.integers(1, 300), heads=st.integers(1, 5), kv_heads=st.integers(1, 3),
+    tokens=st.sampled_from([1, 17, 300]), heads=st.integers(1, 5), kv_heads=st.integers(1, 3),
     head_dim=st.sampled_from([8, 20, 64]), part=st.sampled_from([0, 0.25, 0.5]),
 )  # fmt: skip
 def test_queries_and_keys_turn_by_the_angles_of_their_token(
@@ -86,7 +76,8 @@ def test_queries_and_keys_turn_by_the_angles_of_their_token(
 ) -> None:
     qkv, angles = random(tokens, heads + 2 * kv_heads, head_dim), random(tokens, int(part * head_dim))
     cos, sin = jnp.cos(angles), jnp.sin(angles)
-    q, kv = layers.rotate(jnp.asarray(qkv), cos, sin, kv_heads, implementation=implementation)
+    rotate = jax.jit(layers.rotate, static_argnames=("kv_heads", "implementation"))
+    q, kv = rotate(jnp.asarray(qkv), cos, sin, kv_heads, implementation=implementation)
     pairs = angles.shape[1]
     turned = qkv[..., :pairs] + 1j * qkv[..., pairs : 2 * pairs]
     turned = turned * np.exp(1j * angles)[:, None]
@@ -105,36 +96,12 @@ def test_a_gate_is_the_definition(implementation: Implementation, shape: tuple[i
     np.testing.assert_allclose(np.asarray(y), first / (1 + np.exp(-first)) * second, rtol=2e-6, atol=1e-30)
 
 
-@settings(max_examples=20, deadline=None)
-@given(
-    length=st.sampled_from([1, 7, 2048, 5000]), columns=st.sampled_from([1, 3, 16, 21, 32]), nucleus=st.booleans()
-)  # fmt: skip
-def test_a_mass_is_the_sum_of_the_powers_from_a_bound_on(
-    implementation: Implementation, length: int, columns: int, nucleus: bool
-) -> None:
-    x = 4 * random(length, columns)
-    x[1:2, 0] = -np.inf
-    largest, temperature = x.max(0), 0.5 + np.abs(random(columns))
-    least = np.median(x, axis=0) if nucleus else np.full(columns, -np.inf, np.float32)
-    sums = layers.mass(*map(jnp.asarray, (x, largest, temperature, least)), implementation=implementation)
-    powers = np.exp((x.astype(np.float64) - largest) / temperature)
-    np.testing.assert_allclose(np.asarray(sums), np.where(x >= least, powers, 0).sum(0), rtol=1e-5)
-
-
-def test_a_mass_of_what_is_no_number_is_none(implementation: Implementation) -> None:
-    x, one = jnp.zeros((40, 2)).at[7, 1].set(jnp.nan), jnp.ones(2)
-    sums = layers.mass(x, one, one, jnp.full(2, -jnp.inf), implementation=implementation)
-    assert np.isnan(np.asarray(sums)).tolist() == [False, True]
-
-
 def test_rows_of_native_layers_do_not_depend_on_the_rows_beside_them() -> None:
     if reason := operations_of("cpu").unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
     x = random(60, 1100)
     norm = jnp.asarray(random(1100))
     gated = np.asarray(layers.gate(jnp.asarray(x), implementation="cpu"))
-    ones, least = jnp.ones(60), jnp.full(60, -1.0)
-    masses = np.asarray(layers.mass(jnp.asarray(x.T), 5 * ones, ones, least, implementation="cpu"))
     for dtype in DTYPES:
         weight = packed_form([random(100, 1100)], dtype, "cpu")
         linear = jax.jit(lambda x, weight=weight: layers.linear(x, weight, 100, implementation="cpu"))
@@ -147,9 +114,6 @@ def test_rows_of_native_layers_do_not_depend_on_the_rows_beside_them() -> None:
             np.testing.assert_array_equal(np.asarray(part), np.asarray(normed)[begin:end])
             part = layers.gate(jnp.asarray(x[begin:end]), implementation="cpu")
             np.testing.assert_array_equal(np.asarray(part), gated[begin:end])
-            of_rows = (jnp.asarray(x[begin:end].T), 5 * ones[begin:end], ones[begin:end], least[begin:end])
-            part = layers.mass(*of_rows, implementation="cpu")
-            np.testing.assert_array_equal(np.asarray(part), masses[begin:end])
 
 
 def test_ids_out_of_range_read_nothing_outside_of_the_weight() -> None:
@@ -169,8 +133,6 @@ def test_arguments_that_do_not_fit_are_refused(implementation: Implementation) -
         layers.linear_columns(jnp.zeros((2, 70)), weight, 64, implementation=implementation)
     with pytest.raises(ValueError, match=r"heads \(2, 3, 8\), 1 of them keys, do not fit angles \(2, 5\) and \(2, 5\)"):
         layers.rotate(jnp.zeros((2, 3, 8)), jnp.zeros((2, 5)), jnp.zeros((2, 5)), 1, implementation=implementation)
-    with pytest.raises(ValueError, match=r"numbers \(2, 7\) need as many .* got \(7,\), \(7,\) and \(6,\)"):
-        layers.mass(jnp.zeros((2, 7)), jnp.zeros(7), jnp.ones(7), jnp.zeros(6), implementation=implementation)
     with pytest.raises(ValueError, match=r"two halves of features, got \(2, 7\)"):
         layers.gate(jnp.zeros((2, 7)), implementation=implementation)
     with pytest.raises(ValueError, match=r"weights \(64, 9\), \(3, 8\) have the form"):

@@ -32,7 +32,7 @@ def scores_of(logits: Array, requests: Sequence[Request]) -> list[TokenLogprob]:
     packed, slots = batch_of(requests, [OUTPUT] * len(requests), logits.shape[1])
     owners = jnp.arange(len(logits), dtype=jnp.int32)
     positions = jnp.full(len(logits), POSITION, jnp.int32)
-    tokens, scores = _sample(jnp.asarray(logits), SamplingRows.unpack(packed), positions, slots, owners)
+    tokens, scores = _sample(jnp.asarray(logits.T), SamplingRows.unpack(packed), positions, slots, owners)
     return [unpack_score(row, int(token), MOST) for row, token in zip(np.asarray(scores), tokens, strict=True)]
 
 
@@ -102,5 +102,5 @@ def test_the_drawn_token_is_kept_whatever_rounding_says_of_a_bound() -> None:
     request = request_of(HOT | SCORED | {"top_p": 0.5, "min_p": 0.5})
     packed, _ = batch_of([request], [OUTPUT], 5)
     columns = jnp.asarray([[0.0], [-3.0], [-5.0], [-1.0], [-9.0]])
-    kept = drawn_from(columns, SamplingRows.unpack(packed), jnp.asarray([1], jnp.int32))
+    kept = drawn_from(columns, columns.max(0), SamplingRows.unpack(packed), jnp.asarray([1], jnp.int32))
     np.testing.assert_array_equal(kept.T, [[0.0, -3.0, -np.inf, -1.0, -np.inf]])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,14 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.device.sampling.noise import gumbel, to_gumbel
+from rekindle.device.sampling.keys import keys_of
+from rekindle_kernels.xla.noise import gumbel, to_gumbel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 VOCABULARY, ROWS = 50_000, 100
 WORD = 2**32 - 1
 SEED = 0x0123_4567_89AB_CDEF
 
-_compiled = jax.jit(gumbel, static_argnums=3)
+
+@partial(jax.jit, static_argnums=3)
+def _compiled(low: jax.Array, high: jax.Array, positions: jax.Array, vocabulary: int) -> jax.Array:
+    return gumbel(*keys_of(low, high, positions), vocabulary)
 
 
 def noise(seeds: Any, positions: Any, rows: int = ROWS, vocabulary: int = VOCABULARY) -> Array:

@@ -1,7 +1,7 @@
 """A row's token follows the exact distribution of its own parameters, whatever else is in the batch."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.device.sampling.adjustments import Adjustments
-from rekindle.device.sampling.noise import gumbel
+from rekindle.device.sampling.keys import keys_of
 from rekindle.device.sampling.rows import SamplingRows
-from rekindle.device.sampling.sample import argmax, sample
+from rekindle.device.sampling.sample import sample
 from rekindle.request import Request, SamplingParams
+from rekindle_kernels.api import Implementation
+from rekindle_kernels.xla.noise import gumbel
 from tests.unit.sampling_batches import CASES, HOT, OUTPUT, PROMPT, batch_of, request_of
 from tests.unit.sampling_reference import adjusted_logits, distribution
 
@@ -25,16 +27,27 @@ DRAWS = 20_000
 SEED = list(SamplingRows.__dataclass_fields__).index("seed_low")
 
 
-@jax.jit
-def drawn(logits: jax.Array, packed: jax.Array, positions: jax.Array, adjustments: Adjustments) -> jax.Array:
-    """Draw a token for each row, each in the slot of its number."""
-    rows, owners = SamplingRows.unpack(packed), jnp.arange(len(logits), dtype=jnp.int32)
-    return sample(logits, rows, positions, adjustments, owners, 0)[0]
+class Drawn(Protocol):
+    """Draw a token for each row of logits (rows, vocabulary), each in the slot of its number."""
+
+    def __call__(
+        self, logits: jax.Array, packed: jax.Array, positions: jax.Array, adjustments: Adjustments
+    ) -> jax.Array: ...
+
+
+@pytest.fixture(scope="module")
+def drawn(implementation: Implementation) -> Drawn:
+    @jax.jit
+    def draw(logits: jax.Array, packed: jax.Array, positions: jax.Array, adjustments: Adjustments) -> jax.Array:
+        rows, owners = SamplingRows.unpack(packed), jnp.arange(len(logits), dtype=jnp.int32)
+        return sample(logits.T, rows, positions, adjustments, owners, 0, None, implementation)[0]
+
+    return draw
 
 
 @pytest.mark.parametrize("options", CASES, ids=[", ".join(sorted(case)) + f" {i}" for i, case in enumerate(CASES)])
 @pytest.mark.parametrize("vocabulary", [11, 300])
-def test_draws_follow_the_exact_distribution(options: dict[str, Any], vocabulary: int) -> None:
+def test_draws_follow_the_exact_distribution(drawn: Drawn, options: dict[str, Any], vocabulary: int) -> None:
     """Apply Pearson's chi-square at 1e-6; the statistic is approximated as normal (Wilson and Hilferty, 1931)."""
     logits = np.random.default_rng(1).standard_normal(vocabulary).astype(np.float32) * 2 - 5
     p = distribution(logits, request_of(options), OUTPUT)
@@ -61,7 +74,7 @@ def test_draws_follow_the_exact_distribution(options: dict[str, Any], vocabulary
     assert z < 4.9
 
 
-def test_positions_of_one_seed_draw_independently() -> None:
+def test_positions_of_one_seed_draw_independently(drawn: Drawn) -> None:
     """Apply chi-square to pairs of neighbours along the positions of one request."""
     logits = jnp.zeros((DRAWS, 8), jnp.float32)
     packed, slots = batch_of([request_of(HOT | {"seed": 7})], [()], 8)
@@ -98,7 +111,7 @@ OPTIONS = st.fixed_dictionaries(
     st.lists(st.tuples(OPTIONS, st.lists(st.integers(0, 39), max_size=5)), min_size=4, max_size=4), st.integers(0, 99)
 )
 def test_any_mix_of_parameters_stays_within_each_rows_distribution(
-    rows: list[tuple[dict[str, Any], list[int]]], at: int
+    drawn: Drawn, rows: list[tuple[dict[str, Any], list[int]]], at: int
 ) -> None:
     """Check that greedy rows take the likeliest token, others a possible one, and each the same in a batch of one."""
     logits = np.random.default_rng(at).standard_normal((4, 40)).astype(np.float32) * 3
@@ -118,7 +131,7 @@ def test_any_mix_of_parameters_stays_within_each_rows_distribution(
         assert int(alone[0]) == together[row]
 
 
-def test_min_p_is_relative_to_the_largest_probability_for_negative_logits() -> None:
+def test_min_p_is_relative_to_the_largest_probability_for_negative_logits(drawn: Drawn) -> None:
     """Check this because a threshold on logits, as in another engine, would sample these four uniformly."""
     p = distribution(np.asarray([-1.0, -2.0, -3.0, -9.0]), request_of_none(min_p=0.3))
     np.testing.assert_allclose(p, [0.731, 0.269, 0, 0], atol=0.001)
@@ -134,7 +147,7 @@ def request_of_none(**options: Any) -> Request:
     return Request(0, (0,), params, frozenset(), 100)
 
 
-def test_a_draw_depends_on_its_seed_and_position_alone() -> None:
+def test_a_draw_depends_on_its_seed_and_position_alone(drawn: Drawn) -> None:
     """Vary the row's index, its neighbours, and the size of the batch."""
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((1, 400)).astype(np.float32)
@@ -154,7 +167,7 @@ def test_a_draw_depends_on_its_seed_and_position_alone() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, *CASES], ids=str)
-def test_a_draw_is_the_best_token_of_those_that_are_kept(options: dict[str, Any]) -> None:
+def test_a_draw_is_the_best_token_of_those_that_are_kept(drawn: Drawn, options: dict[str, Any]) -> None:
     """Check that no filter has noise of its own: the best by logit and noise is drawn, of what numpy says is kept."""
     vocabulary, rows = 300, 200
     logits = np.random.default_rng(5).standard_normal((rows, vocabulary)).astype(np.float32) * 2
@@ -164,14 +177,14 @@ def test_a_draw_is_the_best_token_of_those_that_are_kept(options: dict[str, Any]
     positions = np.full(rows, len(PROMPT) + len(OUTPUT), np.int32)
     tokens = drawn(jnp.asarray(logits), jnp.tile(packed, (rows, 1)), jnp.asarray(positions), slots)
     low, high, position = (jnp.asarray([word], jnp.int32) for word in (3, 2**8, positions[0]))
-    noise = np.asarray(gumbel(low, high, position, vocabulary))[:, 0]
+    noise = np.asarray(gumbel(*keys_of(low, high, position), vocabulary))[:, 0]
     kept = np.stack([distribution(row, request, OUTPUT) for row in logits]) > 0
     temperature = request.params.temperature or 1.0
     scores = np.stack([adjusted_logits(row, request, OUTPUT) for row in logits]) / temperature + noise
     np.testing.assert_array_equal(tokens, np.where(kept, scores, -np.inf).argmax(-1))
 
 
-def test_last_digits_of_the_logits_hardly_ever_change_a_draw() -> None:
+def test_last_digits_of_the_logits_hardly_ever_change_a_draw(drawn: Drawn) -> None:
     """Shake the logits of a large vocabulary as another bucket of a real model does; a CDF inverted flips 1 in 100."""
     rng, rows, vocabulary = np.random.default_rng(2), 64, 49_152
     logits = rng.standard_normal(vocabulary).astype(np.float32) * 3
@@ -195,7 +208,7 @@ def test_last_digits_of_the_logits_hardly_ever_change_a_draw() -> None:
 @pytest.mark.parametrize(
     ("setting", "value"), [("jax_enable_x64", True), ("jax_default_prng_impl", "rbg")], ids=["x64", "rbg"]
 )
-def test_draws_do_not_depend_on_settings_of_jax(setting: str, value: Any) -> None:
+def test_draws_do_not_depend_on_settings_of_jax(drawn: Drawn, setting: str, value: Any) -> None:
     request = request_of(CASES[-1] | {"seed": 2**63 + 1, "top_k": 5})
     packed, slots = batch_of([request] * 20, [OUTPUT] * 20, 300)
     logits = jnp.asarray(np.random.default_rng(8).standard_normal((20, 300)), jnp.float32)
@@ -212,7 +225,7 @@ def test_draws_do_not_depend_on_settings_of_jax(setting: str, value: Any) -> Non
 @pytest.mark.parametrize(
     "options", [{"top_k": 1}, {"top_p": 1e-6}, {"top_p": 1e-9}, {"min_p": 1.0}, {"temperature": 1e-6}], ids=str
 )
-def test_extreme_values_are_greedy(options: dict[str, Any]) -> None:
+def test_extreme_values_are_greedy(drawn: Drawn, options: dict[str, Any]) -> None:
     logits = np.random.default_rng(3).standard_normal((1, 300)).astype(np.float32)
     packed, slot = batch_of([request_of({"temperature": 5.0} | options)], [()], 300)
     for at in range(20):
@@ -220,16 +233,7 @@ def test_extreme_values_are_greedy(options: dict[str, Any]) -> None:
         assert int(token[0]) == np.argmax(logits)
 
 
-def test_the_first_of_equal_maxima_is_taken() -> None:
-    """Check also equal maxima in different blocks, and a last block that is not full."""
-    values = jnp.asarray([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, 1.0, 5.0]])
-    np.testing.assert_array_equal(argmax(values.T), [1, 0, 2])
-    ties = np.random.default_rng(0).integers(-3, 3, (50, 100)).astype(np.float32)
-    for length in (1, 64, 65):
-        np.testing.assert_array_equal(argmax(jnp.asarray(ties[:, :length].T)), ties[:, :length].argmax(-1))
-
-
-def test_the_highest_temperature_is_nearly_uniform() -> None:
+def test_the_highest_temperature_is_nearly_uniform(drawn: Drawn) -> None:
     logits = jnp.broadcast_to(jnp.asarray([-4.0, 0.0, 3.0, 0.5]), (DRAWS, 4))
     packed, slots = batch_of([request_of_none(temperature=100.0)], [()], 4)
     many = jax.tree.map(lambda x: jnp.broadcast_to(x[0], (DRAWS, *x.shape[1:])), (packed, slots))

@@ -1,5 +1,6 @@
 """Log-probabilities are those of the raw logits, with exact ranks, and cost nothing unless a request asks."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,6 +14,12 @@ from rekindle.device.sampling.scores import score, score_columns, score_if, scor
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@partial(jax.jit, static_argnums=2)
+def scored_all(columns: jax.Array, tokens: jax.Array, most: int) -> jax.Array:
+    """Score each row's token."""
+    return score(columns, columns.max(0), tokens, most)
+
+
 def expected(logits: Array) -> Array:
     x = logits.astype(np.float64)
     p: Array = x - np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)) - x.max(-1, keepdims=True)
@@ -24,7 +31,7 @@ def test_a_score_has_the_log_probability_the_rank_and_the_likeliest(vocabulary: 
     rng = np.random.default_rng(vocabulary)
     logits = (rng.standard_normal((5, vocabulary)) * 4 - 30).astype(np.float32)
     tokens = rng.integers(0, vocabulary, 5).astype(np.int32)
-    rows = np.asarray(jax.jit(score, static_argnums=2)(jnp.asarray(logits.T), jnp.asarray(tokens), 20))
+    rows = np.asarray(scored_all(jnp.asarray(logits.T), jnp.asarray(tokens), 20))
     for row, token, p in zip(rows, tokens.tolist(), expected(logits), strict=True):
         order = np.argsort(-p)
         scored = unpack_score(row, token, 7)
@@ -37,16 +44,18 @@ def test_a_score_has_the_log_probability_the_rank_and_the_likeliest(vocabulary: 
 
 def test_of_equal_logits_the_first_ids_come_first_and_share_the_best_rank() -> None:
     logits = jnp.zeros((300, 1), jnp.float32)
-    scored = unpack_score(np.asarray(score(logits, jnp.asarray([250], jnp.int32), 5))[0], 250, 5)
+    scored = unpack_score(np.asarray(scored_all(logits, jnp.asarray([250], jnp.int32), 5))[0], 250, 5)
     assert [other.token_id for other in scored.top] == [0, 1, 2, 3, 4]
     assert scored.rank == 1
 
 
 def test_scores_are_zeros_where_nobody_wants_them() -> None:
     logits, tokens = jnp.ones((40, 3), jnp.float32), jnp.zeros(3, jnp.int32)
-    assert not np.asarray(score_if(jnp.zeros(3, bool), lambda: logits, tokens, 4)).any()
+    largest = logits.max(0)
+    assert not np.asarray(score_if(jnp.zeros(3, bool), lambda: (logits, largest), tokens, 4)).any()
     np.testing.assert_array_equal(
-        score_if(jnp.asarray([False, True, False]), lambda: logits, tokens, 4), score(logits, tokens, 4)
+        score_if(jnp.asarray([False, True, False]), lambda: (logits, largest), tokens, 4),
+        score(logits, largest, tokens, 4),
     )
 
 

@@ -12,12 +12,17 @@ import jax
 from rekindle_kernels.cpu import build
 
 TARGETS: Final = (
+    "rekindle_adjust",
+    "rekindle_argmax",
     "rekindle_attend_blocks",
     "rekindle_attend_rows",
+    "rekindle_count_above",
+    "rekindle_draw",
     "rekindle_gate",
     "rekindle_linear",
     "rekindle_look_up",
     "rekindle_mass",
+    "rekindle_nth_largest",
     "rekindle_read_page",
     "rekindle_rms_norm",
     "rekindle_rotate",

@@ -6,10 +6,10 @@ from rekindle_kernels.cpu import library
 from rekindle_kernels.cpu.attention import attend_blocks, attend_rows
 from rekindle_kernels.cpu.gate import gate
 from rekindle_kernels.cpu.linear import linear, linear_columns, look_up, pack, packed
-from rekindle_kernels.cpu.mass import mass
 from rekindle_kernels.cpu.norm import rms_norm
 from rekindle_kernels.cpu.pages import empty, read_page, write, write_page
 from rekindle_kernels.cpu.rotary import rotate
+from rekindle_kernels.cpu.sampling import adjust, argmax, count_above, draw, mass, nth_largest
 
 
 def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:

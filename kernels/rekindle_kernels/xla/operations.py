@@ -5,10 +5,10 @@ import jax.numpy as jnp
 from rekindle_kernels.xla.attention import attend_blocks, attend_rows
 from rekindle_kernels.xla.gate import gate
 from rekindle_kernels.xla.linear import linear, linear_columns, look_up, pack, packed
-from rekindle_kernels.xla.mass import mass
 from rekindle_kernels.xla.norm import rms_norm
 from rekindle_kernels.xla.pages import empty, read_page, write, write_page
 from rekindle_kernels.xla.rotary import rotate
+from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest
 
 
 def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:

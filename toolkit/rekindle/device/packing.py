@@ -8,12 +8,13 @@ import numpy as np
 
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, QUERY_BLOCK, Bucket
 from rekindle.device.inputs import InputLayout, samples_of
-from rekindle.device.sampling.adjustments import END, GENERATED, IN_PROMPT, RECENT, PackedSlot, no_adjustments
+from rekindle.device.sampling.adjustments import RECENT, PackedSlot, no_adjustments
 from rekindle.device.sampling.rows import ADJUSTED, COLUMNS, FLOATS, OF_MODEL, OF_SAMPLED, PROCESSED
 from rekindle.device.step import TickOutputs
 from rekindle.messages import Dispatched, Plan, Sampled, Scored
 from rekindle.request import Request, SamplingParams
 from rekindle.results.tokens import TokenLogprob
+from rekindle_kernels.penalties import END, GENERATED, IN_PROMPT
 
 Array = np.ndarray[Any, np.dtype[np.int32]]
 

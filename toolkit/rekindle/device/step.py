@@ -73,9 +73,9 @@ def step(
     sampled = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
     owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
     lengths = jnp.concatenate([inputs.sample_length, row_length + 1])
-    rows, logits = SamplingRows.unpack(parameters[owners]), decoder.logits_by_token(sampled).T
+    rows, columns = SamplingRows.unpack(parameters[owners]), decoder.logits_by_token(sampled)
     new_tokens, scores = sample(
-        logits, rows, lengths, slots.adjustments, owners, max_logprobs, processor, decoder.implementation
+        columns, rows, lengths, slots.adjustments, owners, max_logprobs, processor, decoder.implementation
     )
     slots = replace(
         slots,

@@ -1,5 +1,7 @@
 // All kernels for one instruction set. This file is compiled once for each, with REKINDLE_ISA as its name.
+#include "adjust.h"
 #include "attention.h"
+#include "draw.h"
 #include "gate.h"
 #include "kernels.h"
 #include "linear.h"
@@ -22,6 +24,9 @@ const Kernels kernels = {
     rotate,
     gate,
     mass,
+    draw,
+    maxima,
+    adjust,
     attend<float>,
     attend<uint16_t>,
     combine,

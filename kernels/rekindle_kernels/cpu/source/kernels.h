@@ -99,6 +99,28 @@ struct Mass {
 };
 constexpr int64_t kTokens = 2048;
 
+// The token of each row with the largest sum of -(largest - x) / temperature and its noise, of those whose x is at
+// least `least`; the first of equal ones.
+struct Draw {
+  const float* x;                              // [tokens][rows]
+  const uint32_t *first, *second;              // the key of each row's noise, [rows]
+  const float *largest, *temperature, *least;  // [rows]
+  int64_t tokens, rows;
+};
+
+// Logits changed by what each slot has of its tokens.
+struct Adjust {
+  const float *x, *bias;  // [tokens][rows], [slots][tokens]
+  const int32_t* marks;   // [slots][tokens]: 1 in the prompt, 2 an end, and 4 for each time that it was generated
+  const int32_t* owners;  // [rows], the slot of each; below 0 nothing changes
+  const float *repetition, *frequency, *presence;  // [rows]
+  const int32_t* too_early;                        // [rows], whether ends are banned
+  float* y;                                        // [tokens][rows]
+  int64_t tokens, rows;
+};
+
+constexpr int64_t kBlock = 64;  // tokens whose maximum stands for them while the largest are sought
+
 struct Kernels {
   const char* name;
   void (*linear_f32)(const Linear&, const LinearPart&);
@@ -108,6 +130,11 @@ struct Kernels {
   void (*gate)(const Gate&, int64_t first, int64_t rows);
   // Sums one part of the tokens: [rows].
   void (*mass)(const Mass&, int64_t first, int64_t tokens, float* sums);
+  // Finds the best of one part of the tokens: its score and its place, [rows] each.
+  void (*draw)(const Draw&, int64_t first, int64_t tokens, float* scores, int32_t* places);
+  // Finds the largest number of each row in some blocks of `kBlock` tokens: [blocks][rows].
+  void (*maxima)(const float* x, int64_t tokens, int64_t rows, int64_t first, int64_t blocks, float* maxima);
+  void (*adjust)(const Adjust&, int64_t first, int64_t tokens);
   void (*attend_f32)(const Attention&, const AttentionPart&);
   void (*attend_bf16)(const Attention&, const AttentionPart&);
   // Adds up the states of [segments][group] query heads, and writes the result of one query of these heads.

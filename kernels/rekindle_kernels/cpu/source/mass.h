@@ -2,18 +2,11 @@
 #pragma once
 
 #include "kernels.h"
+#include "rows.h"
 #include "softmax.h"
 #include "vector.h"
 
 namespace {
-
-// Loads the numbers of rows from `from` on; those of the last rows of the last token have nothing behind them.
-inline Vec load_rows(const float* from, int64_t left) {
-  if (left >= kLanes) return load(from);
-  float numbers[kLanes] = {};
-  std::memcpy(numbers, from, left * sizeof(float));
-  return load(numbers);
-}
 
 void mass(const rekindle::Mass& all, int64_t first, int64_t tokens, float* sums) {
   constexpr int kSums = 4;  // of a row at a time, as one sum would wait for itself

@@ -14,10 +14,10 @@ from jax import lax
 
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_PROCESSOR_ARGS
 from rekindle.device.sampling.rows import SamplingRows
+from rekindle_kernels import sampling
+from rekindle_kernels.api import Implementation
+from rekindle_kernels.penalties import GENERATED, Penalties
 
-IN_PROMPT, END, GENERATED = 1, 2, 4
-"""The bits of a mark: the token is in the prompt; it ends the request; the other bits count how often it was
-generated."""
 RECENT = MAX_BAD_WORD_TOKENS - 1
 _WORDS = MAX_BAD_WORDS * MAX_BAD_WORD_TOKENS
 
@@ -31,7 +31,7 @@ class Adjustments:
 
     Attributes:
         bias: (slots, vocabulary) float32, added to the logits; minus infinity bans a token.
-        marks: (slots, vocabulary) int32, see `IN_PROMPT`.
+        marks: (slots, vocabulary) int32, of the bits in `rekindle_kernels.penalties`.
         recent: (slots, RECENT) int32, the newest tokens of the request, oldest first; -1 before its start.
         bad_words: (slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS) int32, aligned to the right and padded with -1.
         processor_args: (slots, MAX_PROCESSOR_ARGS) float32, for the session's logits processor.
@@ -105,40 +105,47 @@ def enter_slot(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> 
 
 
 def adjust(
-    logits: jax.Array, rows: SamplingRows, positions: jax.Array, adjustments: Adjustments, owners: jax.Array
+    columns: jax.Array,
+    rows: SamplingRows,
+    positions: jax.Array,
+    adjustments: Adjustments,
+    owners: jax.Array,
+    implementation: Implementation = "xla",
 ) -> jax.Array:
     """Apply, in this order: logit bias, repetition penalty (Keskar et al., 2019, arXiv:1909.05858) over prompt and
-    output, frequency and presence penalty over the output, bad words, min tokens. Allowed tokens are part of the bias:
+    output, frequency and presence penalty over the output, min tokens, bad words. Allowed tokens are part of the bias:
     a banned token stays banned whatever follows.
 
     Args:
-        logits: (rows, vocabulary) float32.
+        columns: (vocabulary, rows) float32, the logits.
         positions: (rows,) int32, the position of the next token.
         adjustments: of all slots.
         owners: (rows,) int32, the slot of each row.
+        implementation: of the kernels.
 
     Returns:
-        (rows, vocabulary) float32.
+        (vocabulary, rows) float32; rows that adjust nothing stay as they are.
     """
-    marks = adjustments.marks[owners]
-    logits = logits + adjustments.bias[owners]
-    penalty = rows.repetition_penalty[:, None]
-    repeated = jnp.where(logits > 0, logits / penalty, logits * penalty)
-    logits = jnp.where((marks & ~END) != 0, repeated, logits)
-    times = marks // GENERATED
-    logits -= times.astype(jnp.float32) * rows.frequency_penalty[:, None]
-    logits -= jnp.where(times > 0, rows.presence_penalty[:, None], 0.0)
-    logits = _ban_words(logits, adjustments.bad_words[owners], adjustments.recent[owners])
-    too_early = (positions < rows.free_from)[:, None]
-    return jnp.where(too_early & ((marks & END) != 0), -jnp.inf, logits)
-
-
-def _ban_words(logits: jax.Array, words: jax.Array, recent: jax.Array) -> jax.Array:
-    """Ban the last token of each word whose other tokens are the newest ones of the request."""
+    adjusted = rows.adjusted > 0
+    penalties = Penalties(
+        rows.repetition_penalty, rows.frequency_penalty, rows.presence_penalty, positions < rows.free_from
+    )
+    of_slots = jnp.where(adjusted, owners, -1)
+    columns = sampling.adjust(
+        columns, adjustments.bias, adjustments.marks, of_slots, penalties, implementation=implementation
+    )
+    words = adjustments.bad_words[owners]
     before, last = words[:, :, :-1], words[:, :, -1]
-    complete = ((before == recent[:, None]) | (before < 0)).all(-1) & (last >= 0)
-    row = lax.broadcasted_iota(jnp.int32, last.shape, 0)
-    return logits.at[row, jnp.maximum(last, 0)].min(jnp.where(complete, -jnp.inf, jnp.inf))
+    complete = ((before == adjustments.recent[owners][:, None]) | (before < 0)).all(-1) & (last >= 0)
+    banned = complete & adjusted[:, None]
+    changed: jax.Array = lax.cond(banned.any(), _ban, lambda columns, *_: columns, columns, last, banned)
+    return changed
+
+
+def _ban(columns: jax.Array, tokens: jax.Array, banned: jax.Array) -> jax.Array:
+    """Ban tokens (rows, any) of each row where `banned` is true."""
+    row = lax.broadcasted_iota(jnp.int32, tokens.shape, 0)
+    return columns.at[jnp.maximum(tokens, 0), row].min(jnp.where(banned, -jnp.inf, jnp.inf))
 
 
 def record_tokens(adjustments: Adjustments, owners: jax.Array, tokens: jax.Array) -> Adjustments:

@@ -1,7 +1,6 @@
 """The distribution that a token is drawn from: what temperature, top-k, top-p and min-p make of the logits.
 
-The last three are bounds on a token's depth: how far its logit is below the largest of its row. All passes run over
-(vocabulary, rows), as in `sampling`.
+The last three are bounds on a token's logit, or on its depth: how far the logit is below the largest of its row.
 """
 
 from collections.abc import Callable
@@ -10,64 +9,62 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rekindle.device.sampling.columns import in_blocks, of_tokens
+from rekindle.device.sampling.columns import of_tokens
 from rekindle.device.sampling.rows import SamplingRows
 from rekindle_kernels.api import Implementation
-from rekindle_kernels.layers import mass
+from rekindle_kernels.sampling import mass, nth_largest
 
 BITS_OF_INFINITY = 0x7F80_0000
 
 
 def drawn_from(
-    columns: jax.Array, rows: SamplingRows, tokens: jax.Array, implementation: Implementation = "xla"
+    columns: jax.Array,
+    largest: jax.Array,
+    rows: SamplingRows,
+    tokens: jax.Array,
+    implementation: Implementation = "xla",
 ) -> jax.Array:
     """Compute logits whose softmax is the distribution that each row's token was drawn from.
 
     Args:
         columns: (vocabulary, rows) float32, the logits after the adjustments.
+        largest: (rows,) float32, the largest of them.
         tokens: (rows,) int32, the tokens that were drawn; they are kept whatever rounding says of a bound.
         implementation: of the kernels.
 
     Returns:
-        (vocabulary, rows) float32, minus infinity for tokens that are not kept. A row at temperature 0 draws nothing:
-        its logits are as they came, but for a constant.
+        (vocabulary, rows) float32, of which each row's largest is 0; minus infinity for tokens that are not kept. A row
+        at temperature 0 draws nothing: its logits are as they came, but for a constant.
     """
-    drawn, largest = rows.temperature > 0, columns.max(0)
-    temperature = jnp.where(drawn, rows.temperature, 1.0)
-    bound = deepest_of_top_k(columns, largest, jnp.where(drawn, rows.top_k, 0))
-    top_p = jnp.where(drawn, rows.top_p, 1.0)
+    drawn = rows.temperature > 0
+    temperature, top_p = jnp.where(drawn, rows.temperature, 1.0), jnp.where(drawn, rows.top_p, 1.0)
+    least = least_kept(columns, largest, temperature, rows, implementation)
+    bound = jnp.where(drawn, largest - least, jnp.inf)
     nucleus = _deepest_of_top_p(columns - largest[None], temperature, bound, top_p, implementation)
-    bound = jnp.minimum(jnp.minimum(bound, nucleus), deepest_of_min_p(temperature, jnp.where(drawn, rows.min_p, 0.0)))
-    bound = jnp.maximum(bound, largest - of_tokens(columns, tokens))
+    bound = jnp.maximum(jnp.minimum(bound, nucleus), largest - of_tokens(columns, tokens))
     depth = largest[None] - columns
     return jnp.where(depth <= bound[None], -depth / temperature[None], -jnp.inf)
 
 
-def deepest_of_top_k(columns: jax.Array, largest: jax.Array, top_k: jax.Array) -> jax.Array:
-    """Return the depth of each row's `top_k`-th likeliest token, (rows,); infinity where `top_k` keeps all.
+def least_kept(
+    columns: jax.Array,
+    largest: jax.Array,
+    temperature: jax.Array,
+    rows: SamplingRows,
+    implementation: Implementation = "xla",
+) -> jax.Array:
+    """Return the least logit that top-k and min-p keep in each row, (rows,); minus infinity where they keep all.
 
     Tokens of equal logits are all kept.
 
     Args:
         columns: (vocabulary, rows) float32, the logits.
         largest: (rows,) float32, the largest of them.
-        top_k: (rows,) int32.
+        temperature: (rows,) float32, positive.
+        implementation: of the kernels.
     """
-
-    def reached(bound: jax.Array) -> jax.Array:
-        kept = largest[None] - columns <= bound[None]
-        count: jax.Array = lax.platform_dependent(kept, cpu=_count_in_blocks, default=_count)
-        return count >= top_k
-
-    return _least_reached(reached, (top_k > 0) & (top_k < len(columns)))
-
-
-def _count(kept: jax.Array) -> jax.Array:
-    return kept.sum(0, dtype=jnp.int32)
-
-
-def _count_in_blocks(kept: jax.Array) -> jax.Array:
-    return in_blocks(kept, False).sum(1, dtype=jnp.uint8).sum(0, dtype=jnp.int32)
+    of_min_p = largest + temperature * jnp.log(rows.min_p)
+    return jnp.maximum(nth_largest(columns, rows.top_k, implementation=implementation), of_min_p)
 
 
 def _deepest_of_top_p(
@@ -87,11 +84,6 @@ def _deepest_of_top_p(
 
     wanted = top_p * mass_within(bound)
     return _least_reached(lambda depth: mass_within(jnp.minimum(depth, bound)) >= wanted, top_p < 1)
-
-
-def deepest_of_min_p(temperature: jax.Array, min_p: jax.Array) -> jax.Array:
-    """Return the depth at which a token is `min_p` times as likely as the likeliest; infinity for 0."""
-    return -temperature * jnp.log(min_p)
 
 
 def _least_reached(reached: Callable[[jax.Array], jax.Array], sought: jax.Array) -> jax.Array:

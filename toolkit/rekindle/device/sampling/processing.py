@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from rekindle.buckets import MAX_PROCESSOR_ARGS
-from rekindle.device.sampling.adjustments import GENERATED, IN_PROMPT, RECENT, Adjustments
+from rekindle.device.sampling.adjustments import RECENT, Adjustments
+from rekindle_kernels.penalties import GENERATED, IN_PROMPT
 
 CALLBACK = re.compile(r"custom_call @xla\w*python")
 """How a call back into Python is lowered."""
@@ -84,7 +85,7 @@ class LogitsProcessor:
         return cls(f"{name} #{hashlib.sha256(text.encode()).hexdigest()[:16]}", jaxpr)
 
     def __call__(
-        self, logits: jax.Array, positions: jax.Array, adjustments: Adjustments, owners: jax.Array
+        self, columns: jax.Array, positions: jax.Array, adjustments: Adjustments, owners: jax.Array
     ) -> jax.Array:
         """Process each row by itself; the arguments and the result are as of `adjust`."""
         function = jaxpr_as_fun(self._jaxpr)
@@ -94,7 +95,7 @@ class LogitsProcessor:
             return processed.astype(jnp.float32)
 
         slots = jax.tree.map(lambda state: state[owners], adjustments)
-        processed: jax.Array = jax.vmap(one)(logits, positions, slots)
+        processed: jax.Array = jax.vmap(one, in_axes=(1, 0, 0), out_axes=1)(columns, positions, slots)
         return processed
 
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rekindle.device.sampling.columns import in_blocks, of_tokens
+from rekindle.device.sampling.columns import of_tokens
 from rekindle_kernels.api import Implementation
-from rekindle_kernels.layers import mass
+from rekindle_kernels.sampling import argmax, count_above, mass
 
 BLOCK = 128
 """Tokens among which the likeliest is sought first."""
@@ -22,11 +22,14 @@ def score_columns(most: int) -> int:
     return 2 + 2 * most
 
 
-def score(columns: jax.Array, tokens: jax.Array, most: int, implementation: Implementation = "xla") -> jax.Array:
+def score(
+    columns: jax.Array, largest: jax.Array, tokens: jax.Array, most: int, implementation: Implementation = "xla"
+) -> jax.Array:
     """Compute how likely each row's token is, and which tokens are likeliest.
 
     Args:
         columns: (vocabulary, rows) float32, the logits.
+        largest: (rows,) float32, the largest of them.
         tokens: (rows,) int32.
         most: how many of the likeliest tokens to return.
         implementation: of the kernels.
@@ -35,10 +38,9 @@ def score(columns: jax.Array, tokens: jax.Array, most: int, implementation: Impl
         (rows, score_columns(most)) int32: the bits of the token's log-probability, its rank (1 is the likeliest), the
         likeliest ids, and the bits of their log-probabilities.
     """
-    largest, own = columns.max(0), of_tokens(columns, tokens)
-    everything = jnp.full_like(largest, -jnp.inf)
+    own, everything = of_tokens(columns, tokens), jnp.full_like(largest, -jnp.inf)
     total = jnp.log(mass(columns, largest, jnp.ones_like(largest), everything, implementation=implementation))
-    rank = 1 + (columns > own[None]).sum(0, dtype=jnp.int32)
+    rank = 1 + count_above(columns, own, implementation=implementation)
     values, ids = _top_k(columns, most)
     own, values = own - largest, values - largest[:, None]  # first: the total is small, and rounding would lose it
     packed = [_bits(own - total)[:, None], rank[:, None], ids, _bits(values - total[:, None])]
@@ -47,15 +49,19 @@ def score(columns: jax.Array, tokens: jax.Array, most: int, implementation: Impl
 
 def score_if(
     wanted: jax.Array,
-    columns_of: Callable[[], jax.Array],
+    columns_of: Callable[[], tuple[jax.Array, jax.Array]],
     tokens: jax.Array,
     most: int,
     implementation: Implementation = "xla",
 ) -> jax.Array:
-    """Return `score` of what `columns_of` returns if any of `wanted`, (rows,) bool, is true, else zeros."""
+    """Return `score` of the logits and their largest that `columns_of` returns, or zeros if none are `wanted`.
+
+    Args:
+        wanted: (rows,) bool.
+    """
     scores: jax.Array = lax.cond(
         wanted.any(),
-        lambda: score(columns_of(), tokens, most, implementation),
+        lambda: score(*columns_of(), tokens, most, implementation),
         lambda: jnp.zeros((len(tokens), score_columns(most)), jnp.int32),
     )
     return scores
@@ -90,12 +96,12 @@ def score_prompt(
 
     def one(group: tuple[jax.Array, jax.Array]) -> jax.Array:
         group_hidden, group_targets = group
-        group_scores: jax.Array = lax.cond(
-            (group_targets >= 0).any(),
-            lambda: score(columns_of(group_hidden), jnp.maximum(group_targets, 0), most, implementation),
-            lambda: jnp.zeros((GROUP, score_columns(most)), jnp.int32),
-        )
-        return group_scores
+
+        def logits() -> tuple[jax.Array, jax.Array]:
+            columns = columns_of(group_hidden)
+            return columns, of_tokens(columns, argmax(columns, implementation=implementation))
+
+        return score_if(group_targets >= 0, logits, jnp.maximum(group_targets, 0), most, implementation)
 
     scores: jax.Array = lax.map(one, groups)
     return scores.reshape(-1, score_columns(most))[: len(hidden)]
@@ -103,7 +109,8 @@ def score_prompt(
 
 def _top_k(columns: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """Return what `lax.top_k` does of each column, faster: the largest lie in the blocks with the largest maxima."""
-    blocks = in_blocks(columns, -jnp.inf, BLOCK)
+    padded = jnp.pad(columns, ((0, -len(columns) % BLOCK), (0, 0)), constant_values=-jnp.inf)
+    blocks = padded.reshape(-1, BLOCK, columns.shape[1])
     _, block = lax.top_k(blocks.max(1).T, min(count, len(blocks)))
     block = jnp.sort(block, axis=-1)  # so that equal values come in the order of their ids
     candidates = jnp.take_along_axis(blocks, block.T[:, None], axis=0)
