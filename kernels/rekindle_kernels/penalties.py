@@ -15,7 +15,7 @@ generated."""
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """How each row weighs the marks of its tokens, all (rows,).
+    """The weights that each row gives to the marks of its tokens, all (rows,).
 
     Attributes:
         repetition: float32, the divisor of positive logits and the factor of others, for tokens that are in the prompt
