@@ -100,7 +100,7 @@ def library_of(implementation: Implementation) -> str:
 
 
 def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implementation | None = None) -> jax.Array:
-    """Create a page pool of zeros, in the form in which the implementation stores numbers of `dtype`.
+    """Create a page pool in which nothing is written, in the form in which the implementation stores numbers of `dtype`.
 
     Args:
         shape: (pages, 2, kv_heads, page_size, head_dim).
@@ -109,7 +109,7 @@ def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implement
 
     Returns:
         (pages, sides, kv_heads, page_size, width), which is `shape` but for "tpu" (see `tpu.form`). The dtype is
-        `dtype`, but "xla" and "cpu" store the bits of bfloat16 in uint16.
+        `dtype`, but "xla" and "cpu" store the bits of bfloat16 in uint16. What is not written holds any numbers.
 
     Raises:
         ValueError: an unknown implementation, or one that cannot serve such a pool.

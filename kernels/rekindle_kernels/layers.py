@@ -48,7 +48,14 @@ def pack(parts: Sequence[Array], into: Array, *, implementation: Implementation)
     operations_of(implementation).pack(parts, into)
 
 
-def linear(x: jax.Array, weight: jax.Array, outputs: int, *, implementation: Implementation) -> jax.Array:
+def linear(
+    x: jax.Array,
+    weight: jax.Array,
+    outputs: int,
+    *,
+    implementation: Implementation,
+    onto: jax.Array | None = None,
+) -> jax.Array:
     """Compute `x @ weight.T` with float32 sums; x is rounded to the weight's dtype first.
 
     Args:
@@ -56,6 +63,7 @@ def linear(x: jax.Array, weight: jax.Array, outputs: int, *, implementation: Imp
         weight: in the form of `packed`.
         outputs: the number of outputs of the weight.
         implementation: the one that the weight was packed for.
+        onto: (rows, outputs) float32 that the product is added to.
 
     Returns:
         (rows, outputs) float32.
@@ -64,13 +72,15 @@ def linear(x: jax.Array, weight: jax.Array, outputs: int, *, implementation: Imp
         ValueError: arguments that do not fit together, or an unknown implementation.
     """
     _check(weight, (outputs, x.shape[1]), implementation)
-    return operations_of(implementation).linear(x, weight, outputs)
+    if onto is not None and onto.shape != (len(x), outputs):
+        raise ValueError(f"a product {(len(x), outputs)} cannot be added to {onto.shape}")
+    return operations_of(implementation).linear(x, weight, outputs, onto)
 
 
 def linear_columns(x: jax.Array, weight: jax.Array, outputs: int, *, implementation: Implementation) -> jax.Array:
     """Compute `weight @ x.T`: the numbers of `linear`, in the order in which reading them output by output is fast.
 
-    Args and errors are those of `linear`.
+    Args and errors are those of `linear`, without `onto`.
 
     Returns:
         (outputs, rows) float32.

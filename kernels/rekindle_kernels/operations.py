@@ -61,7 +61,7 @@ class Operations(Protocol):
     def pack(self, parts: Sequence[np.ndarray[Any, np.dtype[Any]]], into: np.ndarray[Any, np.dtype[Any]]) -> None:
         """See `layers.pack`."""
 
-    def linear(self, x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+    def linear(self, x: jax.Array, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
         """See `layers.linear`."""
 
     def linear_columns(self, x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:

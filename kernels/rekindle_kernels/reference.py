@@ -106,10 +106,11 @@ def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.
     return pages.at[page_id].set(content)
 
 
-def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+def linear(x: jax.Array, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
     """See `layers.linear`."""
     dtype = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
-    return x.astype(weight.dtype).astype(dtype) @ weight.astype(dtype).T
+    y = x.astype(weight.dtype).astype(dtype) @ weight.astype(dtype).T
+    return y if onto is None else onto + y
 
 
 def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:

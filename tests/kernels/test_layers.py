@@ -47,6 +47,9 @@ def test_a_linear_layer_over_joined_matrices_is_the_product(
     np.testing.assert_allclose(np.asarray(y), wanted, rtol=5e-6, atol=3e-5 * np.sqrt(inputs))
     columns = layers.linear_columns(jnp.asarray(x), weight, sum(outputs), implementation=implementation)
     np.testing.assert_array_equal(np.asarray(columns).T, np.asarray(y))
+    onto = random(rows, sum(outputs))
+    added = layers.linear(jnp.asarray(x), weight, sum(outputs), implementation=implementation, onto=jnp.asarray(onto))
+    np.testing.assert_array_equal(np.asarray(added), onto + np.asarray(y))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -131,6 +134,8 @@ def test_arguments_that_do_not_fit_are_refused(implementation: Implementation) -
         layers.linear(jnp.zeros((2, 70)), weight, 64, implementation=implementation)
     with pytest.raises(ValueError, match=r"a weight \(64, 70\) has the form .* got"):
         layers.linear_columns(jnp.zeros((2, 70)), weight, 64, implementation=implementation)
+    with pytest.raises(ValueError, match=r"a product \(2, 64\) cannot be added to \(2, 9\)"):
+        layers.linear(jnp.zeros((2, 9)), weight, 64, implementation=implementation, onto=jnp.zeros((2, 9)))
     with pytest.raises(ValueError, match=r"heads \(2, 3, 8\), 1 of them keys, do not fit angles \(2, 5\) and \(2, 5\)"):
         layers.rotate(jnp.zeros((2, 3, 8)), jnp.zeros((2, 5)), jnp.zeros((2, 5)), 1, implementation=implementation)
     with pytest.raises(ValueError, match=r"two halves of features, got \(2, 7\)"):

@@ -84,7 +84,7 @@ bool repeat(Pool& pool, const std::vector<float>& weight, int seed) {
   for (int round = 0; round < kRounds; ++round) {
     const int64_t rows = 1 + round % kRows;  // parts that take long, and some that are done before anybody sleeps
     compute({x.data(), weight.data(), alone.data(), rows, kIn, kOut}, {0, rows, 0, panels});
-    const rekindle::Linear all{x.data(), weight.data(), together.data(), rows, kIn, kOut};
+    const rekindle::Linear all{x.data(), weight.data(), nullptr, together.data(), rows, kIn, kOut};
     rekindle::parallel_for(pool, panels, [&](int64_t panel) { compute(all, {0, rows, panel, 1}); });
     if (together != alone) return false;
     std::fill(together.begin(), together.end(), 0.0f);

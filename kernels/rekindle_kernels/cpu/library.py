@@ -18,6 +18,7 @@ TARGETS: Final = (
     "rekindle_attend_rows",
     "rekindle_count_above",
     "rekindle_draw",
+    "rekindle_empty",
     "rekindle_gate",
     "rekindle_linear",
     "rekindle_look_up",

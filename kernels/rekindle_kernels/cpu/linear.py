@@ -39,20 +39,23 @@ def pack(parts: Sequence[Array], into: Array) -> None:
         first += len(part)
 
 
-def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+def linear(x: jax.Array, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
     """See `layers.linear`. Each row's sums run in one order, whatever rows stand beside it."""
-    return _linear(x, weight, (len(x), outputs), columns=False)
+    return _linear(x, weight, (len(x), outputs), onto, columns=False)
 
 
 def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
     """See `layers.linear_columns`. The sums are those of `linear`."""
-    return _linear(x, weight, (outputs, len(x)), columns=True)
+    return _linear(x, weight, (outputs, len(x)), None, columns=True)
 
 
-def _linear(x: jax.Array, weight: jax.Array, shape: tuple[int, int], columns: bool) -> jax.Array:
+def _linear(
+    x: jax.Array, weight: jax.Array, shape: tuple[int, int], onto: jax.Array | None, columns: bool
+) -> jax.Array:
     load()
-    result = jax.ShapeDtypeStruct(shape, jnp.float32)
-    y: jax.Array = jax.ffi.ffi_call("rekindle_linear", result)(x.astype(jnp.float32), weight, columns=columns)
+    call = jax.ffi.ffi_call("rekindle_linear", jax.ShapeDtypeStruct(shape, jnp.float32))
+    base = jnp.zeros((0, 0), jnp.float32) if onto is None else onto
+    y: jax.Array = call(x.astype(jnp.float32), weight, base, columns=columns)
     return y
 
 

@@ -24,8 +24,14 @@ def pack(parts: Sequence[Array], into: Array) -> None:
     np.concatenate(parts, out=into, casting="unsafe")
 
 
-def linear(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
-    """See `layers.linear`. The form of the product is the one that is fastest on CPU.
+def linear(x: jax.Array, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
+    """See `layers.linear`."""
+    y = _product(x, weight)
+    return y if onto is None else onto + y
+
+
+def _product(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """Compute `x @ weight.T`. The form of the product is the one that is fastest on CPU.
 
     No product has a bfloat16 result or a single bfloat16 row, because XLA's CPU backend has only a naive loop for
     either (measured on 2 cores, tests/bench).

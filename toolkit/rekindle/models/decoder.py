@@ -33,16 +33,16 @@ class Attention(nnx.Module):
         self.k_norm = RMSNorm(weights, f"{prefix}.k_norm", head_dim, config.norm_eps) if config.qk_norm else None
 
     def __call__(
-        self, x: jax.Array, cos: jax.Array, sin: jax.Array, pages: jax.Array, attend: Attend
+        self, x: jax.Array, onto: jax.Array, cos: jax.Array, sin: jax.Array, pages: jax.Array, attend: Attend
     ) -> tuple[jax.Array, jax.Array]:
-        """Map (token, hidden) and this layer's pages to the same; the pages then hold the keys and values of x."""
+        """Map (token, hidden) to the same, added to `onto`, and this layer's pages to those that also hold x."""
         qkv = self.qkv(x).reshape(len(x), sum(self.heads), self.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             q, k, v = jnp.split(qkv, [self.heads[0], self.heads[0] + self.heads[1]], axis=1)
             qkv = jnp.concatenate([self.q_norm(q), self.k_norm(k), v], axis=1)
         q, kv = kernels.rotate(qkv, cos, sin, self.heads[1], implementation=self.out.implementation)
         mixed, pages = attend(q, kv[:, 0], kv[:, 1], pages)
-        return self.out(mixed.reshape(len(x), -1)), pages
+        return self.out(mixed.reshape(len(x), -1), onto), pages
 
 
 class MLP(nnx.Module):
@@ -53,9 +53,9 @@ class MLP(nnx.Module):
         self.gate_up = Linear(weights, hidden, {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner})
         self.down = Linear(weights, inner, {f"{prefix}.down_proj": hidden})
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map (token, hidden) to (token, hidden)."""
-        return self.down(kernels.gate(self.gate_up(x), implementation=self.down.implementation))
+    def __call__(self, x: jax.Array, onto: jax.Array) -> jax.Array:
+        """Map (token, hidden) to the same, added to `onto`."""
+        return self.down(kernels.gate(self.gate_up(x), implementation=self.down.implementation), onto)
 
 
 class Layer(nnx.Module):
@@ -72,9 +72,8 @@ class Layer(nnx.Module):
         self, x: jax.Array, cos: jax.Array, sin: jax.Array, pages: jax.Array, attend: Attend
     ) -> tuple[jax.Array, jax.Array]:
         """Map (token, hidden) and this layer's pages to the same."""
-        mixed, pages = self.attention(self.attention_norm(x), cos, sin, pages, attend)
-        x = x + mixed
-        return x + self.mlp(self.mlp_norm(x)), pages
+        x, pages = self.attention(self.attention_norm(x), x, cos, sin, pages, attend)
+        return self.mlp(self.mlp_norm(x), x), pages
 
 
 class Decoder(nnx.Module):

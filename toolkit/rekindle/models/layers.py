@@ -53,9 +53,9 @@ class Linear(nnx.Module):
         biases = {f"{name}.bias": (size,) for name, size in outputs.items()}
         self.bias = nnx.Param(weights.vector(biases)) if bias else None
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map (tokens, in) float32 to (tokens, out) float32."""
-        y = kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation)
+    def __call__(self, x: jax.Array, onto: jax.Array | None = None) -> jax.Array:
+        """Map (tokens, in) float32 to (tokens, out) float32, added to `onto`, such as the residual stream."""
+        y = kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation, onto=onto)
         return y if self.bias is None else y + self.bias[...].astype(jnp.float32)[None]
 
 

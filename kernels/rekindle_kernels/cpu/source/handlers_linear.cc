@@ -27,14 +27,18 @@ struct Scratch {
   }
 };
 
-ffi::Error linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, ffi::Result<Matrix> y, bool columns) {
+// Without a number in it, `onto` adds nothing.
+ffi::Error linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Matrix onto, ffi::Result<Matrix> y,
+                  bool columns) {
   const int64_t rows = x.dimensions()[0], in = x.dimensions()[1], out = y->dimensions()[columns ? 0 : 1];
   const int64_t panels = (out + kPanel - 1) / kPanel;
   const bool wide = weight.element_type() == ffi::F32;
+  const bool added = onto.element_count() > 0;
   if (static_cast<int64_t>(weight.element_count()) != panels * kPanel * (wide ? in : (in + 1) / 2 * 2) ||
-      y->dimensions()[columns ? 1 : 0] != rows)
+      y->dimensions()[columns ? 1 : 0] != rows || (added && (columns || !(onto.dimensions() == y->dimensions()))))
     return ffi::Error::InvalidArgument("a linear layer got arrays of shapes that do not fit together");
-  const Linear all{x.typed_data(), weight.untyped_data(), y->typed_data(), rows, in, out, columns && rows > 1};
+  const float* base = added ? onto.typed_data() : nullptr;
+  const Linear all{x.typed_data(), weight.untyped_data(), base, y->typed_data(), rows, in, out, columns && rows > 1};
   const auto run = wide ? kernels()->linear_f32 : kernels()->linear_bf16;
   const int64_t blocks = (rows + kRows - 1) / kRows, wanted = kPartsAThread * std::max<int64_t>(1, pool.num_threads());
   const int64_t groups = std::min(panels, (wanted + blocks - 1) / blocks);
@@ -84,6 +88,7 @@ REKINDLE_HANDLER(rekindle_linear, rekindle::linear,
                      .Ctx<xla::ffi::ThreadPool>()
                      .Arg<rekindle::Matrix>()
                      .Arg<xla::ffi::AnyBuffer>()
+                     .Arg<rekindle::Matrix>()
                      .Ret<rekindle::Matrix>()
                      .Attr<bool>("columns"));
 

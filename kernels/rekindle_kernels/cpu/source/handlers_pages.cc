@@ -33,6 +33,9 @@ void copy(uint16_t* to, const float* from, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = narrow(from[i]);
 }
 
+// Leaves a pool as its memory came.
+ffi::Error empty(ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
+
 // Writes blocks of keys and values. A block whose place is not in the pool is left out.
 template <typename Number>
 void write_blocks(ffi::ThreadPool& pool, ffi::AnyBuffer& pages, Blocks& kv, const int32_t* ids,
@@ -99,6 +102,8 @@ ffi::Error write_page(ffi::AnyBuffer pages, Index id, ffi::AnyBuffer content, ff
 
 }  // namespace
 }  // namespace rekindle
+
+REKINDLE_HANDLER(rekindle_empty, rekindle::empty, xla::ffi::Ffi::Bind().Ret<xla::ffi::AnyBuffer>());
 
 REKINDLE_HANDLER(rekindle_write, rekindle::write,
                  xla::ffi::Ffi::Bind()

@@ -8,13 +8,14 @@ namespace rekindle {
 constexpr int64_t kPanel = 32;  // outputs of a packed weight that lie together
 constexpr int64_t kRows = 48;   // rows of a part of a linear layer at most
 
-// One linear layer: y = x @ weight.T, with float32 sums.
+// One linear layer: y = x @ weight.T, with float32 sums, or y = onto + x @ weight.T.
 //
 // The weight is packed in panels of `kPanel` outputs: float32 as [panel][in][32], bfloat16 as [panel][in / 2][32][2].
 // Outputs and inputs are padded with zeros.
 struct Linear {
   const float* x;      // [rows][in]
   const void* weight;  // float or bfloat16, packed
+  const float* onto;   // [rows][out], or null
   float* y;            // [rows][out], or [out][rows] of columns
   int64_t rows, in, out;
   bool columns;

@@ -96,9 +96,11 @@ struct Inputs {
 
 // Adds the products of some inputs to `Rows` rows of `Panels` adjacent panels of the output.
 //
-// `panel` is the distance of two panels in weights.
+// `panel` is the distance of two panels in weights. What lies at `onto`, as the output does, is added at last, if it is
+// not null.
 template <typename Kind, int Rows, int Panels>
-void tile(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, int64_t panel, float* y, int64_t out) {
+void tile(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, int64_t panel, const float* onto, float* y,
+          int64_t out) {
   Vec sums[Rows][Panels * kParts];
 #pragma GCC unroll 16
   for (int row = 0; row < Rows; ++row)
@@ -124,6 +126,11 @@ void tile(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, int64
       for (int part = 0; part < Panels * kParts; ++part) Kind::add(sums[row][part], weights[part], input);
     }
   }
+  if (onto != nullptr)
+#pragma GCC unroll 16
+    for (int row = 0; row < Rows; ++row)
+#pragma GCC unroll 32
+      for (int part = 0; part < Panels * kParts; ++part) sums[row][part] += load(onto + row * out + part * kLanes);
 #pragma GCC unroll 16
   for (int row = 0; row < Rows; ++row)
 #pragma GCC unroll 32
@@ -135,12 +142,17 @@ template <typename Kind, int Rows, int Panels>
 void panels(const Linear& all, const Inputs<Kind>& inputs, int64_t panel) {
   const int64_t size = (all.in + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth * kPanel;
   const auto* weight = static_cast<const typename Kind::Weight*>(all.weight) + panel * size + inputs.begin * kPanel;
-  float* y = all.y + inputs.row * all.out + panel * kPanel;
-  const int64_t wide = all.out - panel * kPanel;
-  if (wide >= Panels * kPanel) return tile<Kind, Rows, Panels>(inputs, weight, size, y, all.out);
-  float whole[Rows][Panels * kPanel] = {};
-  for (int r = 0; r < Rows && inputs.begin > 0; ++r) std::memcpy(whole[r], y + r * all.out, wide * sizeof(float));
-  tile<Kind, Rows, Panels>(inputs, weight, size, whole[0], Panels * kPanel);
+  const int64_t place = inputs.row * all.out + panel * kPanel, wide = all.out - panel * kPanel;
+  const bool last = inputs.begin + inputs.steps * Kind::kDepth >= all.in;
+  const float* onto = last && all.onto != nullptr ? all.onto + place : nullptr;
+  float* y = all.y + place;
+  if (wide >= Panels * kPanel) return tile<Kind, Rows, Panels>(inputs, weight, size, onto, y, all.out);
+  float whole[Rows][Panels * kPanel] = {}, added[Rows][Panels * kPanel] = {};
+  for (int r = 0; r < Rows; ++r) {
+    if (inputs.begin > 0) std::memcpy(whole[r], y + r * all.out, wide * sizeof(float));
+    if (onto != nullptr) std::memcpy(added[r], onto + r * all.out, wide * sizeof(float));
+  }
+  tile<Kind, Rows, Panels>(inputs, weight, size, onto == nullptr ? nullptr : added[0], whole[0], Panels * kPanel);
   for (int r = 0; r < Rows; ++r) std::memcpy(y + r * all.out, whole[r], wide * sizeof(float));
 }
 
@@ -252,7 +264,7 @@ void linear(const Linear& all, const LinearPart& part) {
     some.panels = least(kTurned, end - panel);
     const int64_t first = panel * kPanel, out = least(some.panels * kPanel, all.out - first);
     const auto* weight = static_cast<const typename Kind::Weight*>(all.weight) + panel * size;
-    linear_rows<Kind>({all.x + part.first_row * all.in, weight, results, part.rows, all.in, out, false}, some);
+    linear_rows<Kind>({all.x + part.first_row * all.in, weight, nullptr, results, part.rows, all.in, out, false}, some);
     some.interleaved = true;
     turn_over(results, part.rows, out, all.y + first * all.rows + part.first_row, all.rows);
   }
