@@ -37,6 +37,12 @@ struct Work {
         room(all.table_width * all.page_size),
         state(rekindle::attention_state(all.head_dim)) {}
 
+  // Returns how many units a key has.
+  template <typename Kind>
+  int64_t units() const {
+    return (all.head_dim + Kind::kDepth - 1) / Kind::kDepth;
+  }
+
   // Returns where the query head of a row begins in q and in the result.
   int64_t place(int64_t row) const {
     return ((part.first_query + row / group) * all.heads + part.kv_head * group + row % group) * all.head_dim;
@@ -75,6 +81,97 @@ inline Vec load_pairs(const uint16_t* from, int64_t count) {
   return pairs;
 }
 
+// How products are made of numbers that are widened to float32.
+template <typename Stored>
+struct Widened {
+  using Number = Stored;
+  using Unit = float;  // of what is multiplied at once
+  using Units = Vec;
+  static constexpr int kDepth = 1;  // numbers in a unit
+
+  static Unit unit(const float* x, int64_t) { return *x; }
+
+  static Units units(const Unit* from) { return load(from); }
+
+  static Units spread(const float* unit) { return splat(*unit); }
+
+  static void add(Vec& sum, Units a, Units b) { sum += a * b; }
+
+  static void round(float*) {}
+
+  // Loads a few vectors of the values of a position, or `some` numbers of one.
+  template <int Across>
+  static void values(const Number* const* keys, int64_t to_values, Span, int64_t some, Units* values) {
+    const Number* from = *keys + to_values;
+#pragma GCC unroll 4
+    for (int i = 0; i < Across; ++i) values[i] = some ? load_some(from, some) : load(from + i * kLanes);
+  }
+};
+
+#if defined(__AVX512BF16__)
+
+// How products are made of pairs of bfloat16 numbers, twice as fast. Queries and weights are rounded to bfloat16 too.
+struct Paired {
+  using Number = uint16_t;
+  using Unit = uint32_t;
+  using Units = __m512bh;
+  static constexpr int kDepth = 2;
+
+  static Unit unit(const float* x, int64_t left) {
+    return uint32_t{narrow(x[0])} | (left > 1 ? uint32_t{narrow(x[1])} << 16 : 0u);
+  }
+
+  static Units units(const Unit* from) { return (Units)_mm512_loadu_si512(from); }
+
+  static Units spread(const float* unit) {
+    int pair;
+    std::memcpy(&pair, unit, sizeof pair);
+    return (Units)_mm512_set1_epi32(pair);
+  }
+
+  static void add(Vec& sum, Units a, Units b) { sum = (Vec)_mm512_dpbf16_ps((__m512)sum, a, b); }
+
+  // Rounds the weights of a tile where they are, so that the pairs lie side by side.
+  static void round(float* weights) {
+    for (int64_t i = 0; i < kTile; i += 2 * kLanes) {
+      const Units pairs = _mm512_cvtne2ps_pbh((__m512)load(weights + i + kLanes), (__m512)load(weights + i));
+      std::memcpy(weights + i / 2, &pairs, sizeof pairs);
+    }
+  }
+
+  // Pairs the values of two positions. One that is not among the `seen` counts as 0, as it may be no number.
+  template <int Across>
+  static void values(const Number* const* keys, int64_t to_values, Span seen, int64_t some, Units* values) {
+    static constexpr Number kNone[4 * kLanes] = {};
+    const Number* first = seen.begin <= 0 && seen.end > 0 ? keys[0] + to_values : kNone;
+    const Number* second = seen.begin <= 1 && seen.end > 1 ? keys[1] + to_values : kNone;
+    if constexpr (Across == 4) {
+      for (int i = 0; i < Across; i += 2) {
+        const __m512i a = _mm512_loadu_si512(first + i * kLanes), b = _mm512_loadu_si512(second + i * kLanes);
+        values[i] = (Units)_mm512_permutex2var_epi16(a, interleaving(0), b);
+        values[i + 1] = (Units)_mm512_permutex2var_epi16(a, interleaving(16), b);
+      }
+    } else {
+      Halves a{}, b{};
+      std::memcpy(&a, first, (some ? some : kLanes) * sizeof(Number));
+      std::memcpy(&b, second, (some ? some : kLanes) * sizeof(Number));
+      values[0] = (Units)(__builtin_convertvector(a, Bits) | __builtin_convertvector(b, Bits) << 16);
+    }
+  }
+
+ private:
+  // Returns the places of the numbers from `first` on of two vectors, one from each in turn.
+  static __m512i interleaving(uint32_t first) { return (__m512i)((kCount + first) * 0x10001u + 0x200000u); }
+};
+
+using Halved = Paired;
+
+#else
+
+using Halved = Widened<uint16_t>;
+
+#endif
+
 // Finds the keys of a tile's positions up to `end`; page ids out of range become the nearest one.
 template <typename Number>
 void find_keys(const Work& work, int64_t tile, int64_t end, const Number** keys) {
@@ -92,7 +189,7 @@ void find_keys(const Work& work, int64_t tile, int64_t end, const Number** keys)
 }
 
 // Copies a square of keys into columns of a tile; its `left` first dimensions, if not all.
-inline void turn_square(const float* const* keys, int64_t d, int64_t left, float* to) {
+inline void turn_square(Widened<float>, const float* const* keys, int64_t d, int64_t left, float* to) {
   Vec square[kLanes];
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) square[i] = left < kLanes ? load_some(keys[i] + d, left) : load(keys[i] + d);
@@ -102,12 +199,16 @@ inline void turn_square(const float* const* keys, int64_t d, int64_t left, float
     if (i < left) store(to + i * kTile, square[i]);
 }
 
-// Pairs of bfloat16 numbers are moved together, which takes half the steps.
-inline void turn_square(const uint16_t* const* keys, int64_t d, int64_t left, float* to) {
-  Vec square[kLanes];
+// Loads a square of pairs of bfloat16 numbers, and turns it: pairs are moved together, which takes half the steps.
+inline void turn_pairs(const uint16_t* const* keys, int64_t d, int64_t left, Vec* square) {
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) square[i] = load_pairs(keys[i] + d, left < 2 * kLanes ? left : 2 * kLanes);
   transpose(square);
+}
+
+inline void turn_square(Widened<uint16_t>, const uint16_t* const* keys, int64_t d, int64_t left, float* to) {
+  Vec square[kLanes];
+  turn_pairs(keys, d, left, square);
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) {
     if (2 * i < left) store(to + 2 * i * kTile, (Vec)((Bits)square[i] << 16));
@@ -115,35 +216,45 @@ inline void turn_square(const uint16_t* const* keys, int64_t d, int64_t left, fl
   }
 }
 
-// Copies keys into a tile of [head_dim][64]. Their values and the next tile's keys are fetched meanwhile: pages are too
-// short for the processor to foresee them.
-template <typename Number>
+#if defined(__AVX512BF16__)
+inline void turn_square(Paired, const uint16_t* const* keys, int64_t d, int64_t left, uint32_t* to) {
+  Vec square[kLanes];
+  turn_pairs(keys, d, left, square);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i)
+    if (2 * i < left) std::memcpy(to + i * kTile, square + i, sizeof(Vec));
+}
+#endif
+
+// Copies keys into a tile of [units of head_dim][64]. Their values and the next tile's keys are fetched meanwhile:
+// pages are too short for the processor to foresee them.
+template <typename Kind, typename Number = typename Kind::Number>
 void turn_keys(const Number* const* keys, const Number* const* next, int64_t to_values, int64_t head_dim, int64_t end,
-               float* turned) {
-  constexpr int64_t kDepth = kLanes * sizeof(float) / sizeof(Number);
+               typename Kind::Unit* turned) {
+  constexpr int64_t kSide = kLanes * sizeof(float) / sizeof(Number);
   for (int64_t position = 0; position < end; position += kLanes)
-    for (int64_t d = 0; d < head_dim; d += kDepth) {
+    for (int64_t d = 0; d < head_dim; d += kSide) {
       for (int64_t i = position; i < position + kLanes; ++i) {
         __builtin_prefetch(keys[i] + to_values + d);
         __builtin_prefetch(next[i] + d);
       }
-      turn_square(keys + position, d, head_dim - d, turned + d * kTile + position);
+      turn_square(Kind{}, keys + position, d, head_dim - d, turned + d / Kind::kDepth * kTile + position);
     }
 }
 
 // Computes scores of `Rows` rows for a few vectors of positions, each as one sum over head_dim in order.
-template <int Rows>
-void score(const float* q, const float* turned, int64_t head_dim, float (*scores)[kTile]) {
+template <typename Kind, int Rows>
+void score(const float* q, const typename Kind::Unit* turned, int64_t units, float (*scores)[kTile]) {
   Vec sums[Rows][kAcross] = {};
-  for (int64_t d = 0; d < head_dim; ++d, turned += kTile) {
-    Vec keys[kAcross];
+  for (int64_t d = 0; d < units; ++d, turned += kTile) {
+    typename Kind::Units keys[kAcross];
 #pragma GCC unroll 4
-    for (int i = 0; i < kAcross; ++i) keys[i] = load(turned + i * kLanes);
+    for (int i = 0; i < kAcross; ++i) keys[i] = Kind::units(turned + i * kLanes);
 #pragma GCC unroll 6
     for (int row = 0; row < Rows; ++row) {
-      const Vec x = splat(q[row * head_dim + d]);
+      const auto x = Kind::spread(q + row * units + d);
 #pragma GCC unroll 4
-      for (int i = 0; i < kAcross; ++i) sums[row][i] += keys[i] * x;
+      for (int i = 0; i < kAcross; ++i) Kind::add(sums[row][i], keys[i], x);
     }
   }
 #pragma GCC unroll 6
@@ -153,24 +264,24 @@ void score(const float* q, const float* turned, int64_t head_dim, float (*scores
 }
 
 // Adds weighted values of some positions in order, for a few vectors of head_dim; `some` numbers if only one in part.
-template <int Rows, int Across, bool Some, typename Number>
-void weigh(const float (*weights)[kTile], const Number* const* keys, int64_t to_values, Span span, int64_t some,
-           float* sums, int64_t state) {
+template <typename Kind, int Rows, int Across>
+void weigh(const float (*weights)[kTile], const typename Kind::Number* const* keys, int64_t to_values, Span span,
+           int64_t some, float* sums, int64_t state) {
   Vec out[Rows][Across];
 #pragma GCC unroll 6
   for (int row = 0; row < Rows; ++row)
 #pragma GCC unroll 4
     for (int i = 0; i < Across; ++i) out[row][i] = load(sums + row * state + i * kLanes);
-  for (int64_t position = span.begin; position < span.end; ++position) {
-    const Number* from = keys[position] + to_values;
-    Vec values[Across];
-#pragma GCC unroll 4
-    for (int i = 0; i < Across; ++i) values[i] = Some ? load_some(from, some) : load(from + i * kLanes);
+  for (int64_t unit = span.begin / Kind::kDepth; unit * Kind::kDepth < span.end; ++unit) {
+    const int64_t position = unit * Kind::kDepth;
+    typename Kind::Units values[Across];
+    Kind::template values<Across>(keys + position, to_values, {span.begin - position, span.end - position}, some,
+                                  values);
 #pragma GCC unroll 6
     for (int row = 0; row < Rows; ++row) {
-      const Vec weight = splat(weights[row][position]);
+      const auto weight = Kind::spread(weights[row] + unit);
 #pragma GCC unroll 4
-      for (int i = 0; i < Across; ++i) out[row][i] += values[i] * weight;
+      for (int i = 0; i < Across; ++i) Kind::add(out[row][i], values[i], weight);
     }
   }
 #pragma GCC unroll 6
@@ -179,58 +290,68 @@ void weigh(const float (*weights)[kTile], const Number* const* keys, int64_t to_
     for (int i = 0; i < Across; ++i) store(sums + row * state + i * kLanes, out[row][i]);
 }
 
-template <int Rows, typename Number>
-void weigh_all(const Work& work, const float (*weights)[kTile], const Number* const* keys, Span span, float* sums) {
+template <typename Kind, int Rows>
+void weigh_all(const Work& work, const float (*weights)[kTile], const typename Kind::Number* const* keys, Span span,
+               float* sums) {
   if (span.empty()) return;
   const int64_t head_dim = work.all.head_dim, values = work.all.kv_heads * work.all.page_size * head_dim;
   int64_t d = 0;
   for (; d + kAcross * kLanes <= head_dim; d += kAcross * kLanes)
-    weigh<Rows, kAcross, false>(weights, keys, values + d, span, 0, sums + d, work.state);
+    weigh<Kind, Rows, kAcross>(weights, keys, values + d, span, 0, sums + d, work.state);
   for (; d + kLanes <= head_dim; d += kLanes)
-    weigh<Rows, 1, false>(weights, keys, values + d, span, 0, sums + d, work.state);
-  if (d < head_dim) weigh<Rows, 1, true>(weights, keys, values + d, span, head_dim - d, sums + d, work.state);
+    weigh<Kind, Rows, 1>(weights, keys, values + d, span, 0, sums + d, work.state);
+  if (d < head_dim) weigh<Kind, Rows, 1>(weights, keys, values + d, span, head_dim - d, sums + d, work.state);
+}
+
+// Returns the part of a span that is whole units.
+template <typename Kind>
+Span whole_units(Span span) {
+  return {(span.begin + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth, span.end / Kind::kDepth * Kind::kDepth};
 }
 
 // Adds a tile to the states of `Rows` rows. A position that a row does not see takes no part in its sums at all: not
 // even a product with 0 is added, which would not hide a NaN.
-template <int Rows, typename Number>
-void add_tile(const Work& work, const float* q, const float* turned, const Number* const* keys, int64_t row,
-              int64_t tile, int64_t end, float* states) {
+template <typename Kind, int Rows>
+void add_tile(const Work& work, const float* q, const typename Kind::Unit* turned,
+              const typename Kind::Number* const* keys, int64_t row, int64_t tile, int64_t end, float* states) {
   alignas(64) float scores[Rows][kTile];
   const int64_t head_dim = work.all.head_dim;
   for (int64_t position = 0; position < end; position += kAcross * kLanes)
-    score<Rows>(q, turned + position, head_dim, reinterpret_cast<float (*)[kTile]>(scores[0] + position));
+    score<Kind, Rows>(q, turned + position, work.units<Kind>(),
+                      reinterpret_cast<float (*)[kTile]>(scores[0] + position));
   Span spans[Rows], common{0, kTile};
   for (int r = 0; r < Rows; ++r) {
     spans[r] = work.seen(row + r, tile);
     if (spans[r].empty()) spans[r] = {0, 0};
     if (!spans[r].empty())
       soften(scores[r], spans[r].begin, spans[r].end, work.all.soft_cap, states + r * work.state, head_dim);
+    Kind::round(scores[r]);
     if (spans[r].begin > common.begin) common.begin = spans[r].begin;
     if (spans[r].end < common.end) common.end = spans[r].end;
   }
+  common = whole_units<Kind>(common);
   if (common.empty()) common = {kTile, kTile};
   for (int r = 0; r < Rows; ++r) {
     const Span before{spans[r].begin, spans[r].end < common.begin ? spans[r].end : common.begin};
-    weigh_all<1>(work, scores + r, keys, before, states + r * work.state);
+    weigh_all<Kind, 1>(work, scores + r, keys, before, states + r * work.state);
   }
-  weigh_all<Rows>(work, scores, keys, common, states);
+  weigh_all<Kind, Rows>(work, scores, keys, common, states);
   for (int r = 0; r < Rows && common.begin < kTile; ++r)
-    weigh_all<1>(work, scores + r, keys, {common.end, spans[r].end}, states + r * work.state);
+    weigh_all<Kind, 1>(work, scores + r, keys, {common.end, spans[r].end}, states + r * work.state);
 }
 
-template <typename Number, int Rows = kTogether>
-void add_tile_of(int64_t rows, const Work& work, const float* q, const float* turned, const Number* const* keys,
-                 int64_t row, int64_t tile, int64_t end, float* states) {
-  if (rows == Rows) return add_tile<Rows>(work, q, turned, keys, row, tile, end, states);
-  if constexpr (Rows > 1) add_tile_of<Number, Rows - 1>(rows, work, q, turned, keys, row, tile, end, states);
+template <typename Kind, int Rows = kTogether>
+void add_tile_of(int64_t rows, const Work& work, const float* q, const typename Kind::Unit* turned,
+                 const typename Kind::Number* const* keys, int64_t row, int64_t tile, int64_t end, float* states) {
+  if (rows == Rows) return add_tile<Kind, Rows>(work, q, turned, keys, row, tile, end, states);
+  if constexpr (Rows > 1) add_tile_of<Kind, Rows - 1>(rows, work, q, turned, keys, row, tile, end, states);
 }
 
 // Adds one segment of positions to the states of all rows. What follows it is the tile at `then`, if not -1, of the
 // same head or of the next one.
-template <typename Number>
-void add_segment(const Work& work, const float* q, float* turned, int64_t begin, int64_t end, int64_t then,
-                 bool same_head, float* states) {
+template <typename Kind, typename Number = typename Kind::Number>
+void add_segment(const Work& work, const float* q, typename Kind::Unit* turned, int64_t begin, int64_t end,
+                 int64_t then, bool same_head, float* states) {
   const int64_t one_head = work.all.page_size * work.all.head_dim;
   const Number *first[kTile], *second[kTile];
   const Number **keys = first, **next = second;
@@ -245,26 +366,32 @@ void add_segment(const Work& work, const float* q, float* turned, int64_t begin,
     } else {
       std::memcpy(next, keys, sizeof first);
     }
-    turn_keys(keys, next, work.all.kv_heads * one_head, work.all.head_dim, here, turned);
+    turn_keys<Kind>(keys, next, work.all.kv_heads * one_head, work.all.head_dim, here, turned);
     for (int64_t row = 0; row < work.rows; row += kTogether)
-      add_tile_of<Number>(least(kTogether, work.rows - row), work, q + row * work.all.head_dim, turned, keys, row, tile,
-                          here, states + row * work.state);
+      add_tile_of<Kind>(least(kTogether, work.rows - row), work, q + row * work.units<Kind>(), turned, keys, row, tile,
+                        here, states + row * work.state);
     const Number** before = keys;
     keys = next, next = before;
   }
 }
 
 // Computes the part of one key-value head, or only one segment of it; `more` says whether another head follows.
-template <typename Number>
+template <typename Kind>
 void attend_head(const Attention& all, const AttentionPart& part, bool more) {
   const Work work(all, part);
-  float* q = part.scratch;
-  float* turned = q + work.rows * all.head_dim;
-  float* sums = turned + all.head_dim * kTile;
+  float* q = part.scratch;  // units, whatever their type is
+  float* room = q + work.rows * all.head_dim;
+  auto* turned = reinterpret_cast<typename Kind::Unit*>(room);
+  float* sums = room + all.head_dim * kTile;
   float* states = part.states ? part.states : sums + work.rows * work.state;
   for (int64_t row = 0; row < work.rows; ++row) {
     const float* from = all.q + work.place(row);
-    for (int64_t d = 0; d < all.head_dim; ++d) q[row * all.head_dim + d] = from[d] * all.scale;
+    for (int64_t unit = 0; unit < work.units<Kind>(); ++unit) {
+      const int64_t d = unit * Kind::kDepth, left = all.head_dim - d;
+      const float scaled[2] = {from[d] * all.scale, left > 1 ? from[d + 1] * all.scale : 0.0f};
+      const typename Kind::Unit x = Kind::unit(scaled, left);
+      std::memcpy(q + row * work.units<Kind>() + unit, &x, sizeof x);
+    }
     clear(sums + row * work.state, all.head_dim);
   }
   const int64_t first = part.states ? part.segment * kSegment : 0;
@@ -275,7 +402,7 @@ void attend_head(const Attention& all, const AttentionPart& part, bool more) {
     stop = (begin / kSegment + 1) * kSegment;
     for (int64_t row = 0; row < work.rows; ++row) clear(states + row * work.state, all.head_dim);
     const int64_t then = stop < end ? stop : more ? start : -1;
-    add_segment<Number>(work, q, turned, begin, least(end, stop), then, stop < end, states);
+    add_segment<Kind>(work, q, turned, begin, least(end, stop), then, stop < end, states);
     if (part.states) return;
     for (int64_t row = 0; row < work.rows; ++row)
       merge(sums + row * work.state, states + row * work.state, all.head_dim);
@@ -284,10 +411,10 @@ void attend_head(const Attention& all, const AttentionPart& part, bool more) {
     finish(sums + row * work.state, all.head_dim, all.out + work.place(row));
 }
 
-template <typename Number>
+template <typename Kind>
 void attend(const Attention& all, const AttentionPart& part) {
   AttentionPart of_head = part;
-  for (int64_t left = part.kv_heads; left > 0; --left, ++of_head.kv_head) attend_head<Number>(all, of_head, left > 1);
+  for (int64_t left = part.kv_heads; left > 0; --left, ++of_head.kv_head) attend_head<Kind>(all, of_head, left > 1);
 }
 
 // Adds up the states of one query's segments in order.

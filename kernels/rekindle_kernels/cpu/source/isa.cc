@@ -27,8 +27,8 @@ const Kernels kernels = {
     draw,
     maxima,
     adjust,
-    attend<float>,
-    attend<uint16_t>,
+    attend<Widened<float>>,
+    attend<Halved>,
     combine,
 };
 
