@@ -58,7 +58,8 @@ class BareStep:
         bucket, rows = Bucket(prefill_tokens, decode_rows), max(1, decode_rows)
         per_row = -(-max(prefill_tokens, context + 1) // PAGE_SIZE)
         tables = np.arange(1, 1 + rows * per_row, dtype=np.int32).reshape(rows, per_row)
-        self._pages = empty_pages(checkpoint.config, 1 + tables.size, PAGE_SIZE, jnp.dtype(dtype))
+        pages = empty_pages(checkpoint.config, 1 + tables.size, PAGE_SIZE, jnp.dtype(dtype))
+        self._pages = jax.tree.map(jnp.zeros_like, pages)  # memory that nobody wrote to is read in no time
         self._slots = replace(
             empty_slots(rows, per_row, checkpoint.config.vocab_size),
             page_table=jnp.pad(jnp.asarray(tables), ((0, 1), (0, 0))),

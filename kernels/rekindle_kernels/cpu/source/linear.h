@@ -96,11 +96,9 @@ struct Inputs {
 
 // Adds the products of some inputs to `Rows` rows of `Panels` adjacent panels of the output.
 //
-// `panel` is the distance of two panels in weights. What lies at `onto`, as the output does, is added at last, if it is
-// not null.
+// `panel` is the distance of two panels in weights.
 template <typename Kind, int Rows, int Panels>
-void tile(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, int64_t panel, const float* onto, float* y,
-          int64_t out) {
+void tile(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, int64_t panel, float* y, int64_t out) {
   Vec sums[Rows][Panels * kParts];
 #pragma GCC unroll 16
   for (int row = 0; row < Rows; ++row)
@@ -126,15 +124,16 @@ void tile(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, int64
       for (int part = 0; part < Panels * kParts; ++part) Kind::add(sums[row][part], weights[part], input);
     }
   }
-  if (onto != nullptr)
-#pragma GCC unroll 16
-    for (int row = 0; row < Rows; ++row)
-#pragma GCC unroll 32
-      for (int part = 0; part < Panels * kParts; ++part) sums[row][part] += load(onto + row * out + part * kLanes);
 #pragma GCC unroll 16
   for (int row = 0; row < Rows; ++row)
 #pragma GCC unroll 32
     for (int part = 0; part < Panels * kParts; ++part) store(y + row * out + part * kLanes, sums[row][part]);
+}
+
+inline void add(const float* from, int64_t count, float* to) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(to + i, load(to + i) + load(from + i));
+  for (; i < count; ++i) to[i] += from[i];
 }
 
 // Adds some inputs of a tile's rows to some panels; the last panel of an output may be narrower than the others.
@@ -143,17 +142,21 @@ void panels(const Linear& all, const Inputs<Kind>& inputs, int64_t panel) {
   const int64_t size = (all.in + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth * kPanel;
   const auto* weight = static_cast<const typename Kind::Weight*>(all.weight) + panel * size + inputs.begin * kPanel;
   const int64_t place = inputs.row * all.out + panel * kPanel, wide = all.out - panel * kPanel;
-  const bool last = inputs.begin + inputs.steps * Kind::kDepth >= all.in;
-  const float* onto = last && all.onto != nullptr ? all.onto + place : nullptr;
+  const bool added = all.onto != nullptr && inputs.begin + inputs.steps * Kind::kDepth >= all.in;
+  for (int r = 0; r < Rows && added; ++r)  // by the time that the sums are done, it is there
+    for (int64_t i = 0; i < least(wide, Panels * kPanel); i += 16)
+      __builtin_prefetch(all.onto + place + r * all.out + i);
   float* y = all.y + place;
-  if (wide >= Panels * kPanel) return tile<Kind, Rows, Panels>(inputs, weight, size, onto, y, all.out);
-  float whole[Rows][Panels * kPanel] = {}, added[Rows][Panels * kPanel] = {};
-  for (int r = 0; r < Rows; ++r) {
-    if (inputs.begin > 0) std::memcpy(whole[r], y + r * all.out, wide * sizeof(float));
-    if (onto != nullptr) std::memcpy(added[r], onto + r * all.out, wide * sizeof(float));
+  if (wide >= Panels * kPanel) {
+    tile<Kind, Rows, Panels>(inputs, weight, size, y, all.out);
+  } else {
+    float whole[Rows][Panels * kPanel] = {};
+    for (int r = 0; r < Rows && inputs.begin > 0; ++r) std::memcpy(whole[r], y + r * all.out, wide * sizeof(float));
+    tile<Kind, Rows, Panels>(inputs, weight, size, whole[0], Panels * kPanel);
+    for (int r = 0; r < Rows; ++r) std::memcpy(y + r * all.out, whole[r], wide * sizeof(float));
   }
-  tile<Kind, Rows, Panels>(inputs, weight, size, onto == nullptr ? nullptr : added[0], whole[0], Panels * kPanel);
-  for (int r = 0; r < Rows; ++r) std::memcpy(y + r * all.out, whole[r], wide * sizeof(float));
+  for (int r = 0; r < Rows && added; ++r)
+    add(all.onto + place + r * all.out, least(wide, Panels * kPanel), y + r * all.out);
 }
 
 // Few rows leave registers for several panels, and so for several streams from memory.
