@@ -100,7 +100,7 @@ def library_of(implementation: Implementation) -> str:
 
 
 def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implementation | None = None) -> jax.Array:
-    """Create a page pool in which nothing is written, in the form in which the implementation stores numbers of `dtype`.
+    """Create a page pool in which nothing is written, in the form in which the implementation stores such numbers.
 
     Args:
         shape: (pages, 2, kv_heads, page_size, head_dim).
