@@ -32,8 +32,16 @@ from rekindle.models.load import load_decoder
 # %%
 checkpoint = open_checkpoint("smollm2-135m-instruct")
 config, tokenizer = checkpoint.config, checkpoint.tokenizer
-shape = ["num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size", "vocab_size"]
-HTML(markup.table([(name, f"{getattr(config, name):,}") for name in shape]))
+shape = {
+    "layers": config.num_layers,
+    "hidden size": config.hidden_size,
+    "heads": config.attention.heads,
+    "heads of keys and values": config.attention.kv_heads,
+    "numbers of a head": config.attention.head_dim,
+    "feed-forward width": config.feed_forward.width,
+    "vocabulary": config.vocab_size,
+}
+HTML(markup.table([(name, f"{size:,}") for name, size in shape.items()]))
 
 # %% [markdown]
 # The tokenizer cuts a text into pieces that are in the vocabulary. The id of a token is its place there.
@@ -64,15 +72,16 @@ print(f"{parameters:,} parameters, {4 * parameters / 1e6:.0f} MB in float32")
 # *query*, a *key* and a *value*. It then takes the mean of its own value and those before it, weighted by how well
 # their keys fit its query.
 #
-# The decoder leaves attention to its caller, as a function `attend(q, k, v, pages)`, because the caller decides how
-# keys and values are kept. Here is the simplest such function. It keeps nothing, and returns `pages` as they came.
+# The decoder leaves attention to its caller, as a function `attend(q, k, v, pages, how)`, because the caller decides
+# how keys and values are kept. Here is the simplest such function. It keeps nothing, and returns `pages` as they came.
+# `how` has what differs between layers of some models; here it is only the scale of the scores.
 
 
 # %%
-def attend_all(q, k, v, pages):
+def attend_all(q, k, v, pages, how):
     """Attend causally among these tokens: q is (token, heads, head_dim), k and v are (token, kv_heads, head_dim)."""
-    k, v = (jnp.repeat(x, config.num_heads // config.num_kv_heads, axis=1) for x in (k, v))  # three heads share one
-    scores = jnp.einsum("qhd,khd->hqk", q, k) * config.head_dim**-0.5
+    k, v = (jnp.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))  # three heads share one
+    scores = jnp.einsum("qhd,khd->hqk", q, k) * how.scale
     places = jnp.arange(len(q))
     seen = places[None, :] <= places[:, None]  # (query, key): a query does not see what comes later
     weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
@@ -256,9 +265,9 @@ def keys_and_values(tokens):
     """Return the keys and values of every layer, each (token, 2, kv_heads, head_dim)."""
     kept = []
 
-    def attend(q, k, v, pages):
+    def attend(q, k, v, pages, how):
         kept.append(jnp.stack([k, v], axis=1))
-        return attend_all(q, k, v, pages)
+        return attend_all(q, k, v, pages, how)
 
     decoder(jnp.array(tokens), jnp.arange(len(tokens)), nothing, attend)
     return kept
@@ -317,8 +326,8 @@ def attend_prompt(page_table, blocks, implementation):
     """Make the `attend` for a prompt of so many blocks, which begins with position 0."""
     starts = jnp.arange(blocks) * PAGE
 
-    def attend(q, k, v, pages):
-        kv = jnp.stack([k, v], axis=1).reshape(blocks, PAGE, 2, config.num_kv_heads, config.head_dim)
+    def attend(q, k, v, pages, how):
+        kv = jnp.stack([k, v], axis=1).reshape(blocks, PAGE, 2, *k.shape[1:])
         kv = jnp.moveaxis(kv, 1, 3)  # (blocks, 2, kv_heads, tokens, head_dim), as it lies in a page
         pages = kernels.write(pages, kv, page_table[starts // PAGE], starts % PAGE, implementation=implementation)
         out = kernels.attend_blocks(
@@ -327,7 +336,7 @@ def attend_prompt(page_table, blocks, implementation):
             page_table[None],  # there is one sequence,
             jnp.zeros(blocks, jnp.int32),  # and all blocks belong to it
             starts,
-            scale=config.head_dim**-0.5,
+            scale=how.scale,
             implementation=implementation,
         )
         return out.reshape(q.shape), pages
@@ -406,9 +415,9 @@ def decode(weights, token, position, pool, page_table, implementation="reference
     page = jnp.where(ours, page_table[position // PAGE], 0)  # the null page
     visible = jnp.where(ours, position + 1, 0)  # how many positions a row sees
     tables = jnp.broadcast_to(page_table, (ROWS, len(page_table)))
-    named = {"scale": config.head_dim**-0.5, "implementation": implementation}
+    named = {"scale": config.attention.scale, "implementation": implementation}
 
-    def attend(q, k, v, pages):
+    def attend(q, k, v, pages, how):
         kv = jnp.stack([k, v], axis=1)[:, :, :, None]  # a block of one token each
         pages = kernels.write(pages, kv, page, positions % PAGE, implementation=implementation)
         return kernels.attend_rows(q, pages, tables, visible, **named), pages

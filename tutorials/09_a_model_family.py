@@ -12,25 +12,28 @@
 # %%
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 
 import rekindle
-from rekindle.models.families import FAMILIES, Family
+from rekindle.models.config import HeadNorm
+from rekindle.models.families.known import FAMILIES
+from rekindle.models.families.reading import Family, read_llama, windowed
 
-for name, family in FAMILIES.items():
-    print(f"{name:6} {family}")
+print(", ".join(sorted(FAMILIES)))
 
 # %% [markdown]
 # ## A model that nobody knows
 #
-# Suppose there is an `EmberForCausalLM` that has both extra parts: a bias for queries, keys and values, as Qwen2 has,
-# and a norm for queries and keys, as Qwen3 has. We make a tiny one with random weights.
+# Suppose there is an `EmberForCausalLM` that differs from a Llama in three ways. It has a bias for queries, keys and
+# values, as Qwen2 has, and a norm for queries and keys, as Qwen3 has. And each position sees only a window of the last
+# ones, as in Mistral. We make a tiny one with random weights.
 
 # %%
-VOCABULARY, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD = 256, 64, 128, 2, 4, 2, 16
+VOCABULARY, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD, WINDOW = 256, 64, 128, 2, 4, 2, 16, 12
 chance = np.random.default_rng(0)
 
 
@@ -70,6 +73,7 @@ CONFIG = {
     "max_position_embeddings": 256,
     "rms_norm_eps": 1e-6,
     "rope_theta": 10_000.0,
+    "sliding_window": WINDOW,
     "tie_word_embeddings": True,
 }
 folder = tempfile.TemporaryDirectory()
@@ -93,8 +97,11 @@ assert refused
 # %% [markdown]
 # ## A family of our own
 #
-# So we tell `open` how to read it. The model has no tokenizer, so its prompts are token ids. `prompt_logprobs=0` asks
-# for the log-probability of each token of the prompt, which checks every position.
+# So we tell `open` how to read it. `read_llama` reads what a Llama has too, and we replace what differs. `keys` notes
+# which keys of the file were read, so that none is passed over in silence.
+#
+# The model has no tokenizer, so its prompts are token ids. `prompt_logprobs=0` asks for the log-probability of each
+# token of the prompt, which checks every position.
 
 # %%
 TINY = {
@@ -108,7 +115,15 @@ TINY = {
     "progress": False,
 }
 PROMPT = chance.integers(0, VOCABULARY, 40).tolist()
-EMBER = Family("EmberForCausalLM", qkv_bias=True, qk_norm=True)
+
+
+def read_ember(keys):
+    model = read_llama(keys)
+    attention = replace(model.attention, qkv_bias=True, head_norm=HeadNorm(model.norm))
+    return replace(model, attention=attention, layers=windowed(keys, model.layers))
+
+
+EMBER = Family("EmberForCausalLM", read_ember)
 
 session = await rekindle.open(ember, family=EMBER, **TINY)
 answer = await session.generate(token_ids=PROMPT, max_tokens=12, temperature=0, logprobs=0, prompt_logprobs=0)
@@ -144,7 +159,8 @@ def attention(x, at):
     v = heads("v", KV_HEADS)
     k, v = (np.repeat(each, HEADS // KV_HEADS, axis=1) for each in (k, v))  # several query heads share each of them
     scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(HEAD)
-    scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)  # no position sees a later one
+    seen = np.tri(len(x), dtype=bool) & ~np.tri(len(x), k=-WINDOW, dtype=bool)  # neither later nor far back
+    scores = np.where(seen, scores, -np.inf)
     scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
     mixed = np.einsum("hqk,khd->qhd", scores / scores.sum(axis=-1, keepdims=True), v)
     return mixed.reshape(len(x), -1) @ weights[f"{at}.o_proj.weight"].T
@@ -183,11 +199,17 @@ np.testing.assert_allclose(scored, expected, atol=1e-3)
 #
 # If it names another architecture than the model's, `open` refuses. (It also refuses any family for a GGUF file, which
 # says itself how to read it.) If the family claims a part whose weights are not in the file, `open` says so. But if it
-# leaves a part out, the file only has tensors that nobody asks for. Then the model runs and gives wrong numbers. That
-# is why the check above is worth its lines.
+# leaves a part out, the file only has tensors that nobody asks for. Then the model runs and gives wrong numbers. A key
+# of the config that is not read is refused or told, but a tensor is not. That is why the check above is worth it.
+
 
 # %%
-wrong = await rekindle.open(ember, family=Family("EmberForCausalLM", qkv_bias=True, qk_norm=False), **TINY)
+def without_norm(keys):
+    model = read_ember(keys)
+    return replace(model, attention=replace(model.attention, head_norm=None))
+
+
+wrong = await rekindle.open(ember, family=Family("EmberForCausalLM", without_norm), **TINY)
 other = await wrong.generate(token_ids=PROMPT, max_tokens=1, temperature=0, prompt_logprobs=0)
 await wrong.close()
 error = np.abs(np.array([each.logprob for each in other.prompt_logprobs[1:]]) - expected[: len(PROMPT) - 1]).max()
@@ -208,6 +230,7 @@ assert refused_again
 folder.cleanup()
 
 # %% [markdown]
-# A family can say no more than this. A model whose layers are wired in another way needs another decoder. The place for
-# it is `rekindle/models/decoder.py`, and [02_one_token_at_a_time](02_one_token_at_a_time.ipynb) walks through the
-# decoder that is there.
+# What else a family can say is in `rekindle/models/config.py`: other norms, activations and ropes, caps, multipliers,
+# parallel blocks, and other names of tensors. `rekindle/models/families` has the families that are known, each about a
+# screen long. A part that no family has yet belongs in `rekindle/models/decoder.py`, and
+# [02_one_token_at_a_time](02_one_token_at_a_time.ipynb) walks through the decoder that is there.

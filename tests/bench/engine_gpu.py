@@ -24,13 +24,13 @@ from rekindle.device.state import Pages, Slots, empty_pages, empty_slots
 from rekindle.device.step import TickOutputs, step
 from rekindle.models.config import Llama3Scaling, ModelConfig, Rope
 from rekindle.models.decoder import Decoder, expected_shapes
-from rekindle.models.layers import Shapes
+from rekindle.models.layers import Joined
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.kernels_gpu import copy_rate
 from tests.bench.say import say
 
-LLAMA_3_8B = ModelConfig(
+LLAMA_3_8B = ModelConfig.llama(
     family="llama",
     vocab_size=128_256,
     hidden_size=4096,
@@ -43,10 +43,7 @@ LLAMA_3_8B = ModelConfig(
     norm_eps=1e-5,
     rope=Rope(500_000.0, Llama3Scaling(8.0, 1.0, 4.0, 8192)),
 )
-TINY = replace(
-    LLAMA_3_8B, vocab_size=512, hidden_size=128, intermediate_size=256, num_layers=2, num_heads=4, num_kv_heads=2,
-    head_dim=64,
-)  # fmt: skip
+TINY = ModelConfig.llama("llama", 512, 128, 256, 2, 4, 2, 64, 131_072, 1e-5, Rope(500_000.0))
 WARM_STEPS = 3
 
 
@@ -63,16 +60,14 @@ class RandomWeights:
     def __init__(self, dtype: jnp.dtype):
         self._dtype = dtype
 
-    def vector(self, shapes: Shapes) -> jax.Array:
+    def get(self, asked: Joined) -> jax.Array:
         """See `WeightSource`."""
-        name, (_, *rest) = next(iter(shapes.items()))
-        rows = sum(shape[0] for shape in shapes.values())
+        name, (_, *rest) = next(iter(asked.shapes.items()))
+        rows, dtype = sum(shape[0] for shape in asked.shapes.values()), self._dtype if asked.matrix else jnp.float32
         key = jax.random.key(len(name))
-        make = jax.jit(lambda: (0.02 * jax.random.normal(key, (rows, *rest), jnp.float32)).astype(self._dtype))
+        make = jax.jit(lambda: (0.02 * jax.random.normal(key, (rows, *rest), jnp.float32)).astype(dtype))
         weight: jax.Array = make()
         return weight
-
-    matrix = vector
 
 
 class DecodeBench:
@@ -136,7 +131,7 @@ def bytes_read(config: ModelConfig, rows: int, context: int, dtype: jnp.dtype) -
     """Return the bytes that a decode step reads: all weights but the embedding, and the keys and values of each row."""
     shapes = expected_shapes(config)
     weights = sum(int(np.prod(shape)) for name, shape in shapes.items() if name != "model.embed_tokens.weight")
-    context_numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim * context
+    context_numbers = 2 * config.num_layers * config.attention.kv_heads * config.attention.head_dim * context
     return (weights + rows * context_numbers) * dtype.itemsize
 
 

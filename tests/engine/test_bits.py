@@ -1,6 +1,7 @@
 """On a CPU the logits of a token have the same bits, however its prompt was cut and whatever stands beside it."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.device.state import empty_pages
+from rekindle.models.attention import Scores
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import Decoder
 from rekindle.models.load import load_decoder
@@ -30,7 +32,7 @@ class Told:
     """One request that is told in parts, as blocks of a prompt or as rows, beside rows of another request."""
 
     def __init__(self, decoder: Decoder, ids: Array):
-        self._config, self._ids, self._dtype = decoder.config, ids, decoder.norm.weight[...].dtype
+        self._config, self._ids, self._dtype = decoder.config, ids, decoder.embedding[...].dtype
         self._graph, self._state = nnx.split(decoder)
         self._run = jax.jit(self._part, static_argnames=("blocks", "rows"))
 
@@ -61,19 +63,23 @@ class Told:
 
 
 def _attend(
-    q: jax.Array, k: jax.Array, v: jax.Array, pages: jax.Array, positions: jax.Array, tables: jax.Array, blocks: int
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    pages: jax.Array,
+    scores: Scores,
+    positions: jax.Array,
+    tables: jax.Array,
+    blocks: int,
 ) -> Any:
     """Write all keys and values, and attend: the first `blocks` tokens in blocks of 16, the others as rows."""
-    scale, kv = q.shape[-1] ** -0.5, jnp.stack([k, v], axis=1)[:, :, :, None]
+    how, kv = asdict(scores) | {"implementation": "cpu"}, jnp.stack([k, v], axis=1)[:, :, :, None]
     ids = tables[jnp.arange(len(q)), positions // PAGE]
     pages = api.write(pages, kv, ids, positions % PAGE, implementation="cpu")
-    rows = api.attend_rows(
-        q[blocks:], pages, tables[blocks:], positions[blocks:] + 1, scale=scale, implementation="cpu"
-    )
+    rows = api.attend_rows(q[blocks:], pages, tables[blocks:], positions[blocks:] + 1, **how)
     starts = positions[:blocks:16]
     first = api.attend_blocks(
-        q[:blocks].reshape(-1, 16, *q.shape[1:]), pages, tables[:1], jnp.zeros_like(starts), starts, scale=scale,
-        implementation="cpu",
+        q[:blocks].reshape(-1, 16, *q.shape[1:]), pages, tables[:1], jnp.zeros_like(starts), starts, **how,
     )  # fmt: skip
     return jnp.concatenate([first.reshape(blocks, *q.shape[1:]), rows]), pages
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,36 +61,38 @@ def llama3_factors(scaling: Llama3Scaling, turns: np.ndarray[Any, Any]) -> np.nd
 
 
 def stretches(config: ModelConfig) -> np.ndarray[Any, Any]:
-    half = config.head_dim // 2
-    assert config.rope.scaling is not None
-    turns = config.rope.theta ** (-np.arange(half) / half) / (2 * math.pi)
-    return llama3_factors(config.rope.scaling, turns).astype(np.float32)
+    half, rope = config.attention.head_dim // 2, config.layers[0].rope
+    assert rope is not None
+    assert isinstance(rope.scaling, Llama3Scaling)
+    turns = rope.theta ** (-np.arange(half) / half) / (2 * math.pi)
+    return llama3_factors(rope.scaling, turns).astype(np.float32)
 
 
 def write_gguf(
     model: Checkpoint, path: Path, change: Change | None = None, kinds: Mapping[str, str] | None = None
 ) -> Path:
     """Write a model as llama.cpp's converter does. `kinds` maps our tensor names to the ggml kinds they get."""
-    config = model.config
+    config, rope = model.config, model.config.layers[0].rope
+    assert rope is not None
     writer = GGUFWriter(path, config.family)
     writer.add_block_count(config.num_layers)
     writer.add_context_length(config.max_context)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_heads)
-    writer.add_head_count_kv(config.num_kv_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(config.rope.theta)
-    writer.add_layer_norm_rms_eps(config.norm_eps)
+    writer.add_feed_forward_length(config.feed_forward.width)
+    writer.add_head_count(config.attention.heads)
+    writer.add_head_count_kv(config.attention.kv_heads)
+    writer.add_key_length(config.attention.head_dim)
+    writer.add_rope_dimension_count(config.attention.head_dim)
+    writer.add_rope_freq_base(rope.theta)
+    writer.add_layer_norm_rms_eps(config.norm.eps)
     writer.add_eos_token_id(2)
     writer.add_eot_token_id(5)
-    if config.rope.scaling is not None:
+    if rope.scaling is not None:
         writer.add_tensor("rope_freqs.weight", stretches(config))
     for name, tensor in model.tensors.items():
         values = tensor
         if config.family == "llama" and (".q_proj." in name or ".k_proj." in name):
-            values = permuted(values, config.num_heads if ".q_proj." in name else config.num_kv_heads)
+            values = permuted(values, config.attention.heads if ".q_proj." in name else config.attention.kv_heads)
         if kinds is not None and name in kinds:
             kind = GGMLQuantizationType[kinds[name]]
             writer.add_tensor(gguf_name(name), quantize(values, kind), raw_dtype=kind)
@@ -116,10 +119,16 @@ def test_a_gguf_gives_the_model_of_the_directory(family: str, families: Path, tm
     assert set(opened.tensors) == set(model.tensors)
     for name, tensor in opened.tensors.items():
         np.testing.assert_array_equal(tensor, model.tensors[name], err_msg=name)
-    for field in ("family", "vocab_size", "num_heads", "num_kv_heads", "head_dim", "max_context", "tied_embeddings"):
+    for field in ("family", "vocab_size", "feed_forward", "max_context", "tied_embeddings"):
         assert getattr(opened.config, field) == getattr(model.config, field)
-    assert opened.config.norm_eps == pytest.approx(model.config.norm_eps)
-    assert opened.config.rope.theta == model.config.rope.theta
+    assert opened.config.norm.eps == pytest.approx(model.config.norm.eps)
+    ours, theirs = (replace(each.config.attention, head_norm=None) for each in (opened, model))
+    assert ours == theirs
+    assert (opened.config.attention.head_norm is None) == (model.config.attention.head_norm is None)
+    ropes = opened.config.layers[0].rope, model.config.layers[0].rope
+    assert ropes[0] is not None
+    assert ropes[1] is not None
+    assert ropes[0].theta == ropes[1].theta
     assert opened.eos_ids == {2, 5}
     assert opened.tokenizer is None
     assert opened.generation_config == {}
@@ -204,7 +213,7 @@ def test_every_kind_of_metadata_is_what_the_gguf_library_reads(tied: Checkpoint,
 
 def test_the_default_models_tensors_are_what_the_gguf_library_reads(smollm2: Checkpoint, smollm2_path: Path) -> None:
     assert len(smollm2.tensors) == 272
-    assert smollm2.config.head_dim == 64
+    assert smollm2.config.attention.head_dim == 64
     assert smollm2.eos_ids == {2}
     wanted = {
         "blk.7.ffn_down.weight": "model.layers.7.mlp.down_proj.weight",
@@ -360,7 +369,7 @@ def add(kind: str, key: str, value: Any) -> Change:
     [
         (
             add("string", "general.architecture", "mamba"),
-            "'mamba' is not supported. .*: llama, qwen2, qwen3",
+            "'mamba' is not supported in GGUF files. .*: llama, qwen2, qwen3",
         ),
         (add("uint32", "llama.expert_count", 8), "mixture of experts"),
         (add("string", "llama.rope.scaling.type", "yarn"), "yarn"),

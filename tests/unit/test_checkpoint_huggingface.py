@@ -14,9 +14,11 @@ from safetensors.numpy import load_file, save_file
 
 from rekindle.errors import CheckpointError, ModelNotFound, UnsupportedModel
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.config import Llama3Scaling
+from rekindle.models.config import Llama3Scaling, Rope
 from rekindle.models.decoder import expected_shapes
-from rekindle.models.families import Family
+from rekindle.models.families import llama, qwen3
+from rekindle.models.families.reading import Family
+from tests.families import MODELS
 
 FAMILIES = ("llama-tied", "llama3-rope", "qwen2", "qwen3")
 Copy = Callable[[str], Path]
@@ -74,9 +76,10 @@ def test_tensors_may_be_read_from_several_threads(families: Path) -> None:
 def test_switches_come_from_the_family_and_the_config(families: Path) -> None:
     configs = {family: open_checkpoint(families / family).config for family in FAMILIES}
     assert [configs[family].tied_embeddings for family in FAMILIES] == [True, False, False, False]
-    assert [configs[family].qkv_bias for family in FAMILIES] == [False, False, True, False]
-    assert [configs[family].qk_norm for family in FAMILIES] == [False, False, False, True]
-    assert configs["qwen3"].head_dim == 32
+    attention = [configs[family].attention for family in FAMILIES]
+    assert [each.qkv_bias for each in attention] == [False, False, True, False]
+    assert [each.head_norm is not None for each in attention] == [False, False, False, True]
+    assert [each.head_dim for each in attention] == [16, 16, 16, 32]
 
 
 def test_shards_are_one_model(copy: Copy, families: Path) -> None:
@@ -110,8 +113,7 @@ def test_rope_is_read_in_the_older_spelling_too(key: str, copy: Copy, families: 
     edit(directory / "config.json", older, remove=("rope_parameters",))
     config = open_checkpoint(directory).config
     assert config == open_checkpoint(families / "llama3-rope").config
-    assert config.rope.theta == 500000.0
-    assert config.rope.scaling == Llama3Scaling(8.0, 1.0, 4.0, 64)
+    assert {layer.rope for layer in config.layers} == {Rope(500000.0, Llama3Scaling(8.0, 1.0, 4.0, 64))}
 
 
 @pytest.mark.parametrize(
@@ -198,10 +200,8 @@ def test_a_missing_tensor_is_named(copy: Copy) -> None:
 
 
 def test_a_family_that_the_weights_do_not_have_is_asked_about(families: Path) -> None:
-    family = Family("Qwen2ForCausalLM", qkv_bias=True, qk_norm=True)
-    with pytest.raises(
-        CheckpointError, match=r"missing .*q_norm.*Is the given family right, Family\(.*qk_norm=True\)\?"
-    ):
+    family = Family("Qwen2ForCausalLM", qwen3.read)
+    with pytest.raises(CheckpointError, match=r"missing .*q_norm.*Is the given family for Qwen2ForCausalLM right\?"):
         open_checkpoint(families / "qwen2", family=family)
 
 
@@ -256,10 +256,23 @@ def test_a_config_that_is_no_json_object_is_an_error(content: str, name: str, co
 def test_a_family_of_ones_own_does_not_silence_what_the_decoder_lacks(changes: dict[str, Any], copy: Copy) -> None:
     directory = copy("llama-tied")
     edit(directory / "config.json", {"architectures": ["MistralForCausalLM"], **changes})
-    with pytest.raises(
-        UnsupportedModel, match="sliding-window" if "sliding_window" in changes else next(iter(changes))
+    with pytest.raises(UnsupportedModel, match=next(iter(changes))):
+        open_checkpoint(directory, family=Family("MistralForCausalLM", llama.read))
+
+
+def test_keys_that_nobody_knows_are_told_and_those_without_effect_are_not(copy: Copy) -> None:
+    directory = copy("llama-tied")
+    edit(directory / "config.json", {"mystery_multiplier": 3, "attention_dropout": 0.1})
+    with pytest.warns(
+        RuntimeWarning, match=r"config\.json has keys that are not known, .* computes: mystery_multiplier$"
     ):
-        open_checkpoint(directory, family=Family("MistralForCausalLM"))
+        open_checkpoint(directory)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.filterwarnings("error")
+def test_every_key_of_every_family_is_known(model: str, families: Path) -> None:
+    assert open_checkpoint(families / model).config.num_layers > 0
 
 
 def test_values_that_change_nothing_are_no_reason_to_refuse_a_model(copy: Copy, families: Path) -> None:
@@ -274,16 +287,15 @@ def test_values_that_change_nothing_are_no_reason_to_refuse_a_model(copy: Copy, 
     [
         (
             {"architectures": ["GPT2LMHeadModel"]},
-            "GPT2LMHeadModel.*LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
+            "GPT2LMHeadModel.*LlamaForCausalLM.*Qwen2ForCausalLM, Qwen3ForCausalLM",
         ),
-        ({"hidden_act": "gelu"}, "gelu"),
-        ({"attention_bias": True}, "attention_bias"),
+        ({"hidden_act": "xielu"}, "xielu"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
-        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
-        ({"layer_types": ["sliding_attention"]}, "sliding"),
-        ({"layer_types": ["linear_attention"]}, "only full attention"),
-        ({"sliding_window": 8}, "sliding"),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "longrope"),
+        ({"rope_parameters": {"rope_type": "default", "twist": 0.5}}, "twist is not supported"),
+        ({"layer_types": ["sliding_attention"]}, "layer_types"),
+        ({"layer_types": ["linear_attention"]}, "linear_attention"),
+        ({"sliding_window": 8}, "sliding_window 8"),
         ({"final_logit_softcapping": 30.0}, r"final_logit_softcapping 30\.0 is not supported"),
         ({"no_rope_layers": [1, 0]}, "no_rope_layers"),
         ({"embedding_multiplier": 12}, "embedding_multiplier 12"),

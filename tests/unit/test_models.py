@@ -20,8 +20,8 @@ from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import Decoder
 from rekindle.models.load import load_decoder
+from tests.families import MODELS
 
-FAMILIES = ["llama-tied", "llama3-rope", "qwen2", "qwen3"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -58,13 +58,13 @@ def paged_logits(decoder: Decoder, prompts: Sequence[Array], page_size: int = 16
     return [np.asarray(run(state, pages, packed(ids)))[: len(ids)] for ids in prompts]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_logits_equal_the_reference_within_2e_4(family: str, families: Path) -> None:
+@pytest.mark.parametrize("family", MODELS)
+def test_logits_equal_the_reference_within_1e_5(family: str, families: Path) -> None:
     golden = np.load(families / family / "golden.npz")
     checkpoint = open_checkpoint(families / family)
     decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
     for logits, expected in zip(paged_logits(decoder, golden["input_ids"]), golden["logits"], strict=True):
-        assert np.abs(logits[-len(expected) :] - expected).max() <= 2e-4 * np.abs(expected).max()
+        assert np.abs(logits[-len(expected) :] - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_bfloat16_weights_keep_float32_logits_near_the_reference(families: Path) -> None:

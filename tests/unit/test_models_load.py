@@ -33,8 +33,9 @@ def test_loading_compiles_nothing(family: str, dtype: str, families: Path, compi
 
 
 def expected(checkpoint: Checkpoint, dtype: str, *names: str) -> Array:
-    """Join tensors and cast them as JAX does it."""
-    return np.asarray(jnp.concatenate([jnp.asarray(checkpoint.tensors[name]) for name in names]).astype(dtype))
+    """Join tensors and cast them as JAX does it; vectors stay as exact as they are."""
+    joined = jnp.concatenate([jnp.asarray(checkpoint.tensors[name]) for name in names])
+    return np.asarray(joined.astype(dtype if joined.ndim > 1 else "float32"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -46,17 +47,18 @@ def test_weights_are_the_tensors_to_the_bit(
     decoder = load_decoder(opened.config, opened.tensors, jnp.dtype(dtype))
     place = 1
     layer, prefix = cast(Layer, getattr(decoder, f"layer_{place}")), f"model.layers.{place}"
+    assert layer.before_attention is not None
     attention = [f"{prefix}.self_attn.{part}_proj" for part in "qkv"]
     cases: list[tuple[Any, list[str]]] = [
         (decoder.embedding, ["model.embed_tokens.weight"]),
         (decoder.norm.weight, ["model.norm.weight"]),
-        (layer.attention_norm.weight, [f"{prefix}.input_layernorm.weight"]),
+        (layer.before_attention.weight, [f"{prefix}.input_layernorm.weight"]),
         (layer.attention.qkv.weight, [f"{name}.weight" for name in attention]),
         (layer.attention.out.weight, [f"{prefix}.self_attn.o_proj.weight"]),
         (layer.mlp.gate_up.weight, [f"{prefix}.mlp.gate_proj.weight", f"{prefix}.mlp.up_proj.weight"]),
         (layer.mlp.down.weight, [f"{prefix}.mlp.down_proj.weight"]),
     ]
-    if opened.config.qkv_bias:
+    if opened.config.attention.qkv_bias:
         cases.append((layer.attention.qkv.bias, [f"{name}.bias" for name in attention]))
     for weight, names in cases:
         wanted = expected(opened, dtype, *names)

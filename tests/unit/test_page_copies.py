@@ -8,7 +8,7 @@ import pytest
 from rekindle.device.state import Pages, empty_pages, gather, page_bytes, scatter
 from rekindle.models.config import ModelConfig, Rope
 
-MODEL = ModelConfig(
+MODEL = ModelConfig.llama(
     family="llama", vocab_size=9, hidden_size=8, intermediate_size=8, num_layers=3, num_heads=4, num_kv_heads=2,
     head_dim=4, max_context=64, norm_eps=1e-5, rope=Rope(10000.0),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from jax.sharding import SingleDeviceSharding
 from rekindle.device.jax_settings import COMPILED_IN, OWN, JaxSettings
 from rekindle.device.programs import key as program_key
 from rekindle.device.programs.key import Build, ProgramKey, Target
-from rekindle.models.config import Rope
+from rekindle.models.config import LayerConfig, Rope
 from rekindle.store import validity
 from rekindle.store.validity import SOURCES, code_digest
 from tests.unit.stored_programs import MODEL, some_key
@@ -92,8 +92,8 @@ def test_a_part_that_only_one_key_has_is_explained() -> None:
 @pytest.mark.parametrize(
     ("part", "changes"),
     [
-        ("model", {"model": replace(MODEL, num_layers=4)}),
-        ("model", {"model": replace(MODEL, rope=Rope(10001.0))}),
+        ("model", {"model": replace(MODEL, layers=MODEL.layers * 2)}),
+        ("model", {"model": replace(MODEL, layers=(LayerConfig(Rope(10001.0)),) * 3)}),
         ("statics", {"statics": {"max_logprobs": 21}}),
         ("arguments", {"shapes": {"weights": SHAPES["weights"][::-1]}}),
         ("arguments", {"shapes": {"weights": tuple(SHAPES["weights"])}}),

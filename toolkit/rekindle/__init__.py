@@ -30,7 +30,7 @@ from rekindle.errors import (
     UnsupportedModel,
     WeightsChanged,
 )
-from rekindle.models.families import Family
+from rekindle.models.families.reading import Family
 from rekindle.policy import Candidate
 from rekindle.request import SamplingParams
 from rekindle.results.answers import Answers

@@ -4,6 +4,7 @@ import math
 import os
 import platform
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +17,7 @@ from rekindle.config import Settings
 from rekindle.markup import counted, size_text
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.config import ModelConfig, Rope
+from rekindle.models.config import BaseScaling, LinearScaling, Llama3Scaling, ModelConfig, Rope, YarnScaling
 from rekindle.models.decoder import expected_shapes
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.scheduler.limits import Limits
@@ -75,13 +76,21 @@ def _model(checkpoint: Checkpoint) -> Rows:
     config, tokenizer = checkpoint.config, checkpoint.tokenizer
     yield "model", checkpoint.source
     yield "architecture", f"{config.family}, {config.num_layers} layers"
-    yield "sizes", f"hidden {config.hidden_size}, feed-forward {config.intermediate_size}"
-    heads = f"{config.num_heads} of {config.head_dim}, {config.num_kv_heads} for keys and values"
-    yield "heads", heads + (", with bias" if config.qkv_bias else "") + (", normalised" if config.qk_norm else "")
+    yield "sizes", f"hidden {config.hidden_size}, feed-forward {config.feed_forward.width}"
+    attention = config.attention
+    heads = f"{attention.heads} of {attention.head_dim}, {attention.kv_heads} for keys and values"
+    yield (
+        "heads",
+        heads + (", with bias" if attention.qkv_bias else "") + (", normalised" if attention.head_norm else ""),
+    )
+    if windows := Counter(layer.window for layer in config.layers if layer.window):
+        yield "windows", ", ".join(f"{size} tokens in {counted(n, 'layer')}" for size, n in windows.items())
     yield "vocabulary", f"{config.vocab_size} tokens, embedding {'tied' if config.tied_embeddings else 'not tied'}"
     yield "parameters", f"{_parameters(config):,}"
     yield "context", f"{config.max_context} tokens"
-    yield "rope", _rope(config.rope)
+    for rope, layers in Counter(layer.rope for layer in config.layers).items():
+        of = "" if layers == config.num_layers else f", in {counted(layers, 'layer')}"
+        yield "rope", _rope(rope) + of
     yield "end tokens", ", ".join(_named(token, checkpoint) for token in sorted(checkpoint.eos_ids)) or "none"
     if tokenizer is None:
         yield "tokenizer", "none: the model takes token_ids"
@@ -90,10 +99,20 @@ def _model(checkpoint: Checkpoint) -> Rows:
         yield "chat", "has a template" if tokenizer.chat_template else "no template: prompts are plain text"
 
 
-def _rope(rope: Rope) -> str:
-    if rope.scaling is None:
-        return f"theta {rope.theta:g}"
-    return f"theta {rope.theta:g}, Llama-3 scaling {rope.scaling.factor:g} from {rope.scaling.original_context} tokens"
+def _rope(rope: Rope | None) -> str:
+    if rope is None:
+        return "none"
+    share = "" if rope.dims is None else f", over {rope.dims} numbers of a head"
+    match rope.scaling:
+        case Llama3Scaling(factor, original_context=context):
+            scaling = f", Llama-3 scaling {factor:g} from {context} tokens"
+        case YarnScaling(factor, original_context=context):
+            scaling = f", YaRN scaling {factor:g} from {context} tokens"
+        case LinearScaling(factor) | BaseScaling(factor):
+            scaling = f", scaling {factor:g}"
+        case None:
+            scaling = ""
+    return f"theta {rope.theta:g}{share}{scaling}"
 
 
 def _named(token: int, checkpoint: Checkpoint) -> str:
@@ -109,7 +128,7 @@ def _needs(config: ModelConfig, settings: Settings) -> Rows:
     """Yield what `open` with these settings would hold."""
     dtype = jnp.dtype(settings.dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16"))
     limits = Limits.of(settings, config, dtype.itemsize)
-    token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    token = 2 * config.num_layers * config.attention.kv_heads * config.attention.head_dim * dtype.itemsize
     tokens = (limits.num_pages - 1) * limits.page_size
     yield "dtype", dtype.name + ("" if settings.dtype else f", the default on {jax.default_backend()}")
     yield "weights", size_text(_parameters(config) * dtype.itemsize)

@@ -58,7 +58,7 @@ def empty_pages(
     implementation: kernels.Implementation | None = None,
 ) -> Pages:
     """Create a page pool of zeros, one array a layer, for the kernels of `implementation`."""
-    shape = (num_pages, 2, config.num_kv_heads, page_size, config.head_dim)
+    shape = (num_pages, 2, config.attention.kv_heads, page_size, config.attention.head_dim)
     return tuple(kernels.empty(shape, dtype, implementation=implementation) for _ in range(config.num_layers))
 
 

@@ -1,6 +1,6 @@
 """One tick on the device: a pure function from pages, slots and a packed plan to pages, slots and the next tokens."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from rekindle.device.sampling.rows import SamplingRows
 from rekindle.device.sampling.sample import sample
 from rekindle.device.sampling.scores import score_prompt
 from rekindle.device.state import Pages, Slots
+from rekindle.models.attention import Scores
 from rekindle.models.decoder import Decoder
 from rekindle_kernels import api as kernels
 
@@ -107,8 +108,10 @@ class TickAttention:
     page_size: int
     implementation: kernels.Implementation | None
 
-    def __call__(self, q: jax.Array, k: jax.Array, v: jax.Array, pages: jax.Array) -> tuple[jax.Array, jax.Array]:
-        tokens, scale = self.bucket.prefill_tokens, q.shape[-1] ** -0.5
+    def __call__(
+        self, q: jax.Array, k: jax.Array, v: jax.Array, pages: jax.Array, scores: Scores
+    ) -> tuple[jax.Array, jax.Array]:
+        tokens, how = self.bucket.prefill_tokens, asdict(scores) | {"implementation": self.implementation}
         null_slot = len(self.slots.token) - 1
         kv = jnp.stack([k, v], axis=1)
         outputs = []
@@ -125,15 +128,11 @@ class TickAttention:
             table, owners = self.slots.page_table, self.inputs.block_slot
             starts = jnp.where(owners == null_slot, -1, self.inputs.block_start)
             block_q = q[:tokens].reshape(-1, QUERY_BLOCK, *q.shape[1:])
-            out = kernels.attend_blocks(
-                block_q, pages, table, owners, starts, scale=scale, implementation=self.implementation
-            )
+            out = kernels.attend_blocks(block_q, pages, table, owners, starts, **how)
             outputs.append(out.reshape(tokens, *q.shape[1:]))
         if self.bucket.decode_rows:
             table = self.slots.page_table[self.inputs.row_slot]
             visible = jnp.where(self.inputs.row_slot == null_slot, 0, self.slots.length[self.inputs.row_slot] + 1)
-            out = kernels.attend_rows(
-                q[tokens:], pages, table, visible, scale=scale, implementation=self.implementation
-            )
+            out = kernels.attend_rows(q[tokens:], pages, table, visible, **how)
             outputs.append(out)
         return jnp.concatenate(outputs), pages

@@ -40,7 +40,7 @@ from rekindle.models.checkpoint.defaults import sampling_defaults
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.checkpoint.weights import Weights, flat_weights, load_weights
 from rekindle.models.config import ModelConfig
-from rekindle.models.families import Family
+from rekindle.models.families.reading import Family
 from rekindle.models.load import load_decoder
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingParams

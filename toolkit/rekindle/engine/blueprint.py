@@ -72,7 +72,7 @@ class Blueprint:
     def kernels(self, asked: Implementation | None) -> str:
         """Return which kernels serve, in words; `asked` is the implementation that the settings name."""
         config, limits = self.checkpoint.config, self.limits
-        pool = (limits.num_pages, 2, config.num_kv_heads, limits.page_size, config.head_dim)
+        pool = (limits.num_pages, 2, config.attention.kv_heads, limits.page_size, config.attention.head_dim)
         return described(self.programs.implementation, self.device.platform, pool, self.dtype, asked)
 
     @property

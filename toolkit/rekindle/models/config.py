@@ -1,6 +1,16 @@
-"""The numbers and switches that define one decoder, wherever they were read."""
+"""Everything that tells one decoder from another, wherever it was read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu_squared"]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Positions are divided by `factor`."""
+
+    factor: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +28,160 @@ class Llama3Scaling:
 
 
 @dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """YaRN (Peng et al., 2023, arXiv:2309.00071): fast pairs stay, slow ones are divided by `factor`.
+
+    Attributes:
+        factor: of the positions of slow pairs.
+        original_context: the tokens that the model was first trained for.
+        beta_fast, beta_slow: turns within the original context that bound the ramp between the two.
+        truncate: whether the ramp begins and ends at whole pairs.
+        attention_factor: by which cosine and sine are multiplied.
+    """
+
+    factor: float
+    original_context: int
+    beta_fast: float
+    beta_slow: float
+    truncate: bool
+    attention_factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class BaseScaling:
+    """The base of the frequencies is multiplied, whatever the length (Hunyuan's "dynamic" with an alpha)."""
+
+    factor: float
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | BaseScaling
+
+
+@dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary position embedding (Su et al., 2021, arXiv:2104.09864) with half-rotation pairs (i, i + head_dim / 2)."""
+    """Rotary position embedding (Su et al., 2021, arXiv:2104.09864).
+
+    Attributes:
+        theta: the base of the frequencies.
+        dims: how many of a head's first numbers turn; None for all.
+        neighbours: whether the pairs in a checkpoint are (2i, 2i + 1), rather than (i, i + dims / 2).
+    """
 
     theta: float
-    scaling: Llama3Scaling | None = None
+    scaling: Scaling | None = None
+    dims: int | None = None
+    neighbours: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A normalisation of features.
+
+    Attributes:
+        eps: added to the mean square or to the variance.
+        centred: whether the mean is subtracted first: a LayerNorm (Ba et al., 2016, arXiv:1607.06450) rather than an
+            RMSNorm (Zhang and Sennrich, 2019, arXiv:1910.07467).
+        offset: added to the weights of the checkpoint.
+        bias: whether a bias is added.
+    """
+
+    eps: float
+    centred: bool = False
+    offset: float = 0.0
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorm:
+    """A normalisation of queries and keys.
+
+    Attributes:
+        norm: what is computed.
+        over: "head" for each head with the same weights, "own" for each head with weights of its own, "all" for all
+            heads of a token together.
+        after_rope: whether it comes after the positions.
+    """
+
+    norm: Norm
+    over: Literal["head", "own", "all"] = "head"
+    after_rope: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConfig:
+    """Grouped-query attention (Ainslie et al., 2023, arXiv:2305.13245).
+
+    Attributes:
+        scale: of the products of queries and keys.
+        qkv_bias, out_bias: whether these projections add a bias.
+        head_norm: of queries and keys; None for none.
+        soft_cap: bounds scores by `cap * tanh(score / cap)`; None for none.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    qkv_bias: bool = False
+    out_bias: bool = False
+    head_norm: HeadNorm | None = None
+    soft_cap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForwardConfig:
+    """The feed-forward layer.
+
+    Attributes:
+        width: features between its two products.
+        activation: of them.
+        gated: whether the activation of one half multiplies the other (Shazeer, 2020, arXiv:2002.05202).
+        bias: whether its projections add a bias.
+    """
+
+    width: int
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """The parts that may differ from layer to layer.
+
+    Attributes:
+        rope: None for a layer without positions.
+        window: how many positions a token sees, its own included; None for all.
+    """
+
+    rope: Rope | None
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of tensors in a checkpoint. Those of a layer follow `layers`, a number and a dot; None is not there.
+
+    A block is `x + after_attention(attention(before_attention(x)))`, then the same with the feed-forward layer.
+
+    Attributes:
+        qkv, gate_up: projections that are computed as one, stored apart or together.
+    """
+
+    embedding: str = "model.embed_tokens"
+    layers: str = "model.layers"
+    norm: str = "model.norm"
+    head: str = "lm_head"
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    out: str = "self_attn.o_proj"
+    q_norm: str = "self_attn.q_norm"
+    k_norm: str = "self_attn.k_norm"
+    gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    before_attention: str | None = "input_layernorm"
+    after_attention: str | None = None
+    before_mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +189,63 @@ class ModelConfig:
     """One decoder-only transformer.
 
     Attributes:
-        family: the name of its entry in `families.FAMILIES`.
+        family: the name of its entry in `families.known.FAMILIES`, or the architecture of a family of one's own.
         max_context: the most tokens, prompt and output together, that the model was trained for.
-        qkv_bias: whether the query, key and value projections add a bias.
-        qk_norm: whether queries and keys are RMS-normalised per head before rope.
+        layers: one entry for each layer.
+        parallel: whether attention and feed-forward layer read the same normalised input, and are added together.
         tied_embeddings: whether the output projection is the embedding matrix.
+        embedding_multiplier, residual_multiplier, logit_multiplier: of embeddings, of what is added to the residual
+            stream, and of logits.
+        logit_cap: bounds logits by `cap * tanh(logit / cap)`; None for none.
     """
 
     family: str
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
     max_context: int
-    norm_eps: float
-    rope: Rope
-    qkv_bias: bool = False
-    qk_norm: bool = False
+    attention: AttentionConfig
+    feed_forward: FeedForwardConfig
+    layers: tuple[LayerConfig, ...]
+    norm: Norm
+    parallel: bool = False
     tied_embeddings: bool = False
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    logit_multiplier: float = 1.0
+    logit_cap: float | None = None
+    names: Names = field(default_factory=Names)
+
+    @classmethod
+    def llama(
+        cls,
+        family: str,
+        vocab_size: int,
+        hidden_size: int,
+        intermediate_size: int,
+        num_layers: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        max_context: int,
+        norm_eps: float,
+        rope: Rope,
+        *,
+        tied_embeddings: bool = False,
+    ) -> "ModelConfig":
+        """Return the config of a decoder that differs from other Llamas in sizes only."""
+        return cls(
+            family=family,
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            max_context=max_context,
+            attention=AttentionConfig(num_heads, num_kv_heads, head_dim, head_dim**-0.5),
+            feed_forward=FeedForwardConfig(intermediate_size),
+            layers=(LayerConfig(rope),) * num_layers,
+            norm=Norm(norm_eps),
+            tied_embeddings=tied_embeddings,
+        )
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers."""
+        return len(self.layers)

@@ -1,9 +1,9 @@
 """The one decoder of all families, as an nnx module over ragged, flat tokens.
 
-It is the one place that knows the names and shapes of a model's tensors: it asks for them when it is built.
+It is the one place that knows what tensors a model has: it asks for them when it is built.
 """
 
-from collections.abc import Callable
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -11,69 +11,73 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rekindle.models.config import ModelConfig
-from rekindle.models.layers import Linear, RMSNorm, Shapes, WeightSource, rope_frequencies
+from rekindle.models.attention import Attend, Attention
+from rekindle.models.config import LayerConfig, ModelConfig
+from rekindle.models.layers import Joined, Linear, Normalise, WeightSource, activate, norm_of
+from rekindle.models.rope import turns
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 
-Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-"""`(q, k, v, pages) -> (output, pages)` of one layer. Arrays are (token, heads, head_dim); the new pages hold k, v."""
 
+class FeedForward(nnx.Module):
+    """Two products with an activation between them."""
 
-class Attention(nnx.Module):
-    """Grouped-query self-attention (Ainslie et al., 2023, arXiv:2305.13245) with rotary positions."""
+    def __init__(self, model: ModelConfig, weights: WeightSource, prefix: str):
+        config, names, hidden = model.feed_forward, model.names, model.hidden_size
+        width = config.width * (2 if config.gated else 1) // len(names.gate_up)
+        into = {f"{prefix}.{name}": width for name in names.gate_up}
+        self.config = config
+        self.gate_up = Linear(weights, hidden, into, config.bias)
+        self.down = Linear(weights, config.width, {f"{prefix}.{names.down}": hidden}, config.bias)
 
-    def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str):
-        self.heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
-        self.head_dim = head_dim = config.head_dim
-        projections = {f"{prefix}.{p}_proj": heads * head_dim for p, heads in zip("qkv", self.heads, strict=True)}
-        self.qkv = Linear(weights, config.hidden_size, projections, bias=config.qkv_bias)
-        self.out = Linear(weights, config.num_heads * head_dim, {f"{prefix}.o_proj": config.hidden_size})
-        self.q_norm = RMSNorm(weights, f"{prefix}.q_norm", head_dim, config.norm_eps) if config.qk_norm else None
-        self.k_norm = RMSNorm(weights, f"{prefix}.k_norm", head_dim, config.norm_eps) if config.qk_norm else None
-
-    def __call__(
-        self, x: jax.Array, onto: jax.Array, cos: jax.Array, sin: jax.Array, pages: jax.Array, attend: Attend
-    ) -> tuple[jax.Array, jax.Array]:
-        """Map (token, hidden) to the same, added to `onto`, and this layer's pages to those that also hold x."""
-        qkv = self.qkv(x).reshape(len(x), sum(self.heads), self.head_dim)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k, v = jnp.split(qkv, [self.heads[0], self.heads[0] + self.heads[1]], axis=1)
-            qkv = jnp.concatenate([self.q_norm(q), self.k_norm(k), v], axis=1)
-        q, kv = kernels.rotate(qkv, cos, sin, self.heads[1], implementation=self.out.implementation)
-        mixed, pages = attend(q, kv[:, 0], kv[:, 1], pages)
-        return self.out(mixed.reshape(len(x), -1), onto), pages
-
-
-class MLP(nnx.Module):
-    """The gated feed-forward layer SwiGLU (Shazeer, 2020, arXiv:2002.05202)."""
-
-    def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str):
-        hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate_up = Linear(weights, hidden, {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner})
-        self.down = Linear(weights, inner, {f"{prefix}.down_proj": hidden})
-
-    def __call__(self, x: jax.Array, onto: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, onto: jax.Array | None) -> jax.Array:
         """Map (token, hidden) to the same, added to `onto`."""
-        return self.down(kernels.gate(self.gate_up(x), implementation=self.down.implementation), onto)
+        implementation = self.down.implementation
+        return self.down(activate(self.gate_up(x), self.config.activation, self.config.gated, implementation), onto)
 
 
 class Layer(nnx.Module):
-    """One pre-normalised transformer layer."""
+    """Attention and a feed-forward layer around the residual stream, with norms where the family has them."""
 
-    def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str):
-        hidden, eps = config.hidden_size, config.norm_eps
-        self.attention_norm = RMSNorm(weights, f"{prefix}.input_layernorm", hidden, eps)
-        self.attention = Attention(config, weights, f"{prefix}.self_attn")
-        self.mlp_norm = RMSNorm(weights, f"{prefix}.post_attention_layernorm", hidden, eps)
-        self.mlp = MLP(config, weights, f"{prefix}.mlp")
+    def __init__(self, model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str):
+        names = model.names
+
+        def norm(name: str | None) -> Normalise | None:
+            return None if name is None else norm_of(weights, f"{prefix}.{name}", model.hidden_size, model.norm)
+
+        self.parallel, self.multiplier = model.parallel, model.residual_multiplier
+        self.before_attention = norm(names.before_attention)
+        self.attention = Attention(model, layer, weights, prefix)
+        self.after_attention = norm(names.after_attention)
+        self.before_mlp = norm(names.before_mlp)
+        self.mlp = FeedForward(model, weights, prefix)
+        self.after_mlp = norm(names.after_mlp)
 
     def __call__(
-        self, x: jax.Array, cos: jax.Array, sin: jax.Array, pages: jax.Array, attend: Attend
+        self, x: jax.Array, turned: tuple[jax.Array, jax.Array], pages: jax.Array, attend: Attend
     ) -> tuple[jax.Array, jax.Array]:
         """Map (token, hidden) and this layer's pages to the same."""
-        x, pages = self.attention(self.attention_norm(x), x, cos, sin, pages, attend)
-        return self.mlp(self.mlp_norm(x), x), pages
+        read = x if self.before_attention is None else self.before_attention(x)
+        mixed, pages = self.attention(read, self._onto(x, self.after_attention), turned, pages, attend)
+        stream = self._added(x, mixed, self.after_attention)
+        if not self.parallel:
+            read = stream
+        elif self.before_mlp is not None:
+            read = x
+        if self.before_mlp is not None:
+            read = self.before_mlp(read)
+        return self._added(stream, self.mlp(read, self._onto(stream, self.after_mlp)), self.after_mlp), pages
+
+    def _onto(self, x: jax.Array, after: Normalise | None) -> jax.Array | None:
+        """Return what a branch is added to at its last product, if it is added as it is."""
+        return x if after is None and self.multiplier == 1 else None
+
+    def _added(self, x: jax.Array, branch: jax.Array, after: Normalise | None) -> jax.Array:
+        if self._onto(x, after) is not None:
+            return branch
+        if after is not None:
+            branch = after(branch)
+        return x + (branch if self.multiplier == 1 else branch * self.multiplier)
 
 
 class Decoder(nnx.Module):
@@ -84,12 +88,13 @@ class Decoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, weights: WeightSource):
         self.config, self.implementation = config, weights.implementation
-        hidden = config.hidden_size
-        self.embedding = nnx.Param(weights.matrix({"model.embed_tokens.weight": (config.vocab_size, hidden)}))
-        for i in range(config.num_layers):
-            setattr(self, f"layer_{i}", Layer(config, weights, f"model.layers.{i}"))
-        self.norm = RMSNorm(weights, "model.norm", hidden, config.norm_eps)
-        self.head = None if config.tied_embeddings else Linear(weights, hidden, {"lm_head": config.vocab_size})
+        hidden, names = config.hidden_size, config.names
+        embedding = {f"{names.embedding}.weight": (config.vocab_size, hidden)}
+        self.embedding = nnx.Param(weights.get(Joined(embedding, True)))
+        for i, layer in enumerate(config.layers):
+            setattr(self, f"layer_{i}", Layer(config, layer, weights, f"{names.layers}.{i}"))
+        self.norm = norm_of(weights, names.norm, hidden, config.norm)
+        self.head = None if config.tied_embeddings else Linear(weights, hidden, {names.head: config.vocab_size})
 
     def __call__(
         self, tokens: jax.Array, positions: jax.Array, pages: tuple[jax.Array, ...], attend: Attend
@@ -105,24 +110,35 @@ class Decoder(nnx.Module):
         Returns:
             (token, hidden) float32, normalised, and the pages.
         """
-        shape = self.config.vocab_size, self.config.hidden_size
+        config = self.config
+        shape = config.vocab_size, config.hidden_size
         x = kernels.look_up(self.embedding[...], tokens, shape, implementation=self.implementation)
-        frequencies = rope_frequencies(self.config.rope, self.config.head_dim)
-        angles = positions[:, None].astype(jnp.float32) * frequencies[None]
-        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        if config.embedding_multiplier != 1:
+            x = x * config.embedding_multiplier
+        ropes = dict.fromkeys(layer.rope for layer in config.layers)
+        turned = {rope: turns(rope, positions, config.attention.head_dim) for rope in ropes}
         written = []
-        for i, layer_pages in enumerate(pages):
-            x, layer_pages = getattr(self, f"layer_{i}")(x, cos, sin, layer_pages, attend)
+        for i, (layer, layer_pages) in enumerate(zip(config.layers, pages, strict=True)):
+            x, layer_pages = getattr(self, f"layer_{i}")(x, turned[layer.rope], layer_pages, attend)
             written.append(layer_pages)
         return self.norm(x), tuple(written)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Map (rows, hidden) to (rows, vocabulary) float32."""
-        return kernels.linear(hidden, *self._head(), implementation=self.implementation)
+        return self._capped(kernels.linear(self._scaled(hidden), *self._head(), implementation=self.implementation))
 
     def logits_by_token(self, hidden: jax.Array) -> jax.Array:
         """Map (rows, hidden) to (vocabulary, rows) float32: the same numbers, as sampling reads them."""
-        return kernels.linear_columns(hidden, *self._head(), implementation=self.implementation)
+        scaled = self._scaled(hidden)
+        return self._capped(kernels.linear_columns(scaled, *self._head(), implementation=self.implementation))
+
+    def _scaled(self, hidden: jax.Array) -> jax.Array:
+        multiplier = self.config.logit_multiplier
+        return hidden if multiplier == 1 else hidden * multiplier
+
+    def _capped(self, logits: jax.Array) -> jax.Array:
+        cap = self.config.logit_cap
+        return logits if cap is None else cap * jnp.tanh(logits / cap)
 
     def _head(self) -> tuple[jax.Array, int]:
         weight = self.embedding if self.head is None else self.head.weight
@@ -134,24 +150,22 @@ class _Abstract:
 
     def __init__(self, dtype: jnp.dtype, implementation: Implementation):
         self.implementation = implementation
-        self.requests: list[Shapes] = []
+        self.asked: list[Joined] = []
         self._dtype = dtype
 
-    def vector(self, shapes: Shapes) -> Any:
-        self.requests.append(shapes)
-        return jax.ShapeDtypeStruct((sum(size for (size,) in shapes.values()),), self._dtype)
-
-    def matrix(self, shapes: Shapes) -> Any:
-        self.requests.append(shapes)
-        (_, inputs), *_ = shapes.values()
-        joined = sum(outputs for outputs, _ in shapes.values()), inputs
+    def get(self, asked: Joined) -> Any:
+        self.asked.append(asked)
+        shapes = list(asked.shapes.values())
+        if not asked.matrix:
+            return jax.ShapeDtypeStruct((sum(math.prod(shape) for shape in shapes),), jnp.float32)
+        joined = sum(outputs for outputs, _ in shapes), shapes[0][1]
         return kernels.packed(joined, self._dtype, implementation=self.implementation)
 
 
 @lru_cache(maxsize=4)  # building thirty layers takes flax 20 ms
 def abstract_decoder(
     config: ModelConfig, dtype: jnp.dtype, implementation: Implementation
-) -> tuple[Decoder, tuple[Shapes, ...]]:
+) -> tuple[Decoder, tuple[Joined, ...]]:
     """Build a decoder that has shapes for weights: nothing is read, traced or allocated. It must not be changed.
 
     Args:
@@ -159,13 +173,13 @@ def abstract_decoder(
         implementation: of the kernels that read them.
 
     Returns:
-        The decoder, and what it asked for, in order: each entry names the tensors that are joined into one weight.
+        The decoder, and what it asked for, in order.
     """
     weights = _Abstract(dtype, implementation)
-    return Decoder(config, weights), tuple(weights.requests)
+    return Decoder(config, weights), tuple(weights.asked)
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor that a model of this config has, by its Hugging Face name."""
+    """Return the shape of every tensor that a model of this config has, by its name in the checkpoint."""
     _, requests = abstract_decoder(config, jnp.dtype(jnp.float32), "xla")
-    return {name: shape for request in requests for name, shape in request.items()}
+    return {name: shape for request in requests for name, shape in request.shapes.items()}

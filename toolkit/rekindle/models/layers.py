@@ -1,20 +1,39 @@
-"""The pieces of a decoder: linear maps, normalisation and rotary positions. Activations are float32, (token, ...)."""
+"""The pieces of a decoder: linear maps, normalisations, activations. What flows is float32, (token, ...)."""
 
-import math
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rekindle.models.config import Rope
+from rekindle.models.config import Activation, Norm
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Tensors of a checkpoint by their Hugging Face names, with the shape that each must have."""
+"""Tensors of a checkpoint by their names, with the shape that each must have."""
+
+Order = np.ndarray[Any, np.dtype[np.intp]]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The tensors that a decoder asks for at a time, joined along their first axis.
+
+    Attributes:
+        shapes: of the tensors.
+        matrix: whether they are matrices (out, in), which the kernels read; else they are joined as float32 numbers.
+        order: where each row, or number, of the result is among the joined ones; None for the same order.
+        offset: added to the numbers of vectors.
+    """
+
+    shapes: Shapes
+    matrix: bool
+    order: Order | None = None
+    offset: float = 0.0
 
 
 class WeightSource(Protocol):
@@ -26,11 +45,8 @@ class WeightSource(Protocol):
 
     implementation: Implementation
 
-    def vector(self, shapes: Shapes) -> jax.Array:
-        """Return the named tensors, joined along their first axis."""
-
-    def matrix(self, shapes: Shapes) -> jax.Array:
-        """Return the named matrices, (out, in) each, joined along `out`, as `kernels.packed` says."""
+    def get(self, asked: Joined) -> jax.Array:
+        """Return matrices as `kernels.packed` says, and vectors as (numbers,) float32."""
 
 
 class Linear(nnx.Module):
@@ -41,42 +57,106 @@ class Linear(nnx.Module):
         inputs: features of the input.
         outputs: features of each projection's output, by the projection's name in the checkpoint.
         bias: whether each projection adds a bias.
+        order: see `Joined`.
 
     Attributes:
         weight: (out, in), float32 or bfloat16, in the form that the kernels read.
-        bias: (out,) or None.
+        bias: (out,) float32, or None.
     """
 
-    def __init__(self, weights: WeightSource, inputs: int, outputs: Mapping[str, int], bias: bool = False):
+    def __init__(
+        self,
+        weights: WeightSource,
+        inputs: int,
+        outputs: Mapping[str, int],
+        bias: bool = False,
+        order: Order | None = None,
+    ):
         self.outputs, self.implementation = sum(outputs.values()), weights.implementation
-        self.weight = nnx.Param(weights.matrix({f"{name}.weight": (size, inputs) for name, size in outputs.items()}))
+        matrices = {f"{name}.weight": (size, inputs) for name, size in outputs.items()}
+        self.weight = nnx.Param(weights.get(Joined(matrices, True, order)))
         biases = {f"{name}.bias": (size,) for name, size in outputs.items()}
-        self.bias = nnx.Param(weights.vector(biases)) if bias else None
+        self.bias = nnx.Param(weights.get(Joined(biases, False, order))) if bias else None
 
     def __call__(self, x: jax.Array, onto: jax.Array | None = None) -> jax.Array:
         """Map (tokens, in) float32 to (tokens, out) float32, added to `onto`, such as the residual stream."""
         y = kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation, onto=onto)
-        return y if self.bias is None else y + self.bias[...].astype(jnp.float32)[None]
+        return y if self.bias is None else y + self.bias[...][None]
 
 
-class RMSNorm(nnx.Module):
-    """Root-mean-square normalisation over the last axis (Zhang and Sennrich, 2019, arXiv:1910.07467)."""
+class Normalise(nnx.Module):
+    """A normalisation over the last axis.
 
-    def __init__(self, weights: WeightSource, name: str, features: int, eps: float):
-        self.weight = nnx.Param(weights.vector({f"{name}.weight": (features,)}))
-        self.eps, self.implementation = eps, weights.implementation
+    Args:
+        weights: where the tensors come from.
+        shapes: of the tensors of its weights by their names, without ".weight"; those of biases are the same.
+        shape: of the weights, (..., features); the axes before the features are those of what is normalised.
+        config: which one.
+        order: see `Joined`.
+    """
+
+    def __init__(
+        self,
+        weights: WeightSource,
+        shapes: Shapes,
+        shape: tuple[int, ...],
+        config: Norm,
+        order: Order | None = None,
+    ):
+        named = {f"{name}.weight": each for name, each in shapes.items()}
+        self.weight = nnx.Param(weights.get(Joined(named, False, order, config.offset)))
+        named = {f"{name}.bias": each for name, each in shapes.items()}
+        self.bias = nnx.Param(weights.get(Joined(named, False, order))) if config.bias else None
+        self.shape, self.config, self.implementation = shape, config, weights.implementation
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalise (..., features) float32."""
-        return kernels.rms_norm(x, self.weight[...], self.eps, implementation=self.implementation)
+        if not self.config.centred and len(self.shape) == 1 and self.bias is None:
+            return kernels.rms_norm(x, self.weight[...], self.config.eps, implementation=self.implementation)
+        if self.config.centred:
+            x = x - x.mean(-1, keepdims=True)
+        y = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + self.config.eps)
+        axes = (1,) * (x.ndim - len(self.shape))
+        y = y * self.weight[...].reshape(*axes, *self.shape)
+        return y if self.bias is None else y + self.bias[...].reshape(*axes, *self.shape)
 
 
-def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Return the angle per position of each rotated pair: (head_dim / 2,) float32, in radians."""
-    frequencies = rope.theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-    if (scaling := rope.scaling) is None:
-        return frequencies.astype(np.float32)
-    turns = scaling.original_context * frequencies / (2 * math.pi)
-    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    kept = np.clip(kept, 0.0, 1.0)
-    return (frequencies * (kept + (1 - kept) / scaling.factor)).astype(np.float32)
+def norm_of(weights: WeightSource, name: str, features: int, config: Norm) -> Normalise:
+    """Return a normalisation of whole tokens, with one tensor of weights."""
+    return Normalise(weights, {name: (features,)}, (features,), config)
+
+
+ACTIVATIONS: Final[dict[Activation, Callable[[jax.Array], jax.Array]]] = {
+    "silu": jax.nn.silu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+    "relu_squared": lambda x: jnp.square(jax.nn.relu(x)),
+}
+
+
+def activate(x: jax.Array, activation: Activation, gated: bool, implementation: Implementation) -> jax.Array:
+    """Apply an activation; if it is `gated`, to the first half of the features, which the second half multiplies."""
+    if not gated:
+        return ACTIVATIONS[activation](x)
+    if activation == "silu":
+        return kernels.gate(x, implementation=implementation)
+    first, second = jnp.split(x, 2, axis=1)
+    return ACTIVATIONS[activation](first) * second
+
+
+def halves_first(heads: Sequence[int], head_dim: int, dims: int) -> Order:
+    """Return the order that turns heads whose neighbours are pairs into heads of which (i, i + dims / 2) are.
+
+    Scores do not change, as queries and keys have the same order.
+
+    Args:
+        heads: how many heads of each kind there are; those after the first two kinds, the values, stay as they are.
+        head_dim: numbers of a head.
+        dims: how many of its first numbers turn.
+    """
+    head = np.arange(head_dim)
+    head[:dims] = np.concatenate([np.arange(0, dims, 2), np.arange(1, dims, 2)])
+    turned, all_heads = sum(heads[:2]), sum(heads)
+    rows = np.arange(all_heads * head_dim).reshape(all_heads, head_dim)
+    rows[:turned] = rows[:turned, head]
+    return rows.reshape(-1)

@@ -17,7 +17,7 @@ from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.errors import ModelError
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder, abstract_decoder
-from rekindle.models.layers import Shapes
+from rekindle.models.layers import Joined
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.layers import pack, packed
 
@@ -69,12 +69,10 @@ class _Loading:
         self.implementation = implementation
         self._reading, self._loaded = reading, loaded
 
-    def vector(self, shapes: Shapes) -> jax.Array:
+    def get(self, asked: Joined) -> jax.Array:
         array = self._reading.popleft().result()
-        self._loaded(len(shapes))
+        self._loaded(len(asked.shapes))
         return array
-
-    matrix = vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +84,23 @@ class _Reader:
     put: Put
     implementation: Implementation
 
-    def read(self, request: Shapes) -> jax.Array:
+    def read(self, asked: Joined) -> jax.Array:
         """Join tensors along their first axis, and put them on the device.
 
         They are always copied, because they may be views of a file or belong to the caller. Nothing else refers to the
         copy, so the CPU backend can use its memory instead of copying it again.
         """
-        parts = [self.tensors[name] for name in request]
-        if parts[0].ndim == 1:
-            whole = _empty((sum(map(len, parts)),), self.dtype)
-            np.concatenate(parts, out=whole, casting="unsafe")
-        else:
-            shape = sum(map(len, parts)), parts[0].shape[1]
-            whole = _empty(packed(shape, self.dtype, implementation=self.implementation).shape, self.dtype)
-            pack(parts, whole, implementation=self.implementation)
+        parts = [self.tensors[name] for name in asked.shapes]
+        if not asked.matrix:
+            whole = _empty((sum(part.size for part in parts),), jnp.dtype(jnp.float32))
+            joined = np.concatenate([part.reshape(-1) for part in parts]).astype(np.float32)
+            whole[:] = (joined if asked.order is None else joined[asked.order]) + np.float32(asked.offset)
+            return self.put(whole)
+        if asked.order is not None:
+            parts = [np.concatenate(parts)[asked.order]]
+        shape = sum(map(len, parts)), parts[0].shape[1]
+        whole = _empty(packed(shape, self.dtype, implementation=self.implementation).shape, self.dtype)
+        pack(parts, whole, implementation=self.implementation)
         return self.put(whole)
 
 

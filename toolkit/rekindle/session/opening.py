@@ -15,7 +15,7 @@ from rekindle.engine.assembly import build
 from rekindle.engine.engine import Compose
 from rekindle.engine.thread import Build, EngineThread
 from rekindle.errors import ConfigError, ModelError, suggestion
-from rekindle.models.families import Family
+from rekindle.models.families.reading import Family
 from rekindle.notebook.front_end import tell
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.request import SamplingOptions

@@ -18,9 +18,11 @@ SOURCES: Final = (
     "rekindle/device/sampling",
     "rekindle/device/state.py",
     "rekindle/device/step.py",
+    "rekindle/models/attention.py",
     "rekindle/models/config.py",
     "rekindle/models/decoder.py",
     "rekindle/models/layers.py",
+    "rekindle/models/rope.py",
     "rekindle_kernels",
 )
 """The files and packages that `lowering` imports; code of any of them may end up in a program."""

@@ -9,7 +9,7 @@ from rekindle.results.tokens import TokenLogprob
 VOCAB_SIZE = 251
 """A prime, so that a token at a wrong position changes the sum in `next_token`."""
 
-FAKE_MODEL = ModelConfig(
+FAKE_MODEL = ModelConfig.llama(
     family="fake", vocab_size=VOCAB_SIZE, hidden_size=1, intermediate_size=1, num_layers=1, num_heads=1,
     num_kv_heads=1, head_dim=1, max_context=4096, norm_eps=1e-5, rope=Rope(10000.0),
 )  # fmt: skip

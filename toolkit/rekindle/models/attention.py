@@ -1,0 +1,98 @@
+"""The attention of a layer, whatever computes it over pages."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from rekindle.models.config import AttentionConfig, HeadNorm, LayerConfig, ModelConfig
+from rekindle.models.layers import Linear, Normalise, Order, WeightSource, halves_first
+from rekindle_kernels import layers as kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The arguments of `rekindle_kernels.api.attend_rows` that say how a layer makes scores of queries and keys."""
+
+    scale: float
+    window: int | None = None
+    soft_cap: float | None = None
+
+
+Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, Scores], tuple[jax.Array, jax.Array]]
+"""`(q, k, v, pages, scores) -> (output, pages)` of one layer. Arrays are (token, heads, head_dim); the new pages hold
+k, v."""
+
+
+class Attention(nnx.Module):
+    """Grouped-query self-attention (Ainslie et al., 2023, arXiv:2305.13245) with rotary positions."""
+
+    def __init__(self, model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str):
+        config, names = model.attention, model.names
+        self.config, self.scores = config, Scores(config.scale, layer.window, config.soft_cap)
+        heads, order = (config.heads, config.kv_heads, config.kv_heads), None
+        if layer.rope is not None and layer.rope.neighbours:
+            order = halves_first(heads, config.head_dim, layer.rope.dims or config.head_dim)
+        sizes = [each * config.head_dim for each in heads]
+        sizes = sizes if len(names.qkv) == len(sizes) else [sum(sizes)]
+        projections = {f"{prefix}.{name}": size for name, size in zip(names.qkv, sizes, strict=True)}
+        self.qkv = Linear(weights, model.hidden_size, projections, config.qkv_bias, order)
+        mixed = config.heads * config.head_dim
+        self.out = Linear(weights, mixed, {f"{prefix}.{names.out}": model.hidden_size}, config.out_bias)
+        ordered = None if order is None else order[: config.head_dim]
+        self.q_norm = _head_norm(weights, f"{prefix}.{names.q_norm}", config.heads, config, ordered)
+        self.k_norm = _head_norm(weights, f"{prefix}.{names.k_norm}", config.kv_heads, config, ordered)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        onto: jax.Array | None,
+        turns: tuple[jax.Array, jax.Array],
+        pages: jax.Array,
+        attend: Attend,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Map (token, hidden) to the same, added to `onto`, and this layer's pages to those that also hold x.
+
+        Args:
+            turns: the cosines and sines of the positions, (token, pairs).
+        """
+        config, norm = self.config, self.config.head_norm
+        qkv = self.qkv(x).reshape(len(x), config.heads + 2 * config.kv_heads, config.head_dim)
+        if norm is not None and not norm.after_rope:
+            q, k, v = jnp.split(qkv, [config.heads, config.heads + config.kv_heads], axis=1)
+            qkv = jnp.concatenate([*self._normalised(norm, q, k), v], axis=1)
+        q, kv = kernels.rotate(qkv, *turns, config.kv_heads, implementation=self.out.implementation)
+        k, v = kv[:, 0], kv[:, 1]
+        if norm is not None and norm.after_rope:
+            q, k = self._normalised(norm, q, k)
+        mixed, pages = attend(q, k, v, pages, self.scores)
+        return self.out(mixed.reshape(len(x), -1), onto), pages
+
+    def _normalised(self, norm: HeadNorm, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+        assert self.q_norm is not None
+        assert self.k_norm is not None
+        if norm.over == "all":
+            flat = self.q_norm(q.reshape(len(q), -1)), self.k_norm(k.reshape(len(k), -1))
+            return flat[0].reshape(q.shape), flat[1].reshape(k.shape)
+        return self.q_norm(q), self.k_norm(k)
+
+
+def _head_norm(
+    weights: WeightSource, name: str, heads: int, config: AttentionConfig, order: Order | None
+) -> Normalise | None:
+    """Return the normalisation of the heads of queries or keys, if there is one. Each may have a tensor of its own."""
+    if config.head_norm is None:
+        return None
+    head_dim, over, norm = config.head_dim, config.head_norm.over, config.head_norm.norm
+    if over == "head":
+        return Normalise(weights, {name: (head_dim,)}, (head_dim,), norm, order)
+    every = None if order is None else (np.arange(heads)[:, None] * head_dim + order[None]).reshape(-1)
+    if over == "all":
+        return Normalise(weights, {name: (heads * head_dim,)}, (heads * head_dim,), norm, every)
+    shapes: dict[str, tuple[int, ...]] = {name: (heads, head_dim)}
+    if "{head}" in name:
+        shapes = {name.format(head=head): (head_dim,) for head in range(heads)}
+    return Normalise(weights, shapes, (heads, head_dim), norm, every)
