@@ -114,7 +114,8 @@ class Decoder(nnx.Module):
         shape = config.vocab_size, config.hidden_size
         x = kernels.look_up(self.embedding[...], tokens, shape, implementation=self.implementation)
         if config.embedding_multiplier != 1:
-            x = x * config.embedding_multiplier
+            # In the weights' dtype, as Gemma was trained; other families have numbers that it holds.
+            x = x * jnp.asarray(config.embedding_multiplier, self.embedding[...].dtype).astype(jnp.float32)
         ropes = dict.fromkeys(layer.rope for layer in config.layers)
         turned = {rope: turns(rope, positions, config.attention.head_dim) for rope in ropes}
         written = []

@@ -66,7 +66,7 @@ def _rope(own: Keys, keys: Keys, head_dim: int, theta: float, share: float) -> R
 
 def _scaling(kind: str, own: Keys, keys: Keys) -> Scaling | None:
     match kind:
-        case "default" | "mrope":
+        case "default":
             return None
         case "linear":
             return LinearScaling(own.number("factor"))
