@@ -16,6 +16,7 @@ from rekindle.cli.units import ago, columns
 from rekindle.device.programs.store import KeptPrograms
 from rekindle.engine.stores import PROGRAMS, SNAPSHOTS
 from rekindle.markup import counted, size_text
+from rekindle.models.config import LayerConfig
 from rekindle.store.directory import cache_dir
 from rekindle.store.kept import Entry
 from rekindle.store.snapshots import KeptSnapshots
@@ -23,7 +24,7 @@ from rekindle.store.validity import code_digest
 
 EMPTY: Final = "The cache is empty: `rekindle.open` and `rekindle precompile` fill it."
 STEP: Final = "step of "
-MODEL_SIZES: Final = ("family", "num_layers", "hidden_size")
+MODEL_SIZES: Final = ("family", "hidden_size")
 
 
 def ls(arguments: Namespace) -> int:
@@ -99,8 +100,8 @@ def _snapshots(root: Path, long: bool) -> Iterator[str]:
 def _made_for(entry: Entry, code: str) -> str:
     """Return the model, as far as a program knows it, and the device, in words."""
     model, statics = entry.parts.get("model", ""), json.loads(entry.parts.get("statics", "{}"))
-    sizes = [found[1] if (found := re.search(f"{name}='?(\\w+)", model)) else "?" for name in MODEL_SIZES]
-    family, layers, hidden = sizes
+    family, hidden = (found[1] if (found := re.search(f"{name}='?(\\w+)", model)) else "?" for name in MODEL_SIZES)
+    layers = model.count(f"{LayerConfig.__name__}(") or "?"
     device = entry.parts.get("device_kind", "an unknown device")
     dtype = f", {statics['dtype']}" if "dtype" in statics else ""
     return f"{family} of {layers} layers, hidden {hidden}{dtype}, for {device}{_version(entry, code)}"
