@@ -10,7 +10,7 @@ import pytest
 import rekindle
 from rekindle.config import SettingsOptions
 from tests.engine.small import SMALL, SMOLLM2
-from tests.families import COVERING
+from tests.families import COVERING, MODELS
 
 Golden = dict[str, Any]
 SHORTAGE: SettingsOptions = {"num_pages": 21}
@@ -67,7 +67,10 @@ def _check(generation: rekindle.Generation, golden: Golden, new: int) -> None:
     np.testing.assert_allclose([scored.logprob for scored in prompt if scored], golden["prompt_logprobs"], atol=1e-3)
 
 
-@pytest.mark.parametrize("family", COVERING)
+OTHERS = [pytest.param(model, marks=pytest.mark.deep) for model in MODELS if model not in COVERING]
+
+
+@pytest.mark.parametrize("family", [*COVERING, *OTHERS])
 def test_families_greedy_tokens(family: str, families: Path) -> None:
     golden = np.load(families / family / "golden.npz")
     prompt, expected = golden["greedy_prompt"].tolist(), tuple(golden["greedy_new"].tolist())
