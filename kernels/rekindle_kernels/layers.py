@@ -89,6 +89,30 @@ def linear_columns(x: jax.Array, weight: jax.Array, outputs: int, *, implementat
     return operations_of(implementation).linear_columns(x, weight, outputs)
 
 
+def grouped_linear(
+    x: jax.Array, counts: jax.Array, weight: jax.Array, outputs: int, *, implementation: Implementation
+) -> jax.Array:
+    """Compute `x @ weight.T` with the weight of each row's group. Only weights of groups that have rows are read.
+
+    Args:
+        x: (rows, in) float32, the rows of each group together, in the order of the groups.
+        counts: (groups,) int32, how many rows each group has; all of them together.
+        weight: (groups, ...), each in the form of `packed`.
+        outputs: the number of outputs of each weight.
+        implementation: the one that the weights were packed for.
+
+    Returns:
+        (rows, outputs) float32.
+
+    Raises:
+        ValueError: arguments that do not fit together, or an unknown implementation.
+    """
+    wanted = packed((outputs, x.shape[1]), weight.dtype, implementation=implementation)
+    if weight.shape != (len(counts), *wanted.shape):
+        raise ValueError(f"{len(counts)} weights have the form {wanted.shape} each, got {weight.shape}")
+    return operations_of(implementation).grouped_linear(x, counts, weight, outputs)
+
+
 def look_up(weight: jax.Array, ids: jax.Array, shape: tuple[int, int], *, implementation: Implementation) -> jax.Array:
     """Return rows of a weight, such as the embeddings of tokens.
 

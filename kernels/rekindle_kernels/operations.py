@@ -67,6 +67,9 @@ class Operations(Protocol):
     def linear_columns(self, x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
         """See `layers.linear_columns`."""
 
+    def grouped_linear(self, x: jax.Array, counts: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+        """See `layers.grouped_linear`."""
+
     def look_up(self, weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
         """See `layers.look_up`."""
 

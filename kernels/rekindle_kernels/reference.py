@@ -118,6 +118,12 @@ def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
     return linear(x, weight, outputs).T
 
 
+def grouped_linear(x: jax.Array, counts: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+    """See `layers.grouped_linear`."""
+    group = jnp.repeat(jnp.arange(len(counts)), counts, total_repeat_length=len(x))
+    return jax.vmap(lambda row, of: linear(row[None], weight[of], outputs)[0])(x, group)
+
+
 def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
     """See `layers.look_up`."""
     return weight[ids].astype(jnp.float32)

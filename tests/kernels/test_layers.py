@@ -52,6 +52,24 @@ def test_a_linear_layer_over_joined_matrices_is_the_product(
     np.testing.assert_array_equal(np.asarray(added), onto + np.asarray(y))
 
 
+@settings(max_examples=15, deadline=None)
+@given(
+    counts=st.lists(st.sampled_from([0, 1, 2, 17, 50]), min_size=1, max_size=6), inputs=st.sampled_from([7, 64]),
+    outputs=st.sampled_from([24, 64, 100]), dtype=st.sampled_from(DTYPES),
+)  # fmt: skip
+def test_rows_are_multiplied_with_the_weight_of_their_group(
+    implementation: Implementation, counts: list[int], inputs: int, outputs: int, dtype: str
+) -> None:
+    x, weights = random(sum(counts), inputs), random(len(counts), outputs, inputs)
+    packed = jnp.stack([packed_form([weight], dtype, implementation) for weight in weights])
+    sizes = jnp.asarray(counts, jnp.int32)
+    y = layers.grouped_linear(jnp.asarray(x), sizes, packed, outputs, implementation=implementation)
+    of_rows = np.repeat(np.arange(len(counts)), counts)
+    rounded = weights.astype(dtype).astype(np.float64)[of_rows]
+    wanted = np.einsum("ri,roi->ro", x.astype(dtype).astype(np.float64), rounded)
+    np.testing.assert_allclose(np.asarray(y), wanted, rtol=5e-6, atol=3e-5 * np.sqrt(inputs))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("inputs", [33, 64])
 def test_rows_are_looked_up_as_they_were_packed(implementation: Implementation, dtype: str, inputs: int) -> None:
@@ -134,6 +152,8 @@ def test_arguments_that_do_not_fit_are_refused(implementation: Implementation) -
         layers.linear(jnp.zeros((2, 70)), weight, 64, implementation=implementation)
     with pytest.raises(ValueError, match=r"a weight \(64, 70\) has the form .* got"):
         layers.linear_columns(jnp.zeros((2, 70)), weight, 64, implementation=implementation)
+    with pytest.raises(ValueError, match=r"3 weights have the form .* each, got"):
+        layers.grouped_linear(jnp.zeros((2, 9)), jnp.zeros(3, jnp.int32), weight, 64, implementation=implementation)
     with pytest.raises(ValueError, match=r"a product \(2, 64\) cannot be added to \(2, 9\)"):
         layers.linear(jnp.zeros((2, 9)), weight, 64, implementation=implementation, onto=jnp.zeros((2, 9)))
     with pytest.raises(ValueError, match=r"heads \(2, 3, 8\), 1 of them keys, do not fit angles \(2, 5\) and \(2, 5\)"):

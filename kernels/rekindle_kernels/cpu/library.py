@@ -20,6 +20,7 @@ TARGETS: Final = (
     "rekindle_draw",
     "rekindle_empty",
     "rekindle_gate",
+    "rekindle_grouped_linear",
     "rekindle_linear",
     "rekindle_look_up",
     "rekindle_mass",

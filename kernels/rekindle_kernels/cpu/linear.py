@@ -59,6 +59,14 @@ def _linear(
     return y
 
 
+def grouped_linear(x: jax.Array, counts: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+    """See `layers.grouped_linear`. The sums are those of `linear`."""
+    load()
+    call = jax.ffi.ffi_call("rekindle_grouped_linear", jax.ShapeDtypeStruct((len(x), outputs), jnp.float32))
+    y: jax.Array = call(x.astype(jnp.float32), counts, weight)
+    return y
+
+
 def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:
     """See `layers.look_up`."""
     load()

@@ -146,16 +146,63 @@ class FeedForwardConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """How experts are chosen for a token, and weighed.
+
+    Attributes:
+        chosen: how many experts a token goes to.
+        scores: "softmax" over all experts, "chosen" for a softmax over the chosen ones alone, or "sigmoid".
+        normalised: whether the weights of the chosen ones are divided by their sum.
+        scale: of the weights.
+        bias: whether the router's product has a bias.
+        correction: whether a bias is added to the scores that choose, but not to those that weigh.
+        groups: into how many groups the experts are divided; of these the best `chosen_groups` remain.
+        best_of_group: how many of a group's scores, added up, stand for it.
+    """
+
+    chosen: int
+    scores: Literal["softmax", "chosen", "sigmoid"] = "softmax"
+    normalised: bool = False
+    scale: float = 1.0
+    bias: bool = False
+    correction: bool = False
+    groups: int = 1
+    chosen_groups: int = 1
+    best_of_group: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """A feed-forward layer of experts, of which each token goes to a few (Shazeer et al., 2017, arXiv:1701.06538).
+
+    Attributes:
+        count: the number of experts.
+        each: one of them.
+        router: how they are chosen.
+        shared: a feed-forward layer that all tokens go to besides; None for none.
+        shared_gate: whether what comes out of it is multiplied by a sigmoid of the token.
+    """
+
+    count: int
+    each: FeedForwardConfig
+    router: RouterConfig
+    shared: FeedForwardConfig | None = None
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LayerConfig:
     """The parts that may differ from layer to layer.
 
     Attributes:
         rope: None for a layer without positions.
         window: how many positions a token sees, its own included; None for all.
+        experts: in place of the model's feed-forward layer; None for that one.
     """
 
     rope: Rope | None
     window: int | None = None
+    experts: ExpertsConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +213,7 @@ class Names:
 
     Attributes:
         qkv, gate_up: projections that are computed as one, stored apart or together.
+        expert_gate_up, expert_down: of each expert, if they have a place for its number; else (expert, out, in) of all.
     """
 
     embedding: str = "model.embed_tokens"
@@ -178,6 +226,13 @@ class Names:
     k_norm: str = "self_attn.k_norm"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    expert_gate_up: tuple[str, ...] = ("mlp.experts.{expert}.gate_proj", "mlp.experts.{expert}.up_proj")
+    expert_down: str = "mlp.experts.{expert}.down_proj"
+    shared_gate_up: tuple[str, ...] = ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
+    shared_down: str = "mlp.shared_expert.down_proj"
+    shared_gate: str = "mlp.shared_expert_gate"
     before_attention: str | None = "input_layernorm"
     after_attention: str | None = None
     before_mlp: str | None = "post_attention_layernorm"

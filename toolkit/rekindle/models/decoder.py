@@ -3,7 +3,6 @@
 It is the one place that knows what tensors a model has: it asks for them when it is built.
 """
 
-import math
 from functools import lru_cache
 from typing import Any
 
@@ -13,27 +12,11 @@ from flax import nnx
 
 from rekindle.models.attention import Attend, Attention
 from rekindle.models.config import LayerConfig, ModelConfig
-from rekindle.models.layers import Joined, Linear, Normalise, WeightSource, activate, norm_of
+from rekindle.models.feed_forward import feed_forward_of
+from rekindle.models.layers import Joined, Linear, Normalise, WeightSource, norm_of
 from rekindle.models.rope import turns
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
-
-
-class FeedForward(nnx.Module):
-    """Two products with an activation between them."""
-
-    def __init__(self, model: ModelConfig, weights: WeightSource, prefix: str):
-        config, names, hidden = model.feed_forward, model.names, model.hidden_size
-        width = config.width * (2 if config.gated else 1) // len(names.gate_up)
-        into = {f"{prefix}.{name}": width for name in names.gate_up}
-        self.config = config
-        self.gate_up = Linear(weights, hidden, into, config.bias)
-        self.down = Linear(weights, config.width, {f"{prefix}.{names.down}": hidden}, config.bias)
-
-    def __call__(self, x: jax.Array, onto: jax.Array | None) -> jax.Array:
-        """Map (token, hidden) to the same, added to `onto`."""
-        implementation = self.down.implementation
-        return self.down(activate(self.gate_up(x), self.config.activation, self.config.gated, implementation), onto)
 
 
 class Layer(nnx.Module):
@@ -50,7 +33,7 @@ class Layer(nnx.Module):
         self.attention = Attention(model, layer, weights, prefix)
         self.after_attention = norm(names.after_attention)
         self.before_mlp = norm(names.before_mlp)
-        self.mlp = FeedForward(model, weights, prefix)
+        self.mlp = feed_forward_of(model, layer, weights, prefix)
         self.after_mlp = norm(names.after_mlp)
 
     def __call__(
@@ -156,11 +139,7 @@ class _Abstract:
 
     def get(self, asked: Joined) -> Any:
         self.asked.append(asked)
-        shapes = list(asked.shapes.values())
-        if not asked.matrix:
-            return jax.ShapeDtypeStruct((sum(math.prod(shape) for shape in shapes),), jnp.float32)
-        joined = sum(outputs for outputs, _ in shapes), shapes[0][1]
-        return kernels.packed(joined, self._dtype, implementation=self.implementation)
+        return asked.form(self._dtype, self.implementation)
 
 
 @lru_cache(maxsize=4)  # building thirty layers takes flax 20 ms

@@ -1,5 +1,6 @@
 """The pieces of a decoder: linear maps, normalisations, activations. What flows is float32, (token, ...)."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -28,12 +29,23 @@ class Joined:
         matrix: whether they are matrices (out, in), which the kernels read; else they are joined as float32 numbers.
         order: where each row, or number, of the result is among the joined ones; None for the same order.
         offset: added to the numbers of vectors.
+        groups: how many matrices of one shape the joined ones are cut into; 0 for one that is not cut.
     """
 
     shapes: Shapes
     matrix: bool
     order: Order | None = None
     offset: float = 0.0
+    groups: int = 0
+
+    def form(self, dtype: jnp.dtype, implementation: Implementation) -> jax.ShapeDtypeStruct:
+        """Return the form of the result: groups lie along a first axis of their own."""
+        shapes = list(self.shapes.values())
+        if not self.matrix:
+            return jax.ShapeDtypeStruct((sum(math.prod(shape) for shape in shapes),), jnp.float32)
+        rows, inputs = sum(math.prod(shape[:-1]) for shape in shapes), shapes[0][-1]
+        one = kernels.packed((rows // max(1, self.groups), inputs), dtype, implementation=implementation)
+        return jax.ShapeDtypeStruct((self.groups, *one.shape), one.dtype) if self.groups else one
 
 
 class WeightSource(Protocol):

@@ -19,7 +19,7 @@ from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder, abstract_decoder
 from rekindle.models.layers import Joined
 from rekindle_kernels.api import Implementation
-from rekindle_kernels.layers import pack, packed
+from rekindle_kernels.layers import pack
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Put = Callable[[Array], jax.Array]
@@ -98,10 +98,21 @@ class _Reader:
             return self.put(whole)
         if asked.order is not None:
             parts = [np.concatenate(parts)[asked.order]]
-        shape = sum(map(len, parts)), parts[0].shape[1]
-        whole = _empty(packed(shape, self.dtype, implementation=self.implementation).shape, self.dtype)
-        pack(parts, whole, implementation=self.implementation)
+        form = asked.form(self.dtype, self.implementation)
+        whole = _empty(form.shape, self.dtype)
+        for group, into in enumerate(whole if asked.groups else [whole]):
+            pack(_of_group(parts, group, asked.groups), into, implementation=self.implementation)
         return self.put(whole)
+
+
+def _of_group(parts: list[Array], group: int, groups: int) -> list[Array]:
+    """Return the matrices of one of the groups: slices of one array of three axes, or each group's own parts."""
+    if not groups:
+        return parts
+    if parts[0].ndim == 3:
+        return [part[group] for part in parts]
+    each = len(parts) // groups
+    return parts[group * each : (group + 1) * each]
 
 
 def _empty(shape: tuple[int, ...], dtype: jnp.dtype) -> Array:

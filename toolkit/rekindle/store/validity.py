@@ -21,6 +21,7 @@ SOURCES: Final = (
     "rekindle/models/attention.py",
     "rekindle/models/config.py",
     "rekindle/models/decoder.py",
+    "rekindle/models/feed_forward.py",
     "rekindle/models/layers.py",
     "rekindle/models/rope.py",
     "rekindle_kernels",

@@ -15,17 +15,46 @@ constexpr int64_t kPartsAThread = 3;  // so that a thread that comes late finds 
 
 // The scratch of a thread, and the rows that a part of a linear layer left in it.
 struct Scratch {
-  int64_t call = 0, first_row = 0;
+  int64_t rows = -1;
   std::vector<char> bytes;
 
-  // Makes room for the rows of a part, and returns whether they are there already.
-  bool holds(int64_t for_call, int64_t row, int64_t size) {
-    const bool found = call == for_call && first_row == row;
-    call = for_call, first_row = row;
+  // Makes room for the rows of a part, which have a number of their own, and returns whether they are there already.
+  bool holds(int64_t number, int64_t size) {
+    const bool found = rows == number;
+    rows = number;
     if (static_cast<int64_t>(bytes.size()) < size) bytes.resize(size);
     return found;
   }
 };
+
+// Computes linear layers of one shape, but for their rows, in parts that threads take one after the other.
+void compute(ffi::ThreadPool& pool, bool wide, const Linear* layers, int64_t count) {
+  if (count == 0) return;
+  const auto run = wide ? kernels()->linear_f32 : kernels()->linear_bf16;
+  const int64_t in = layers[0].in, panels = (layers[0].out + kPanel - 1) / kPanel;
+  struct Rows {
+    const Linear* all;
+    int64_t first, rows;
+  };
+  std::vector<Rows> blocks;
+  for (const Linear* all = layers; all < layers + count; ++all)
+    for (int64_t block = 0, cut = (all->rows + kRows - 1) / kRows; block < cut; ++block) {
+      const int64_t first = all->rows * block / cut;
+      blocks.push_back({all, first, all->rows * (block + 1) / cut - first});
+    }
+  const int64_t many = blocks.size(), wanted = kPartsAThread * std::max<int64_t>(1, pool.num_threads());
+  const int64_t groups = std::min(panels, (wanted + many - 1) / many);
+  static std::atomic<int64_t> calls{0};
+  const int64_t call = calls += many;
+  parallel_for(pool, many * groups, [&](int64_t part) {
+    static thread_local Scratch scratch;
+    const int64_t block = part / groups, group = part % groups;
+    const Rows& rows = blocks[block];
+    const int64_t first_panel = panels * group / groups, part_panels = panels * (group + 1) / groups - first_panel;
+    const bool there = scratch.holds(call - block, linear_scratch(rows.rows, in));
+    run(*rows.all, {rows.first, rows.rows, first_panel, part_panels, scratch.bytes.data(), there});
+  });
+}
 
 // Without a number in it, `onto` adds nothing.
 ffi::Error linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Matrix onto, ffi::Result<Matrix> y,
@@ -39,19 +68,29 @@ ffi::Error linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Matrix 
     return ffi::Error::InvalidArgument("a linear layer got arrays of shapes that do not fit together");
   const float* base = added ? onto.typed_data() : nullptr;
   const Linear all{x.typed_data(), weight.untyped_data(), base, y->typed_data(), rows, in, out, columns && rows > 1};
-  const auto run = wide ? kernels()->linear_f32 : kernels()->linear_bf16;
-  const int64_t blocks = (rows + kRows - 1) / kRows, wanted = kPartsAThread * std::max<int64_t>(1, pool.num_threads());
-  const int64_t groups = std::min(panels, (wanted + blocks - 1) / blocks);
-  static std::atomic<int64_t> calls{0};
-  const int64_t call = ++calls;
-  parallel_for(pool, blocks * groups, [&](int64_t part) {
-    static thread_local Scratch scratch;
-    const int64_t block = part / groups, group = part % groups;
-    const int64_t first_row = rows * block / blocks, part_rows = rows * (block + 1) / blocks - first_row;
-    const int64_t first_panel = panels * group / groups, part_panels = panels * (group + 1) / groups - first_panel;
-    const bool there = scratch.holds(call, first_row, linear_scratch(part_rows, in));
-    run(all, {first_row, part_rows, first_panel, part_panels, scratch.bytes.data(), there});
-  });
+  compute(pool, wide, &all, 1);
+  return ffi::Error::Success();
+}
+
+// The rows of each group are multiplied with the group's own weight.
+ffi::Error grouped_linear(ffi::ThreadPool pool, Matrix x, Ids counts, ffi::AnyBuffer weight, ffi::Result<Matrix> y) {
+  const int64_t rows = x.dimensions()[0], in = x.dimensions()[1], out = y->dimensions()[1];
+  const int64_t groups = counts.element_count(), panels = (out + kPanel - 1) / kPanel;
+  const bool wide = weight.element_type() == ffi::F32;
+  const int64_t size = panels * kPanel * (wide ? in : (in + 1) / 2 * 2);
+  if (static_cast<int64_t>(weight.element_count()) != groups * size || y->dimensions()[0] != rows)
+    return ffi::Error::InvalidArgument("grouped linear layers got arrays of shapes that do not fit together");
+  std::vector<Linear> all;
+  int64_t row = 0;
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t count = std::clamp<int64_t>(counts.typed_data()[group], 0, rows - row);
+    const char* own = static_cast<const char*>(weight.untyped_data()) + group * size * (wide ? 4 : 2);
+    if (count > 0)
+      all.push_back({x.typed_data() + row * in, own, nullptr, y->typed_data() + row * out, count, in, out, false});
+    row += count;
+  }
+  std::fill(y->typed_data() + row * out, y->typed_data() + rows * out, 0.0f);  // rows of no group
+  compute(pool, wide, all.data(), all.size());
   return ffi::Error::Success();
 }
 
@@ -91,6 +130,14 @@ REKINDLE_HANDLER(rekindle_linear, rekindle::linear,
                      .Arg<rekindle::Matrix>()
                      .Ret<rekindle::Matrix>()
                      .Attr<bool>("columns"));
+
+REKINDLE_HANDLER(rekindle_grouped_linear, rekindle::grouped_linear,
+                 xla::ffi::Ffi::Bind()
+                     .Ctx<xla::ffi::ThreadPool>()
+                     .Arg<rekindle::Matrix>()
+                     .Arg<rekindle::Ids>()
+                     .Arg<xla::ffi::AnyBuffer>()
+                     .Ret<rekindle::Matrix>());
 
 REKINDLE_HANDLER(rekindle_look_up, rekindle::look_up,
                  xla::ffi::Ffi::Bind().Arg<xla::ffi::AnyBuffer>().Arg<rekindle::Ids>().Ret<rekindle::Matrix>());

@@ -18,9 +18,9 @@ WITHOUT_EFFECT: Final = frozenset({
     "no_repeat_ngram_size", "no_rope_layer_interval", "num_beam_groups", "num_beams", "num_return_sequences",
     "output_attentions", "output_hidden_states", "output_router_logits", "output_scores", "pad_token_id", "prefix",
     "pretraining_tp", "problem_type", "pruned_heads", "remove_invalid_values", "repetition_penalty", "resid_pdrop",
-    "residual_dropout", "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "sep_token_id",
-    "sliding_window_pattern", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
-    "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
+    "residual_dropout", "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise",
+    "sep_token_id", "sliding_window_pattern", "suppress_tokens", "task_specific_params", "temperature",
+    "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
     "transformers_version", "typical_p", "use_bfloat16", "use_cache",
 })
 # fmt: on

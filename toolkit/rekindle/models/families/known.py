@@ -15,16 +15,20 @@ from rekindle.models.families.gemma2 import GEMMA2
 from rekindle.models.families.gemma3 import GEMMA3
 from rekindle.models.families.glm4 import GLM4
 from rekindle.models.families.granite import GRANITE
+from rekindle.models.families.granitemoe import GRANITEMOE
 from rekindle.models.families.hunyuan import HUNYUAN
 from rekindle.models.families.keys import Keys
 from rekindle.models.families.llama import LLAMA
 from rekindle.models.families.mistral import MISTRAL
+from rekindle.models.families.mixtral import MIXTRAL
 from rekindle.models.families.nemotron import NEMOTRON
 from rekindle.models.families.olmo2 import OLMO2
 from rekindle.models.families.olmo3 import OLMO3
 from rekindle.models.families.phi3 import PHI3
 from rekindle.models.families.qwen2 import QWEN2
+from rekindle.models.families.qwen2_moe import QWEN2_MOE
 from rekindle.models.families.qwen3 import QWEN3
+from rekindle.models.families.qwen3_moe import QWEN3_MOE
 from rekindle.models.families.reading import Family
 from rekindle.models.families.seed_oss import SEED_OSS
 from rekindle.models.families.smollm3 import SMOLLM3
@@ -42,15 +46,19 @@ FAMILIES: Final[Mapping[str, Family]] = {
         GEMMA3,
         GLM4,
         GRANITE,
+        GRANITEMOE,
         HUNYUAN,
         LLAMA,
         MISTRAL,
+        MIXTRAL,
         NEMOTRON,
         OLMO2,
         OLMO3,
         PHI3,
         QWEN2,
+        QWEN2_MOE,
         QWEN3,
+        QWEN3_MOE,
         SEED_OSS,
         SMOLLM3,
         STABLELM,
