@@ -72,15 +72,15 @@ print(f"{parameters:,} parameters, {4 * parameters / 1e6:.0f} MB in float32")
 # *query*, a *key* and a *value*. It then takes the mean of its own value and those before it, weighted by how well
 # their keys fit its query.
 #
-# The decoder leaves attention to its caller, as a function `attend(q, k, v, pages, how)`, because the caller decides
+# The decoder leaves attention to its caller, as a function `attend(q, kv, pages, how)`, because the caller decides
 # how keys and values are kept. Here is the simplest such function. It keeps nothing, and returns `pages` as they came.
 # `how` has what differs between layers of some models; here it is only the scale of the scores.
 
 
 # %%
-def attend_all(q, k, v, pages, how):
-    """Attend causally among these tokens: q is (token, heads, head_dim), k and v are (token, kv_heads, head_dim)."""
-    k, v = (jnp.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))  # three heads share one
+def attend_all(q, kv, pages, how):
+    """Attend causally among these tokens: q is (token, heads, head_dim), kv is (token, 2, kv_heads, head_dim)."""
+    k, v = jnp.repeat(kv, q.shape[1] // kv.shape[2], axis=2).swapaxes(0, 1)  # three heads share one
     scores = jnp.einsum("qhd,khd->hqk", q, k) * how.scale
     places = jnp.arange(len(q))
     seen = places[None, :] <= places[:, None]  # (query, key): a query does not see what comes later
@@ -265,9 +265,9 @@ def keys_and_values(tokens):
     """Return the keys and values of every layer, each (token, 2, kv_heads, head_dim)."""
     kept = []
 
-    def attend(q, k, v, pages, how):
-        kept.append(jnp.stack([k, v], axis=1))
-        return attend_all(q, k, v, pages, how)
+    def attend(q, kv, pages, how):
+        kept.append(kv)
+        return attend_all(q, kv, pages, how)
 
     decoder(jnp.array(tokens), jnp.arange(len(tokens)), nothing, attend)
     return kept
@@ -326,9 +326,10 @@ def attend_prompt(page_table, blocks, implementation):
     """Make the `attend` for a prompt of so many blocks, which begins with position 0."""
     starts = jnp.arange(blocks) * PAGE
 
-    def attend(q, k, v, pages, how):
-        kv = jnp.stack([k, v], axis=1).reshape(blocks, PAGE, 2, *k.shape[1:])
-        kv = jnp.moveaxis(kv, 1, 3)  # (blocks, 2, kv_heads, tokens, head_dim), as it lies in a page
+    def attend(q, kv, pages, how):
+        kv = jnp.moveaxis(
+            kv.reshape(blocks, PAGE, *kv.shape[1:]), 1, 3
+        )  # (blocks, 2, kv_heads, tokens, head_dim), as it lies in a page
         pages = kernels.write(pages, kv, page_table[starts // PAGE], starts % PAGE, implementation=implementation)
         out = kernels.attend_blocks(
             q.reshape(blocks, PAGE, *q.shape[1:]),
@@ -417,8 +418,8 @@ def decode(weights, token, position, pool, page_table, implementation="reference
     tables = jnp.broadcast_to(page_table, (ROWS, len(page_table)))
     named = {"scale": config.attention.scale, "implementation": implementation}
 
-    def attend(q, k, v, pages, how):
-        kv = jnp.stack([k, v], axis=1)[:, :, :, None]  # a block of one token each
+    def attend(q, kv, pages, how):
+        kv = kv[:, :, :, None]  # a block of one token each
         pages = kernels.write(pages, kv, page, positions % PAGE, implementation=implementation)
         return kernels.attend_rows(q, pages, tables, visible, **named), pages
 

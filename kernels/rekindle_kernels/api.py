@@ -5,6 +5,8 @@ platform. Code that compiles for another platform names the implementation in ev
 """
 
 import importlib
+from collections.abc import Sequence
+from functools import partial
 from typing import Final, Literal, cast, get_args
 
 import jax
@@ -32,7 +34,7 @@ def choose(
 
     Args:
         platform: "cpu", "gpu" or "tpu", as `jax.default_backend()` or a device names it.
-        shape: (pages, 2, kv_heads, page_size, head_dim) of the pool.
+        shape: (pages, sides, kv_heads, page_size, head_dim) of the pool; see `empty`.
         dtype: of the numbers in it.
         asked: the one to take instead, if it can serve the pool there.
 
@@ -103,12 +105,13 @@ def empty(shape: tuple[int, ...], dtype: jnp.dtype, *, implementation: Implement
     """Create a page pool in which nothing is written, in the form in which the implementation stores such numbers.
 
     Args:
-        shape: (pages, 2, kv_heads, page_size, head_dim).
+        shape: (pages, sides, kv_heads, page_size, head_dim), with a side for keys and one for values, or a single one
+            for keys that are values too, as those of latent attention are.
         dtype: float32 or bfloat16.
         implementation: the one that will read and write it.
 
     Returns:
-        (pages, sides, kv_heads, page_size, width), which is `shape` but for "tpu" (see `tpu.form`). The dtype is
+        (pages, stored sides, kv_heads, page_size, width), which is `shape` but for "tpu" (see `tpu.form`). The dtype is
         `dtype`, but "xla" and "cpu" store the bits of bfloat16 in uint16. What is not written holds any numbers.
 
     Raises:
@@ -126,6 +129,7 @@ def attend_rows(
     scale: float,
     window: int | None = None,
     soft_cap: float | None = None,
+    sinks: jax.Array | None = None,
     implementation: Implementation | None = None,
 ) -> jax.Array:
     """Compute softmax attention of one query a row over the row's own pages, for decoding.
@@ -138,6 +142,8 @@ def attend_rows(
         scale: factor of the scores.
         window: the most positions that a query sees; None for all.
         soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None leaves them unchanged.
+        sinks: (heads,) float, the score of one more position that each query of a head sees, whose values are zeros
+            (Xiao et al., 2023, arXiv:2309.17453); None for no such position.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
@@ -149,13 +155,15 @@ def attend_rows(
     """
     rows = len(q)
     operations = _serving(implementation, pages)
-    _check_attention(operations, q, pages, page_table, window, soft_cap)
+    _check_attention(operations, q, pages, page_table, window, soft_cap, sinks)
     if len(page_table) != rows or visible.shape != (rows,):
         raise ValueError(
             f"for q {q.shape}, page_table must be ({rows}, pages) and visible ({rows},); "
             f"got {page_table.shape} and {visible.shape}"
         )
-    return operations.attend_rows(q, pages, page_table, visible, scale=scale, window=window, soft_cap=soft_cap)
+    return operations.attend_rows(
+        q, pages, page_table, visible, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks
+    )
 
 
 def attend_blocks(
@@ -168,6 +176,7 @@ def attend_blocks(
     scale: float,
     window: int | None = None,
     soft_cap: float | None = None,
+    sinks: jax.Array | None = None,
     implementation: Implementation | None = None,
 ) -> jax.Array:
     """Compute causal softmax attention of blocks of queries over their sequences' pages, for prefill.
@@ -184,6 +193,8 @@ def attend_blocks(
         scale: factor of the scores.
         window: the most positions that a query sees; None for all.
         soft_cap: scores become `soft_cap * tanh(scores / soft_cap)`; None leaves them unchanged.
+        sinks: (heads,) float, the score of one more position that each query of a head sees, whose values are zeros
+            (Xiao et al., 2023, arXiv:2309.17453); None for no such position.
         implementation: by name; None is the best for this process's platform.
 
     Returns:
@@ -195,14 +206,22 @@ def attend_blocks(
     """
     blocks = len(q)
     operations = _serving(implementation, pages)
-    _check_attention(operations, q[:, 0], pages, page_table, window, soft_cap)
+    _check_attention(operations, q[:, 0], pages, page_table, window, soft_cap, sinks)
     if block_sequence.shape != (blocks,) or block_start.shape != (blocks,):
         raise ValueError(
             f"for q {q.shape}, block_sequence and block_start must be ({blocks},); "
             f"got {block_sequence.shape} and {block_start.shape}"
         )
     return operations.attend_blocks(
-        q, pages, page_table, block_sequence, block_start, scale=scale, window=window, soft_cap=soft_cap
+        q,
+        pages,
+        page_table,
+        block_sequence,
+        block_start,
+        scale=scale,
+        window=window,
+        soft_cap=soft_cap,
+        sinks=sinks,
     )
 
 
@@ -218,7 +237,7 @@ def write(
 
     Args:
         pages: from `empty`; they are updated in place if they are donated.
-        kv: (blocks, 2, kv_heads, block_tokens, head_dim) float; a block must not cross the border of a page.
+        kv: (blocks, sides, kv_heads, block_tokens, head_dim) float; a block must not cross the border of a page.
         page_ids: (blocks,) int32. If several blocks name the same place, any one of them is kept. The place of a block
             of fewer than 16 tokens is the 16 aligned positions around it.
         offsets: (blocks,) int32, the position in its page at which a block starts, a multiple of `block_tokens`.
@@ -231,8 +250,8 @@ def write(
         ValueError: arguments that do not fit together, an unknown implementation, or one that cannot serve these pages.
     """
     operations = _serving(implementation, pages)
-    _check_pages(operations, pages, kv.shape[-1])
-    if kv.ndim != 5 or kv.shape[1:3] != (2, pages.shape[2]) or kv.shape[3] > pages.shape[3]:
+    _check_pages(operations, pages, kv.shape[-1], kv.shape[1:2])
+    if kv.ndim != 5 or kv.shape[2] != pages.shape[2] or kv.shape[3] > pages.shape[3]:
         raise ValueError(f"blocks {kv.shape} do not fit pages {pages.shape}")
     if page_ids.shape != (len(kv),) or offsets.shape != (len(kv),):
         raise ValueError(f"{len(kv)} blocks need as many page ids and offsets, got {page_ids.shape}, {offsets.shape}")
@@ -287,6 +306,7 @@ def _check_attention(
     page_table: jax.Array,
     window: int | None,
     soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> None:
     """Check the arguments of both kinds of attention; q is (any, heads, head_dim)."""
     _, heads, head_dim = q.shape
@@ -299,6 +319,8 @@ def _check_attention(
         raise ValueError(f"window must be at least 1 position, or None for all; got {window}")
     if soft_cap is not None and soft_cap <= 0:
         raise ValueError(f"soft_cap must be above 0, or None for no cap; got {soft_cap}")
+    if sinks is not None and sinks.shape != (heads,):
+        raise ValueError(f"{heads} heads have a sink each, got {sinks.shape}")
 
 
 def _check_page(pages: jax.Array, page_id: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> None:
@@ -308,12 +330,14 @@ def _check_page(pages: jax.Array, page_id: jax.Array, shape: tuple[int, ...], dt
         raise ValueError(f"a page of these pages is {pages.shape[1:]} {pages.dtype}, got {shape} {dtype}")
 
 
-def _check_pages(operations: Operations, pages: jax.Array, head_dim: int) -> None:
-    shape = (len(pages), 2, *pages.shape[2:4], head_dim)
-    stored = jax.eval_shape(lambda: operations.empty(shape, pages.dtype)).shape
-    if pages.shape != stored:
+def _check_pages(operations: Operations, pages: jax.Array, head_dim: int, sides: Sequence[int] = (2, 1)) -> None:
+    """Check that pages are as `empty` makes them for one of these numbers of sides."""
+    shapes = [(len(pages), side, *pages.shape[2:4], head_dim) for side in sides]
+    stored = [jax.eval_shape(partial(operations.empty, shape, pages.dtype)).shape for shape in shapes]
+    if pages.shape not in stored:
         raise ValueError(
-            f"pages of head_dim {head_dim} must be {stored} here, as `empty` makes them; got {pages.shape}"
+            f"pages of head_dim {head_dim} must be {' or '.join(map(str, stored))} here, as `empty` makes them; "
+            f"got {pages.shape}"
         )
 
 

@@ -90,13 +90,13 @@ def linear_columns(x: jax.Array, weight: jax.Array, outputs: int, *, implementat
 
 
 def grouped_linear(
-    x: jax.Array, counts: jax.Array, weight: jax.Array, outputs: int, *, implementation: Implementation
+    x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int, *, implementation: Implementation
 ) -> jax.Array:
     """Compute `x @ weight.T` with the weight of each row's group. Only weights of groups that have rows are read.
 
     Args:
         x: (rows, in) float32, the rows of each group together, in the order of the groups.
-        counts: (groups,) int32, how many rows each group has; all of them together.
+        counts: (groups,) int32, how many rows each group has; all of them together. None if all have as many.
         weight: (groups, ...), each in the form of `packed`.
         outputs: the number of outputs of each weight.
         implementation: the one that the weights were packed for.
@@ -108,8 +108,9 @@ def grouped_linear(
         ValueError: arguments that do not fit together, or an unknown implementation.
     """
     wanted = packed((outputs, x.shape[1]), weight.dtype, implementation=implementation)
-    if weight.shape != (len(counts), *wanted.shape):
-        raise ValueError(f"{len(counts)} weights have the form {wanted.shape} each, got {weight.shape}")
+    groups = len(weight) if counts is None else len(counts)
+    if weight.shape != (groups, *wanted.shape) or (counts is None and len(x) % groups):
+        raise ValueError(f"{groups} weights have the form {wanted.shape} each, got {weight.shape} for {x.shape}")
     return operations_of(implementation).grouped_linear(x, counts, weight, outputs)
 
 

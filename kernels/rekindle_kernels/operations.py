@@ -38,6 +38,7 @@ class Operations(Protocol):
         scale: float,
         window: int | None,
         soft_cap: float | None,
+        sinks: jax.Array | None,
     ) -> jax.Array:
         """See `api.attend_rows`."""
 
@@ -52,6 +53,7 @@ class Operations(Protocol):
         scale: float,
         window: int | None,
         soft_cap: float | None,
+        sinks: jax.Array | None,
     ) -> jax.Array:
         """See `api.attend_blocks`."""
 
@@ -67,7 +69,7 @@ class Operations(Protocol):
     def linear_columns(self, x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
         """See `layers.linear_columns`."""
 
-    def grouped_linear(self, x: jax.Array, counts: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+    def grouped_linear(self, x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int) -> jax.Array:
         """See `layers.grouped_linear`."""
 
     def look_up(self, weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:

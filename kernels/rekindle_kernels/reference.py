@@ -32,9 +32,10 @@ def attend_rows(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """See `api.attend_rows`."""
-    return _attend(q[:, None], pages, page_table, visible[:, None], scale, window, soft_cap)[:, 0]
+    return _attend(q[:, None], pages, page_table, visible[:, None], scale, window, soft_cap, sinks)[:, 0]
 
 
 def attend_blocks(
@@ -47,11 +48,12 @@ def attend_blocks(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """See `api.attend_blocks`."""
     visible = block_start[:, None] + 1 + jnp.arange(q.shape[1], dtype=jnp.int32)[None]
     visible = jnp.where(block_start[:, None] < 0, 0, visible)
-    return _attend(q, pages, page_table[block_sequence], visible, scale, window, soft_cap)
+    return _attend(q, pages, page_table[block_sequence], visible, scale, window, soft_cap, sinks)
 
 
 def _attend(
@@ -62,6 +64,7 @@ def _attend(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """Compute attention of each query over the positions `[visible - window, visible)` of its sequence.
 
@@ -73,7 +76,8 @@ def _attend(
 
     def one(q: jax.Array, table: jax.Array, visible: jax.Array) -> jax.Array:
         context = jnp.moveaxis(pages[table], 3, 1).astype(dtype)
-        keys, values = jnp.repeat(context.reshape(-1, *context.shape[2:]), group, axis=2).swapaxes(0, 1)
+        sides = jnp.repeat(context.reshape(-1, *context.shape[2:]), group, axis=2)
+        keys, values = sides[:, 0], sides[:, -1]
         positions = jnp.arange(len(keys), dtype=jnp.int32)[None]
         seen = positions < visible[:, None]
         if window is not None:
@@ -82,7 +86,11 @@ def _attend(
         scores = jnp.einsum("qhd,shd->qhs", q.astype(dtype), keys) * scale
         if soft_cap is not None:
             scores = soft_cap * jnp.tanh(scores / soft_cap)
-        weights = jax.nn.softmax(jnp.where(seen[:, None, :], scores, -jnp.inf), axis=-1)
+        scores = jnp.where(seen[:, None, :], scores, -jnp.inf)
+        if sinks is not None:
+            sunk = jnp.broadcast_to(sinks.astype(dtype)[None, :, None], (*scores.shape[:2], 1))
+            scores = jnp.concatenate([scores, sunk], axis=-1)
+        weights = jax.nn.softmax(scores, axis=-1)[..., : len(keys)]
         return jnp.einsum("qhs,shd->qhd", jnp.where(seen[:, None, :], weights, 0.0), values)
 
     return jax.vmap(one)(q, jnp.clip(page_table, 0, len(pages) - 1), visible)
@@ -118,8 +126,9 @@ def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
     return linear(x, weight, outputs).T
 
 
-def grouped_linear(x: jax.Array, counts: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int) -> jax.Array:
     """See `layers.grouped_linear`."""
+    counts = jnp.full(len(weight), len(x) // len(weight)) if counts is None else counts
     group = jnp.repeat(jnp.arange(len(counts)), counts, total_repeat_length=len(x))
     return jax.vmap(lambda row, of: linear(row[None], weight[of], outputs)[0])(x, group)
 

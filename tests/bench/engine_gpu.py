@@ -131,7 +131,7 @@ def bytes_read(config: ModelConfig, rows: int, context: int, dtype: jnp.dtype) -
     """Return the bytes that a decode step reads: all weights but the embedding, and the keys and values of each row."""
     shapes = expected_shapes(config)
     weights = sum(int(np.prod(shape)) for name, shape in shapes.items() if name != "model.embed_tokens.weight")
-    context_numbers = 2 * config.num_layers * config.attention.kv_heads * config.attention.head_dim * context
+    context_numbers = config.numbers_of_a_token * context
     return (weights + rows * context_numbers) * dtype.itemsize
 
 

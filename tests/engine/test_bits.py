@@ -1,7 +1,6 @@
 """On a CPU the logits of a token have the same bits, however its prompt was cut and whatever stands beside it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,8 +63,7 @@ class Told:
 
 def _attend(
     q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
+    kv: jax.Array,
     pages: jax.Array,
     scores: Scores,
     positions: jax.Array,
@@ -73,9 +71,9 @@ def _attend(
     blocks: int,
 ) -> Any:
     """Write all keys and values, and attend: the first `blocks` tokens in blocks of 16, the others as rows."""
-    how, kv = asdict(scores) | {"implementation": "cpu"}, jnp.stack([k, v], axis=1)[:, :, :, None]
+    how = scores.options() | {"implementation": "cpu"}
     ids = tables[jnp.arange(len(q)), positions // PAGE]
-    pages = api.write(pages, kv, ids, positions % PAGE, implementation="cpu")
+    pages = api.write(pages, kv[:, :, :, None], ids, positions % PAGE, implementation="cpu")
     rows = api.attend_rows(q[blocks:], pages, tables[blocks:], positions[blocks:] + 1, **how)
     starts = positions[:blocks:16]
     first = api.attend_blocks(

@@ -9,7 +9,7 @@ import pytest
 
 import rekindle
 from rekindle.config import SettingsOptions
-from tests.engine.small import SMALL, SMOLLM2
+from tests.engine.small import SMOLLM2
 from tests.families import COVERING, MODELS
 
 Golden = dict[str, Any]
@@ -22,6 +22,7 @@ WAYS: dict[str, SettingsOptions] = {
     "shortage, no overlap": {**SHORTAGE, "overlap": False},
 }
 NEW = 48
+PAGE = 16
 ALONE = 8
 """The new tokens of a request on its own, whose steps are those of a batch with empty rows."""
 DEEP_WAYS = {"chunks of 16, combined ticks, no overlap": pytest.mark.deep}
@@ -70,17 +71,36 @@ def _check(generation: rekindle.Generation, golden: Golden, new: int) -> None:
 OTHERS = [pytest.param(model, marks=pytest.mark.deep) for model in MODELS if model not in COVERING]
 
 
+FEW_PAGES: SettingsOptions = {
+    "page_size": PAGE,
+    "num_pages": 8,
+    "max_context": 64,
+    "max_running": 4,
+    "max_prefill_tokens": 16,
+    "prefill_chunk": 16,
+    "prefill_buckets": (16,),
+    "decode_buckets": (4,),
+    "precompile": "lazy",
+}
+"""Settings with chunks of 16 tokens and 7 pages; the four requests of a family need 11."""
+
+
 @pytest.mark.parametrize("family", [*COVERING, *OTHERS])
 def test_families_greedy_tokens(family: str, families: Path) -> None:
+    """Check a request alone, in chunks, among others and preempted by them, and with its prefix from each tier."""
     golden = np.load(families / family / "golden.npz")
     prompt, expected = golden["greedy_prompt"].tolist(), tuple(golden["greedy_new"].tolist())
-    settings = SMALL.copy()
-    settings["max_context"] = 64
-    with rekindle.open_sync(families / family, progress=False, precompile="lazy", **settings) as session:
-        alone = session.generate_sync(token_ids=prompt, max_tokens=24, ignore_eos=True)
-        batch = session.generate_sync(token_ids=[prompt[:5], prompt, prompt[3:]], max_tokens=24, ignore_eos=True)
-    assert alone.token_ids == expected
-    assert batch[1].token_ids == expected
+    asked: dict[str, Any] = {"max_tokens": len(expected), "ignore_eos": True}
+    with rekindle.open_sync(families / family, progress=False, **FEW_PAGES) as session:
+        alone = session.generate_sync(token_ids=prompt, **asked)
+        batch = session.generate_sync(token_ids=[prompt[:5], prompt, prompt[3:], prompt[1:]], **asked)
+        assert session.stats.scheduler.preemptions > 0
+        again = session.generate_sync(token_ids=prompt, **asked)
+    with rekindle.open_sync(families / family, progress=False, **FEW_PAGES) as session:
+        restarted = session.generate_sync(token_ids=prompt, **asked)
+        assert session.stats.unexpected_compilations == 0
+    assert [each.token_ids for each in (alone, batch[1], again, restarted)] == [expected] * 4
+    assert (alone.cached_tokens, again.cached_tokens, restarted.cached.disk) == (0, PAGE, PAGE)
     assert alone.text == "", "this model has no tokenizer"
 
 

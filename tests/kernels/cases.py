@@ -37,6 +37,8 @@ class Shape:
     dtype: str = "float32"
     window: int | None = None
     soft_cap: float | None = None
+    sinks: bool = False
+    sides: int = 2
     seed: int = 0
 
     @property
@@ -51,7 +53,7 @@ class Shape:
     def pool(self, sequences: int) -> tuple[int, ...]:
         """Return the shape of a pool: a page for each place of each page table, the null page, and one unused page."""
         pages = 2 + sequences * self.pages_per_sequence
-        return (pages, 2, self.kv_heads, self.page_size, self.head_dim)
+        return (pages, self.sides, self.kv_heads, self.page_size, self.head_dim)
 
 
 @st.composite
@@ -66,6 +68,8 @@ def shapes(draw: st.DrawFn) -> Shape:
         dtype=draw(st.sampled_from(["float32", "bfloat16"])),
         window=draw(st.sampled_from([None, None, 1, 17, 40])),
         soft_cap=draw(st.sampled_from([None, None, 1.5])),
+        sinks=draw(st.booleans()),
+        sides=draw(st.sampled_from([2, 2, 1])),
         seed=draw(st.integers(0, 2**16)),
     )
 
@@ -108,7 +112,7 @@ class Contexts:
             for position in range(first, last):
                 place, offset = divmod(position, shape.page_size)
                 self.table[sequence, place] = owned[sequence, place]
-                values = rng.standard_normal((2, shape.kv_heads, shape.head_dim))
+                values = rng.standard_normal((shape.sides, shape.kv_heads, shape.head_dim))
                 self.numbers[owned[sequence, place], :, :, offset] = rounded(values, shape.dtype)
 
 
@@ -123,6 +127,11 @@ def scale_of(shape: Shape) -> float:
     return float(2.0 ** -round(np.log2(shape.head_dim) / 2))
 
 
+def sinks_of(shape: Shape) -> Floats | None:
+    """Draw a sink for each head, some of which outweigh all that is seen, if the shape has them."""
+    return np.random.default_rng(shape.seed + 2).normal(scale=4, size=shape.heads) if shape.sinks else None
+
+
 def expected_rows(shape: Shape, q: Floats, contexts: Contexts, visible: Ints) -> Floats:
     """Compute `attend_rows` by its definition in float64."""
     return _in_float64(reference.attend_rows, shape, q, contexts.numbers, contexts.table, visible)
@@ -135,7 +144,8 @@ def expected_blocks(shape: Shape, q: Floats, contexts: Contexts, owners: Ints, s
 
 def _in_float64(attend: Callable[..., jax.Array], shape: Shape, *arrays: Floats | Ints) -> Floats:
     with jax.enable_x64(True):
-        call = partial(attend, scale=scale_of(shape), window=shape.window, soft_cap=shape.soft_cap)
+        sinks = jnp.asarray(sinks_of(shape)) if shape.sinks else None
+        call = partial(attend, scale=scale_of(shape), window=shape.window, soft_cap=shape.soft_cap, sinks=sinks)
         return np.asarray(jax.jit(call)(*map(jnp.asarray, arrays)))
 
 

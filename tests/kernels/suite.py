@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import hypothesis.strategies as st
 import jax
@@ -31,6 +32,7 @@ from tests.kernels.cases import (
     rounded,
     scale_of,
     shapes,
+    sinks_of,
     stored,
 )
 
@@ -79,15 +81,22 @@ class Suite:
         if reason := api.unserved(self.implementation, shape.pool(1), jnp.dtype(shape.dtype)):
             pytest.skip(reason)
 
+    def options(self, shape: Shape) -> dict[str, Any]:
+        """Return the options of an attention call."""
+        return {
+            "scale": scale_of(shape),
+            "window": shape.window,
+            "soft_cap": shape.soft_cap,
+            "sinks": jnp.asarray(sinks_of(shape), jnp.float32) if shape.sinks else None,
+            "implementation": self.implementation,
+        }
+
     def check_rows(self, shape: Shape, visible: list[int]) -> None:
         """Check decode rows that see as many positions as `visible` says."""
         window = shape.longest if shape.window is None else shape.window
         contexts = Contexts(shape, [(max(0, last - window), last) for last in visible])
         q, last = queries(shape, len(visible)), np.asarray(visible, np.int32)
-        call = partial(
-            api.attend_rows, scale=scale_of(shape), window=shape.window, soft_cap=shape.soft_cap,
-            implementation=self.implementation,
-        )  # fmt: skip
+        call = partial(api.attend_rows, **self.options(shape))
         pages = self.stored(contexts.numbers, shape.dtype)
         with self.running():
             actual = jax.jit(call)(jnp.asarray(q, jnp.float32), pages, jnp.asarray(contexts.table), jnp.asarray(last))
@@ -104,10 +113,7 @@ class Suite:
         owners = [sequence for sequence, (_, count) in enumerate(chunks) for _ in range(count)] + [0] * padding
         block_owner, block_start = np.asarray(owners, np.int32), np.asarray(starts, np.int32)
         q = queries(shape, len(starts), BLOCK_TOKENS)
-        call = partial(
-            api.attend_blocks, scale=scale_of(shape), window=shape.window, soft_cap=shape.soft_cap,
-            implementation=self.implementation,
-        )  # fmt: skip
+        call = partial(api.attend_blocks, **self.options(shape))
         pages = self.stored(contexts.numbers, shape.dtype)
         arrays = (contexts.table, block_owner, block_start)
         with self.running():
@@ -119,7 +125,9 @@ class Suite:
     def check_write(self, shape: Shape, tokens: int, places: list[tuple[int, int]]) -> None:
         """Check writing blocks of `tokens` to (page, place in the page) each; before, there was NaN."""
         before = np.full(shape.pool(2), np.nan)
-        kv = np.random.default_rng(shape.seed).standard_normal((len(places), 2, shape.kv_heads, tokens, shape.head_dim))
+        kv = np.random.default_rng(shape.seed).standard_normal(
+            (len(places), *shape.pool(1)[1:3], tokens, shape.head_dim)
+        )
         ids, offsets = np.asarray(places, np.int32).T * np.asarray([[1], [tokens]], np.int32)
         pages = self.stored(before, shape.dtype)
         with self.running():
@@ -175,6 +183,18 @@ class Suite:
         self.skip_unserved(shape)
         self.check_rows(shape, [90, 1, 20, 0, 53])
 
+    @pytest.mark.parametrize(("window", "splits"), [(None, 1), (20, 5)])
+    def test_rows_with_sinks(self, window: int | None, splits: int) -> None:
+        shape = Shape(window=window, sinks=True, group=3, pages_per_sequence=6)
+        self.skip_unserved(shape)
+        self.check_rows(shape, [90, 1, 20, 0, 53][:splits])
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_rows_whose_keys_are_values_too(self, dtype: str) -> None:
+        shape = Shape(kv_heads=1, group=16, head_dim=96 if self.implementation == "gpu" else 576, sides=1, dtype=dtype)
+        self.skip_unserved(shape)
+        self.check_rows(shape, [37, 0, 64])
+
     # Attention of prefill blocks
 
     @few
@@ -225,7 +245,24 @@ class Suite:
         self.skip_unserved(shape)
         self.check_blocks(shape, [(4, 3), (0, 2)], 1)
 
+    def test_blocks_with_sinks(self) -> None:
+        shape = Shape(window=33, sinks=True, group=3, pages_per_sequence=8)
+        self.skip_unserved(shape)
+        self.check_blocks(shape, [(4, 3), (0, 2)], 1)
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_blocks_whose_keys_are_values_too(self, dtype: str) -> None:
+        shape = Shape(kv_heads=1, group=8, head_dim=96 if self.implementation == "gpu" else 576, sides=1, dtype=dtype)
+        self.skip_unserved(shape)
+        self.check_blocks(shape, [(1, 2), (0, 1)], 1)
+
     # Writing and copying pages
+
+    def test_writing_keys_that_are_values_too(self) -> None:
+        shape = Shape(kv_heads=1, head_dim=96, sides=1, dtype="bfloat16")
+        self.skip_unserved(shape)
+        self.check_write(shape, 1, [(3, 0), (1, 7)])
+        self.check_write(shape, 16, [(3, 0), (1, 0)])
 
     @pytest.mark.parametrize(("head_dim", "dtype"), HEADS)
     @pytest.mark.parametrize("tokens", [1, 16])

@@ -29,6 +29,8 @@ class TestTpu(Suite):
 
     def loaded(self, pages: jax.Array, dtype: str, head_dim: int) -> NDArray[np.float32]:
         numbers = np.asarray(pages, np.float32)
+        if numbers.shape[1] == 1 and 2 * head_dim > form.LANES:
+            return numbers[..., :head_dim]
         begin = head_dim * (2 - numbers.shape[1])
         return np.concatenate([numbers[:, :1, ..., :head_dim], numbers[:, -1:, ..., begin : begin + head_dim]], axis=1)
 

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 from rekindle.errors import CheckpointError
+from rekindle.models.attention import Attention
 from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import Layer
@@ -48,6 +49,7 @@ def test_weights_are_the_tensors_to_the_bit(
     place = 1
     layer, prefix = cast(Layer, getattr(decoder, f"layer_{place}")), f"model.layers.{place}"
     assert layer.before_attention is not None
+    assert isinstance(layer.attention, Attention)
     attention = [f"{prefix}.self_attn.{part}_proj" for part in "qkv"]
     cases: list[tuple[Any, list[str]]] = [
         (decoder.embedding, ["model.embed_tokens.weight"]),

@@ -16,9 +16,10 @@ def attend_rows(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """See `api.attend_rows`. A row has the same bits whatever stands beside it, and as a row of `attend_blocks`."""
-    return _attend("rekindle_attend_rows", q, (pages, page_table, visible), scale, window, soft_cap)
+    return _attend("rekindle_attend_rows", q, (pages, page_table, visible), scale, window, soft_cap, sinks)
 
 
 def attend_blocks(
@@ -31,14 +32,21 @@ def attend_blocks(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """See `api.attend_blocks`. A query has the same bits whatever stands beside it, and as a row of `attend_rows`."""
     arrays = (pages, page_table, block_sequence, block_start)
-    return _attend("rekindle_attend_blocks", q, arrays, scale, window, soft_cap)
+    return _attend("rekindle_attend_blocks", q, arrays, scale, window, soft_cap, sinks)
 
 
 def _attend(
-    target: str, q: jax.Array, arrays: tuple[jax.Array, ...], scale: float, window: int | None, soft_cap: float | None
+    target: str,
+    q: jax.Array,
+    arrays: tuple[jax.Array, ...],
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     library.load()
     call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(q.shape, jnp.float32))
@@ -48,5 +56,7 @@ def _attend(
         "soft_cap": np.float32(soft_cap or 0.0),
     }
     pages, *numbers = arrays
-    out: jax.Array = call(q.astype(jnp.float32), pages, *(each.astype(jnp.int32) for each in numbers), **options)
+    floats = jnp.zeros(0, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
+    integers = (each.astype(jnp.int32) for each in numbers)
+    out: jax.Array = call(q.astype(jnp.float32), pages, *integers, floats, **options)
     return out

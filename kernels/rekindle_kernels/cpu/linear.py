@@ -59,9 +59,10 @@ def _linear(
     return y
 
 
-def grouped_linear(x: jax.Array, counts: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
+def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int) -> jax.Array:
     """See `layers.grouped_linear`. The sums are those of `linear`."""
     load()
+    counts = jnp.full(len(weight), len(x) // len(weight), jnp.int32) if counts is None else counts
     call = jax.ffi.ffi_call("rekindle_grouped_linear", jax.ShapeDtypeStruct((len(x), outputs), jnp.float32))
     y: jax.Array = call(x.astype(jnp.float32), counts, weight)
     return y

@@ -10,7 +10,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from rekindle_kernels.gpu.refs import Ref, columns_of, load, padded, store, within
-from rekindle_kernels.gpu.softmax import Context, Sums
+from rekindle_kernels.gpu.softmax import MASKED, Context, Sums
 from rekindle_kernels.gpu.target import current
 
 
@@ -33,6 +33,7 @@ class Plan:
     keys: int
     step: int
     group: int
+    sides: int
     kv_heads: int
     page_size: int
     scale: float
@@ -60,6 +61,7 @@ def attend_blocks(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """See `api.attend_blocks`.
 
@@ -73,7 +75,7 @@ def attend_blocks(
     q = jnp.pad(q, ((0, 0), (0, block_tokens - given_tokens), (0, 0), (0, 0)))
     target = current()
     tile = target.tuning().tile("blocks", pages.dtype, head_dim)
-    kv_heads, page_size = pages.shape[2:4]
+    sides, kv_heads, page_size = pages.shape[1:4]
     members = min(padded(heads // kv_heads), max(1, tile.queries // block_tokens))
     wanted = max(1, min(tile.queries // (block_tokens * members), padded(blocks)))
     per_tile = max(wanted, 16 // (block_tokens * members))  # a dot needs at least 16 rows
@@ -84,6 +86,7 @@ def attend_blocks(
         tile.keys,
         given_tokens,
         heads // kv_heads,
+        sides,
         kv_heads,
         page_size,
         scale,
@@ -94,6 +97,7 @@ def attend_blocks(
     spare = (0, tiles * per_tile - blocks)
     starts, sequences = jnp.pad(block_start, spare, constant_values=-1), jnp.pad(block_sequence, spare)
     stops = _stops(sequences, starts, given_tokens, per_tile)
+    sinks = jnp.full(heads, MASKED, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
     longest = min(page_table.shape[1] * page_size, window or page_table.shape[1] * page_size)
     out: jax.Array = pl.pallas_call(
         partial(_attend_tile, plan=plan),
@@ -109,7 +113,7 @@ def attend_blocks(
         ),
         interpret=target.interpret,
         name="attend_blocks",
-    )(q.reshape(-1, heads, head_dim), pages.reshape(-1, head_dim), page_table, sequences, starts, stops)
+    )(q.reshape(-1, heads, head_dim), pages.reshape(-1, head_dim), page_table, sequences, starts, stops, sinks)
     return out.reshape(q.shape)[:, :given_tokens]
 
 
@@ -136,6 +140,7 @@ def _attend_tile(
     sequence_ref: Ref,
     start_ref: Ref,
     stop_ref: Ref,
+    sink_ref: Ref,
     out_ref: Ref,
     *,
     plan: Plan,
@@ -158,12 +163,13 @@ def _attend_tile(
 
     def one_run(i: jax.Array, sums: Sums) -> Sums:
         at = tile * plan.blocks + i
-        pages = (pool_ref, table_ref, sequence_ref[at], head, plan.kv_heads, plan.page_size)
+        pages = (pool_ref, table_ref, sequence_ref[at], head, plan.sides, plan.kv_heads, plan.page_size)
         context = Context(*pages, plan.scale, plan.soft_cap)
         return _visit_run(sums, q, queries, context, i, start_ref[at], stop_ref[at], plan)
 
     sums = lax.fori_loop(0, plan.blocks, one_run, Sums.empty(*q.shape))
-    store(out_ref, *place, value=sums.output(), mask=mask)
+    sink = load(sink_ref, head * plan.group + member, mask=member < plan.group)
+    store(out_ref, *place, value=sums.output(sink), mask=mask)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ def write(pages: jax.Array, kv: jax.Array, page_ids: jax.Array, offsets: jax.Arr
     Cost: each block is read and written once, kv.size * (kv.itemsize + pages.itemsize) bytes.
     """
     blocks, _, _, _, head_dim = kv.shape
-    halves = 2 * kv.shape[2]
+    halves = kv.shape[1] * kv.shape[2]
     written: jax.Array = pl.pallas_call(
         _write_block,
         grid=(halves, blocks),

@@ -9,7 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from rekindle_kernels.gpu.refs import Ref, columns_of, load, padded, store, within
-from rekindle_kernels.gpu.softmax import MASKED, Context, Sums
+from rekindle_kernels.gpu.softmax import LOG2E, MASKED, Context, Sums
 from rekindle_kernels.gpu.target import current
 from rekindle_kernels.gpu.tuning import Tile
 
@@ -25,6 +25,7 @@ def attend_rows(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """See `api.attend_rows`.
 
@@ -33,7 +34,7 @@ def attend_rows(
     splits bytes.
     """
     rows, heads, head_dim = q.shape
-    kv_heads, page_size = pages.shape[2:4]
+    sides, kv_heads, page_size = pages.shape[1:4]
     longest = min(page_table.shape[1] * page_size, window or page_table.shape[1] * page_size)
     target = current()
     tuned = target.tuning()
@@ -45,6 +46,7 @@ def attend_rows(
     ]
     kernel = partial(
         _attend_part,
+        sides=sides,
         kv_heads=kv_heads,
         page_size=page_size,
         scale=scale,
@@ -67,10 +69,10 @@ def attend_rows(
         interpret=target.interpret,
         name="attend_rows",
     )(q, pages.reshape(-1, head_dim), page_table, visible)
-    if splits == 1:
-        whole: jax.Array = parts[:, :, 0]
-        return whole
-    return _join(parts, weights)
+    joined: jax.Array = parts[:, :, 0] if splits == 1 else _join(parts, weights)
+    if sinks is None:
+        return joined
+    return joined * jax.nn.sigmoid(jax.nn.logsumexp(weights / LOG2E, axis=2) - sinks[None])[:, :, None]
 
 
 def _splits(programs: int, wanted: int, tiles: int) -> int:
@@ -86,6 +88,7 @@ def _attend_part(
     out_ref: Ref,
     weight_ref: Ref,
     *,
+    sides: int,
     kv_heads: int,
     page_size: int,
     scale: float,
@@ -109,7 +112,7 @@ def _attend_part(
     first_tile = lax.div(first, tile.keys)
     tiles = pl.cdiv(last, tile.keys) - first_tile
     share = pl.cdiv(tiles, weight_ref.shape[2])
-    context = Context(pool_ref, table_ref, row, head, kv_heads, page_size, scale, soft_cap)
+    context = Context(pool_ref, table_ref, row, head, sides, kv_heads, page_size, scale, soft_cap)
 
     def body(i: jax.Array, sums: Sums) -> Sums:
         positions = i * tile.keys + jnp.arange(tile.keys, dtype=jnp.int32)

@@ -36,9 +36,16 @@ class Sums(NamedTuple):
         shape = (queries,)
         return cls(jnp.full(shape, MASKED), jnp.zeros(shape), jnp.zeros((queries, dims)))
 
-    def output(self) -> jax.Array:
-        """Return the weighted mean, (queries, dims); zeros for a query that has seen nothing."""
-        return self.weighted / jnp.where(self.total == 0.0, 1.0, self.total)[:, None]
+    def output(self, sink: jax.Array | None = None) -> jax.Array:
+        """Return the weighted mean, (queries, dims); zeros for a query that has seen nothing.
+
+        Args:
+            sink: (queries,) the score of one more position, whose values are zeros.
+        """
+        total = jnp.where(self.total == 0.0, 1.0, self.total)
+        if sink is not None:
+            total += jnp.exp2(sink * LOG2E - self.peak)
+        return self.weighted / total[:, None]
 
 
 @dataclass(frozen=True)
@@ -46,10 +53,10 @@ class Context:
     """The pages of one sequence and key-value head, for a kernel to read.
 
     Attributes:
-        pool: ref to (pages * 2 * kv_heads * page_size, head_dim), the pool with all but its last axis joined.
+        pool: ref to (pages * sides * kv_heads * page_size, head_dim), the pool with all but its last axis joined.
         table: ref to (sequences, pages_per_sequence) int32.
         sequence, head: () int32.
-        kv_heads, page_size: of the pool.
+        sides, kv_heads, page_size: of the pool.
         scale, soft_cap: of the scores.
     """
 
@@ -57,6 +64,7 @@ class Context:
     table: Ref
     sequence: jax.Array
     head: jax.Array
+    sides: int
     kv_heads: int
     page_size: int
     scale: float
@@ -75,7 +83,9 @@ class Context:
             seen: (queries or 1, keys) bool, which query sees which key; None if all see all.
         """
         page_ids = load(self.table, self.sequence, lax.div(positions, self.page_size), mask=there)
-        keys_at = (page_ids * (2 * self.kv_heads) + self.head) * self.page_size + lax.rem(positions, self.page_size)
+        keys_at = (page_ids * (self.sides * self.kv_heads) + self.head) * self.page_size + lax.rem(
+            positions, self.page_size
+        )
         scores = _dot(q, self._tile(keys_at, there), 1) * self.scale
         if self.soft_cap is not None:
             scores = self.soft_cap * jnp.tanh(scores / self.soft_cap)
@@ -87,7 +97,7 @@ class Context:
         if seen is not None:
             weights = jnp.where(seen, weights, 0.0)
         shrink = jnp.exp2(sums.peak - peak)
-        values = self._tile(keys_at + self.kv_heads * self.page_size, there)
+        values = self._tile(keys_at + (self.sides - 1) * self.kv_heads * self.page_size, there)
         part = _dot(weights.astype(values.dtype), values, 0)
         return Sums(peak, sums.total * shrink + weights.sum(axis=1), sums.weighted * shrink[:, None] + part)
 

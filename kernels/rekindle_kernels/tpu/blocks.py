@@ -25,6 +25,7 @@ def attend_blocks(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """See `api.attend_blocks`.
 
@@ -42,6 +43,7 @@ def attend_blocks(
     first, last, start = _runs(block_sequence, block_start, tokens, window_blocks, window)
     runs = Runs.of(first, last, block_sequence, table, window_blocks)
     starts = jnp.pad(start, (0, len(runs.first) - blocks))
+    sinks = jnp.full(heads, MASKED, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
     grouped = widen((q * scale).astype(pages.dtype), pages).reshape(blocks, tokens, kv_heads, group, width)
     grouped = jnp.pad(grouped, ((0, windows * window_blocks - blocks), *((0, 0),) * 4))
     grouped = grouped.reshape(windows, -1, *grouped.shape[2:]).transpose(0, 2, 3, 1, 4)
@@ -54,7 +56,7 @@ def attend_blocks(
         functools.partial(_kernel, tokens, table.shape[1], window, soft_cap),
         out_shape=jax.ShapeDtypeStruct(shape, jnp.float32),
         grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=len(runs) + 1,
+            num_scalar_prefetch=len(runs) + 2,
             grid=(windows,),
             in_specs=[of_window, pl.BlockSpec(memory_space=pl.ANY)],
             out_specs=of_window,
@@ -70,7 +72,7 @@ def attend_blocks(
         ),
         cost_estimate=cost(windows, window_blocks * tokens, heads, head_dim, table.shape[1] * page_size // 2, pages),
         name="rekindle_attend_blocks",
-    )(*runs, starts, grouped.reshape(shape), pages)
+    )(*runs, starts, sinks, grouped.reshape(shape), pages)
     out = narrow(out, pages, head_dim).reshape(windows, kv_heads, group, -1, head_dim).transpose(0, 3, 1, 2, 4)
     return out.reshape(-1, tokens, heads, head_dim)[:blocks]
 
@@ -115,6 +117,7 @@ def _kernel(
     following: Ref,
     table: Ref,
     start: Ref,
+    sinks: Ref,
     q: Ref,
     pages: Ref,
     out: Ref,
@@ -161,7 +164,16 @@ def _kernel(
 
     lax.fori_loop(0, blocks, one_run, (jnp.int32(0), stream.open(begin)))
 
+    group = sinks.shape[0] // kv_heads
+
     def finish(head: jax.Array, _: None) -> None:
-        out[0, head] = finished(out[0, head], peaks[head], totals[head])
+        member = lax.div(lax.broadcasted_iota(jnp.int32, (rows, 1), 0), rows // group)
+        sink = functools.reduce(
+            lambda found, i: jnp.where(member == i, sinks[head * group + i], found),
+            range(group),
+            jnp.full((rows, 1), MASKED, jnp.float32),
+        )
+        peak = peaks[head]
+        out[0, head] = finished(out[0, head], peak, totals[head] + jnp.exp(sink - peak))
 
     lax.fori_loop(0, kv_heads, finish, None)

@@ -3,6 +3,7 @@
 XLA lays out the last dimension of an array in 128 lanes. For a narrower array it may choose another layout, and then
 copies the whole pool before and after each kernel. If head_dim is at most 64, a key and its value share the lanes of
 one row, `[key, value, 0...]`, which wastes nothing for 64. For a larger head_dim they have rows of their own, padded.
+So have keys that are values too, of which each is larger than 64.
 """
 
 import math
@@ -18,16 +19,16 @@ Pool = jax.Array | jax.ShapeDtypeStruct
 
 def stored_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return (pages, sides, kv_heads, page_size, width) for `api.empty`'s shape; one side if a row holds both."""
-    pages, _, kv_heads, page_size, head_dim = shape
+    pages, sides, kv_heads, page_size, head_dim = shape
     if 2 * head_dim <= LANES:
         return (pages, 1, kv_heads, page_size, LANES)
-    return (pages, 2, kv_heads, page_size, -(-head_dim // LANES) * LANES)
+    return (pages, sides, kv_heads, page_size, -(-head_dim // LANES) * LANES)
 
 
 def pack(kv: jax.Array, pages: Pool) -> jax.Array:
-    """Convert (blocks, 2, kv_heads, tokens, head_dim) keys and values to the form and dtype of the pages."""
+    """Convert (blocks, sides, kv_heads, tokens, head_dim) keys and values to the form and dtype of the pages."""
     kv = kv.astype(pages.dtype)
-    if pages.shape[1] == 1:
+    if kv.shape[1] > pages.shape[1]:
         kv = jnp.concatenate([kv[:, :1], kv[:, 1:]], axis=-1)
     return _padded(kv, pages.shape[-1])
 
@@ -39,7 +40,7 @@ def widen(q: jax.Array, pages: jax.Array) -> jax.Array:
 
 def narrow(out: jax.Array, pages: jax.Array, head_dim: int) -> jax.Array:
     """Return the part of a sum over stored rows that is the sum over values."""
-    begin = head_dim if pages.shape[1] == 1 else 0
+    begin = head_dim if 2 * head_dim <= LANES else 0
     return out[..., begin : begin + head_dim]
 
 

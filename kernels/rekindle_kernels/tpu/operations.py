@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from rekindle_kernels.tpu.blocks import attend_blocks
 from rekindle_kernels.tpu.copies import read_page, write, write_page
-from rekindle_kernels.tpu.form import stored_shape
+from rekindle_kernels.tpu.form import LANES, stored_shape
 from rekindle_kernels.tpu.rows import attend_rows
 from rekindle_kernels.xla.gate import gate
 from rekindle_kernels.xla.linear import grouped_linear, linear, linear_columns, look_up, pack, packed
@@ -22,6 +22,8 @@ def unserved(shape: tuple[int, ...], dtype: jnp.dtype) -> str | None:
         return f"a page must hold a multiple of 16 tokens, not {shape[3]}"
     if shape[4] % 8:
         return f"head_dim must be a multiple of 8, not {shape[4]}"
+    if shape[1] == 1 and 2 * shape[4] <= LANES:
+        return f"keys that are values too must have more than {LANES // 2} numbers, not {shape[4]}"
     return None
 
 

@@ -27,6 +27,7 @@ def attend_rows(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """See `api.attend_rows`.
 
@@ -35,14 +36,14 @@ def attend_rows(
     `4 * H * D * C`, and `H * C` exponentials. The estimate for the compiler takes the whole page table as C.
 
     If there are fewer rows than cores, the context is split: each part is a row of its own, and the results are
-    weighted by their sums of exponentials.
+    weighted by their sums of exponentials. Sinks are one more part, whose result is zeros.
     """
     rows = len(q)
     table = jnp.clip(page_table, 0, len(pages) - 1)
     first = jnp.zeros_like(visible) if window is None else jnp.maximum(visible - window, 0)
     owner = jnp.arange(rows, dtype=jnp.int32)
     splits = max(1, tuning().cores // rows)
-    if splits == 1:
+    if splits == 1 and sinks is None:
         return _attend(q, pages, table, (first, visible, owner), scale, soft_cap, scored=False)[0]
     tile = _tile_pages(pages) * pages.shape[3]
     begin = first // tile * tile
@@ -51,7 +52,10 @@ def attend_rows(
     ends = jnp.minimum(begins + part[None], visible[None]).reshape(-1)
     ranges = (jnp.maximum(begins, first[None]).reshape(-1), ends, jnp.tile(owner, splits))
     out, score = _attend(jnp.tile(q, (splits, 1, 1)), pages, table, ranges, scale, soft_cap, scored=True)
-    shares = jax.nn.softmax(score.reshape(splits, rows, -1, 1), axis=0)
+    score = score.reshape(splits, rows, -1, 1)
+    if sinks is not None:
+        score = jnp.concatenate([score, jnp.broadcast_to(sinks[None, None, :, None], (1, *score.shape[1:]))])
+    shares = jax.nn.softmax(score, axis=0)[:splits]
     return (out.reshape(splits, *q.shape) * shares).sum(0)
 
 

@@ -28,9 +28,10 @@ def attend_rows(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """See `api.attend_rows`."""
-    rules = Rules(scale, window, soft_cap)
+    rules = Rules(scale, window, soft_cap, sinks)
     return _attend(q[:, None], pages, page_table, visible[:, None], rules)[:, 0]
 
 
@@ -44,11 +45,12 @@ def attend_blocks(
     scale: float,
     window: int | None,
     soft_cap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     """See `api.attend_blocks`."""
     visible = block_start[:, None] + 1 + jnp.arange(q.shape[1], dtype=jnp.int32)[None]
     visible = jnp.where(block_start[:, None] < 0, 0, visible)
-    return _attend(q, pages, page_table[block_sequence], visible, Rules(scale, window, soft_cap))
+    return _attend(q, pages, page_table[block_sequence], visible, Rules(scale, window, soft_cap, sinks))
 
 
 class Rules(NamedTuple):
@@ -57,6 +59,7 @@ class Rules(NamedTuple):
     scale: float
     window: int | None
     soft_cap: float | None
+    sinks: jax.Array | None
 
 
 def _attend(q: jax.Array, pages: jax.Array, page_table: jax.Array, visible: jax.Array, rules: Rules) -> jax.Array:
@@ -92,7 +95,7 @@ def _online_softmax(
 
     Shapes: q (sequences, kv_heads, rows, head_dim), visible (sequences, rows); the result is like q, in float32.
     """
-    halves = pages.reshape(-1, *pages.shape[2:])
+    sides, halves = pages.shape[1], pages.reshape(-1, *pages.shape[2:])
     tile = tile_pages * pages.shape[3]
     first = jnp.zeros_like(visible) if rules.window is None else jnp.maximum(visible - rules.window, 0)
     first_of_all, last_of_all = jnp.where(visible > 0, first, visible.max()).min(1), visible.max(1)
@@ -103,7 +106,7 @@ def _online_softmax(
 
     def body(step: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         peak, total, weighted = carry
-        ids = 2 * lax.dynamic_slice_in_dim(page_table, step * tile_pages, tile_pages, 1)
+        ids = sides * lax.dynamic_slice_in_dim(page_table, step * tile_pages, tile_pages, 1)
         positions = step * tile + jnp.arange(tile, dtype=jnp.int32)
         scores = jnp.einsum("nhmd,nhsd->nhms", q, gather(ids), preferred_element_type=jnp.float32)
         if rules.soft_cap is not None:
@@ -119,7 +122,7 @@ def _online_softmax(
         written = positions[None] < last_of_all[:, None]
         if rules.window is not None:
             written &= positions[None] >= first_of_all[:, None]
-        values = jnp.where(written[:, None, :, None], gather(ids + 1), 0)
+        values = jnp.where(written[:, None, :, None], gather(ids + sides - 1), 0)
         part = jnp.einsum("nhms,nhsd->nhmd", weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
         return new_peak, total * shrink + weights.sum(-1), weighted * shrink[..., None] + part
 
@@ -129,6 +132,11 @@ def _online_softmax(
         jnp.zeros(q.shape, jnp.float32),
     )
     begin = 0 if rules.window is None else first_of_all.min() // tile
-    _, total, weighted = lax.fori_loop(begin, (visible.max() + tile - 1) // tile, body, start)
+    peak, total, weighted = lax.fori_loop(begin, (visible.max() + tile - 1) // tile, body, start)
+    if rules.sinks is not None:
+        of_rows = jnp.tile(
+            rules.sinks.reshape(q.shape[1], 1, -1), (1, q.shape[2] // (len(rules.sinks) // q.shape[1]), 1)
+        )
+        total += jnp.exp(of_rows.reshape(1, *q.shape[1:3]) - peak)
     seen = visible[:, None, :] > 0
     return jnp.where(seen[..., None], weighted / jnp.where(seen, total, 1.0)[..., None], 0.0)

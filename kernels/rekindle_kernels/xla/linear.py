@@ -53,9 +53,14 @@ def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
     return linear(x, weight, outputs).T
 
 
-def grouped_linear(x: jax.Array, counts: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
-    """See `layers.grouped_linear`. Blocks of rows of one group are multiplied one after the other."""
-    rows, groups = len(x), len(counts)
+def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int) -> jax.Array:
+    """See `layers.grouped_linear`. Without counts it is one batched product; else a loop over blocks of rows."""
+    rows, groups = len(x), len(weight)
+    if counts is None:
+        each = x.astype(weight.dtype).reshape(groups, -1, x.shape[1])
+        dims = (((2,), (2,)), ((0,), (0,)))
+        y: jax.Array = lax.dot_general(each, weight, dims, preferred_element_type=jnp.float32)
+        return y.reshape(rows, outputs)
     if not rows:
         return jnp.zeros((0, outputs), jnp.float32)
     size = max(1, min(MANY_ROWS, 1 << (rows // groups).bit_length()))
@@ -71,8 +76,8 @@ def grouped_linear(x: jax.Array, counts: jax.Array, weight: jax.Array, outputs: 
         product = _product(x[jnp.minimum(places, rows - 1)], weight[group])
         return y.at[places].set(product, mode="drop")
 
-    y: jax.Array = lax.fori_loop(0, ends[-1], body, jnp.zeros((rows, outputs), jnp.float32))
-    return y
+    out: jax.Array = lax.fori_loop(0, ends[-1], body, jnp.zeros((rows, outputs), jnp.float32))
+    return out
 
 
 def look_up(weight: jax.Array, ids: jax.Array, features: int) -> jax.Array:

@@ -17,7 +17,15 @@ from rekindle.config import Settings
 from rekindle.markup import counted, size_text
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.config import BaseScaling, LinearScaling, Llama3Scaling, ModelConfig, Rope, YarnScaling
+from rekindle.models.config import (
+    AttentionConfig,
+    BaseScaling,
+    LinearScaling,
+    Llama3Scaling,
+    ModelConfig,
+    Rope,
+    YarnScaling,
+)
 from rekindle.models.decoder import expected_shapes
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.scheduler.limits import Limits
@@ -77,12 +85,11 @@ def _model(checkpoint: Checkpoint) -> Rows:
     yield "model", checkpoint.source
     yield "architecture", f"{config.family}, {config.num_layers} layers"
     yield "sizes", f"hidden {config.hidden_size}, feed-forward {config.feed_forward.width}"
-    attention = config.attention
-    heads = f"{attention.heads} of {attention.head_dim}, {attention.kv_heads} for keys and values"
-    yield (
-        "heads",
-        heads + (", with bias" if attention.qkv_bias else "") + (", normalised" if attention.head_norm else ""),
-    )
+    yield "heads", _heads(config.attention)
+    for experts, layers in Counter(layer.experts for layer in config.layers if layer.experts).items():
+        chosen = f"{experts.count} of {experts.each.width}, of which a token goes to {experts.router.chosen}"
+        shared = f", and to one of {experts.shared.width}" if experts.shared else ""
+        yield "experts", f"{chosen}{shared}, in {counted(layers, 'layer')}"
     if windows := Counter(layer.window for layer in config.layers if layer.window):
         yield "windows", ", ".join(f"{size} tokens in {counted(n, 'layer')}" for size, n in windows.items())
     yield "vocabulary", f"{config.vocab_size} tokens, embedding {'tied' if config.tied_embeddings else 'not tied'}"
@@ -97,6 +104,17 @@ def _model(checkpoint: Checkpoint) -> Rows:
     else:
         yield "tokenizer", f"{tokenizer.vocab_size} tokens"
         yield "chat", "has a template" if tokenizer.chat_template else "no template: prompts are plain text"
+
+
+def _heads(attention: AttentionConfig) -> str:
+    if latent := attention.latent:
+        return f"{attention.heads} of {latent.plain + latent.turned}, over latents of {attention.head_dim} numbers"
+    return (
+        f"{attention.heads} of {attention.head_dim}, {attention.kv_heads} for keys and values"
+        + (", with bias" if attention.qkv_bias else "")
+        + (", normalised" if attention.head_norm else "")
+        + (", with sinks" if attention.sinks else "")
+    )
 
 
 def _rope(rope: Rope | None) -> str:
@@ -128,7 +146,7 @@ def _needs(config: ModelConfig, settings: Settings) -> Rows:
     """Yield what `open` with these settings would hold."""
     dtype = jnp.dtype(settings.dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16"))
     limits = Limits.of(settings, config, dtype.itemsize)
-    token = 2 * config.num_layers * config.attention.kv_heads * config.attention.head_dim * dtype.itemsize
+    token = config.numbers_of_a_token * dtype.itemsize
     tokens = (limits.num_pages - 1) * limits.page_size
     yield "dtype", dtype.name + ("" if settings.dtype else f", the default on {jax.default_backend()}")
     yield "weights", size_text(_parameters(config) * dtype.itemsize)

@@ -15,7 +15,7 @@ from rekindle.models.config import ModelConfig
 from rekindle_kernels import api as kernels
 
 Pages = tuple[jax.Array, ...]
-"""The page pool: for each layer (pages, 2, kv_heads, page_size, head_dim), the keys and the values of each page."""
+"""The page pool: for each layer (pages, sides, kv_heads, page_size, head_dim), keys and values of each page."""
 
 
 @jax.tree_util.register_dataclass
@@ -58,7 +58,7 @@ def empty_pages(
     implementation: kernels.Implementation | None = None,
 ) -> Pages:
     """Create a page pool of zeros, one array a layer, for the kernels of `implementation`."""
-    shape = (num_pages, 2, config.attention.kv_heads, page_size, config.attention.head_dim)
+    shape = config.pool(num_pages, page_size)
     return tuple(kernels.empty(shape, dtype, implementation=implementation) for _ in range(config.num_layers))
 
 
@@ -68,7 +68,7 @@ def page_bytes(pages: Pages) -> int:
 
 
 def gather(pages: Pages, page_id: jax.Array, implementation: kernels.Implementation | None = None) -> jax.Array:
-    """Copy one page, () int32, out of the pool: (layers, 2, kv_heads, page_size, head_dim) in the pool's stored form.
+    """Copy one page, () int32, out of the pool: (layers, sides, kv_heads, page_size, head_dim) as stored.
 
     Without `implementation`, the kernels are the best for this process's platform.
     """

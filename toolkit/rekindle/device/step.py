@@ -1,6 +1,6 @@
 """One tick on the device: a pure function from pages, slots and a packed plan to pages, slots and the next tokens."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -108,12 +108,9 @@ class TickAttention:
     page_size: int
     implementation: kernels.Implementation | None
 
-    def __call__(
-        self, q: jax.Array, k: jax.Array, v: jax.Array, pages: jax.Array, scores: Scores
-    ) -> tuple[jax.Array, jax.Array]:
-        tokens, how = self.bucket.prefill_tokens, asdict(scores) | {"implementation": self.implementation}
+    def __call__(self, q: jax.Array, kv: jax.Array, pages: jax.Array, scores: Scores) -> tuple[jax.Array, jax.Array]:
+        tokens, how = self.bucket.prefill_tokens, scores.options() | {"implementation": self.implementation}
         null_slot = len(self.slots.token) - 1
-        kv = jnp.stack([k, v], axis=1)
         outputs = []
         if tokens:
             blocks = jnp.moveaxis(kv[:tokens].reshape(-1, QUERY_BLOCK, *kv.shape[1:]), 1, 3)

@@ -71,8 +71,7 @@ class Blueprint:
 
     def kernels(self, asked: Implementation | None) -> str:
         """Return which kernels serve, in words; `asked` is the implementation that the settings name."""
-        config, limits = self.checkpoint.config, self.limits
-        pool = (limits.num_pages, 2, config.attention.kv_heads, limits.page_size, config.attention.head_dim)
+        pool = self.checkpoint.config.pool(self.limits.num_pages, self.limits.page_size)
         return described(self.programs.implementation, self.device.platform, pool, self.dtype, asked)
 
     @property

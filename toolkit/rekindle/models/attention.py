@@ -1,7 +1,8 @@
 """The attention of a layer, whatever computes it over pages."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from rekindle.models.config import AttentionConfig, HeadNorm, LayerConfig, ModelConfig
-from rekindle.models.layers import Linear, Normalise, Order, WeightSource, halves_first
+from rekindle.models.layers import Joined, Linear, Normalise, Order, WeightSource, halves_first
 from rekindle_kernels import layers as kernels
 
 
@@ -20,11 +21,16 @@ class Scores:
     scale: float
     window: int | None = None
     soft_cap: float | None = None
+    sinks: jax.Array | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return them by their names."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
-Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, Scores], tuple[jax.Array, jax.Array]]
-"""`(q, k, v, pages, scores) -> (output, pages)` of one layer. Arrays are (token, heads, head_dim); the new pages hold
-k, v."""
+Attend = Callable[[jax.Array, jax.Array, jax.Array, Scores], tuple[jax.Array, jax.Array]]
+"""`(q, kv, pages, scores) -> (output, pages)` of one layer. The queries and the output are (token, heads, head_dim).
+The new pages hold the keys and the values, (token, sides, kv_heads, head_dim); a single side is both."""
 
 
 class Attention(nnx.Module):
@@ -45,6 +51,8 @@ class Attention(nnx.Module):
         ordered = None if order is None else order[: config.head_dim]
         self.q_norm = _head_norm(weights, f"{prefix}.{names.q_norm}", config.heads, config, ordered)
         self.k_norm = _head_norm(weights, f"{prefix}.{names.k_norm}", config.kv_heads, config, ordered)
+        sinks = Joined({f"{prefix}.{names.sinks}": (config.heads,)}, False)
+        self.sinks = nnx.Param(weights.get(sinks)) if config.sinks else None
 
     def __call__(
         self,
@@ -65,10 +73,11 @@ class Attention(nnx.Module):
             q, k, v = jnp.split(qkv, [config.heads, config.heads + config.kv_heads], axis=1)
             qkv = jnp.concatenate([*self._normalised(norm, q, k), v], axis=1)
         q, kv = kernels.rotate(qkv, *turns, config.kv_heads, implementation=self.out.implementation)
-        k, v = kv[:, 0], kv[:, 1]
         if norm is not None and norm.after_rope:
-            q, k = self._normalised(norm, q, k)
-        mixed, pages = attend(q, k, v, pages, self.scores)
+            q, k = self._normalised(norm, q, kv[:, 0])
+            kv = jnp.stack([k, kv[:, 1]], axis=1)
+        scores = self.scores if self.sinks is None else replace(self.scores, sinks=self.sinks[...])
+        mixed, pages = attend(q, kv, pages, scores)
         return self.out(mixed.reshape(len(x), -1), onto), pages
 
     def _normalised(self, norm: HeadNorm, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:

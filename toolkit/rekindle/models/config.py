@@ -1,9 +1,10 @@
 """Everything that tells one decoder from another, wherever it was read."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu_squared"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu_squared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,29 @@ class HeadNorm:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """How multi-head latent attention (DeepSeek-AI, 2024, arXiv:2405.04434) makes queries, keys and values.
+
+    Attributes:
+        rank: numbers of a token's latent, of which each head makes its key and its value.
+        plain, turned: numbers of a head's query that have no position, and that have one. All heads share the keys of
+            the latter.
+        value: numbers of a head's value.
+        norm: of latents.
+        query_rank: numbers of the latent of which queries are made; None if they are made of the token.
+        bias: whether the projections to latents and out of the heads add a bias.
+    """
+
+    rank: int
+    plain: int
+    turned: int
+    value: int
+    norm: Norm
+    query_rank: int | None = None
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionConfig:
     """Grouped-query attention (Ainslie et al., 2023, arXiv:2305.13245).
 
@@ -116,6 +140,8 @@ class AttentionConfig:
         qkv_bias, out_bias: whether these projections add a bias.
         head_norm: of queries and keys; None for none.
         soft_cap: bounds scores by `cap * tanh(score / cap)`; None for none.
+        sinks: whether each head has the learned score of one more position, whose values are zeros.
+        latent: how keys that are values too are made of a token's latent; None for keys and values of their own.
     """
 
     heads: int
@@ -126,6 +152,18 @@ class AttentionConfig:
     out_bias: bool = False
     head_norm: HeadNorm | None = None
     soft_cap: float | None = None
+    sinks: bool = False
+    latent: LatentConfig | None = None
+
+    @property
+    def turned(self) -> int:
+        """The numbers of a head that turn with its position, if its rope does not say."""
+        return self.head_dim if self.latent is None else self.latent.turned
+
+    @property
+    def stored(self) -> tuple[int, int, int]:
+        """What pages hold of a token: (sides, heads, numbers of a head). A single side is both keys and values."""
+        return 1 if self.latent else 2, self.kv_heads, self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +175,16 @@ class FeedForwardConfig:
         activation: of them.
         gated: whether the activation of one half multiplies the other (Shazeer, 2020, arXiv:2002.05202).
         bias: whether its projections add a bias.
+        limit: bounds the activated half from above, and the other one from both sides; None for no limit.
+        offset: added to the other half.
     """
 
     width: int
     activation: Activation = "silu"
     gated: bool = True
     bias: bool = False
+    limit: float | None = None
+    offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +255,10 @@ class Names:
 
     Attributes:
         qkv, gate_up: projections that are computed as one, stored apart or together.
-        expert_gate_up, expert_down: of each expert, if they have a place for its number; else (expert, out, in) of all.
+        expert_gate_up, expert_down: whole names of each expert's tensors, if they have a place for its number. Else
+            those of all experts, (expert, out, in).
+        experts_turned: whether the tensors of all experts are (expert, in, out) instead, with the outputs of the two
+            halves of `expert_gate_up` in turns.
     """
 
     embedding: str = "model.embed_tokens"
@@ -224,12 +269,23 @@ class Names:
     out: str = "self_attn.o_proj"
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"
+    sinks: str = "self_attn.sinks"
+    q: str = "self_attn.q_proj"
+    q_latent: str = "self_attn.q_a_proj"
+    q_latent_norm: str = "self_attn.q_a_layernorm"
+    q_heads: str = "self_attn.q_b_proj"
+    latent: str = "self_attn.kv_a_proj_with_mqa"
+    latent_norm: str = "self_attn.kv_a_layernorm"
+    latent_heads: str = "self_attn.kv_b_proj"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     router: str = "mlp.gate"
     correction: str = "mlp.gate.e_score_correction_bias"
-    expert_gate_up: tuple[str, ...] = ("mlp.experts.{expert}.gate_proj", "mlp.experts.{expert}.up_proj")
-    expert_down: str = "mlp.experts.{expert}.down_proj"
+    expert_gate_up: tuple[str, ...] = ("mlp.experts.{expert}.gate_proj.weight", "mlp.experts.{expert}.up_proj.weight")
+    expert_down: str = "mlp.experts.{expert}.down_proj.weight"
+    expert_gate_up_bias: str = "mlp.experts.gate_up_proj_bias"
+    expert_down_bias: str = "mlp.experts.down_proj_bias"
+    experts_turned: bool = False
     shared_gate_up: tuple[str, ...] = ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
@@ -304,3 +360,13 @@ class ModelConfig:
     def num_layers(self) -> int:
         """The number of layers."""
         return len(self.layers)
+
+    def pool(self, pages: int, page_size: int) -> tuple[int, ...]:
+        """Return the shape of the pages of a layer, as `rekindle_kernels.api.empty` takes it."""
+        sides, heads, numbers = self.attention.stored
+        return pages, sides, heads, page_size, numbers
+
+    @property
+    def numbers_of_a_token(self) -> int:
+        """The numbers that pages hold of one token, in all layers."""
+        return self.num_layers * math.prod(self.attention.stored)

@@ -13,6 +13,7 @@ from flax import nnx
 from rekindle.models.attention import Attend, Attention
 from rekindle.models.config import LayerConfig, ModelConfig
 from rekindle.models.feed_forward import feed_forward_of
+from rekindle.models.latent import LatentAttention
 from rekindle.models.layers import Joined, Linear, Normalise, WeightSource, norm_of
 from rekindle.models.rope import turns
 from rekindle_kernels import layers as kernels
@@ -30,7 +31,12 @@ class Layer(nnx.Module):
 
         self.parallel, self.multiplier = model.parallel, model.residual_multiplier
         self.before_attention = norm(names.before_attention)
-        self.attention = Attention(model, layer, weights, prefix)
+        latent = model.attention.latent
+        self.attention = (
+            Attention(model, layer, weights, prefix)
+            if latent is None
+            else LatentAttention(model, latent, layer, weights, prefix)
+        )
         self.after_attention = norm(names.after_attention)
         self.before_mlp = norm(names.before_mlp)
         self.mlp = feed_forward_of(model, layer, weights, prefix)
@@ -100,7 +106,7 @@ class Decoder(nnx.Module):
             # In the weights' dtype, as Gemma was trained; other families have numbers that it holds.
             x = x * jnp.asarray(config.embedding_multiplier, self.embedding[...].dtype).astype(jnp.float32)
         ropes = dict.fromkeys(layer.rope for layer in config.layers)
-        turned = {rope: turns(rope, positions, config.attention.head_dim) for rope in ropes}
+        turned = {rope: turns(rope, positions, config.attention.turned) for rope in ropes}
         written = []
         for i, (layer, layer_pages) in enumerate(zip(config.layers, pages, strict=True)):
             x, layer_pages = getattr(self, f"layer_{i}")(x, turned[layer.rope], layer_pages, attend)

@@ -2,10 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from rekindle.models.config import ExpertsConfig, FeedForwardConfig, LayerConfig, ModelConfig, RouterConfig
-from rekindle.models.layers import Joined, Linear, WeightSource, activate
+from rekindle.models.layers import Joined, Linear, Order, WeightSource, activate
 from rekindle_kernels import layers as kernels
 
 
@@ -28,7 +29,7 @@ class FeedForward(nnx.Module):
     def __call__(self, x: jax.Array, onto: jax.Array | None) -> jax.Array:
         """Map (token, hidden) to the same, added to `onto`."""
         implementation = self.down.implementation
-        return self.down(activate(self.gate_up(x), self.config.activation, self.config.gated, implementation), onto)
+        return self.down(activate(self.gate_up(x), self.config, implementation), onto)
 
 
 class Experts(nnx.Module):
@@ -40,9 +41,15 @@ class Experts(nnx.Module):
         self.router = Linear(weights, hidden, {f"{prefix}.{names.router}": count}, config.router.bias)
         bias = Joined({f"{prefix}.{names.correction}": (count,)}, False)
         self.correction = nnx.Param(weights.get(bias)) if config.router.correction else None
-        gate_up, down = names.expert_gate_up, (names.expert_down,)
-        self.gate_up = nnx.Param(weights.get(_of_experts(prefix, gate_up, count, 2 * width, hidden)))
-        self.down = nnx.Param(weights.get(_of_experts(prefix, down, count, hidden, width)))
+        gate_up, down, turned = names.expert_gate_up, (names.expert_down,), names.experts_turned
+        order = np.arange(2 * width).reshape(-1, 2).T.reshape(-1) if turned else None
+        self.gate_up = nnx.Param(weights.get(_of_experts(prefix, gate_up, (count, 2 * width, hidden), turned, order)))
+        self.down = nnx.Param(weights.get(_of_experts(prefix, down, (count, hidden, width), turned)))
+        every = None if order is None else (np.arange(count)[:, None] * 2 * width + order[None]).reshape(-1)
+        bias = Joined({f"{prefix}.{names.expert_gate_up_bias}": (count, 2 * width)}, False, every)
+        self.gate_up_bias = nnx.Param(weights.get(bias)) if config.each.bias else None
+        bias = Joined({f"{prefix}.{names.expert_down_bias}": (count, hidden)}, False)
+        self.down_bias = nnx.Param(weights.get(bias)) if config.each.bias else None
         self.shared = None if config.shared is None else _shared(config.shared, model, weights, prefix)
         gate = {f"{prefix}.{names.shared_gate}": 1}
         self.shared_gate = Linear(weights, hidden, gate) if config.shared_gate else None
@@ -57,13 +64,18 @@ class Experts(nnx.Module):
         experts, shares = route(self.router(x), self.config.router, correction)
         chosen = experts.shape[1]
         order = jnp.argsort(experts.reshape(-1), stable=True)
-        counts = jnp.bincount(experts.reshape(-1), length=self.config.count).astype(jnp.int32)
-        named = {"implementation": self.implementation}
-        into = kernels.grouped_linear(
-            x[order // chosen], counts, self.gate_up[...], 2 * self.config.each.width, **named
-        )
-        inner = activate(into, self.config.each.activation, self.config.each.gated, self.implementation)
-        out = kernels.grouped_linear(inner, counts, self.down[...], self.hidden, **named)
+        sorted_experts = experts.reshape(-1)[order]
+        counts = jnp.bincount(sorted_experts, length=self.config.count).astype(jnp.int32)
+
+        def product(
+            x: jax.Array, weight: nnx.Param[jax.Array], bias: nnx.Param[jax.Array] | None, outputs: int
+        ) -> jax.Array:
+            y = kernels.grouped_linear(x, counts, weight[...], outputs, implementation=self.implementation)
+            return y if bias is None else y + bias[...].reshape(-1, outputs)[sorted_experts]
+
+        each = self.config.each
+        inner = product(x[order // chosen], self.gate_up, self.gate_up_bias, 2 * each.width)
+        out = product(activate(inner, each, self.implementation), self.down, self.down_bias, self.hidden)
         places = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
         mixed = (out[places].reshape(len(x), chosen, -1) * shares[:, :, None]).sum(1)
         if self.shared is not None:
@@ -115,15 +127,13 @@ def _shared(config: FeedForwardConfig, model: ModelConfig, weights: WeightSource
     return FeedForward(config, model.hidden_size, weights, gate_up, f"{prefix}.{model.names.shared_down}")
 
 
-def _of_experts(prefix: str, names: tuple[str, ...], count: int, outputs: int, inputs: int) -> Joined:
-    """Return what to ask for to have a projection of all experts."""
+def _of_experts(
+    prefix: str, names: tuple[str, ...], shape: tuple[int, int, int], turned: bool, order: Order | None = None
+) -> Joined:
+    """Return what to ask for to have a projection of all experts, of the shape (experts, out, in)."""
+    count, outputs, inputs = shape
+    one = (inputs, outputs) if turned else (outputs // len(names), inputs)
     if "{expert}" not in names[0]:
-        return Joined(
-            {f"{prefix}.{name}.weight": (count, outputs // len(names), inputs) for name in names}, True, groups=count
-        )
-    shapes = {
-        f"{prefix}.{name.format(expert=expert)}.weight": (outputs // len(names), inputs)
-        for expert in range(count)
-        for name in names
-    }
-    return Joined(shapes, True, groups=count)
+        return Joined({f"{prefix}.{name}": (count, *one) for name in names}, True, order, groups=count, turned=turned)
+    shapes = {f"{prefix}.{name.format(expert=expert)}": one for expert in range(count) for name in names}
+    return Joined(shapes, True, order, groups=count, turned=turned)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rekindle.models.config import Activation, Norm
+from rekindle.models.config import Activation, FeedForwardConfig, Norm
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 
@@ -29,7 +29,10 @@ class Joined:
         matrix: whether they are matrices (out, in), which the kernels read; else they are joined as float32 numbers.
         order: where each row, or number, of the result is among the joined ones; None for the same order.
         offset: added to the numbers of vectors.
-        groups: how many matrices of one shape the joined ones are cut into; 0 for one that is not cut.
+        groups: how many matrices of one shape the joined ones are cut into; 0 for one that is not cut. The rows of an
+            order are those of each.
+        turned: whether each matrix is (in, out) instead; there is only one tensor then.
+        inputs: how many of the inputs remain; None for all.
     """
 
     shapes: Shapes
@@ -37,14 +40,18 @@ class Joined:
     order: Order | None = None
     offset: float = 0.0
     groups: int = 0
+    turned: bool = False
+    inputs: int | None = None
 
     def form(self, dtype: jnp.dtype, implementation: Implementation) -> jax.ShapeDtypeStruct:
         """Return the form of the result: groups lie along a first axis of their own."""
         shapes = list(self.shapes.values())
         if not self.matrix:
             return jax.ShapeDtypeStruct((sum(math.prod(shape) for shape in shapes),), jnp.float32)
-        rows, inputs = sum(math.prod(shape[:-1]) for shape in shapes), shapes[0][-1]
-        one = kernels.packed((rows // max(1, self.groups), inputs), dtype, implementation=implementation)
+        rows, inputs = sum(math.prod(shape[:-1]) for shape in shapes) // max(1, self.groups), shapes[0][-1]
+        outputs, inputs = (inputs, rows) if self.turned else (rows, inputs)
+        outputs = outputs if self.order is None else len(self.order)
+        one = kernels.packed((outputs, self.inputs or inputs), dtype, implementation=implementation)
         return jax.ShapeDtypeStruct((self.groups, *one.shape), one.dtype) if self.groups else one
 
 
@@ -142,18 +149,23 @@ ACTIVATIONS: Final[dict[Activation, Callable[[jax.Array], jax.Array]]] = {
     "silu": jax.nn.silu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+    "gelu_quick": lambda x: x * jax.nn.sigmoid(1.702 * x),
     "relu_squared": lambda x: jnp.square(jax.nn.relu(x)),
 }
 
 
-def activate(x: jax.Array, activation: Activation, gated: bool, implementation: Implementation) -> jax.Array:
-    """Apply an activation; if it is `gated`, to the first half of the features, which the second half multiplies."""
-    if not gated:
-        return ACTIVATIONS[activation](x)
-    if activation == "silu":
+def activate(x: jax.Array, config: FeedForwardConfig, implementation: Implementation) -> jax.Array:
+    """Apply an activation; if it is gated, to the first half of the features, which the second half multiplies."""
+    if not config.gated:
+        return ACTIVATIONS[config.activation](x)
+    if config.activation == "silu" and config.limit is None and not config.offset:
         return kernels.gate(x, implementation=implementation)
     first, second = jnp.split(x, 2, axis=1)
-    return ACTIVATIONS[activation](first) * second
+    if config.limit is not None:
+        first, second = jnp.minimum(first, config.limit), jnp.clip(second, -config.limit, config.limit)
+    if config.offset:
+        second += config.offset
+    return ACTIVATIONS[config.activation](first) * second
 
 
 def halves_first(heads: Sequence[int], head_dim: int, dims: int) -> Order:

@@ -96,23 +96,28 @@ class _Reader:
             joined = np.concatenate([part.reshape(-1) for part in parts]).astype(np.float32)
             whole[:] = (joined if asked.order is None else joined[asked.order]) + np.float32(asked.offset)
             return self.put(whole)
-        if asked.order is not None:
-            parts = [np.concatenate(parts)[asked.order]]
         form = asked.form(self.dtype, self.implementation)
         whole = _empty(form.shape, self.dtype)
         for group, into in enumerate(whole if asked.groups else [whole]):
-            pack(_of_group(parts, group, asked.groups), into, implementation=self.implementation)
+            matrices = _of_group(parts, group, asked.groups)
+            if asked.turned:
+                matrices = [matrix.T for matrix in matrices]
+            if asked.order is not None:
+                matrices = [np.concatenate(matrices)[asked.order]]
+            if asked.inputs is not None:
+                matrices = [matrix[:, : asked.inputs] for matrix in matrices]
+            pack(matrices, into, implementation=self.implementation)
         return self.put(whole)
 
 
 def _of_group(parts: list[Array], group: int, groups: int) -> list[Array]:
-    """Return the matrices of one of the groups: slices of one array of three axes, or each group's own parts."""
+    """Return the matrices of one of the groups: its own parts, or its share of a single one."""
     if not groups:
         return parts
     if parts[0].ndim == 3:
         return [part[group] for part in parts]
     each = len(parts) // groups
-    return parts[group * each : (group + 1) * each]
+    return parts[group * each : (group + 1) * each] if each else [np.split(parts[0], groups)[group]]
 
 
 def _empty(shape: tuple[int, ...], dtype: jnp.dtype) -> Array:

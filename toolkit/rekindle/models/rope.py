@@ -25,6 +25,13 @@ def turns(rope: Rope | None, positions: jax.Array, head_dim: int) -> tuple[jax.A
     return (cos, sin) if factor == 1 else (cos * factor, sin * factor)
 
 
+def turn(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Turn the pairs (i, i + pairs) of (tokens, heads, 2 * pairs) by the angles of each token, (tokens, pairs)."""
+    first, second = jnp.split(x, 2, axis=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
 def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
     """Return the angle per position of each pair: (pairs,) float32, in radians."""
     dims = head_dim if rope.dims is None else rope.dims

@@ -64,7 +64,7 @@ class Limits:
             raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
         page_size, asked = settings.page_size, settings.max_context or model.max_context
         full_request = -(-asked // page_size)
-        page_bytes = 2 * model.num_layers * model.attention.kv_heads * model.attention.head_dim * page_size * itemsize
+        page_bytes = model.numbers_of_a_token * page_size * itemsize
         num_pages = settings.num_pages
         if num_pages is None:
             num_pages = 1 + min(max(1, DEFAULT_POOL_BYTES // page_bytes), settings.max_running * full_request)

@@ -48,6 +48,14 @@ struct Work {
     return ((part.first_query + row / group) * all.heads + part.kv_head * group + row % group) * all.head_dim;
   }
 
+  // Returns how far the values of a position are from its keys.
+  int64_t to_values() const { return (all.sides - 1) * all.kv_heads * all.page_size * all.head_dim; }
+
+  // Returns the score of the position that has no values, for the query head of a row.
+  float sink(int64_t row) const {
+    return all.sinks ? all.sinks[part.kv_head * group + row % group] : -__builtin_inff();
+  }
+
   // Returns the positions that any of the queries sees.
   Span seen_by_all() const {
     const int64_t visible = part.position + part.queries, first = part.position + 1 - all.window;
@@ -176,7 +184,7 @@ using Halved = Widened<uint16_t>;
 template <typename Number>
 void find_keys(const Work& work, int64_t tile, int64_t end, const Number** keys) {
   const Attention& all = work.all;
-  const int64_t page = 2 * all.kv_heads * all.page_size * all.head_dim;
+  const int64_t page = all.sides * all.kv_heads * all.page_size * all.head_dim;
   int64_t index = tile / all.page_size, offset = tile % all.page_size;
   for (int64_t i = 0; i < end; ++index, offset = 0) {
     int64_t id = work.part.table[index];
@@ -294,7 +302,7 @@ template <typename Kind, int Rows>
 void weigh_all(const Work& work, const float (*weights)[kTile], const typename Kind::Number* const* keys, Span span,
                float* sums) {
   if (span.empty()) return;
-  const int64_t head_dim = work.all.head_dim, values = work.all.kv_heads * work.all.page_size * head_dim;
+  const int64_t head_dim = work.all.head_dim, values = work.to_values();
   int64_t d = 0;
   for (; d + kAcross * kLanes <= head_dim; d += kAcross * kLanes)
     weigh<Kind, Rows, kAcross>(weights, keys, values + d, span, 0, sums + d, work.state);
@@ -366,7 +374,7 @@ void add_segment(const Work& work, const float* q, typename Kind::Unit* turned, 
     } else {
       std::memcpy(next, keys, sizeof first);
     }
-    turn_keys<Kind>(keys, next, work.all.kv_heads * one_head, work.all.head_dim, here, turned);
+    turn_keys<Kind>(keys, next, work.to_values(), work.all.head_dim, here, turned);
     for (int64_t row = 0; row < work.rows; row += kTogether)
       add_tile_of<Kind>(least(kTogether, work.rows - row), work, q + row * work.units<Kind>(), turned, keys, row, tile,
                         here, states + row * work.state);
@@ -408,7 +416,7 @@ void attend_head(const Attention& all, const AttentionPart& part, bool more) {
       merge(sums + row * work.state, states + row * work.state, all.head_dim);
   }
   for (int64_t row = 0; row < work.rows; ++row)
-    finish(sums + row * work.state, all.head_dim, all.out + work.place(row));
+    finish(sums + row * work.state, all.head_dim, work.sink(row), all.out + work.place(row));
 }
 
 template <typename Kind>
@@ -425,7 +433,7 @@ void combine(const Attention& all, const AttentionPart& part, int64_t segments) 
     clear(sums, all.head_dim);
     for (int64_t segment = 0; segment < segments; ++segment)
       merge(sums, part.states + (segment * work.group + row) * work.state, all.head_dim);
-    finish(sums, all.head_dim, all.out + work.place(row));
+    finish(sums, all.head_dim, work.sink(row), all.out + work.place(row));
   }
 }
 

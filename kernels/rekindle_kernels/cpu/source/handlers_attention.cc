@@ -12,6 +12,7 @@ namespace {
 
 using Indices = ffi::Buffer<ffi::S32, 1>;
 using Table = ffi::Buffer<ffi::S32, 2>;
+using Sinks = ffi::Buffer<ffi::F32, 1>;
 
 constexpr int64_t kQueriesTogether = 32;  // of a part: they share the work of turning the keys of a tile
 constexpr int64_t kSmall = 256 * 1024;    // products below which it takes longer to wake another thread
@@ -118,18 +119,21 @@ class Call {
 };
 
 // Describes an attention whose q is (..., heads, head_dim).
-ffi::ErrorOr<Attention> describe(ffi::Buffer<ffi::F32>& q, ffi::AnyBuffer& pages, Table& table, float scale,
-                                 int64_t window, float soft_cap, ffi::Result<ffi::Buffer<ffi::F32>>& out) {
+ffi::ErrorOr<Attention> describe(ffi::Buffer<ffi::F32>& q, ffi::AnyBuffer& pages, Table& table, Sinks& sinks,
+                                 float scale, int64_t window, float soft_cap, ffi::Result<ffi::Buffer<ffi::F32>>& out) {
   const auto shape = q.dimensions(), pool = pages.dimensions();
-  if (shape.size() < 3 || pool.size() != 5 || pool[1] != 2 || !(out->dimensions() == shape))
+  if (shape.size() < 3 || pool.size() != 5 || pool[1] < 1 || pool[1] > 2 || !(out->dimensions() == shape))
     return ffi::Unexpected(
         ffi::Error::InvalidArgument("attention expects q (..., heads, head_dim), a result like it, and "
-                                    "pages (pages, 2, kv_heads, page_size, head_dim)"));
+                                    "pages (pages, 1 or 2, kv_heads, page_size, head_dim)"));
   const int64_t heads = shape[shape.size() - 2], head_dim = shape[shape.size() - 1];
   if (pool[0] < 1 || pool[2] < 1 || pool[3] < 1 || pool[4] != head_dim || heads % pool[2] != 0)
     return ffi::Unexpected(
         ffi::Error::InvalidArgument("attention expects pages of the queries' head_dim, with at least "
                                     "one page and kv_heads that divide the queries' heads"));
+  const int64_t sunk = sinks.dimensions()[0];
+  if (sunk != 0 && sunk != heads)
+    return ffi::Unexpected(ffi::Error::InvalidArgument("attention expects a sink for each head, or none"));
   const auto type = pages.element_type();
   if (type != ffi::F32 && type != ffi::BF16 && type != ffi::U16)
     return ffi::Unexpected(ffi::Error::InvalidArgument("attention expects pages of float32 or bfloat16"));
@@ -138,6 +142,7 @@ ffi::ErrorOr<Attention> describe(ffi::Buffer<ffi::F32>& q, ffi::AnyBuffer& pages
                    pages.untyped_data(),
                    out->typed_data(),
                    pool[0],
+                   pool[1],
                    pool[2],
                    pool[3],
                    head_dim,
@@ -145,13 +150,14 @@ ffi::ErrorOr<Attention> describe(ffi::Buffer<ffi::F32>& q, ffi::AnyBuffer& pages
                    table.dimensions()[1],
                    scale,
                    window,
-                   soft_cap};
+                   soft_cap,
+                   sunk ? sinks.typed_data() : nullptr};
 }
 
 ffi::Error attend_rows(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBuffer pages, Table table,
-                       Indices visible, ffi::Result<ffi::Buffer<ffi::F32>> out, float scale, int64_t window,
-                       float soft_cap) {
-  const auto all = describe(q, pages, table, scale, window, soft_cap, out);
+                       Indices visible, Sinks sinks, ffi::Result<ffi::Buffer<ffi::F32>> out, float scale,
+                       int64_t window, float soft_cap) {
+  const auto all = describe(q, pages, table, sinks, scale, window, soft_cap, out);
   if (all.has_error()) return all.error();
   const int64_t rows = q.dimensions()[0];
   if (q.dimensions().size() != 3 || table.dimensions()[0] != rows || visible.dimensions()[0] != rows)
@@ -166,9 +172,9 @@ ffi::Error attend_rows(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBu
 }
 
 ffi::Error attend_blocks(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBuffer pages, Table table,
-                         Indices sequence, Indices start, ffi::Result<ffi::Buffer<ffi::F32>> out, float scale,
-                         int64_t window, float soft_cap) {
-  const auto all = describe(q, pages, table, scale, window, soft_cap, out);
+                         Indices sequence, Indices start, Sinks sinks, ffi::Result<ffi::Buffer<ffi::F32>> out,
+                         float scale, int64_t window, float soft_cap) {
+  const auto all = describe(q, pages, table, sinks, scale, window, soft_cap, out);
   if (all.has_error()) return all.error();
   const int64_t blocks = q.dimensions()[0], tokens = q.dimensions()[1];
   if (q.dimensions().size() != 4 || sequence.dimensions()[0] != blocks || start.dimensions()[0] != blocks)
@@ -208,6 +214,7 @@ REKINDLE_HANDLER(rekindle_attend_rows, rekindle::attend_rows,
                      .Arg<xla::ffi::AnyBuffer>()
                      .Arg<rekindle::Table>()
                      .Arg<rekindle::Indices>()
+                     .Arg<rekindle::Sinks>()
                      .Ret<xla::ffi::Buffer<xla::ffi::F32>>()
                      .Attr<float>("scale")
                      .Attr<int64_t>("window")
@@ -221,6 +228,7 @@ REKINDLE_HANDLER(rekindle_attend_blocks, rekindle::attend_blocks,
                      .Arg<rekindle::Table>()
                      .Arg<rekindle::Indices>()
                      .Arg<rekindle::Indices>()
+                     .Arg<rekindle::Sinks>()
                      .Ret<xla::ffi::Buffer<xla::ffi::F32>>()
                      .Attr<float>("scale")
                      .Attr<int64_t>("window")

@@ -41,7 +41,7 @@ template <typename Number>
 void write_blocks(ffi::ThreadPool& pool, ffi::AnyBuffer& pages, Blocks& kv, const int32_t* ids,
                   const int32_t* offsets) {
   const auto shape = pages.dimensions(), block = kv.dimensions();
-  const int64_t sides = 2 * block[2], tokens = block[3], head_dim = block[4], page_size = shape[3];
+  const int64_t sides = block[1] * block[2], tokens = block[3], head_dim = block[4], page_size = shape[3];
   auto body = [&](int64_t i) {
     const int64_t id = ids[i], offset = offsets[i];
     if (id < 0 || id >= shape[0] || offset < 0 || offset + tokens > page_size) return;
@@ -59,11 +59,11 @@ void write_blocks(ffi::ThreadPool& pool, ffi::AnyBuffer& pages, Blocks& kv, cons
 ffi::Error write(ffi::ThreadPool pool, ffi::AnyBuffer pages, Blocks kv, Indices ids, Indices offsets,
                  ffi::Result<ffi::AnyBuffer> written) {
   const auto shape = pages.dimensions(), block = kv.dimensions();
-  if (shape.size() != 5 || shape[1] != 2 || block[1] != 2 || block[2] != shape[2] || block[4] != shape[4] ||
+  if (shape.size() != 5 || block[1] != shape[1] || block[2] != shape[2] || block[4] != shape[4] ||
       ids.dimensions()[0] != block[0] || offsets.dimensions()[0] != block[0])
     return ffi::Error::InvalidArgument(
-        "writing expects pages (pages, 2, kv_heads, page_size, head_dim), blocks (blocks, "
-        "2, kv_heads, block_tokens, head_dim), and a page and an offset of each block");
+        "writing expects pages (pages, sides, kv_heads, page_size, head_dim), blocks (blocks, "
+        "sides, kv_heads, block_tokens, head_dim), and a page and an offset of each block");
   if (auto error = in_place(pages, written); error.failure()) return error;
   switch (pages.element_type()) {
     case ffi::F32:

@@ -37,16 +37,18 @@ static inline int64_t linear_scratch(int64_t rows, int64_t in) { return (rows * 
 constexpr int64_t kTile = 64;
 constexpr int64_t kSegment = 512;
 
-// Attention over a pool of pages, [pages][2][kv_heads][page_size][head_dim].
+// Attention over a pool of pages, [pages][sides][kv_heads][page_size][head_dim]: keys and values, or keys that are
+// values too.
 struct Attention {
   const float* q;     // [queries][heads][head_dim]
   const void* pages;  // float or bfloat16
   float* out;         // like q
-  int64_t pool, kv_heads, page_size, head_dim, heads;
+  int64_t pool, sides, kv_heads, page_size, head_dim, heads;
   int64_t table_width;  // pages in a row of the table
   float scale;
-  int64_t window;  // 0 for all positions
-  float soft_cap;  // 0 for none
+  int64_t window;      // 0 for all positions
+  float soft_cap;      // 0 for none
+  const float* sinks;  // [heads], the score of a position whose values are zeros, or null
 };
 
 // A part of an attention: adjacent queries of one sequence, for the heads that share some key-value heads.

@@ -106,11 +106,16 @@ inline void merge(float* into, float* from, int64_t head_dim) {
   for (int64_t i = 0; i < padded(head_dim) + kLanes; i += kLanes) store(into + i, load(into + i) + load(from + i));
 }
 
-// Writes the result of a state: zeros if it saw nothing.
-inline void finish(float* state, int64_t head_dim, float* out) {
-  const float total = total_of(load(weights_of(state, head_dim)));
-  const float divisor = peak_of(state, head_dim) == kNothing ? 1.0f : total;
-  for (int64_t d = 0; d < head_dim; ++d) out[d] = state[d] / divisor;
+// Writes the result of a state: zeros if it saw nothing. The sink is one more score, of values that are zeros.
+inline void finish(float* state, int64_t head_dim, float sink, float* out) {
+  const float peak = peak_of(state, head_dim), top = sink > peak ? sink : peak;
+  if (peak == kNothing) {
+    std::memset(out, 0, head_dim * sizeof(float));
+    return;
+  }
+  const float kept = exponential(peak - top);
+  const float divisor = total_of(load(weights_of(state, head_dim))) * kept + exponential(sink - top);
+  for (int64_t d = 0; d < head_dim; ++d) out[d] = state[d] * kept / divisor;
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ class Programs:
         logits_processor: Callable[[Any, Any], Any] | None = None,
     ):
         self.jax_settings = JaxSettings.here()
-        pool = (sizes.num_pages, 2, config.attention.kv_heads, sizes.page_size, config.attention.head_dim)
+        pool = config.pool(sizes.num_pages, sizes.page_size)
         self.implementation = kernels = choose(device.platform, pool, dtype, implementation)
         decoder, _ = abstract_decoder(config, dtype, kernels)
         graph, state = nnx.split(decoder)

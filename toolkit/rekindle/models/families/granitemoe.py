@@ -9,8 +9,8 @@ from rekindle.models.families.reading import Family
 
 NAMES = Names(
     router="block_sparse_moe.router.layer",
-    expert_gate_up=("block_sparse_moe.input_linear",),
-    expert_down="block_sparse_moe.output_linear",
+    expert_gate_up=("block_sparse_moe.input_linear.weight",),
+    expert_down="block_sparse_moe.output_linear.weight",
 )
 
 

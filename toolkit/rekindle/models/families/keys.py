@@ -8,19 +8,20 @@ from rekindle.errors import CheckpointError, UnsupportedModel
 # fmt: off
 WITHOUT_EFFECT: Final = frozenset({
     "_attn_implementation_autoset", "_name_or_path", "_sliding_window_pattern", "add_cross_attention",
-    "architectures", "attention_dropout", "attn_pdrop", "auto_map", "bad_words_ids", "begin_suppress_tokens",
-    "bos_token_id", "cache_implementation", "chunk_size_feed_forward", "cross_attention_hidden_size",
-    "decoder_start_token_id", "diversity_penalty", "do_sample", "dropout", "dtype", "early_stopping", "embd_pdrop",
-    "embedding_dropout", "encoder_no_repeat_ngram_size", "eod_token_id", "eos_token_id",
-    "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
-    "hidden_dropout", "id2label", "initializer_range", "is_decoder", "is_encoder_decoder", "label2id",
-    "length_penalty", "max_length", "max_window_layers", "min_length", "mlp_dropout", "model_type",
-    "no_repeat_ngram_size", "no_rope_layer_interval", "num_beam_groups", "num_beams", "num_return_sequences",
-    "output_attentions", "output_hidden_states", "output_router_logits", "output_scores", "pad_token_id", "prefix",
-    "pretraining_tp", "problem_type", "pruned_heads", "remove_invalid_values", "repetition_penalty", "resid_pdrop",
-    "residual_dropout", "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise",
-    "sep_token_id", "sliding_window_pattern", "suppress_tokens", "task_specific_params", "temperature",
-    "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
+    "architectures", "attention_dropout", "attn_pdrop", "auto_map", "aux_loss_alpha", "bad_words_ids",
+    "begin_suppress_tokens", "bos_token_id", "cache_implementation", "chunk_size_feed_forward",
+    "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample", "dropout", "dtype",
+    "early_stopping", "embd_pdrop", "embedding_dropout", "encoder_no_repeat_ngram_size", "eod_token_id",
+    "eos_token_id", "ep_size", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
+    "forced_eos_token_id", "hidden_dropout", "id2label", "initial_context_length", "initializer_range",
+    "is_decoder", "is_encoder_decoder", "label2id", "length_penalty", "max_length", "max_window_layers",
+    "min_length", "mlp_dropout", "model_type", "no_repeat_ngram_size", "no_rope_layer_interval", "num_beam_groups",
+    "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_router_logits",
+    "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
+    "remove_invalid_values", "repetition_penalty", "resid_pdrop", "residual_dropout", "return_dict",
+    "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise", "sep_token_id", "seq_aux",
+    "sliding_window_pattern", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
+    "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
     "transformers_version", "typical_p", "use_bfloat16", "use_cache",
 })
 # fmt: on
@@ -102,6 +103,12 @@ class Keys:
             raise self.wrong(key, "must be an object", value)
         beside = {name: self._values[name] for name in over if self.get(name) is not None}
         return Keys(beside | {name: each for name, each in value.items() if each is not None}, f"{self.source}: {key}")
+
+    def without(self, key: str) -> "Keys":
+        """Return the keys without one of them. What is read of them is noted here."""
+        rest = Keys({name: value for name, value in self._values.items() if name != key}, self.source)
+        rest._read = self._read
+        return rest
 
     def refuse(self, key: str, *neutral: Any) -> None:
         """Refuse a value that asks for what is not implemented.

@@ -9,11 +9,14 @@ from rekindle.errors import UnsupportedModel
 from rekindle.models.config import ModelConfig
 from rekindle.models.families.cohere import COHERE
 from rekindle.models.families.cohere2 import COHERE2
+from rekindle.models.families.deepseek_v2 import DEEPSEEK_V2
+from rekindle.models.families.deepseek_v3 import DEEPSEEK_V3
 from rekindle.models.families.ernie4_5 import ERNIE4_5
 from rekindle.models.families.gemma import GEMMA
 from rekindle.models.families.gemma2 import GEMMA2
 from rekindle.models.families.gemma3 import GEMMA3
 from rekindle.models.families.glm4 import GLM4
+from rekindle.models.families.gpt_oss import GPT_OSS
 from rekindle.models.families.granite import GRANITE
 from rekindle.models.families.granitemoe import GRANITEMOE
 from rekindle.models.families.hunyuan import HUNYUAN
@@ -40,11 +43,14 @@ FAMILIES: Final[Mapping[str, Family]] = {
     for family in (
         COHERE,
         COHERE2,
+        DEEPSEEK_V2,
+        DEEPSEEK_V3,
         ERNIE4_5,
         GEMMA,
         GEMMA2,
         GEMMA3,
         GLM4,
+        GPT_OSS,
         GRANITE,
         GRANITEMOE,
         HUNYUAN,

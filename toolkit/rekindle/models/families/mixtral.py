@@ -8,8 +8,8 @@ from rekindle.models.families.reading import Family, read_llama, windowed
 
 NAMES = Names(
     router="block_sparse_moe.gate",
-    expert_gate_up=("block_sparse_moe.experts.{expert}.w1", "block_sparse_moe.experts.{expert}.w3"),
-    expert_down="block_sparse_moe.experts.{expert}.w2",
+    expert_gate_up=("block_sparse_moe.experts.{expert}.w1.weight", "block_sparse_moe.experts.{expert}.w3.weight"),
+    expert_down="block_sparse_moe.experts.{expert}.w2.weight",
 )
 
 

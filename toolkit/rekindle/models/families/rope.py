@@ -92,8 +92,8 @@ def _scaling(kind: str, own: Keys, keys: Keys) -> Scaling | None:
 def _yarn(own: Keys, keys: Keys) -> YarnScaling:
     context = own.size("original_max_position_embeddings", keys.size("max_position_embeddings"))
     factor = own.number("factor", keys.size("max_position_embeddings") / context)
-    mscale, of_all = own.number_or_none("mscale"), own.number_or_none("mscale_all_dim")
-    by_default = _mscale(factor, mscale) / _mscale(factor, of_all) if mscale and of_all else _mscale(factor, 1.0)
+    turned, of_all = own.number_or_none("mscale"), own.number_or_none("mscale_all_dim")
+    by_default = mscale(factor, turned) / mscale(factor, of_all) if turned and of_all else mscale(factor, 1.0)
     return YarnScaling(
         factor=factor,
         original_context=context,
@@ -104,5 +104,6 @@ def _yarn(own: Keys, keys: Keys) -> YarnScaling:
     )
 
 
-def _mscale(factor: float, scale: float | None) -> float:
+def mscale(factor: float, scale: float | None) -> float:
+    """Return by what YaRN multiplies cosine and sine, or what is multiplied with them."""
     return 0.1 * (scale or 1.0) * math.log(factor) + 1.0 if factor > 1 else 1.0

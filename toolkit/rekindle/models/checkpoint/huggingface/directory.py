@@ -7,6 +7,7 @@ from typing import Any
 from rekindle.errors import CheckpointError, ModelNotFound
 from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors, check_shapes
 from rekindle.models.checkpoint.huggingface.json_file import read_json
+from rekindle.models.checkpoint.huggingface.mxfp4 import mxfp4_tensors
 from rekindle.models.checkpoint.huggingface.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.models.checkpoint.huggingface.tokenizer import load_tokenizer
 from rekindle.models.decoder import expected_shapes
@@ -37,9 +38,13 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     config = parse_config(settings, f"{source}/config.json", family)
     files = _weight_files(directory)
     owners = _owners(files)
+    shapes = {name: file.shapes[own] for name, (file, own) in owners.items()}
+    loaders = {name: file.loader(own) for name, (file, own) in owners.items() if name in expected_shapes(config)}
+    for name, shape, loader in mxfp4_tensors({name: file for name, (file, _) in owners.items()}):
+        shapes[name], loaders[name] = shape, loader
     remedy = "Fetch the model again" if family is None else f"Is the given family for {family.architecture} right?"
-    check_shapes({name: file.shapes[own] for name, (file, own) in owners.items()}, config, source, remedy)
-    tensors = LazyTensors({name: owners[name][0].loader(owners[name][1]) for name in expected_shapes(config)})
+    check_shapes(shapes, config, source, remedy)
+    tensors = LazyTensors({name: loaders[name] for name in expected_shapes(config)})
     generation = read_json(directory / "generation_config.json")
     eos_ids = _eos_ids(generation, settings, source)
     paths = tuple(file.path for file in files)

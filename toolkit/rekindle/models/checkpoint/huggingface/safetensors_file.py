@@ -26,15 +26,18 @@ class SafetensorsFile:
     shapes: Mapping[str, tuple[int, ...]]
     _handle: Any
 
-    def loader(self, name: str) -> Callable[[], np.ndarray[Any, np.dtype[Any]]]:
+    def loader(self, name: str, *dtypes: str) -> Callable[[], np.ndarray[Any, np.dtype[Any]]]:
         """Return a function that reads the tensor, from any thread.
 
+        Args:
+            dtypes: what the format calls those that it may have; none for F32, F16 and BF16.
+
         Raises:
-            UnsupportedModel: the dtype is not F32, F16 or BF16.
+            UnsupportedModel: it has another.
         """
-        dtype = self._handle.get_slice(name).get_dtype()
-        if dtype not in _DTYPES:
-            raise UnsupportedModel(f"{self.path}: {name} is {dtype}, supported are {', '.join(_DTYPES)}")
+        dtype, supported = self._handle.get_slice(name).get_dtype(), dtypes or _DTYPES
+        if dtype not in supported:
+            raise UnsupportedModel(f"{self.path}: {name} is {dtype}, supported are {', '.join(supported)}")
         return partial(self._handle.get_tensor, name)
 
 
