@@ -20,6 +20,7 @@ from rekindle.models.decoder import abstract_decoder
 from rekindle_kernels import api
 from rekindle_kernels.tpu import blocks, form, rows, tuning
 from tests.kernels.topologies import KINDS, V5E, V5P, V6E, chip
+from tests.published import CONFIGS, published
 
 Shape = jax.ShapeDtypeStruct
 INT32, FLOAT32, BFLOAT16 = jnp.dtype("int32"), jnp.dtype("float32"), jnp.dtype("bfloat16")
@@ -167,14 +168,14 @@ def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[A
     return program, sum(size(layer) for layer in pages)
 
 
-def _check_step(topology: str, config: ModelConfig, bucket: Bucket) -> None:
+def _check_step(topology: str, config: ModelConfig, bucket: Bucket, turned: int = 0) -> None:
     program, held = _lowered_step(topology, config, bucket)
     text = program.as_text()
     used = ("rekindle_attend_blocks" in text, "rekindle_attend_rows" in text)
     assert used == (bucket.prefill_tokens > 0, bucket.decode_rows > 0)
     memory = program.compile().memory_analysis()
     assert memory.alias_size_in_bytes >= held
-    assert memory.temp_size_in_bytes < held * 3 / 4  # no room for a copy of the pools
+    assert memory.temp_size_in_bytes - turned < held * 3 / 4  # no room for a copy of the pools
 
 
 @pytest.mark.parametrize(
@@ -187,6 +188,23 @@ def _check_step(topology: str, config: ModelConfig, bucket: Bucket) -> None:
 )
 def test_a_step_compiles_and_updates_its_pages_in_place(topology: str, config: ModelConfig, bucket: Bucket) -> None:
     _check_step(topology, config, bucket)
+
+
+@pytest.mark.parametrize(
+    ("topology", "bucket", "model"),
+    [
+        *((V5E, Bucket(0, 1), model) for model in CONFIGS),
+        (V6E, Bucket(256, 0), "DeepSeek-V2-Lite"),
+        (V6E, Bucket(256, 0), "gpt-oss-20b"),
+        pytest.param(V6E, Bucket(256, 0), "gemma-2-2b", marks=pytest.mark.deep),
+        pytest.param(V6E, Bucket(256, 0), "Qwen3-30B-A3B", marks=pytest.mark.deep),
+        *(pytest.param(V6E, Bucket(0, 32), model, marks=pytest.mark.deep) for model in CONFIGS),
+    ],
+)
+def test_a_step_with_each_kind_of_layer_compiles_at_its_true_widths(topology: str, bucket: Bucket, model: str) -> None:
+    # XLA turns round weights whose inputs are no multiple of 128, of one layer at a time.
+    turned = 2 * 32 * 3 * 2880 * 2880 if model == "gpt-oss-20b" and bucket.prefill_tokens else 0
+    _check_step(topology, published(model), bucket, turned)
 
 
 @ALL

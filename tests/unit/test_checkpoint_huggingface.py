@@ -287,7 +287,7 @@ def test_values_that_change_nothing_are_no_reason_to_refuse_a_model(copy: Copy, 
     [
         (
             {"architectures": ["GPT2LMHeadModel"]},
-            "GPT2LMHeadModel.*LlamaForCausalLM.*Qwen2ForCausalLM, Qwen3ForCausalLM",
+            "GPT2LMHeadModel.*LlamaForCausalLM.*Qwen2ForCausalLM.*Qwen3ForCausalLM",
         ),
         ({"hidden_act": "xielu"}, "xielu"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),

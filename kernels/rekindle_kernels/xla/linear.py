@@ -54,7 +54,12 @@ def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
 
 
 def grouped_linear(x: jax.Array, counts: jax.Array | None, weight: jax.Array, outputs: int) -> jax.Array:
-    """See `layers.grouped_linear`. Without counts it is one batched product; else a loop over blocks of rows."""
+    """See `layers.grouped_linear`. Without counts it is one batched product.
+
+    With counts, blocks of rows of one group are multiplied one after the other. Nothing else reads only the weights
+    that are needed, and copies none: `lax.ragged_dot` computes every group for a few rows, and for many rows it turns
+    all weights round first (in the program for a v6e; tests/kernels/test_tpu_compiles.py).
+    """
     rows, groups = len(x), len(weight)
     if counts is None:
         each = x.astype(weight.dtype).reshape(groups, -1, x.shape[1])

@@ -110,7 +110,7 @@ class HeadNorm:
 
 @dataclass(frozen=True, slots=True)
 class LatentConfig:
-    """How multi-head latent attention (DeepSeek-AI, 2024, arXiv:2405.04434) makes queries, keys and values.
+    """Multi-head latent attention (DeepSeek-AI, 2024, arXiv:2405.04434): the parts of its queries, keys and values.
 
     Attributes:
         rank: numbers of a token's latent, of which each head makes its key and its value.
@@ -157,12 +157,12 @@ class AttentionConfig:
 
     @property
     def turned(self) -> int:
-        """The numbers of a head that turn with its position, if its rope does not say."""
+        """Return how many numbers of a head turn with its position, if its rope does not say."""
         return self.head_dim if self.latent is None else self.latent.turned
 
     @property
     def stored(self) -> tuple[int, int, int]:
-        """What pages hold of a token: (sides, heads, numbers of a head). A single side is both keys and values."""
+        """Return what pages hold of a token: (sides, heads, numbers of a head). A single side is keys and values."""
         return 1 if self.latent else 2, self.kv_heads, self.head_dim
 
 

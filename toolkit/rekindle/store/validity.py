@@ -22,6 +22,7 @@ SOURCES: Final = (
     "rekindle/models/config.py",
     "rekindle/models/decoder.py",
     "rekindle/models/feed_forward.py",
+    "rekindle/models/latent.py",
     "rekindle/models/layers.py",
     "rekindle/models/rope.py",
     "rekindle_kernels",
