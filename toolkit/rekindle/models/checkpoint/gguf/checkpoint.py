@@ -6,11 +6,10 @@ from rekindle.errors import UnsupportedModel
 from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors, check_shapes
 from rekindle.models.checkpoint.gguf.architecture import said_by, settings_of
 from rekindle.models.checkpoint.gguf.architectures import ARCHITECTURES
-from rekindle.models.checkpoint.gguf.file import GGUFFile
 from rekindle.models.checkpoint.gguf.places import find_places, loaders
 from rekindle.models.checkpoint.gguf.rope import rope_parameters
 from rekindle.models.checkpoint.gguf.split import open_gguf_files
-from rekindle.models.checkpoint.gguf.tokenizer import gguf_tokenizer
+from rekindle.models.checkpoint.gguf.tokenizer import eos_ids, gguf_tokenizer
 from rekindle.models.families.known import parse_config
 
 
@@ -38,9 +37,4 @@ def open_gguf(path: Path) -> Checkpoint:
     shapes, tensors = loaders(file, find_places(file, architecture, config, source), config)
     check_shapes(shapes, config, source)
     tokenizer = gguf_tokenizer(file.metadata, source)
-    return Checkpoint(source, config, LazyTensors(tensors), _eos_ids(file), tokenizer, {}, file.paths)
-
-
-def _eos_ids(file: GGUFFile) -> frozenset[int]:
-    ids = (file.metadata.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom"))
-    return frozenset(token for token in ids if token is not None)
+    return Checkpoint(source, config, LazyTensors(tensors), eos_ids(file.metadata), tokenizer, {}, file.paths)
