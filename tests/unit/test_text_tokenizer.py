@@ -111,8 +111,9 @@ def test_the_smollm_way_is_the_gpt2_way_behind_single_digits() -> None:
         assert ours.pre_tokenize_str(text) == theirs.pre_tokenize_str(text)
 
 
-def test_only_qwen_composes_characters() -> None:
-    assert rebuilt(pre="qwen2").encode("e\u0301") == rebuilt(pre="qwen2").encode("é")
+@pytest.mark.parametrize("pre", ["qwen2", "stablelm2", "command-r"])
+def test_only_some_compose_characters(pre: str) -> None:
+    assert rebuilt(pre=pre).encode("e\u0301") == rebuilt(pre=pre).encode("é")
     assert rebuilt(pre="gpt-2").encode("e\u0301") != rebuilt(pre="gpt-2").encode("é")
 
 
