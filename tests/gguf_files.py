@@ -274,6 +274,7 @@ def _gemma3(writer: gguf.GGUFWriter, config: Config) -> None:
 
 def _olmo3(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_sliding_window(config["sliding_window"])
+    writer.add_rope_freq_base_swa(rope_of(config)["rope_theta"])
     writer.add_sliding_window_pattern([(place + 1) % 4 != 0 for place in range(config["num_hidden_layers"])])
 
 

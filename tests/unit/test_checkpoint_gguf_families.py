@@ -9,24 +9,33 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.errors import CheckpointError
+from rekindle.errors import CheckpointError, UnsupportedModel
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.gguf.architectures import ARCHITECTURES
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.families.known import FAMILIES
 from rekindle.models.load import load_decoder
-from tests.gguf_files import COVERING, DEEP, NAMES, UNSAID, Change, said_directory, write_model
+from rekindle.models.rope import rope_frequencies
+from tests.gguf_files import COVERING, DEEP, UNSAID, Change, said_directory, write_model
 from tests.unit.test_models import paged_logits
 
 OTHERS = [pytest.param(model, marks=pytest.mark.deep) for model in DEEP]
 
 
 def check_same(opened: Checkpoint, model: Checkpoint) -> None:
-    """Check that two have the same config, but for the name of a Mistral, and the same tensors."""
-    if NAMES.get(model.config.family) == "llama" and opened.config.family == "llama":
-        assert opened.config == replace(model.config, family="llama")
-    elif model.config.family != "hunyuan_v1_dense":  # its file says the base of the rope times the factor
-        assert opened.config == model.config
+    """Check that two have the same config, but for what files say in other words, and the same tensors."""
+    config = model.config
+    if config.family == "mistral" and config.layers[0].window is None:
+        config = replace(config, family="llama")
+    if config.family == "hunyuan_v1_dense":  # its file says the base of the rope times the factor
+        for ours, theirs in zip(config.layers, opened.config.layers, strict=True):
+            assert ours.rope is not None
+            assert theirs.rope is not None
+            head_dim = config.attention.head_dim
+            expected, came = rope_frequencies(ours.rope, head_dim), rope_frequencies(theirs.rope, head_dim)
+            np.testing.assert_allclose(came, expected, rtol=1e-6)
+        config = replace(config, layers=opened.config.layers)
+    assert opened.config == config
     assert set(opened.tensors) == set(model.tensors)
     for name, tensor in opened.tensors.items():
         # A norm of which the file has the 1 added has lost the last bit of small weights.
@@ -102,6 +111,17 @@ def test_queries_keys_and_values_may_be_joined(families: Path, tmp_path: Path) -
     check_same(opened, open_checkpoint(families / "llama-bias"))
 
 
+def test_the_gates_of_experts_may_be_joined_with_what_they_multiply(families: Path, tmp_path: Path) -> None:
+    def change(writer: gguf.GGUFWriter) -> None:
+        (tensors,) = writer.tensors
+        for block in ("blk.0", "blk.1"):
+            parts: list[Any] = [tensors.pop(f"{block}.ffn_{part}_exps.weight").tensor for part in ("gate", "up")]
+            writer.add_tensor(f"{block}.ffn_gate_up_exps.weight", np.concatenate(parts, axis=1))
+
+    opened = open_checkpoint(write_model(families / "qwen3-moe", tmp_path / "model.gguf", change))
+    check_same(opened, open_checkpoint(families / "qwen3-moe"))
+
+
 def test_each_expert_of_a_quantized_stack_is_read_by_itself(families: Path, tmp_path: Path) -> None:
     stack = "blk.1.ffn_up_exps.weight"
     path = write_model(families / "mixtral-window", tmp_path / "model.gguf", kinds={stack: "Q4_0"})
@@ -119,10 +139,28 @@ def test_every_architecture_is_one_of_the_librarys_and_of_a_family_of_ours() -> 
         assert architecture.family in FAMILIES
 
 
-def test_every_family_that_llama_cpp_writes_is_read() -> None:
-    others = {"mistral": "llama", "mixtral": "llama", "olmo3": "olmo2"}
-    read = {architecture.family for architecture in ARCHITECTURES.values()}
-    assert {others.get(family, family) for family in NAMES} <= read | set(ARCHITECTURES)
+def long_factors(writer: gguf.GGUFWriter) -> None:
+    for name in ("long", "short"):
+        writer.add_tensor(f"rope_factors_{name}.weight", np.ones(4, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "said"),
+    [
+        ("phi3", long_factors, "'longrope' is not supported"),
+        ("granite", adding("bool", "granite.rope.scaling.finetuned", False), "Granite without positions"),
+        ("granitemoe", adding("uint32", "granitemoe.expert_shared_feed_forward_length", 8), "expert_shared_feed"),
+        ("qwen2", adding("uint32", "qwen2.attention.sliding_window", 8), "attention.sliding_window 8"),
+        ("cohere2", adding("float32", "cohere2.rope.freq_base_swa", 5.0), "rope.freq_base_swa 5.0"),
+        ("mixtral", adding("bool", "llama.expert_weights_norm", False), "expert_weights_norm False"),
+        ("llama-tied", adding("uint32", "llama.expert_group_count", 4), "expert_group_count 4"),
+    ],
+)
+def test_what_a_family_has_not_is_refused_by_name(
+    model: str, change: Change, said: str, families: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        open_checkpoint(write_model(families / model, tmp_path / "model.gguf", change))
 
 
 def test_a_key_that_is_not_known_is_warned_of(families: Path, tmp_path: Path) -> None:

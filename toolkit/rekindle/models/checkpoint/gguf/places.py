@@ -1,7 +1,7 @@
 """The places of a model's tensors in a file, which has other names, stacks, joins and orders of them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ class Place:
         names: of the tensors in the file, that are joined along the axis before the last.
         rows: of each of them, along their first axis; None for all.
         stacked: whether the rows are one, of which the tensor has not got the axis.
+        half: which half of the outputs, if it is one of two that are stored as one.
         heads: of queries or keys whose rows are in llama.cpp's order; 0 for none.
         shift: added to the numbers.
     """
@@ -30,20 +31,25 @@ class Place:
     names: tuple[str, ...]
     rows: range | None = None
     stacked: bool = False
+    half: int | None = None
     heads: int = 0
     shift: float = 0.0
 
     def shape(self, file: GGUFFile) -> tuple[int, ...]:
         """Return the shape in the file."""
         shapes = [file.shapes[name] for name in self.names]
-        first = shapes[0][1:] if self.stacked else shapes[0] if self.rows is None else (len(self.rows), *shapes[0][1:])
-        joined = sum(shape[-2] for shape in shapes) if len(shapes) > 1 else None
-        return first if joined is None else (*first[:-2], joined, first[-1])
+        shape = shapes[0][1:] if self.stacked else shapes[0] if self.rows is None else (len(self.rows), *shapes[0][1:])
+        if len(shapes) == 1 and self.half is None:
+            return shape
+        outputs = sum(each[-2] for each in shapes) if self.half is None else shape[-2] // 2
+        return (*shape[:-2], outputs, shape[-1])
 
     def read(self, file: GGUFFile, shape: tuple[int, ...]) -> Array:
         """Read the tensor in the given shape, which has as many numbers."""
         parts = [file.read(name, self.rows) for name in self.names]
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-2)
+        if self.half is not None:
+            whole = np.split(whole, 2, axis=-2)[self.half]
         whole = whole.reshape(shape)
         if self.heads:
             whole = unpermute(whole, self.heads)
@@ -108,53 +114,55 @@ class _Finder:
     library: Callable[[str], Any]
 
     def find(self, name: str) -> Place | None:
-        """Return where a tensor is; None if the file has not got it."""
+        """Return the place of a tensor; None if the file has not got it."""
         stem, _, kind = name.rpartition(".")
+        layer, _, part = stem.partition(f"{self.config.names.layers}.")[2].partition(".")
+        names = self._names(layer, part, stem, kind)
+        place = Place(names) if names else self._of_stack(layer, part, kind) or self._of_joined(layer, part, kind)
+        if place is None:
+            return None
         shift = -1.0 if self.architecture.shifted and kind == "weight" and stem.endswith("norm") else 0.0
-        place = self._stored(stem, kind, shift) or self._fused(stem, kind)
-        if place is not None and self.architecture.permuted:
-            qkv, heads = self.config.names.qkv, (self.config.attention.heads, self.config.attention.kv_heads)
-            for projection, count in zip(qkv[:2], heads, strict=True):
-                if stem.endswith(f".{projection}"):
-                    return Place(place.names, place.rows, heads=count)
-        return place
+        return replace(place, heads=self._heads(part), shift=shift)
 
-    def _stored(self, stem: str, kind: str, shift: float) -> Place | None:
-        """Return the place of a tensor that is stored by itself, or in a stack of those with other numbers."""
-        names = self._names(stem, kind)
-        if names is not None:
-            return Place(names, shift=shift)
-        before, _, part = stem.partition(f"{self.config.names.layers}.")[2].partition(".")
+    def _heads(self, part: str) -> int:
+        """Return how many heads of rows are in llama.cpp's order."""
+        attention, qkv = self.config.attention, self.config.names.qkv
+        heads = dict(zip(qkv, (attention.heads, attention.kv_heads), strict=False))
+        return heads.get(part, 0) if self.architecture.permuted else 0
+
+    def _names(self, layer: str, part: str, stem: str, kind: str) -> tuple[str, ...] | None:
+        """Return the names in the file, if all are there."""
+        if part in self.architecture.parts:
+            names = tuple(f"blk.{layer}.{each}.{kind}" for each in self.architecture.parts[part])
+        else:
+            names = (f"{self.library(stem)}.{kind}",)
+        return names if all(name in self.file.shapes for name in names) else None
+
+    def _of_stack(self, layer: str, part: str, kind: str) -> Place | None:
+        """Return the place of a tensor with a number, which is in a stack of all numbers."""
         pieces = part.split(".")
         numbers = [place for place, piece in enumerate(pieces) if piece.isdecimal()]
         if not numbers:
             return None
         number = int(pieces.pop(numbers[0]))
-        names = self._names(f"{self.config.names.layers}.{before}.{'.'.join(pieces)}", kind)
-        if names is None or not all(number < self.file.shapes[name][0] for name in names):
+        stem = f"{self.config.names.layers}.{layer}.{'.'.join(pieces)}"
+        names, half = self._names(layer, ".".join(pieces), stem, kind), None
+        if names is None:  # gates may be joined with what they multiply
+            own, both = f"{self.library(stem)}", f"blk.{layer}.ffn_gate_up_exps"
+            half = {f"blk.{layer}.ffn_gate_exps": 0, f"blk.{layer}.ffn_up_exps": 1}.get(own)
+            if half is None or f"{both}.{kind}" not in self.file.shapes:
+                return None
+            names = (f"{both}.{kind}",)
+        if not all(number < self.file.shapes[name][0] for name in names):
             return None
-        return Place(names, range(number, number + 1), stacked=True, shift=shift)
+        return Place(names, range(number, number + 1), stacked=True, half=half)
 
-    def _names(self, stem: str, kind: str) -> tuple[str, ...] | None:
-        """Return the names in the file, if all are there."""
-        layer, _, part = stem.partition(f"{self.config.names.layers}.")[2].partition(".")
-        own = self.library(stem)
-        if part in self.architecture.parts:
-            names = tuple(f"blk.{layer}.{each}.{kind}" for each in self.architecture.parts[part])
-        elif own is not None:
-            names = (f"{own}.{kind}",)
-        else:
-            return None
-        return names if all(name in self.file.shapes for name in names) else None
-
-    def _fused(self, stem: str, kind: str) -> Place | None:
+    def _of_joined(self, layer: str, part: str, kind: str) -> Place | None:
         """Return the place of a query, key or value projection in a tensor of all three."""
-        layer, _, part = stem.partition(f"{self.config.names.layers}.")[2].partition(".")
         qkv, attention = self.config.names.qkv, self.config.attention
         name = f"blk.{layer}.attn_qkv.{kind}"
         if part not in qkv or len(qkv) != 3 or name not in self.file.shapes:
             return None
-        heads = [0, attention.heads, attention.kv_heads, attention.kv_heads]
-        ends = np.cumsum(heads) * attention.head_dim
+        ends = np.cumsum([0, attention.heads, attention.kv_heads, attention.kv_heads]) * attention.head_dim
         at = qkv.index(part)
         return Place((name,), range(int(ends[at]), int(ends[at + 1])))
