@@ -11,15 +11,20 @@ import pytest
 
 from rekindle.errors import CheckpointError, UnsupportedModel
 from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.models.checkpoint.gguf.architecture import Said
 from rekindle.models.checkpoint.gguf.architectures import ARCHITECTURES
+from rekindle.models.checkpoint.gguf.file import GGUFFile
+from rekindle.models.checkpoint.gguf.rope import rope_parameters
 from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.models.families.keys import Keys
 from rekindle.models.families.known import FAMILIES
 from rekindle.models.load import load_decoder
 from rekindle.models.rope import rope_frequencies
-from tests.gguf_files import COVERING, DEEP, UNSAID, Change, said_directory, write_model
+from tests.gguf_files import UNSAID, WRITTEN, Change, said_directory, write_model
 from tests.unit.test_models import paged_logits
 
-OTHERS = [pytest.param(model, marks=pytest.mark.deep) for model in DEEP]
+CHEAP = ("granitemoe", "stablelm-parallel")
+"""Models whose logits are computed in every run. Those of the others follow from the config and the tensors."""
 
 
 def check_same(opened: Checkpoint, model: Checkpoint) -> None:
@@ -42,7 +47,7 @@ def check_same(opened: Checkpoint, model: Checkpoint) -> None:
         np.testing.assert_allclose(tensor, model.tensors[name].astype(np.float32), rtol=0, atol=1e-7, err_msg=name)
 
 
-@pytest.mark.parametrize("model", [*COVERING, *OTHERS])
+@pytest.mark.parametrize("model", WRITTEN)
 def test_a_file_gives_the_model_of_the_directory(model: str, families: Path, tmp_path: Path) -> None:
     opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf"))
     check_same(opened, open_checkpoint(said_directory(families / model, tmp_path / model)))
@@ -54,11 +59,8 @@ def logits_of(checkpoint: Checkpoint, ids: Any) -> Any:
     return logits[-16:]
 
 
-CHEAP = ("granitemoe", "stablelm-parallel")
-
-
 @pytest.mark.parametrize(
-    "model", [pytest.param(model, marks=() if model in CHEAP else pytest.mark.deep) for model in [*COVERING, *DEEP]]
+    "model", [pytest.param(model, marks=() if model in CHEAP else pytest.mark.deep) for model in WRITTEN]
 )
 def test_a_file_gives_the_logits_of_the_reference_within_1e_5(model: str, families: Path, tmp_path: Path) -> None:
     golden = np.load(families / model / "golden.npz")
@@ -169,22 +171,42 @@ def test_a_key_that_is_not_known_is_warned_of(families: Path, tmp_path: Path) ->
         open_checkpoint(path)
 
 
-def test_a_part_of_the_head_that_turns_is_read_to_the_number(families: Path, tmp_path: Path) -> None:
-    # 12 * (10 / 12) is less than 10 in floating point, as are many others.
-    for dims in range(2, 14, 2):
-        path = tmp_path / f"{dims}.gguf"
+def said(**changes: Any) -> Said:
+    """Make the metadata of a file without tensors."""
+    sizes = {"block_count": 12, "embedding_length": 96, "attention.head_count": 4, "attention.sliding_window": 8}
+    values = sizes | {key.replace("__", "."): value for key, value in changes.items()}
+    return Said(Keys(values, "here"), GGUFFile((), {}, {}, {}))
 
-        def change(writer: gguf.GGUFWriter, dims: int = dims) -> None:
-            writer.kv_data[0]["llama.rope.dimension_count"].value = dims
 
-        write_model(families / "llama-bias", path, change)
-        if dims > 12:
-            with pytest.raises(CheckpointError, match="dimension_count must be at most 12"):
-                open_checkpoint(path)
-            continue
-        rope = open_checkpoint(path).config.layers[0].rope
-        assert rope is not None
-        assert rope.dims == (None if dims == 12 else dims)
+@pytest.mark.parametrize(("name", "period"), [("gemma2", 2), ("olmo2", 4), ("cohere2", 4), ("gemma3", 6)])
+def test_of_a_period_of_layers_the_last_sees_everything(name: str, period: int) -> None:
+    for given, of_file in ((period, {}), (3, {"attention__sliding_window_pattern": 3})):
+        types = ARCHITECTURES[name].special(said(logit_scale=0.5, **of_file))["layer_types"]
+        assert [place for place, kind in enumerate(types) if kind == "full_attention"] == [*range(given - 1, 12, given)]
+
+
+@pytest.mark.parametrize(("name", "layers"), [("gemma2", 46), ("gemma3", 62)])
+def test_the_largest_gemmas_divide_scores_by_another_number(name: str, layers: int) -> None:
+    for block_count, scalar in ((26, 32), (layers, 24)):
+        settings = ARCHITECTURES[name].special(said(block_count=block_count, attention__key_length=32))
+        assert settings["query_pre_attn_scalar"] == scalar
+
+
+def test_a_part_of_the_head_that_turns_is_read_to_the_number() -> None:
+    inexact = 0
+    for head_dim in range(2, 258, 2):
+        for dims in range(2, head_dim + 2, 2):
+            share = rope_parameters(said(attention__key_length=head_dim, rope__dimension_count=dims), "here")[
+                "partial_rotary_factor"
+            ]
+            assert int(head_dim * share) == dims
+            inexact += int(head_dim * (dims / head_dim)) != dims
+    assert inexact > 0, "it was not needed to be careful"
+
+
+def test_more_than_the_head_cannot_turn() -> None:
+    with pytest.raises(CheckpointError, match=r"here: rope\.dimension_count must be at most 24, .* got 26"):
+        rope_parameters(said(rope__dimension_count=26), "here")
 
 
 def parts_of(families: Path, tmp_path: Path) -> list[Path]:
