@@ -1,8 +1,7 @@
 """A GGUF file gives the model of its Hugging Face directory, and a broken one is refused with a message."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,128 +9,29 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter
-from gguf.quants import dequantize, quantize
+from gguf.quants import dequantize
 
 from rekindle.errors import CheckpointError, UnsupportedModel
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.gguf.file import open_gguf_file
 from rekindle.models.checkpoint.gguf.kinds import kind_of
-from rekindle.models.checkpoint.gguf.rope import find_scaling
+from rekindle.models.checkpoint.gguf.rope_factors import find_scaling
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.config import Llama3Scaling, ModelConfig
+from rekindle.models.config import Llama3Scaling
+from tests.gguf_files import Change, llama3_factors, write_model
 
-Change = Callable[[GGUFWriter], None]
-STEMS = {
-    "embed_tokens": "token_embd",
-    "lm_head": "output",
-    "norm": "output_norm",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "o_proj": "attn_output",
-    "q_norm": "attn_q_norm",
-    "k_norm": "attn_k_norm",
-    "gate_proj": "ffn_gate",
-    "up_proj": "ffn_up",
-    "down_proj": "ffn_down",
-}
-
-
-def gguf_name(name: str) -> str:
-    parts = name.split(".")
-    block = f"blk.{parts[2]}." if parts[1] == "layers" else ""
-    return f"{block}{STEMS[parts[-2]]}.{parts[-1]}"
-
-
-def permuted(weight: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
-    """Put rows into llama.cpp's order: its row 2i of a head is our row i, 2i + 1 is our row i + head_dim / 2."""
-    half = weight.shape[0] // heads // 2
-    order = [head * 2 * half + pair + side * half for head in range(heads) for pair in range(half) for side in (0, 1)]
-    return np.ascontiguousarray(weight[order])
-
-
-def llama3_factors(scaling: Llama3Scaling, turns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the divisors of llama.cpp's converter for frequencies in turns per token."""
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    smooth = np.clip((scaling.original_context * turns - low) / (high - low), 0.0, 1.0)
-    factors: np.ndarray[Any, Any] = 1.0 / ((1.0 - smooth) / scaling.factor + smooth)
-    return factors
-
-
-def stretches(config: ModelConfig) -> np.ndarray[Any, Any]:
-    half, rope = config.attention.head_dim // 2, config.layers[0].rope
-    assert rope is not None
-    assert isinstance(rope.scaling, Llama3Scaling)
-    turns = rope.theta ** (-np.arange(half) / half) / (2 * math.pi)
-    return llama3_factors(rope.scaling, turns).astype(np.float32)
+FFN_GATE = "blk.0.ffn_gate.weight"
 
 
 def write_gguf(
     model: Checkpoint, path: Path, change: Change | None = None, kinds: Mapping[str, str] | None = None
 ) -> Path:
-    """Write a model as llama.cpp's converter does. `kinds` maps our tensor names to the ggml kinds they get."""
-    config, rope = model.config, model.config.layers[0].rope
-    assert rope is not None
-    writer = GGUFWriter(path, config.family)
-    writer.add_block_count(config.num_layers)
-    writer.add_context_length(config.max_context)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.feed_forward.width)
-    writer.add_head_count(config.attention.heads)
-    writer.add_head_count_kv(config.attention.kv_heads)
-    writer.add_key_length(config.attention.head_dim)
-    writer.add_rope_dimension_count(config.attention.head_dim)
-    writer.add_rope_freq_base(rope.theta)
-    writer.add_layer_norm_rms_eps(config.norm.eps)
-    writer.add_eos_token_id(2)
-    writer.add_eot_token_id(5)
-    if rope.scaling is not None:
-        writer.add_tensor("rope_freqs.weight", stretches(config))
-    for name, tensor in model.tensors.items():
-        values = tensor
-        if config.family == "llama" and (".q_proj." in name or ".k_proj." in name):
-            values = permuted(values, config.attention.heads if ".q_proj." in name else config.attention.kv_heads)
-        if kinds is not None and name in kinds:
-            kind = GGMLQuantizationType[kinds[name]]
-            writer.add_tensor(gguf_name(name), quantize(values, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(gguf_name(name), values)
-    if change is not None:
-        change(writer)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return write_model(Path(model.source), path, change, kinds)
 
 
 @pytest.fixture(scope="module")
 def tied(families: Path) -> Checkpoint:
     return open_checkpoint(families / "llama-tied")
-
-
-@pytest.mark.parametrize("family", ["llama-tied", "llama3-rope", "qwen2", "qwen3"])
-def test_a_gguf_gives_the_model_of_the_directory(family: str, families: Path, tmp_path: Path) -> None:
-    model = open_checkpoint(families / family)
-    opened = open_checkpoint(write_gguf(model, tmp_path / "model.gguf"))
-    assert set(opened.tensors) == set(model.tensors)
-    for name, tensor in opened.tensors.items():
-        np.testing.assert_array_equal(tensor, model.tensors[name], err_msg=name)
-    for field in ("family", "vocab_size", "feed_forward", "max_context", "tied_embeddings"):
-        assert getattr(opened.config, field) == getattr(model.config, field)
-    assert opened.config.norm.eps == pytest.approx(model.config.norm.eps)
-    ours, theirs = (replace(each.config.attention, head_norm=None) for each in (opened, model))
-    assert ours == theirs
-    assert (opened.config.attention.head_norm is None) == (model.config.attention.head_norm is None)
-    ropes = opened.config.layers[0].rope, model.config.layers[0].rope
-    assert ropes[0] is not None
-    assert ropes[1] is not None
-    assert ropes[0].theta == ropes[1].theta
-    assert opened.eos_ids == {2, 5}
-    assert opened.tokenizer is None
-    assert opened.generation_config == {}
 
 
 def test_llamas_query_rows_are_put_back_in_order(tied: Checkpoint, tmp_path: Path) -> None:
@@ -146,9 +46,9 @@ def test_llamas_query_rows_are_put_back_in_order(tied: Checkpoint, tmp_path: Pat
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0"])
 def test_each_kind_of_tensor_is_read_as_the_gguf_library_does(kind: str, tied: Checkpoint, tmp_path: Path) -> None:
     name = "model.layers.0.mlp.gate_proj.weight"
-    path = write_gguf(tied, tmp_path / "model.gguf", kinds={name: kind})
+    path = write_gguf(tied, tmp_path / "model.gguf", kinds={FFN_GATE: kind})
     opened = open_checkpoint(path).tensors[name]
-    (raw,) = (tensor for tensor in GGUFReader(path).tensors if tensor.name == gguf_name(name))
+    (raw,) = (tensor for tensor in GGUFReader(path).tensors if tensor.name == FFN_GATE)
     expected: dict[str, Any] = {"F16": np.float16, "BF16": ml_dtypes.bfloat16}
     assert opened.dtype == expected.get(kind, np.float32)
     np.testing.assert_array_equal(opened.astype(np.float32), dequantize(raw.data, raw.tensor_type))
@@ -369,11 +269,16 @@ def add(kind: str, key: str, value: Any) -> Change:
     [
         (
             add("string", "general.architecture", "mamba"),
-            "'mamba' is not supported in GGUF files. .*: llama, qwen2, qwen3",
+            "'mamba' is not supported in GGUF files. .*: llama, qwen2, .*, nemotron",
         ),
-        (add("uint32", "llama.expert_count", 8), "mixture of experts"),
-        (add("string", "llama.rope.scaling.type", "yarn"), "yarn"),
-        (add("uint32", "llama.rope.dimension_count", 8), "rope over 8 of 16 dimensions"),
+        (add("string", "llama.rope.scaling.type", "longrope"), "'longrope' is not supported"),
+        (add("string", "llama.rope.scaling.type", "dynamic"), "'dynamic' is not supported"),
+        (add("float32", "llama.attention.clamp_kqv", 8.0), "attention.clamp_kqv 8.0 is not supported"),
+        (add("float32", "llama.rope.scaling.attn_factor", 1.5), "attn_factor 1.5"),
+        (add("bool", "llama.attention.causal", False), "attention.causal False"),
+        (add("uint32", "llama.attention.value_length", 24), "attention.value_length 24"),
+        (add("array", "llama.attention.head_count", [4, 4, 2]), "head_count differs between layers"),
+        (add("uint32", "llama.nextn_predict_layers", 1), "nextn_predict_layers 1"),
     ],
 )
 def test_what_is_not_supported_is_named(change: Change, said: str, tied: Checkpoint, tmp_path: Path) -> None:

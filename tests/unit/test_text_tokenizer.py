@@ -66,7 +66,11 @@ def test_the_default_models_tokens(smollm2_tokenizer: Tokenizer) -> None:
     assert smollm2_tokenizer.special_ids == frozenset(range(17))
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "qwen2", "default"])
+WAYS = ["gpt-2", "smollm", "llama-bpe", "qwen2", "hunyuan-dense", "seed-coder", "tekken", "gpt-4o", "default"]
+"""One name of each way of cutting text."""
+
+
+@pytest.mark.parametrize("pre", WAYS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_survives_every_way_of_cutting_it(pre: str, text: str) -> None:
     tokenizer = rebuilt(pre=pre, add_bos_token=False)
@@ -81,6 +85,15 @@ def test_text_survives_every_way_of_cutting_it(pre: str, text: str) -> None:
         ("llama-bpe", ["Don", "'t", " pay", " ", "123", "45", "!!\n\n", " ", " Now"]),
         ("qwen2", ["Don", "'t", " pay", " ", "1", "2", "3", "4", "5", "!!\n\n", " ", " Now"]),
         ("default", ["Don", "'", "t", " pay", " ", "123", "45", "!!", "\n\n ", " Now"]),
+        ("starcoder", ["Don", "'t", " pay", " ", "1", "2", "3", "4", "5", "!!", "\n\n ", " Now"]),
+        ("dbrx", ["Don", "'t", " pay", " ", "123", "45", "!!\n\n", " ", " Now"]),
+        ("hunyuan-dense", ["Don", "'t", " pay", " ", "123", "45", "!!\n\n", " ", " Now"]),
+        ("seed-coder", ["Don", "'t", " pay", " ", "1", "2", "3", "4", "5", "!!", "\n\n", " ", " Now"]),
+        ("tekken", ["Don", "'t", " pay", " ", "1", "2", "3", "4", "5", "!!\n\n", " ", " Now"]),
+        ("tekken", ["Camel", "Case", " HTTPServer", " x", "//\n"]),
+        ("gpt-4o", ["Don't", " pay", " ", "123", "45", "!!\n\n", " ", " Now"]),
+        ("gpt-4o", ["Camel", "Case", " HTTPServer", " x", "//\n"]),
+        ("glm4", ["CamelCase", " HTTPServer", " x", "//\n"]),
     ],
 )
 def test_text_is_cut_as_the_file_says(pre: str, pieces: list[str]) -> None:
@@ -98,8 +111,9 @@ def test_the_smollm_way_is_the_gpt2_way_behind_single_digits() -> None:
         assert ours.pre_tokenize_str(text) == theirs.pre_tokenize_str(text)
 
 
-def test_only_qwen_composes_characters() -> None:
-    assert rebuilt(pre="qwen2").encode("e\u0301") == rebuilt(pre="qwen2").encode("é")
+@pytest.mark.parametrize("pre", ["qwen2", "stablelm2", "command-r"])
+def test_only_some_compose_characters(pre: str) -> None:
+    assert rebuilt(pre=pre).encode("e\u0301") == rebuilt(pre=pre).encode("é")
     assert rebuilt(pre="gpt-2").encode("e\u0301") != rebuilt(pre="gpt-2").encode("é")
 
 
@@ -143,7 +157,10 @@ def test_llama3_takes_a_word_whole_without_merging() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "said"),
     [
-        ({"model": "llama"}, UnsupportedModel, "kind 'llama'.*Hugging Face directory"),
+        ({"model": "bert"}, UnsupportedModel, r"kind 'bert' \(WordPiece\).*Hugging Face directory"),
+        ({"model": "t5"}, UnsupportedModel, r"kind 't5' \(Unigram\)"),
+        ({"model": "gemma4"}, UnsupportedModel, r"kind 'gemma4' \(Gemma 4's\)"),
+        ({"tokens": None}, CheckpointError, "missing tokenizer.ggml.tokens"),
         ({"pre": "unheard-of"}, UnsupportedModel, "'unheard-of', but only .*smollm"),
         ({"merges": ["whole"]}, CheckpointError, "got 'whole'"),
         ({"merges": None}, CheckpointError, "missing tokenizer.ggml.merges"),

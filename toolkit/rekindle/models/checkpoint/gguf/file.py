@@ -6,7 +6,7 @@ second for 49,000 tokens and as many merges.
 
 import math
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -32,42 +32,66 @@ _MOST_DIMENSIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The kind and place of one tensor in the file, in bytes."""
+    """The kind and place of one tensor, in bytes."""
 
     shape: tuple[int, ...]
     kind: Kind
     begin: int
     size: int
+    data: mmap.mmap
 
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """One memory-mapped file.
+    """A memory-mapped file, or the files that a model was split into.
 
     Attributes:
-        shapes: of every tensor in the file, slowest axis first.
+        paths: of the files; the metadata are those of the first.
+        shapes: of every tensor, slowest axis first.
     """
 
-    path: Path
+    paths: tuple[Path, ...]
     metadata: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
     _tensors: Mapping[str, _Stored]
-    _data: mmap.mmap
 
-    def read(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
+    def read(self, name: str, rows: range | None = None) -> np.ndarray[Any, np.dtype[Any]]:
         """Read a tensor, from any thread. Floats are a read-only view of the file, other kinds new float32 arrays.
+
+        Args:
+            rows: the part of it to read, along its first axis; None for all.
 
         Raises:
             UnsupportedModel: neither Rekindle nor the gguf library can read the tensor's kind.
         """
         stored = self._tensors[name]
-        data = np.frombuffer(self._data, np.uint8, stored.size, stored.begin)
+        shape, begin, size = stored.shape, stored.begin, stored.size
+        if rows is not None:
+            begin, size = begin + size * rows.start // shape[0], size * len(rows) // shape[0]
+            shape = (len(rows), *shape[1:])
+        data = np.frombuffer(stored.data, np.uint8, size, begin)
         try:
-            return stored.kind.read(data).reshape(stored.shape)
+            return stored.kind.read(data).reshape(shape)
         except NotImplementedError as error:
             raise UnsupportedModel(
-                f"{self.path}: {name} is {stored.kind.name}, which the gguf library cannot read"
+                f"{self.paths[0]}: {name} is {stored.kind.name}, which the gguf library cannot read"
             ) from error
+
+    def joined(self, others: Iterable["GGUFFile"]) -> "GGUFFile":
+        """Return this file with the tensors of others.
+
+        Raises:
+            CheckpointError: a tensor is in two of them.
+        """
+        paths, tensors = list(self.paths), dict(self._tensors)
+        for other in others:
+            if twice := tensors.keys() & other._tensors.keys():
+                raise CheckpointError(
+                    f"{other.paths[0]}: {min(twice)} is in another of the files too. Fetch them again"
+                )
+            tensors |= other._tensors
+            paths += other.paths
+        return GGUFFile(tuple(paths), self.metadata, {name: each.shape for name, each in tensors.items()}, tensors)
 
 
 def open_gguf_file(path: Path) -> GGUFFile:
@@ -92,7 +116,7 @@ def open_gguf_file(path: Path) -> GGUFFile:
             f"{path}: the file cannot be read ({error}). It is truncated or corrupt: fetch it again; or it is newer "
             "than the installed gguf library: upgrade gguf"
         ) from error
-    return GGUFFile(path, metadata, {name: stored.shape for name, stored in tensors.items()}, tensors, data)
+    return GGUFFile((path,), metadata, {name: stored.shape for name, stored in tensors.items()}, tensors)
 
 
 class _Header:
@@ -136,7 +160,7 @@ class _Header:
         kind = kind_of(code)
         if shape[-1] % kind.numbers:
             raise ValueError(f"{name} has rows of {shape[-1]} numbers, not a multiple of blocks of {kind.numbers}")
-        stored = _Stored(shape, kind, begin + offset, math.prod(shape) // kind.numbers * kind.size)
+        stored = _Stored(shape, kind, begin + offset, math.prod(shape) // kind.numbers * kind.size, self._data)
         if stored.begin + stored.size > len(self._data):
             raise ValueError(f"{name} ends at byte {stored.begin + stored.size}, the file at byte {len(self._data)}")
         return stored

@@ -1,62 +1,69 @@
-"""Llama 3's rope scaling, recovered from the factors in a GGUF file.
-
-The file has the factor by which each wavelength is stretched, and not the four numbers of the scaling. Any four numbers
-that give the same factors give the same model.
-"""
+"""The rope of a file's metadata, in the form of a `config.json`."""
 
 import math
 from typing import Any
 
-import numpy as np
-
 from rekindle.errors import UnsupportedModel
-from rekindle.models.config import Llama3Scaling, Rope
-from rekindle.models.rope import rope_frequencies
+from rekindle.models.checkpoint.gguf.architecture import Said
+from rekindle.models.checkpoint.gguf.rope_factors import find_scaling
 
-_Doubles = np.ndarray[Any, np.dtype[np.float64]]
-_TOLERANCE = 1e-4
+_FACTORS = "rope_freqs.weight"
+_LONG_AND_SHORT = ("rope_factors_long.weight", "rope_factors_short.weight")
 
 
-def find_scaling(factors: np.ndarray[Any, np.dtype[Any]], theta: float, source: str) -> Llama3Scaling | None:
-    """Find a scaling that gives these factors.
-
-    Args:
-        factors: (head_dim / 2,), 1 for an unchanged frequency.
-        theta: the base of the frequencies.
-        source: where the factors came from, for error messages.
-
-    Returns:
-        The scaling, or None if no frequency is changed.
+def rope_parameters(said: Said, source: str) -> dict[str, Any]:
+    """Return "rope_parameters" of a `config.json`.
 
     Raises:
-        UnsupportedModel: the factors are not of Llama 3's form.
+        UnsupportedModel: the kind of rope is not implemented.
+        CheckpointError: a number is wrong.
     """
-    stretch = np.asarray(factors, np.float64)
-    turns = theta ** (-np.arange(len(stretch)) / len(stretch)) / (2 * math.pi)  # per token: one over the wavelength
-    if np.allclose(stretch, 1.0, atol=1e-6):
-        return None
-    scaling = _solve(stretch, turns, float(stretch.max()))
-    if scaling is not None:
-        plain, scaled = (rope_frequencies(rope, 2 * len(stretch)) for rope in (Rope(theta), Rope(theta, scaling)))
-        if np.allclose(plain / scaled, stretch, rtol=_TOLERANCE):
-            return scaling
-    raise UnsupportedModel(f"{source}: rope_freqs.weight is not of Llama 3's form. Open the Hugging Face directory")
+    keys, head_dim = said.keys, said.head_dim
+    theta, dims = keys.number("rope.freq_base", 10_000.0), keys.size("rope.dimension_count", head_dim)
+    if dims > head_dim:
+        raise keys.wrong("rope.dimension_count", f"must be at most {head_dim}, the numbers of a head", dims)
+    # The next larger quotient, because the whole part of `head_dim * (dims / head_dim)` may be less than dims.
+    share = 1.0 if dims == head_dim else math.nextafter(dims / head_dim, math.inf)
+    return {"rope_theta": theta, "partial_rotary_factor": share} | _scaling(said, theta, source)
 
 
-def _solve(stretch: _Doubles, turns: _Doubles, factor: float) -> Llama3Scaling | None:
-    """Fit the line that "smooth" is over the turns, from 0 at `low / context` to 1 at `high / context`."""
-    smooth = (1.0 / stretch - 1.0 / factor) / (1.0 - 1.0 / factor)
-    between = (smooth > 1e-5) & (smooth < 1.0 - 1e-5)
-    if between.sum() >= 2:
-        slope, start = np.polyfit(turns[between], smooth[between], 1)
-        zero, one = -start / slope, (1.0 - start) / slope
-    elif between.sum() == 1:
-        # One point does not fix a line: take high = 4 low.
-        zero = float((turns[between] / (1.0 + 3.0 * smooth[between]))[0])
-        one = 4.0 * zero
-    else:
-        zero, one = float(turns[smooth < 0.5].max(initial=0.0)), float(turns[smooth > 0.5].min(initial=math.inf))
-    if not (0.0 < zero < one < math.inf):
-        return None
-    context = max(round(1.0 / zero), 1)
-    return Llama3Scaling(factor, context * zero, context * one, context)
+def _scaling(said: Said, theta: float, source: str) -> dict[str, Any]:
+    keys, shapes = said.keys, said.file.shapes
+    kind = keys.get("rope.scaling.type", "linear")
+    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0)) or 1.0
+    if any(name in shapes for name in _LONG_AND_SHORT) or kind == "longrope":
+        raise UnsupportedModel(f"{source}: the rope type 'longrope' is not supported in GGUF files")
+    if _FACTORS in shapes:
+        return _llama3(said, theta, source)
+    if kind == "yarn":
+        return _yarn(said, factor)
+    if kind not in ("none", "linear"):
+        raise UnsupportedModel(f"{source}: the rope type {kind!r} is not supported in GGUF files")
+    return {} if kind == "none" or factor == 1 else {"rope_type": "linear", "factor": factor}
+
+
+def _yarn(said: Said, factor: float) -> dict[str, Any]:
+    keys = said.keys
+    context = keys.size("rope.scaling.original_context_length", keys.size("context_length"))
+    parameters = {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": context,
+        "beta_fast": keys.number("rope.scaling.yarn_beta_fast", 32.0),
+        "beta_slow": keys.number("rope.scaling.yarn_beta_slow", 1.0),
+    }
+    attention = keys.number_or_none("rope.scaling.yarn_attn_factor")
+    return parameters if attention is None else parameters | {"attention_factor": attention}
+
+
+def _llama3(said: Said, theta: float, source: str) -> dict[str, Any]:
+    scaling = find_scaling(said.file.read(_FACTORS), theta, source)
+    if scaling is None:
+        return {}
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_freq_factor,
+        "high_freq_factor": scaling.high_freq_factor,
+        "original_max_position_embeddings": scaling.original_context,
+    }

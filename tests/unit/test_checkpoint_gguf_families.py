@@ -1,0 +1,244 @@
+"""A GGUF file of each of llama.cpp's architectures gives the model of the directory that it was made of."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rekindle.errors import CheckpointError, UnsupportedModel
+from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.models.checkpoint.gguf.architecture import Said
+from rekindle.models.checkpoint.gguf.architectures import ARCHITECTURES
+from rekindle.models.checkpoint.gguf.file import GGUFFile
+from rekindle.models.checkpoint.gguf.rope import rope_parameters
+from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.models.families.keys import Keys
+from rekindle.models.families.known import FAMILIES
+from rekindle.models.load import load_decoder
+from rekindle.models.rope import rope_frequencies
+from tests.gguf_files import UNSAID, WRITTEN, Change, said_directory, write_model
+from tests.unit.test_models import paged_logits
+
+CHEAP = ("granitemoe", "stablelm-parallel")
+"""Models whose logits are computed in every run. Those of the others follow from the config and the tensors."""
+
+
+def check_same(opened: Checkpoint, model: Checkpoint) -> None:
+    """Check that two have the same config, but for what files say in other words, and the same tensors."""
+    config = model.config
+    if config.family == "mistral" and config.layers[0].window is None:
+        config = replace(config, family="llama")
+    if config.family == "hunyuan_v1_dense":  # its file says the base of the rope times the factor
+        for ours, theirs in zip(config.layers, opened.config.layers, strict=True):
+            assert ours.rope is not None
+            assert theirs.rope is not None
+            head_dim = config.attention.head_dim
+            expected, came = rope_frequencies(ours.rope, head_dim), rope_frequencies(theirs.rope, head_dim)
+            np.testing.assert_allclose(came, expected, rtol=1e-6)
+        config = replace(config, layers=opened.config.layers)
+    assert opened.config == config
+    assert set(opened.tensors) == set(model.tensors)
+    for name, tensor in opened.tensors.items():
+        # A norm of which the file has the 1 added has lost the last bit of small weights.
+        np.testing.assert_allclose(tensor, model.tensors[name].astype(np.float32), rtol=0, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("model", WRITTEN)
+def test_a_file_gives_the_model_of_the_directory(model: str, families: Path, tmp_path: Path) -> None:
+    opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf"))
+    check_same(opened, open_checkpoint(said_directory(families / model, tmp_path / model)))
+
+
+def logits_of(checkpoint: Checkpoint, ids: Any) -> Any:
+    decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype("float32"))
+    (logits,) = paged_logits(decoder, [ids])
+    return logits[-16:]
+
+
+@pytest.mark.parametrize(
+    "model", [pytest.param(model, marks=() if model in CHEAP else pytest.mark.deep) for model in WRITTEN]
+)
+def test_a_file_gives_the_logits_of_the_reference_within_1e_5(model: str, families: Path, tmp_path: Path) -> None:
+    golden = np.load(families / model / "golden.npz")
+    opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf"))
+    ids, expected = golden["input_ids"][0], golden["logits"][0]
+    if model in UNSAID:  # the reference is of what the file does not say
+        expected = logits_of(open_checkpoint(said_directory(families / model, tmp_path / model)), ids)
+    assert np.abs(logits_of(opened, ids) - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def adding(kind: str, key: str, value: Any) -> Change:
+    return lambda writer: getattr(writer, f"add_{kind}")(key, value)
+
+
+@pytest.mark.parametrize(
+    ("model", "change"),
+    [
+        ("cohere2", adding("uint32", "cohere2.attention.sliding_window_pattern", 3)),
+        ("mistral", adding("uint32", "llama.attention.sliding_window", 11)),
+        ("mixtral-window", adding("uint32", "llama.attention.sliding_window", 13)),
+        ("starcoder2", adding("uint32", "starcoder2.attention.sliding_window", 12)),
+    ],
+)
+def test_what_the_converter_leaves_out_is_read_where_it_is(
+    model: str, change: Change, families: Path, tmp_path: Path
+) -> None:
+    opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", change))
+    check_same(opened, open_checkpoint(families / model))
+
+
+def test_a_gemma3_says_which_layers_see_a_window(families: Path, tmp_path: Path) -> None:
+    windows = [True, False, True]
+    change = adding("array", "gemma3.attention.sliding_window_pattern", windows)
+    opened = open_checkpoint(write_model(families / "gemma3-cap", tmp_path / "model.gguf", change))
+    assert [layer.window for layer in opened.config.layers] == [12, None, 12]
+
+
+def joined(writer: gguf.GGUFWriter) -> None:
+    """Join queries, keys and values, as llama.cpp's converter does if it is asked to."""
+    (tensors,) = writer.tensors
+    blocks = {name.rpartition(".attn_q.")[0] for name in tensors if ".attn_q." in name}
+    for block in blocks:
+        for kind in ("weight", "bias"):
+            parts: list[Any] = [tensors.pop(f"{block}.attn_{part}.{kind}").tensor for part in "qkv"]
+            writer.add_tensor(f"{block}.attn_qkv.{kind}", np.concatenate(parts))
+
+
+def test_queries_keys_and_values_may_be_joined(families: Path, tmp_path: Path) -> None:
+    opened = open_checkpoint(write_model(families / "llama-bias", tmp_path / "model.gguf", joined))
+    check_same(opened, open_checkpoint(families / "llama-bias"))
+
+
+def test_the_gates_of_experts_may_be_joined_with_what_they_multiply(families: Path, tmp_path: Path) -> None:
+    def change(writer: gguf.GGUFWriter) -> None:
+        (tensors,) = writer.tensors
+        for block in ("blk.0", "blk.1"):
+            parts: list[Any] = [tensors.pop(f"{block}.ffn_{part}_exps.weight").tensor for part in ("gate", "up")]
+            writer.add_tensor(f"{block}.ffn_gate_up_exps.weight", np.concatenate(parts, axis=1))
+
+    opened = open_checkpoint(write_model(families / "qwen3-moe", tmp_path / "model.gguf", change))
+    check_same(opened, open_checkpoint(families / "qwen3-moe"))
+
+
+def test_each_expert_of_a_quantized_stack_is_read_by_itself(families: Path, tmp_path: Path) -> None:
+    stack = "blk.1.ffn_up_exps.weight"
+    path = write_model(families / "mixtral-window", tmp_path / "model.gguf", kinds={stack: "Q4_0"})
+    (raw,) = (tensor for tensor in gguf.GGUFReader(path).tensors if tensor.name == stack)
+    whole, opened = gguf.dequantize(raw.data, raw.tensor_type), open_checkpoint(path).tensors
+    for expert in range(6):
+        name = f"model.layers.1.block_sparse_moe.experts.{expert}.w3.weight"
+        np.testing.assert_array_equal(opened[name], whole[expert])
+
+
+def test_every_architecture_is_one_of_the_librarys_and_of_a_family_of_ours() -> None:
+    known = gguf.MODEL_ARCH_NAMES.values()
+    for name, architecture in ARCHITECTURES.items():
+        assert name in known
+        assert architecture.family in FAMILIES
+
+
+def long_factors(writer: gguf.GGUFWriter) -> None:
+    for name in ("long", "short"):
+        writer.add_tensor(f"rope_factors_{name}.weight", np.ones(4, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "said"),
+    [
+        ("phi3", long_factors, "'longrope' is not supported"),
+        ("granite", adding("bool", "granite.rope.scaling.finetuned", False), "Granite without positions"),
+        ("granitemoe", adding("uint32", "granitemoe.expert_shared_feed_forward_length", 8), "expert_shared_feed"),
+        ("qwen2", adding("uint32", "qwen2.attention.sliding_window", 8), "attention.sliding_window 8"),
+        ("cohere2", adding("float32", "cohere2.rope.freq_base_swa", 5.0), "rope.freq_base_swa 5.0"),
+        ("mixtral", adding("bool", "llama.expert_weights_norm", False), "expert_weights_norm False"),
+        ("llama-tied", adding("uint32", "llama.expert_group_count", 4), "expert_group_count 4"),
+    ],
+)
+def test_what_a_family_has_not_is_refused_by_name(
+    model: str, change: Change, said: str, families: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        open_checkpoint(write_model(families / model, tmp_path / "model.gguf", change))
+
+
+def test_a_key_that_is_not_known_is_warned_of(families: Path, tmp_path: Path) -> None:
+    path = write_model(families / "llama-tied", tmp_path / "model.gguf", adding("float32", "llama.new_trick", 0.5))
+    with pytest.warns(RuntimeWarning, match=r"not known, .*: new_trick"):
+        open_checkpoint(path)
+
+
+def said(**changes: Any) -> Said:
+    """Make the metadata of a file without tensors."""
+    sizes = {"block_count": 12, "embedding_length": 96, "attention.head_count": 4, "attention.sliding_window": 8}
+    values = sizes | {key.replace("__", "."): value for key, value in changes.items()}
+    return Said(Keys(values, "here"), GGUFFile((), {}, {}, {}))
+
+
+@pytest.mark.parametrize(("name", "period"), [("gemma2", 2), ("olmo2", 4), ("cohere2", 4), ("gemma3", 6)])
+def test_of_a_period_of_layers_the_last_sees_everything(name: str, period: int) -> None:
+    for given, of_file in ((period, {}), (3, {"attention__sliding_window_pattern": 3})):
+        types = ARCHITECTURES[name].special(said(logit_scale=0.5, **of_file))["layer_types"]
+        assert [place for place, kind in enumerate(types) if kind == "full_attention"] == [*range(given - 1, 12, given)]
+
+
+@pytest.mark.parametrize(("name", "layers"), [("gemma2", 46), ("gemma3", 62)])
+def test_the_largest_gemmas_divide_scores_by_another_number(name: str, layers: int) -> None:
+    for block_count, scalar in ((26, 32), (layers, 24)):
+        settings = ARCHITECTURES[name].special(said(block_count=block_count, attention__key_length=32))
+        assert settings["query_pre_attn_scalar"] == scalar
+
+
+def test_a_part_of_the_head_that_turns_is_read_to_the_number() -> None:
+    inexact = 0
+    for head_dim in range(2, 258, 2):
+        for dims in range(2, head_dim + 2, 2):
+            share = rope_parameters(said(attention__key_length=head_dim, rope__dimension_count=dims), "here")[
+                "partial_rotary_factor"
+            ]
+            assert int(head_dim * share) == dims
+            inexact += int(head_dim * (dims / head_dim)) != dims
+    assert inexact > 0, "it was not needed to be careful"
+
+
+def test_more_than_the_head_cannot_turn() -> None:
+    with pytest.raises(CheckpointError, match=r"here: rope\.dimension_count must be at most 24, .* got 26"):
+        rope_parameters(said(rope__dimension_count=26), "here")
+
+
+def parts_of(families: Path, tmp_path: Path) -> list[Path]:
+    """Write a model into files of ten tensors at most."""
+    write_model(families / "qwen3", tmp_path / "model.gguf", split=10)
+    return sorted(tmp_path.glob("model-*.gguf"))
+
+
+def test_a_model_in_several_files_is_opened_by_any_of_them(families: Path, tmp_path: Path) -> None:
+    parts = parts_of(families, tmp_path)
+    assert parts[0].name == "model-00001-of-00004.gguf"
+    for part in parts:
+        opened = open_checkpoint(part)
+        assert opened.files == tuple(parts)
+        check_same(opened, open_checkpoint(families / "qwen3"))
+
+
+def test_a_file_of_several_that_is_missing_is_named(families: Path, tmp_path: Path) -> None:
+    parts = parts_of(families, tmp_path)
+    parts[2].unlink()
+    with pytest.raises(CheckpointError, match=r"split into 4 files\. Missing are model-00003-of-00004\.gguf"):
+        open_checkpoint(parts[0])
+
+
+def test_a_file_of_several_under_another_name_says_how_it_is_called(families: Path, tmp_path: Path) -> None:
+    first = parts_of(families, tmp_path)[0].rename(tmp_path / "first.gguf")
+    with pytest.raises(CheckpointError, match=r"one of 4 files .* must be NAME-00001-of-00004\.gguf"):
+        open_checkpoint(first)
+
+
+def test_a_file_in_the_place_of_another_is_told(families: Path, tmp_path: Path) -> None:
+    parts = parts_of(families, tmp_path)
+    parts[1].write_bytes(parts[2].read_bytes())
+    with pytest.raises(CheckpointError, match=r"00002-of-00004\.gguf: expected part 1 of 4 by its name, it is 2 of 4"):
+        open_checkpoint(parts[0])

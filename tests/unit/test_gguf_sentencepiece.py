@@ -1,0 +1,144 @@
+"""A tokenizer of SentencePiece in a GGUF file gives the ids and texts that the sentencepiece library gives."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+
+from rekindle.errors import CheckpointError
+from rekindle.models.checkpoint.gguf.tokenizer import eos_ids, gguf_tokenizer
+from rekindle.models.text.token_bytes import token_bytes
+from rekindle.models.text.tokenizer import Tokenizer
+
+ROOT = Path(__file__).parents[2]
+TEXTS = [
+    "Hello world",
+    "  two  spaces   and more    ",
+    " ",
+    "line\nbreak\r\n\ttab",
+    "naïve — 東京 🚀",
+    "session.generate(prompt, max_tokens=64)",
+    "aaaaaaaaaaaaa",
+    "12345 3.14",
+    "<0x41> is no byte",
+    "a ▁ b",
+]
+
+
+def trained(prefix: bool) -> SentencePieceProcessor:
+    """Train a small model of the kind that Llama and Gemma have, without the network.
+
+    Args:
+        prefix: whether a text gets a space before it.
+    """
+    content = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter((ROOT / "README.md").read_text(encoding="utf-8").splitlines()),
+        model_writer=content,
+        model_type="bpe",
+        vocab_size=800,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=prefix,
+        split_digits=True,
+        minloglevel=2,
+    )
+    return SentencePieceProcessor(model_proto=content.getvalue())
+
+
+def metadata_of(model: SentencePieceProcessor, prefix: bool) -> dict[str, Any]:
+    """Return what llama.cpp's converter writes of a model."""
+    ids = range(model.vocab_size())
+    kinds = {2: model.IsUnknown, 3: model.IsControl, 5: model.IsUnused, 6: model.IsByte}
+    types = [next((kind for kind, holds in kinds.items() if holds(token)), 1) for token in ids]
+    metadata = {
+        "model": "llama",
+        "pre": "default",
+        "tokens": [model.IdToPiece(token) for token in ids],
+        "scores": [model.GetScore(token) for token in ids],
+        "token_type": types,
+        "unknown_token_id": model.unk_id(),
+    }
+    if not prefix:
+        metadata["add_space_prefix"] = False
+    return {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
+
+
+def rebuilt(metadata: dict[str, Any], **changes: Any) -> Tokenizer:
+    tokenizer = gguf_tokenizer(metadata | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}, "here")
+    assert tokenizer is not None
+    return tokenizer
+
+
+MODELS = {prefix: trained(prefix) for prefix in (True, False)}
+REBUILT = {prefix: rebuilt(metadata_of(model, prefix)) for prefix, model in MODELS.items()}
+
+
+def check(text: str, prefix: bool) -> None:
+    model, tokenizer = MODELS[prefix], REBUILT[prefix]
+    expected = model.Encode(text)
+    assert tokenizer.encode(text, add_special_tokens=False) == expected
+    assert tokenizer.encode(text) == [model.bos_id(), *expected]
+    assert tokenizer.decode(expected) == text.replace("▁", " ")
+    assert model.Decode(expected) == text.replace("▁", " ")
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_gives_the_librarys_ids(text: str, prefix: bool) -> None:
+    check(text, prefix)
+
+
+# Of a text that holds nothing, or a special token, the two make something else.
+ANY = st.text(st.characters(exclude_characters="\0<", exclude_categories=["Cs"]), min_size=1)
+
+
+@given(st.one_of(ANY, st.text("abcdefgh rtseo.\n", min_size=1)), st.booleans())
+def test_any_text_gives_the_librarys_ids(text: str, prefix: bool) -> None:
+    check(text, prefix)
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_every_token_has_the_librarys_bytes(prefix: bool) -> None:
+    model, tokenizer = MODELS[prefix], REBUILT[prefix]
+    for token in range(3, model.vocab_size()):
+        expected = bytes([token - 3]) if model.IsByte(token) else model.IdToPiece(token).replace("▁", " ").encode()
+        assert token_bytes(tokenizer, token) == expected
+
+
+def test_ends_that_a_file_does_not_name_are_sentencepieces() -> None:
+    tokenizer = REBUILT[True]
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<s>", "</s>")
+    assert eos_ids(metadata_of(MODELS[True], prefix=True)) == {2}
+    both = rebuilt(metadata_of(MODELS[True], prefix=True), add_eos_token=True)
+    assert both.encode("Hello")[0] == 1
+    assert both.encode("Hello")[-1] == 2
+    neither = rebuilt(metadata_of(MODELS[True], prefix=True), add_bos_token=False)
+    assert neither.encode("Hello") == MODELS[True].Encode("Hello")
+
+
+def test_special_tokens_and_those_of_the_authors_are_found_in_text() -> None:
+    metadata = metadata_of(MODELS[False], prefix=False)
+    size = len(metadata["tokenizer.ggml.tokens"])
+    added = rebuilt(
+        metadata,
+        tokens=[*metadata["tokenizer.ggml.tokens"], "<|user|>", "  \n"],
+        scores=[*metadata["tokenizer.ggml.scores"], -1000.0, -1000.0],
+        token_type=[*metadata["tokenizer.ggml.token_type"], 3, 4],
+    )
+    ids = added.encode("<|user|>Hello  \n", add_special_tokens=False)
+    assert ids == [size, *MODELS[False].Encode("Hello"), size + 1]
+    assert added.decode(ids) == "Hello  \n"
+    assert size in added.special_ids
+    assert size + 1 not in added.special_ids
+
+
+@pytest.mark.parametrize("scores", [None, [0.0]])
+def test_scores_that_are_missing_are_told(scores: list[float] | None) -> None:
+    with pytest.raises(CheckpointError, match=r"needs 800 scores in tokenizer\.ggml\.scores, got (none|1)"):
+        rebuilt(metadata_of(MODELS[True], prefix=True), scores=scores)
