@@ -24,12 +24,14 @@ class TickInputs(Generic[A]):
         tokens: (prefill_tokens,) prompt tokens in blocks of `QUERY_BLOCK`.
         targets: (prefill_tokens,) the next token of each if it is to be scored, else -1.
         block_slot, block_start, block_page: (blocks,) each block's slot, first position, and page.
+        block_length: (blocks,) the length of each block's request, by which its tokens turn; see `Chunk`.
         sample_index: (samples,) index into `tokens` of each completed prompt's last token.
         sample_slot, sample_length: (samples,) each completed prompt's slot and number of tokens.
         sample_params: (samples, COLUMNS) each completed prompt's packed `SamplingRows`.
         chunk_slot: (samples,) the slots of all chunks.
         chunk_table: (samples, pages_per_request) their page tables.
         row_slot, row_page: (decode_rows,) the slots that decode, and the page of each one's token.
+        row_length: (decode_rows,) like `block_length`.
     """
 
     tokens: A
@@ -37,6 +39,7 @@ class TickInputs(Generic[A]):
     block_slot: A
     block_start: A
     block_page: A
+    block_length: A
     sample_index: A
     sample_slot: A
     sample_length: A
@@ -45,6 +48,7 @@ class TickInputs(Generic[A]):
     chunk_table: A
     row_slot: A
     row_page: A
+    row_length: A
 
 
 def samples_of(bucket: Bucket, max_running: int) -> int:
@@ -71,8 +75,8 @@ class InputLayout:
         """Return the shape of each field, in order."""
         bucket, samples = self.bucket, samples_of(self.bucket, self.max_running)
         by_token = dict.fromkeys(("tokens", "targets"), (bucket.prefill_tokens,))
-        by_block = dict.fromkeys(("block_slot", "block_start", "block_page"), (bucket.blocks,))
-        by_row = dict.fromkeys(("row_slot", "row_page"), (bucket.decode_rows,))
+        by_block = dict.fromkeys(("block_slot", "block_start", "block_page", "block_length"), (bucket.blocks,))
+        by_row = dict.fromkeys(("row_slot", "row_page", "row_length"), (bucket.decode_rows,))
         wide = {"sample_params": (samples, COLUMNS), "chunk_table": (samples, self.pages_per_request)}
         known = by_token | by_block | by_row | wide
         return {field.name: known.get(field.name, (samples,)) for field in fields(TickInputs)}

@@ -30,6 +30,7 @@ def pack_plan(plan: Plan, layout: InputLayout) -> Array:
         inputs.block_slot[block:end] = chunk.slot
         inputs.block_start[block:end] = range(chunk.start, chunk.start + len(chunk.tokens), QUERY_BLOCK)
         inputs.block_page[block:end] = chunk.pages
+        inputs.block_length[block:end] = chunk.length
         inputs.chunk_slot[place], inputs.chunk_table[place, : len(chunk.table)] = chunk.slot, chunk.table
         if chunk.scoring is not None:
             targets = first + chunk.scoring.first
@@ -44,6 +45,7 @@ def pack_plan(plan: Plan, layout: InputLayout) -> Array:
     if plan.rows:
         inputs.row_slot[: len(plan.rows)] = [row.slot for row in plan.rows]
         inputs.row_page[: len(plan.rows)] = [row.page for row in plan.rows]
+        inputs.row_length[: len(plan.rows)] = [row.length for row in plan.rows]
     return packed
 
 

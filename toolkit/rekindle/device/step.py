@@ -69,7 +69,9 @@ def step(
     block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)[None]
     tokens = jnp.concatenate([inputs.tokens, slots.token[inputs.row_slot]])
     positions = jnp.concatenate([block_positions.reshape(-1), row_length])
-    hidden, pages = decoder(tokens, positions, pages, TickAttention(inputs, slots, bucket, page_size, implementation))
+    lengths = jnp.concatenate([jnp.repeat(inputs.block_length, QUERY_BLOCK), inputs.row_length])
+    attend = TickAttention(inputs, slots, bucket, page_size, implementation)
+    hidden, pages = decoder(tokens, positions, pages, attend, lengths)
 
     sampled = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
     owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])

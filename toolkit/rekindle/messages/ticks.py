@@ -36,6 +36,7 @@ class Chunk:
         completes: the request, given with the last chunk, after which the first token is sampled.
         generated: the tokens among the known ones that it generated before it lost its pages.
         scoring: the part of the prompt to score.
+        length: the request's length, by which its tokens turn, if the model's positions depend on it; else 0.
     """
 
     request_id: int
@@ -47,6 +48,7 @@ class Chunk:
     completes: Request | None
     generated: tuple[int, ...] = ()
     scoring: Scoring | None = None
+    length: int = 0
 
     def __str__(self) -> str:
         end = "" if self.completes is None else ", then sample"
@@ -55,12 +57,19 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One more token for one request, the page that its newest token goes to, and how many alternatives to score."""
+    """One more token for one request.
+
+    Attributes:
+        page: where its newest token goes.
+        logprobs: how many alternatives to score.
+        length: see `Chunk`.
+    """
 
     request_id: int
     slot: int
     page: int
     logprobs: int | None = None
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,36 @@ class BaseScaling:
     factor: float
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling | BaseScaling
+@dataclass(frozen=True, slots=True)
+class LongScaling:
+    """LongRoPE (Ding et al., 2024, arXiv:2402.13753): each pair is divided by a factor of its own.
+
+    Attributes:
+        short, long: the factors, for requests of at most `original_context` tokens, and for longer ones.
+        original_context: the tokens that the model was first trained for.
+        attention_factor: by which cosine and sine are multiplied.
+    """
+
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+    original_context: int
+    attention_factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicScaling:
+    """Dynamic NTK scaling: the base grows with the request (emozilla, 2023, as transformers computes it).
+
+    Attributes:
+        factor: how steeply.
+        original_context: up to so many tokens nothing is scaled.
+    """
+
+    factor: float
+    original_context: int
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | BaseScaling | LongScaling | DynamicScaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +394,12 @@ class ModelConfig:
         """Return the shape of the pages of a layer, as `rekindle_kernels.api.empty` takes it."""
         sides, heads, numbers = self.attention.stored
         return pages, sides, heads, page_size, numbers
+
+    @property
+    def scalings_by_length(self) -> set[LongScaling | DynamicScaling]:
+        """Return the scalings of ropes that depend on how long a request is."""
+        scalings = {layer.rope.scaling for layer in self.layers if layer.rope is not None}
+        return {each for each in scalings if isinstance(each, LongScaling | DynamicScaling)}
 
     @property
     def numbers_of_a_token(self) -> int:

@@ -86,7 +86,12 @@ class Decoder(nnx.Module):
         self.head = None if config.tied_embeddings else Linear(weights, hidden, {names.head: config.vocab_size})
 
     def __call__(
-        self, tokens: jax.Array, positions: jax.Array, pages: tuple[jax.Array, ...], attend: Attend
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        pages: tuple[jax.Array, ...],
+        attend: Attend,
+        lengths: jax.Array | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """Run the layers.
 
@@ -95,6 +100,8 @@ class Decoder(nnx.Module):
             positions: (token,) int32, each token's index in its own request.
             pages: one array a layer, passed to `attend` unchanged.
             attend: writes the keys and values of this call into the pages, and computes attention over them.
+            lengths: (token,) int32, of each token's request, for ropes that depend on it. Without them all tokens are
+                those of one request.
 
         Returns:
             (token, hidden) float32, normalised, and the pages.
@@ -106,7 +113,8 @@ class Decoder(nnx.Module):
             # In the weights' dtype, as Gemma was trained; other families have numbers that it holds.
             x = x * jnp.asarray(config.embedding_multiplier, self.embedding[...].dtype).astype(jnp.float32)
         ropes = dict.fromkeys(layer.rope for layer in config.layers)
-        turned = {rope: turns(rope, positions, config.attention.turned) for rope in ropes}
+        lengths = jnp.broadcast_to(positions.max() + 1, positions.shape) if lengths is None else lengths
+        turned = {rope: turns(rope, positions, lengths, config.attention.turned) for rope in ropes}
         written = []
         for i, (layer, layer_pages) in enumerate(zip(config.layers, pages, strict=True)):
             x, layer_pages = getattr(self, f"layer_{i}")(x, turned[layer.rope], layer_pages, attend)

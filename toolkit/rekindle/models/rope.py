@@ -1,28 +1,56 @@
 """Where tokens are: the angles by which pairs of numbers turn at each position."""
 
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.models.config import BaseScaling, LinearScaling, Llama3Scaling, Rope, YarnScaling
+from rekindle.models.config import (
+    BaseScaling,
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    Rope,
+    YarnScaling,
+)
 
 
-def turns(rope: Rope | None, positions: jax.Array, head_dim: int) -> tuple[jax.Array, jax.Array]:
+def turns(rope: Rope | None, positions: jax.Array, lengths: jax.Array, head_dim: int) -> tuple[jax.Array, jax.Array]:
     """Return the cosines and sines of each token's pairs, (tokens, pairs) float32; no pairs without a rope.
 
     Args:
         positions: (tokens,) int32.
+        lengths: (tokens,) int32, of each token's request, for the scalings that depend on it.
         head_dim: of the heads that turn, if the rope does not say how many numbers do.
     """
     if rope is None:
         none = jnp.zeros((len(positions), 0), jnp.float32)
         return none, none
-    angles = positions[:, None].astype(jnp.float32) * rope_frequencies(rope, head_dim)[None]
+    angles = positions[:, None].astype(jnp.float32) * _frequencies(rope, positions, lengths, head_dim)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
-    factor = rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling) else 1.0
+    factor = rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling | LongScaling) else 1.0
     return (cos, sin) if factor == 1 else (cos * factor, sin * factor)
+
+
+def _frequencies(rope: Rope, positions: jax.Array, lengths: jax.Array, head_dim: int) -> jax.Array:
+    """Return the angle per position of each pair, (tokens or 1, pairs) float32, in radians."""
+    match rope.scaling:
+        case LongScaling() as scaling:
+            plain = rope_frequencies(replace(rope, scaling=None), head_dim)
+            short, long = (plain / np.asarray(factors, np.float32) for factors in (scaling.short, scaling.long))
+            return jnp.where((lengths > scaling.original_context)[:, None], long[None], short[None])
+        case DynamicScaling(factor, context):
+            # What is computed alone, after the prompt, is turned as the last token of a prompt of its length.
+            longest = jnp.maximum(jnp.maximum(lengths, positions + 1), context).astype(jnp.float32)
+            plain = rope_frequencies(replace(rope, scaling=None), head_dim)
+            dims = 2 * len(plain)
+            grown = (factor * longest / context - (factor - 1)) ** (dims / (dims - 2))
+            powers = np.arange(0, dims, 2, dtype=np.float32) / dims
+            return jnp.asarray(plain)[None] * grown[:, None] ** -powers[None]
+    return jnp.asarray(rope_frequencies(rope, head_dim))[None]
 
 
 def turn(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
@@ -33,7 +61,7 @@ def turn(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
 
 
 def rope_frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Return the angle per position of each pair: (pairs,) float32, in radians."""
+    """Return the angle per position of each pair: (pairs,) float32, in radians; no scaling may depend on lengths."""
     dims = head_dim if rope.dims is None else rope.dims
     theta = rope.theta
     if isinstance(rope.scaling, BaseScaling):

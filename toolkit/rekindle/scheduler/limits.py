@@ -7,7 +7,7 @@ from typing import Any
 from rekindle import buckets
 from rekindle.config import Policy, Settings, Ticks
 from rekindle.errors import ConfigError
-from rekindle.models.config import ModelConfig
+from rekindle.models.config import DynamicScaling, ModelConfig
 
 DEFAULT_POOL_BYTES = 1 << 30
 EXTRA_PROGRAMS = 4
@@ -26,6 +26,8 @@ class Limits:
         snapshots: whether cached pages are written to disk, which they reach through the host tier.
         depth: ticks that may be dispatched and not yet settled.
         processes_logits: whether the session has a logits processor.
+        long_from: requests of more tokens have other positions than shorter ones; None if lengths change nothing.
+        grows: whether positions are others for each length above that, rather than the same ones.
         one_shape: whether each tick has the same shape, as rows would not be the same in another.
         Others as in `Settings`.
     """
@@ -49,6 +51,8 @@ class Limits:
     decode_buckets: tuple[int, ...]
     max_logprobs: int
     processes_logits: bool
+    long_from: int | None = None
+    grows: bool = False
 
     @classmethod
     def of(cls, settings: Settings, model: ModelConfig, itemsize: int, *, rows_apart: bool = False) -> "Limits":
@@ -73,6 +77,7 @@ class Limits:
         one_shape = settings.deterministic and not (rows_apart and settings.logits_processor is None)
         prefill = (tokens,) if one_shape else settings.prefill_buckets
         decode = (running,) if one_shape else settings.decode_buckets
+        by_length = model.scalings_by_length
         host_pages = settings.host_cache_bytes // page_bytes if settings.prefix_cache else 0
         limits = cls(
             page_size=page_size,
@@ -98,6 +103,8 @@ class Limits:
             else checked_sizes("decode_buckets", decode, "max_running", running),
             max_logprobs=min(settings.max_logprobs, model.vocab_size),
             processes_logits=settings.logits_processor is not None,
+            long_from=min((each.original_context for each in by_length), default=None),
+            grows=any(isinstance(each, DynamicScaling) for each in by_length),
         )
         needed = len(limits.all_buckets()) + EXTRA_PROGRAMS
         if settings.precompile != "lazy" and needed > settings.max_executables:

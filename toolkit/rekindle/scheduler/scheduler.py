@@ -193,15 +193,21 @@ class Scheduler:
             assert tracked.lease is not None, "only those behind it in the running set were preempted since"
             page = tracked.lease.pages[tracked.computed // self._limits.page_size]
             params = tracked.request.params
-            draft.rows.append(Row(tracked.request.id, self._running.slots[tracked], page, params.logprobs))
+            slot = self._running.slots[tracked]
+            draft.rows.append(Row(tracked.request.id, slot, page, params.logprobs, tracked.length))
             tracked.computed += 1
             tracked.pending += 1
 
     def _reserve_next(self, tracked: Tracked) -> bool:
         """See that the next position has a page, preempting the last of the running set as long as none is to be had.
 
-        Return False if the request was preempted itself.
+        Return False if the request was preempted itself, as one is that has to be computed again because its tokens
+        turn otherwise from now on, once all of them are known.
         """
+        if tracked.outgrown:
+            if not tracked.pending:
+                self._preempt(tracked)
+            return False
         while (lease := tracked.lease) is not None:
             if tracked.computed < lease.reserved or lease.reserve(1):
                 return True
@@ -237,7 +243,7 @@ class Scheduler:
         """
         request = tracked.request
         warm = [node for node in nodes if node.page is not None]
-        lease = Lease(self.cache, request.namespace, warm)
+        lease = Lease(self.cache, tracked.namespace, warm)
         needed = self._pages_for(tracked) - len(warm)
         if needed + len(self._running) > self.cache.available or not lease.reserve(needed):
             lease.release()

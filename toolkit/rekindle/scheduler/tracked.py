@@ -14,6 +14,7 @@ from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.tree import NextPage
 from rekindle.scheduler.lease import Lease
 from rekindle.scheduler.limits import Limits
+from rekindle.scheduler.turning import Turning
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +52,7 @@ class Tracked:
         scored: tokens of the prompt whose log-probabilities, if wanted, are settled or dispatched; the first has none.
         scores_settled: those of them that are settled.
         held_at: the tick that computes the last of a prefix that is to be held.
+        turning: how its length changes its positions.
     """
 
     request: Request
@@ -69,17 +71,33 @@ class Tracked:
     scored: int = 1
     scores_settled: int = 1
     held_at: int | None = None
+    turning: Turning = field(default_factory=lambda: Turning(None, False))
 
     @classmethod
     def of(cls, request: Request, limits: Limits) -> "Tracked":
         """Make what is known of a request that was just admitted to the waiting queue."""
-        prompt = len(request.prompt)
+        prompt, turning = len(request.prompt), Turning(limits.long_from, limits.grows)
         if request.hold:
             whole = prompt // limits.page_size * limits.page_size
-            return cls(request, list(request.prompt[:whole]), whole, whole)
+            return cls(request, list(request.prompt[:whole]), whole, whole, turning=turning)
         # A prompt that has these tokens would compute them by another program, with other last digits.
         publishable = prompt if limits.one_shape else request.longest
-        return cls(request, list(request.known), request.longest, publishable)
+        return cls(request, list(request.known), request.longest, publishable, turning=turning)
+
+    @property
+    def length(self) -> int:
+        """Return the length by which its tokens turn."""
+        return self.turning.length(len(self.request.prompt), len(self.tokens))
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of its pages: tokens that turn otherwise have other keys."""
+        return self.request.namespace + self.turning.suffix(self.length)
+
+    @property
+    def outgrown(self) -> bool:
+        """Tell whether the next token makes it so long that all its tokens turn otherwise."""
+        return self.turning.outgrown(self.computed)
 
     @property
     def in_prefill(self) -> bool:
@@ -145,12 +163,15 @@ class Tracked:
             completes=request if last else None,
             generated=tuple(self.tokens[len(request.prompt) :]) if last else (),
             scoring=self._scoring(start, end),
+            length=self.length,
         )
 
     def take(self, token: int) -> EndReason | None:
         """Add a settled token; return why the request ends with it, if it does."""
         self.pending -= 1
         self.tokens.append(token)
+        if self.lease is None and self.turning.outgrown(len(self.tokens) - 1):
+            self.found = []  # of another namespace
         if token in self.request.end_ids:
             return "stop"
         return "length" if len(self.tokens) >= self.final_length else None

@@ -87,7 +87,7 @@ class WaitingQueue:
             if tracked.pending:
                 return  # it lost its pages, and a token of it is still on its way
             nodes = self._found(tracked)
-            after = nodes[-1] if nodes else tracked.request.namespace
+            after = nodes[-1] if nodes else tracked.namespace
             page = self._cache.tree.next_page(after, tracked.reusable)
             if page is not None and page in coming:
                 continue
@@ -149,7 +149,7 @@ class WaitingQueue:
         return Candidate(tracked.request, tracked.started, self._counts.ticks - tracked.joined, find)
 
     def _found(self, tracked: Tracked) -> list[Node]:
-        tracked.found = self._cache.tree.match(tracked.request.namespace, tracked.reusable, tracked.found)
+        tracked.found = self._cache.tree.match(tracked.namespace, tracked.reusable, tracked.found)
         return tracked.found
 
     def _is_fetched(self, node: Node) -> bool:

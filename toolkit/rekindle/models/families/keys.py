@@ -81,6 +81,17 @@ class Keys:
         """
         return None if self.get(key) is None else self.number(key)
 
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """Return a list of numbers above 0.
+
+        Raises:
+            CheckpointError: it is something else, or missing.
+        """
+        values = self.get(key)
+        if not isinstance(values, list) or not all(isinstance(each, int | float) and each > 0 for each in values):
+            raise self.wrong(key, "must be a list of numbers above 0", values)
+        return tuple(map(float, values))
+
     def flag(self, key: str, default: bool = False) -> bool:
         """Return a truth value.
 

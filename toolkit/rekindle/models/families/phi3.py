@@ -12,7 +12,7 @@ NAMES = Names(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 def read(keys: Keys) -> ModelConfig:
     """Read a Phi-3."""
     model = read_llama(keys)
-    keys.get("original_max_position_embeddings")  # a "longrope" alone reads it
+    keys.get("original_max_position_embeddings")  # only a "longrope" needs it
     return replace(model, layers=windowed(keys, model.layers), names=NAMES)
 
 

@@ -8,6 +8,7 @@ from rekindle.errors import CheckpointError, UnsupportedModel
 from rekindle.models.config import (
     Activation,
     AttentionConfig,
+    DynamicScaling,
     FeedForwardConfig,
     LayerConfig,
     ModelConfig,
@@ -73,13 +74,19 @@ def read_llama(
         family=keys.get("model_type", "llama"),
         vocab_size=keys.size("vocab_size"),
         hidden_size=keys.size("hidden_size"),
-        max_context=keys.size("max_position_embeddings"),
+        max_context=_max_context(keys, rope),
         attention=attention,
         feed_forward=FeedForwardConfig(keys.size("intermediate_size"), activation_of(keys)),
         layers=(LayerConfig(rope),) * keys.size("num_hidden_layers"),
         norm=Norm(keys.number(eps, 1e-6)),
         tied_embeddings=keys.flag("tie_word_embeddings"),
     )
+
+
+def _max_context(keys: Keys, rope: Rope) -> int:
+    """Return how many tokens a request may have: more than positions are named, if the rope grows with it."""
+    positions = keys.size("max_position_embeddings")
+    return int(positions * rope.scaling.factor) if isinstance(rope.scaling, DynamicScaling) else positions
 
 
 def read_attention(keys: Keys) -> AttentionConfig:

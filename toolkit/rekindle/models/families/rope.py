@@ -4,7 +4,16 @@ import math
 from dataclasses import replace
 
 from rekindle.errors import UnsupportedModel
-from rekindle.models.config import BaseScaling, LinearScaling, Llama3Scaling, Rope, Scaling, YarnScaling
+from rekindle.models.config import (
+    BaseScaling,
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    Rope,
+    Scaling,
+    YarnScaling,
+)
 from rekindle.models.families.keys import Keys
 
 
@@ -74,9 +83,10 @@ def _scaling(kind: str, own: Keys, keys: Keys) -> Scaling | None:
             for unused in ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"):
                 own.get(unused)
             return BaseScaling(own.number("alpha"))
-        case "dynamic":  # it begins to scale beyond max_position_embeddings, where a session does not go
-            own.number("factor")
-            return None
+        case "dynamic":
+            return DynamicScaling(own.number("factor"), keys.size("max_position_embeddings"))
+        case "longrope" | "su":
+            return _long(own, keys)
         case "llama3":
             return Llama3Scaling(
                 own.number("factor"),
@@ -101,6 +111,16 @@ def _yarn(own: Keys, keys: Keys) -> YarnScaling:
         beta_slow=own.number("beta_slow", 1.0),
         truncate=own.flag("truncate", True),
         attention_factor=own.number("attention_factor", by_default),
+    )
+
+
+def _long(own: Keys, keys: Keys) -> LongScaling:
+    whole = keys.size("max_position_embeddings")
+    context = own.size("original_max_position_embeddings", keys.get("original_max_position_embeddings", whole))
+    factor = own.number("factor", whole / context)
+    by_default = math.sqrt(1 + math.log(factor) / math.log(context)) if factor > 1 else 1.0
+    return LongScaling(
+        own.numbers("short_factor"), own.numbers("long_factor"), context, own.number("attention_factor", by_default)
     )
 
 
