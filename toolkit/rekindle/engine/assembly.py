@@ -203,7 +203,7 @@ def build(
         orbax = None if directory is None else soon(import_orbax, "orbax")
         preparing = executables.prepare(first)
         state = soon(partial(under_own_settings, _empty_state, executables, blueprint), "device-state")
-        weights = _load(blueprint, report)
+        weights = load(blueprint, report)
         pages, slots = state.result()
         stepper = Stepper(executables, weights, pages, slots, limits)
         resources.callback(stepper.free)
@@ -323,14 +323,18 @@ def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tup
     return defaults | own, unserved
 
 
-def _load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
-    checkpoint, read = blueprint.checkpoint, 0
-    total = len(checkpoint.tensors)
+def load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
+    """Read the weights of a model onto the device, and report how many bytes are there.
 
-    def loaded(tensors: int) -> None:
+    Raises:
+        ModelError: the process is ending.
+    """
+    checkpoint, read, total = blueprint.checkpoint, 0, blueprint.programs.weight_bytes
+
+    def loaded(size: int) -> None:
         nonlocal read
-        read += tensors
-        report(Progress("loading weights", read, total, "tensors"))
+        read += size
+        report(Progress("loading weights", read, total))
 
     config, tensors, dtype, put = checkpoint.config, checkpoint.tensors, blueprint.dtype, put_on(blueprint.device)
     return flat_weights(load_decoder(config, tensors, dtype, loaded, put, blueprint.programs.implementation))

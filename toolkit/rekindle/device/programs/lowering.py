@@ -1,5 +1,6 @@
 """The programs of one model, and how each is compiled from shapes alone, without weights and without a device."""
 
+import math
 import re
 import secrets
 from collections.abc import Callable, Sequence
@@ -122,6 +123,11 @@ class Programs:
         """The shape and dtype of a page over all layers, as GATHER returns it."""
         layer = self._pages[0]
         return jax.ShapeDtypeStruct((len(self._pages), *layer.shape[1:]), layer.dtype)
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of all weights on the device."""
+        return sum(math.prod(weight.shape) * weight.dtype.itemsize for weight in self._weights)
 
     def arguments(self, key: Key) -> dict[str, Any]:
         """Return the shapes of what a program takes, by name and in order."""
