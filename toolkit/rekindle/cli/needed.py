@@ -12,6 +12,7 @@ from rekindle.config import Implementation, Settings, SettingsOptions, Ticks
 from rekindle.device.programs.store import ProgramStore
 from rekindle.device.programs.targets import devices_of, known_targets
 from rekindle.engine.blueprint import Blueprint
+from rekindle.engine.planning import plan
 from rekindle.engine.stores import PROGRAMS
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.store.directory import cache_dir
@@ -43,7 +44,7 @@ class Needed:
         target: str | None = arguments.target
         devices = jax.devices() if target is None else devices_of(target)
         settings, checkpoint = _settings(arguments), open_checkpoint(arguments.model, report)
-        blueprint = Blueprint.of(checkpoint, settings, devices[0])
+        blueprint = plan(checkpoint, settings, devices[0], cache_dir(), report=report)
         return cls(blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), devices[:1]))
 
 
@@ -69,6 +70,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     for name, what in (
         ("page-size", "tokens per page"),
         ("num-pages", "pages in the pool"),
+        ("pool-bytes", "memory for the pool, instead of its pages"),
         ("max-context", "the most tokens of one request"),
         ("max-running", "requests in the running batch"),
         ("max-prefill-tokens", "prompt tokens computed in one tick"),
