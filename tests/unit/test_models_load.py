@@ -202,3 +202,22 @@ def test_room_is_given_back_when_reading_fails() -> None:
         raise ValueError("broken")
     with room.taken(10):
         pass
+
+
+def test_loading_that_is_left_reads_no_more(families: Path) -> None:
+    checkpoint, looked_up = open_checkpoint(families / "qwen3"), list[str]()
+    never = threading.Event()
+
+    def read(name: str) -> Array:
+        looked_up.append(name)
+        if len(looked_up) > 3:
+            never.wait(0.5)  # until the others are called off
+        return checkpoint.tensors[name]
+
+    def leave(size: int) -> None:
+        raise KeyboardInterrupt
+
+    tensors = LazyTensors({name: partial(read, name) for name in checkpoint.tensors})
+    with pytest.raises(KeyboardInterrupt):
+        load_decoder(checkpoint.config, tensors, FLOAT32, leave)
+    assert len(looked_up) < len(checkpoint.tensors) / 2
