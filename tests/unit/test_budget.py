@@ -154,7 +154,14 @@ def measured(give: Give, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 SMALL = Settings(max_prefill_tokens=64, prefill_chunk=64, max_running=8)
-FEW: SettingsOptions = {"max_prefill_tokens": 16, "prefill_chunk": 16, "max_running": 2, "decode_buckets": (2,)}
+FEW: SettingsOptions = {
+    "num_pages": 9,
+    "precompile": "all",
+    "max_prefill_tokens": 16,
+    "prefill_chunk": 16,
+    "max_running": 2,
+    "decode_buckets": (2,),
+}
 
 
 def test_the_largest_step_is_measured_once_and_the_number_is_kept(model: Checkpoint, measured: list[Any]) -> None:
@@ -205,7 +212,7 @@ def test_info_and_a_session_say_how_memory_is_spent(families: Path, capsys: pyte
     assert "a token of context" in said["keys, values"]
     assert " of " in said["together"]
     assert said["copies"].startswith("at most 1.07 GB in host memory and 4.29 GB on disk")
-    with rekindle.open_sync(path, progress=False, num_pages=9, precompile="all", **FEW) as session:
+    with rekindle.open_sync(path, progress=False, **FEW) as session:
         memory = session.memory
         assert size_text(memory.weights) == said["weights"]
         assert memory.tokens == 8 * 64

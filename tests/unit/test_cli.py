@@ -66,7 +66,7 @@ def _fake_device(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Tokenizer) -> 
     """Open the fake device, which writes bytes, for every model."""
     speaking = Tokenizer(byte_tokenizer.backend, TEMPLATE)
 
-    def open_fake(model: str, *, progress: bool = True, **settings: Any) -> Session:
+    def open_fake(model: str, *, progress: bool = True, revision: str | None = None, **settings: Any) -> Session:
         return fake_session(fake_assembly(fake_limits(**settings), tokenizer=speaking))
 
     monkeypatch.setattr(rekindle, "open_sync", open_fake)

@@ -33,7 +33,7 @@ def info(arguments: Namespace) -> int:
     _print(_installation())
     if arguments.model is not None:
         with ProgressBars(True) as bars:
-            checkpoint = open_checkpoint(arguments.model, bars.show)
+            checkpoint = open_checkpoint(arguments.model, bars.show, revision=arguments.revision)
         print()
         _print(_model(checkpoint))
         print()

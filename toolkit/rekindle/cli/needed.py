@@ -43,15 +43,17 @@ class Needed:
         """
         target: str | None = arguments.target
         devices = jax.devices() if target is None else devices_of(target)
-        settings, checkpoint = _settings(arguments), open_checkpoint(arguments.model, report)
+        settings = _settings(arguments)
+        checkpoint = open_checkpoint(arguments.model, report, revision=arguments.revision)
         blueprint = plan(checkpoint, settings, devices[0], cache_dir(), report=report)
         return cls(blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), devices[:1]))
 
 
 def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
     """Add a model, `nargs` of them, and its dtype."""
-    what = "smollm2-135m-instruct, a directory, a .gguf file, or a hub id"
+    what = "smollm2-135m-instruct, a directory, a .gguf file, or owner/name or owner/name/file.gguf on the hub"
     parser.add_argument("model", metavar="MODEL", nargs=nargs, help=what)
+    parser.add_argument("--revision", metavar="NAME", help="a branch, a tag or a commit of a model on the hub")
     what = "of weights and pages (float32 on CPU, else bfloat16)"
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=what)
 

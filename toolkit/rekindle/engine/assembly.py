@@ -176,13 +176,14 @@ def build(
     *,
     compose: Compose | None = None,
     family: Family | None = None,
+    revision: str | None = None,
 ) -> Assembly:
     """Load a model, allocate its pages, and make the programs that `settings.precompile` says.
 
     While the weights are read, programs are loaded or compiled, and pages allocated, on threads of their own.
 
     Args:
-        compose, family: as `rekindle.open` takes them.
+        compose, family, revision: as `rekindle.open` takes them.
 
     Raises:
         ModelError: the model cannot be opened.
@@ -193,7 +194,7 @@ def build(
     """
     started = monotonic()
     report(Progress("opening the model", 0, 1, "model"))
-    checkpoint = open_checkpoint(model, report, family)
+    checkpoint = open_checkpoint(model, report, family, revision)
     report(Progress("opening the model", 1, 1, "model"))
     directory = store_directory(settings.restore)
     blueprint = plan(checkpoint, settings, device_of(settings.device), directory, report=report)
