@@ -75,12 +75,11 @@ def between(parts: Sequence[Array], first: int, last: int) -> list[Array]:
 def release(arrays: Sequence[Array]) -> None:
     """Unmap the memory of arrays that are views of a file, where the system can. They are read again when needed."""
     for array in arrays:
-        if not isinstance(array, np.memmap) or array.mode != "r":  # anything else could lose what it holds
-            continue
         base: Any = array
-        while isinstance(base, np.ndarray):
-            base = base.base
-        if isinstance(base, mmap.mmap) and hasattr(base, "madvise"):
+        while isinstance(base, np.ndarray | memoryview):
+            base = base.base if isinstance(base, np.ndarray) else base.obj
+        mapped = isinstance(base, mmap.mmap) and hasattr(base, "madvise") and array.flags.c_contiguous
+        if mapped and memoryview(base).readonly:  # what could be written to would lose what it holds
             offset = _address(array) - _address(np.frombuffer(base, np.uint8))
             start = offset - offset % mmap.ALLOCATIONGRANULARITY
             base.madvise(mmap.MADV_DONTNEED, start, offset + array.nbytes - start)
