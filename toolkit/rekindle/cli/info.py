@@ -133,7 +133,7 @@ def _needs(checkpoint: Checkpoint, settings: Settings) -> Rows:
     tokens, token = (limits.num_pages - 1) * limits.page_size, limits.page_bytes // limits.page_size
     yield "dtype", blueprint.dtype.name + ("" if settings.dtype else f", the default on {device.platform}")
     yield "weights", size_text(budget.weights)
-    how = "measured" if budget.measured else "at most, by a reckoning from shapes"
+    how = "measured" if budget.measured else "by a reckoning from shapes"
     yield "a step", f"{size_text(budget.workspace)} for the largest, {how}; {size_text(budget.slots)} between steps"
     yield "keys, values", f"{size_text(token)} a token of context"
     yield (
