@@ -22,8 +22,8 @@ import ml_dtypes
 import numpy as np
 
 from rekindle.config import Dtype, Settings
-from rekindle.engine.assembly import load
 from rekindle.engine.blueprint import Blueprint
+from rekindle.engine.filling import load
 from rekindle.models.checkpoint.open import open_checkpoint
 from tests.bench.say import say
 

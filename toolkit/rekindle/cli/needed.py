@@ -33,8 +33,11 @@ class Needed:
     store: ProgramStore
 
     @classmethod
-    def of(cls, arguments: Namespace, report: Report) -> "Needed":
+    def of(cls, arguments: Namespace, report: Report, *, compiles: bool = False) -> "Needed":
         """Return what the arguments of `add_arguments` ask for; download the model if it is not on this machine yet.
+
+        Args:
+            compiles: whether a step may be compiled to see how large the pool will be.
 
         Raises:
             ModelError: the model cannot be opened.
@@ -45,7 +48,7 @@ class Needed:
         devices = jax.devices() if target is None else devices_of(target)
         settings = _settings(arguments)
         checkpoint = open_checkpoint(arguments.model, report, revision=arguments.revision)
-        blueprint = plan(checkpoint, settings, devices[0], cache_dir(), report=report)
+        blueprint = plan(checkpoint, settings, devices[0], cache_dir(), compiles=compiles, report=report)
         return cls(blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), devices[:1]))
 
 

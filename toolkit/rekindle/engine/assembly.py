@@ -31,18 +31,17 @@ from rekindle.engine.actors.stepper import Stepper
 from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
+from rekindle.engine.filling import empty_state, load
 from rekindle.engine.planning import plan
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
-from rekindle.errors import CheckpointError, ConfigError, InvalidRequest
-from rekindle.markup import size_text
+from rekindle.errors import CheckpointError, InvalidRequest
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.defaults import sampling_defaults
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.checkpoint.weights import Weights, flat_weights, load_weights
+from rekindle.models.checkpoint.weights import Weights, load_weights
 from rekindle.models.config import ModelConfig
 from rekindle.models.families.reading import Family
-from rekindle.models.load import load_decoder
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingParams
 from rekindle.scheduler.cache.tree import PrefixTree
@@ -213,7 +212,7 @@ def build(
         resources.callback(executables.stop)
         orbax = None if directory is None else soon(import_orbax, "orbax")
         preparing = executables.prepare(first)
-        state = soon(partial(under_own_settings, _empty_state, executables, blueprint), "device-state")
+        state = soon(partial(under_own_settings, empty_state, executables, blueprint), "device-state")
         weights = load(blueprint, report)
         pages, slots = state.result()
         stepper = Stepper(executables, weights, pages, slots, limits)
@@ -249,26 +248,6 @@ def build(
             found=_found(snapshot, limits.page_size, compile_seconds, monotonic() - started),
             resources=resources.pop_all(),
         )
-
-
-def _empty_state(executables: Executables, blueprint: Blueprint) -> Any:
-    """Allocate the pages and slots of an idle engine.
-
-    Raises:
-        ConfigError: the device has no room for them.
-    """
-    limits, device = blueprint.limits, blueprint.device
-    try:
-        return jax.block_until_ready(executables.run(EMPTY))
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        needed, memory = limits.num_pages * limits.page_bytes, blueprint.budget.memory
-        has = "" if memory is None else f", which has {size_text(memory)} in all"
-        raise ConfigError(
-            f"a pool of {limits.num_pages - 1:,} pages needs {size_text(needed)}, and there is no room for it now on "
-            f"{device}{has}; lower pool_bytes or num_pages, or close what else is on the device"
-        ) from error
 
 
 def _order(
@@ -330,20 +309,3 @@ def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tup
             f'{checkpoint.source}: generation_config.json: {error}. Correct it, or give sampling_defaults="neutral"'
         ) from error
     return defaults | own, unserved
-
-
-def load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
-    """Read the weights of a model onto the device, and report how many bytes are there.
-
-    Raises:
-        ModelError: the process is ending.
-    """
-    checkpoint, read, total = blueprint.checkpoint, 0, blueprint.programs.weight_bytes
-
-    def loaded(size: int) -> None:
-        nonlocal read
-        read += size
-        report(Progress("loading weights", read, total))
-
-    config, tensors, dtype, put = checkpoint.config, checkpoint.tensors, blueprint.dtype, put_on(blueprint.device)
-    return flat_weights(load_decoder(config, tensors, dtype, loaded, put, blueprint.programs.implementation))
