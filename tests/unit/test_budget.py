@@ -193,6 +193,25 @@ def test_nothing_is_compiled_to_measure_where_that_is_forbidden_or_nothing_can_f
     assert measured == []
 
 
+def test_a_restart_finds_its_programs_though_the_pool_was_sized_by_measuring(
+    families: Path, measured: list[Any], give: Give
+) -> None:
+    give(4 * MB)
+    settings: SettingsOptions = {**FEW, "num_pages": None, "max_running": 16, "decode_buckets": (16,)}
+    pages = []
+    for restore in ("auto", "require"):
+        chosen: SettingsOptions = {**settings, "restore": restore}
+        with rekindle.open_sync(families / "llama-tied", progress=False, **chosen) as session:
+            limits = session._assembly.limits
+            pages.append(limits.num_pages)
+            assert session.generate_sync(token_ids=[1, 2], max_tokens=2).token_ids
+            assert limits.num_pages < 1 + 16 * limits.pages_per_request, "memory is what bounds it"
+            compiled = session.stats.compilations
+            session._assembly.stored().result()
+        assert bool(compiled) == (restore == "auto")
+    assert pages[0] == pages[1]
+
+
 def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(devices, "_CONTAINER_LIMITS", (str(limit),))
