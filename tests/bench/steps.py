@@ -62,7 +62,7 @@ class Model(Protocol):
 
     @property
     def tensors(self) -> Mapping[str, Array]:
-        """Its tensors by their names."""
+        """The tensors of the model, by their names."""
 
 
 class BareStep:

@@ -18,6 +18,12 @@ from typing import Any
 
 import pytest
 
+import rekindle
+from rekindle.errors import ConfigError
+from rekindle.models.checkpoint.hub import HubModel
+from rekindle.models.checkpoint.open import open_checkpoint
+from tests.unit.test_checkpoint_gguf import write_gguf
+
 MODEL = "tiny/qwen2"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 UNREACHABLE = "http://127.0.0.1:9"  # the port of the discard service: nothing answers there
@@ -27,14 +33,18 @@ from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.errors import ModelNotFound
 reports = []
 try:
-    checkpoint = open_checkpoint(sys.argv[1], lambda progress: reports.append((progress.stage, progress.done)))
+    revision = sys.argv[2] if len(sys.argv) > 2 else None
+    report = lambda progress: reports.append((progress.stage, progress.done))
+    checkpoint = open_checkpoint(sys.argv[1], report, revision=revision)
     print(json.dumps({"tensors": len(checkpoint.tensors), "source": checkpoint.source, "reports": reports}))
 except ModelNotFound as error:
     print(json.dumps({"error": str(error)}))
 """
 
 
-def open_elsewhere(model: str, cache: Path, endpoint: str = UNREACHABLE, offline: bool = False) -> dict[str, Any]:
+def open_elsewhere(
+    model: str, cache: Path, endpoint: str = UNREACHABLE, offline: bool = False, revision: str | None = None
+) -> dict[str, Any]:
     """Open a model in a process of its own, with this hub cache and this hub."""
     kept = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     environment = kept | {
@@ -44,10 +54,11 @@ def open_elsewhere(model: str, cache: Path, endpoint: str = UNREACHABLE, offline
         "HF_HUB_OFFLINE": "1" if offline else "0",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    command = [sys.executable, "-c", PROGRAM, model]
+    command = [sys.executable, "-c", PROGRAM, model, *([revision] if revision else [])]
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert process.returncode == 0, process.stderr
-    assert process.stderr == ""  # the library drew no bar of its own
+    complaint = "No files matched allow_patterns="  # of the library, which says so of a file that is not there
+    assert [line for line in process.stderr.splitlines() if not line.startswith(complaint)] == [], "it drew a bar"
     result: dict[str, Any] = json.loads(process.stdout)
     return result
 
@@ -81,7 +92,8 @@ def test_a_revision_is_a_model_of_its_own(cache: Path, families: Path) -> None:
     (repository / "refs" / "v1.0").write_text(other.name)
     assert open_elsewhere(f"{MODEL}@v1.0", cache, offline=True)["tensors"] == 29
     assert open_elsewhere(f"{MODEL}@{COMMIT}", cache, offline=True)["tensors"] == 39
-    assert f"'{MODEL}@v2.0'" in open_elsewhere(f"{MODEL}@v2.0", cache, offline=True)["error"]
+    assert open_elsewhere(MODEL, cache, offline=True, revision="v1.0")["tensors"] == 29
+    assert f"'{MODEL}@v2.0'" in open_elsewhere(MODEL, cache, offline=True, revision="v2.0")["error"]
 
 
 @pytest.mark.parametrize("offline", [True, False])
@@ -93,9 +105,11 @@ def test_without_hub_and_cache_the_message_says_what_to_do(offline: bool, tmp_pa
 
 
 @pytest.fixture
-def hub(families: Path) -> Iterator[str]:
+def hub(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve the one model MODEL by the part of the hub's protocol that a download needs; yield the address."""
     files = {file.name: file.read_bytes() for file in (families / "qwen2").iterdir()}
+    written = write_gguf(open_checkpoint(families / "llama-tied"), tmp_path_factory.mktemp("gguf") / "Tiny.F32.gguf")
+    files["quantized/Tiny.F32.gguf"] = written.read_bytes()
 
     class Hub(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:  # the library chose this name
@@ -106,7 +120,7 @@ def hub(families: Path) -> Iterator[str]:
 
         def answer(self, body: bool) -> None:
             path = self.path.partition("?")[0]
-            name = path.rpartition("/")[2]
+            name = "/".join(path.split("/")[5:])
             if path.startswith(f"/api/models/{MODEL}/tree/"):
                 tree = [{"type": "file", "path": file, "size": len(files[file]), "oid": digest(file)} for file in files]
                 self.send(json.dumps(tree).encode(), "application/json", "tree", body)
@@ -155,6 +169,53 @@ def test_a_model_is_downloaded_with_progress_and_then_cached(hub: str, tmp_path:
     assert done == sorted(done)
     assert done[-1] > 700_000
     assert open_elsewhere(MODEL, tmp_path / "hub")["tensors"] == 39
+
+
+def test_a_gguf_file_of_a_repository_is_opened_by_its_name(hub: str, tmp_path: Path) -> None:
+    name = f"{MODEL}/quantized/Tiny.F32.gguf"
+    opened = open_elsewhere(name, tmp_path / "hub", endpoint=hub)
+    assert opened["tensors"] == 29
+    assert opened["source"].endswith("quantized/Tiny.F32.gguf")
+    assert {stage for stage, _ in opened["reports"]} == {f"downloading {name}"}
+    assert open_elsewhere(f"{name}@main", tmp_path / "hub", offline=True)["tensors"] == 29, "it is cached"
+    said = open_elsewhere(f"{MODEL}/Q4_K_M.gguf", tmp_path / "hub", endpoint=hub)["error"]
+    assert said.startswith(f"{MODEL}/Q4_K_M.gguf has no Q4_K_M.gguf.")
+    assert said.endswith("its files are: quantized/Tiny.F32.gguf")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("owner/name", HubModel("owner/name", None, None)),
+        ("owner/name@refs/pr/1", HubModel("owner/name", None, "refs/pr/1")),
+        ("owner/name/A-Q4_K_M.gguf", HubModel("owner/name", "A-Q4_K_M.gguf", None)),
+        ("owner/name/in/A.GGUF@v1.0", HubModel("owner/name", "in/A.GGUF", "v1.0")),
+        ("owner/file.gguf", None),
+        ("owner/name/more", None),
+        ("name", None),
+        ("../a/b.gguf", None),
+    ],
+)
+def test_a_name_means_a_repository_or_a_gguf_file_in_one(text: str, meant: HubModel | None) -> None:
+    assert HubModel.of(text) == meant
+    assert meant is None or str(meant) == text
+
+
+def test_all_files_of_a_model_that_was_split_are_downloaded() -> None:
+    model = HubModel.of("owner/name/Big-Q8_0-00002-of-00003.gguf")
+    assert model is not None
+    assert model.patterns == {"allow_patterns": ["Big-Q8_0-*-of-00003.gguf"]}
+
+
+def test_a_revision_is_given_once_and_only_for_the_hub(families: Path) -> None:
+    assert HubModel.of("owner/name", "v1.0") == HubModel.of("owner/name@v1.0", "v1.0")
+    with pytest.raises(ConfigError, match=r"'owner/name@v1.0' names a revision, and revision='v2.0' another one"):
+        HubModel.of("owner/name@v1.0", "v2.0")
+    for model in (families / "qwen2", "smollm2-135m-instruct"):
+        with pytest.raises(ConfigError, match="revision is for a model on the Hugging Face hub"):
+            open_checkpoint(model, revision="v1.0")
+    with pytest.raises(ConfigError, match=r"revision must name a branch, a tag or a commit .* got 3"):
+        rekindle.open("owner/name", revision=3)  # type: ignore[arg-type]
 
 
 def test_a_model_that_the_hub_does_not_have_is_named(hub: str, tmp_path: Path) -> None:

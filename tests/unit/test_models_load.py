@@ -1,5 +1,7 @@
 """Weights on the device are the checkpoint's tensors, joined and cast, and cost no compilation."""
 
+import mmap
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -10,13 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors.numpy import save_file
 
 from rekindle.errors import CheckpointError
+from rekindle.models import copying
 from rekindle.models.attention import Attention
 from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors
+from rekindle.models.checkpoint.huggingface.safetensors_file import open_safetensors
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import Layer
 from rekindle.models.load import load_decoder
+from rekindle_kernels import layers
+from rekindle_kernels.api import Implementation
 
 FAMILIES = ["llama-tied", "llama3-rope", "qwen2", "qwen3"]
 FLOAT32 = jnp.dtype("float32")
@@ -87,15 +94,15 @@ def test_weights_do_not_change_with_what_they_were_read_from(families: Path) -> 
     jax.tree.map(np.testing.assert_array_equal, nnx.state(decoder), nnx.state(again))
 
 
-def test_the_calling_thread_is_told_of_every_tensor(families: Path) -> None:
+def test_the_calling_thread_is_told_of_every_byte(families: Path) -> None:
     checkpoint = open_checkpoint(families / "qwen3")
     told: list[tuple[int, int]] = []
 
-    def loaded(tensors: int) -> None:
-        told.append((tensors, threading.get_ident()))
+    def loaded(size: int) -> None:
+        told.append((size, threading.get_ident()))
 
-    load_decoder(checkpoint.config, checkpoint.tensors, FLOAT32, loaded)
-    assert sum(tensors for tensors, _ in told) == len(checkpoint.tensors)
+    decoder = load_decoder(checkpoint.config, checkpoint.tensors, FLOAT32, loaded)
+    assert sum(size for size, _ in told) == sum(array.nbytes for array in jax.tree.leaves(nnx.state(decoder)))
     assert {thread for _, thread in told} == {threading.get_ident()}
 
 
@@ -107,3 +114,121 @@ def test_a_tensor_that_cannot_be_read_ends_the_loading(families: Path) -> None:
     tensors = LazyTensors({name: partial(broken, name) for name in checkpoint.tensors})
     with pytest.raises(CheckpointError, match=r"model\.embed_tokens\.weight is broken"):
         load_decoder(checkpoint.config, tensors, FLOAT32)
+
+
+class Counted:
+    """Tensors that count how many bytes of them were looked up, and not yet put on the device."""
+
+    def __init__(self, tensors: Any):
+        self.most = 0
+        self._tensors, self._held = tensors, 0
+        self._lock = threading.Lock()
+
+    def read(self, name: str) -> Array:
+        tensor: Array = self._tensors[name]
+        self._add(tensor.nbytes)
+        return tensor
+
+    def put(self, array: Array) -> jax.Array:
+        arrived: jax.Array = jax.device_put(array)
+        self._add(-array.nbytes)
+        return arrived
+
+    def _add(self, size: int) -> None:
+        with self._lock:
+            self._held += size
+            self.most = max(self.most, self._held)
+
+
+@pytest.mark.parametrize("family", ["llama-tied", "mixtral", "granitemoe"])
+def test_what_is_read_at_once_is_no_larger_than_the_largest_group(family: str, families: Path) -> None:
+    checkpoint = open_checkpoint(families / family)
+    counted = Counted(checkpoint.tensors)
+    tensors = LazyTensors({name: partial(counted.read, name) for name in checkpoint.tensors})
+    decoder = load_decoder(checkpoint.config, tensors, FLOAT32, put=counted.put)
+    sizes = [array.nbytes for array in jax.tree.leaves(nnx.state(decoder))]
+    assert 0 < counted.most <= max(sizes) < sum(sizes) / 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_matrices_that_are_copied_in_pieces_are_the_same(
+    dtype: str, implementation: Implementation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "PIECE_BYTES", 1)
+    random = np.random.default_rng(0)
+    parts = [random.standard_normal((rows, 48), np.float32) for rows in (700, 3, 129)]
+    form = layers.packed((832, 48), jnp.dtype(dtype), implementation=implementation)
+    whole, pieces = (np.zeros(form.shape, form.dtype) for _ in range(2))
+    layers.pack(parts, whole, implementation=implementation)
+    copying.copy_into(parts, pieces, implementation)
+    assert whole.tobytes() == pieces.tobytes()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_copied_tensor_of_a_file_is_no_longer_mapped(tmp_path: Path) -> None:
+    stored = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)
+    save_file({"before": stored[:1], "weight": stored}, tmp_path / "one.safetensors")
+    for view in (open_safetensors(tmp_path / "one.safetensors").loader("weight")(), raw(tmp_path / "one.safetensors")):
+        assert view.sum() > 0
+        assert resident(view) > 0.9 * view.nbytes
+        into = np.zeros(view.shape, view.dtype)
+        copying.copy_into([view], into, "xla")
+        assert resident(view) < 0.1 * view.nbytes
+        np.testing.assert_array_equal(into, view)
+
+
+def raw(path: Path) -> Array:
+    """Return the end of a file as a view of it, as other formats than safetensors have it."""
+    with path.open("rb") as file:
+        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    end: Array = np.frombuffer(mapped[-(1 << 22) :], np.float32).reshape(1024, 1024)
+    return end
+
+
+def resident(view: Array) -> int:
+    """Return the bytes of the mapping that a view is in, as far as they are in this process's memory."""
+    address, found = view.ctypes.data, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, _, rest = line.partition(" ")
+        if "-" in first and ":" not in first:
+            begin, end = (int(edge, 16) for edge in first.split("-"))
+            found = begin <= address < end
+        elif found and first == "Rss:":
+            return int(rest.split()[0]) << 10
+    raise AssertionError("the view is in no mapping")
+
+
+def test_a_users_own_arrays_keep_what_they_hold() -> None:
+    memory = mmap.mmap(-1, 1 << 16)
+    given = np.frombuffer(memory, np.float32)
+    given[:] = 7
+    read_only = np.frombuffer(memoryview(memory).toreadonly(), np.float32)
+    copying.release([given, given.reshape(2, -1), read_only, read_only[::2]])
+    assert (given == 7).all()
+
+
+def test_room_is_given_back_when_reading_fails() -> None:
+    room = copying.Room(10)
+    with pytest.raises(ValueError, match="broken"), room.taken(10):
+        raise ValueError("broken")
+    with room.taken(10):
+        pass
+
+
+def test_loading_that_is_left_reads_no_more(families: Path) -> None:
+    checkpoint, looked_up = open_checkpoint(families / "qwen3"), list[str]()
+    never = threading.Event()
+
+    def read(name: str) -> Array:
+        looked_up.append(name)
+        if len(looked_up) > 3:
+            never.wait(0.5)  # until the others are called off
+        return checkpoint.tensors[name]
+
+    def leave(size: int) -> None:
+        raise KeyboardInterrupt
+
+    tensors = LazyTensors({name: partial(read, name) for name in checkpoint.tensors})
+    with pytest.raises(KeyboardInterrupt):
+        load_decoder(checkpoint.config, tensors, FLOAT32, leave)
+    assert len(looked_up) < len(checkpoint.tensors) / 2

@@ -49,8 +49,8 @@ def test_a_pipe_hears_of_long_stages_every_ten_seconds(
     draw(*(Progress("downloading", done * 10**6, 8 * 10**6) for done in range(9)))
     assert capsys.readouterr().err.splitlines() == [
         "downloading",
-        "downloading: 3 of 8 MB, 12 s",
-        "downloading: 7 of 8 MB, 24 s",
+        "downloading: 3 of 8 MB, 12 s, about 20 s left",
+        "downloading: 7 of 8 MB, 24 s, about 3 s left",
         "downloading: 8 of 8 MB, 27 s",
     ]
 
@@ -159,7 +159,7 @@ def test_a_bar_in_a_cell_goes_on_between_two_reports_and_not_after_its_end(outpu
 @pytest.mark.parametrize(
     ("progress", "seconds", "said"),
     [
-        (Progress("downloading", 3 * 10**6, 8 * 10**6), 2.0, "downloading: 3 of 8 MB, 1.5 MB/s, 2 s"),
+        (Progress("downloading", 3 * 10**6, 8 * 10**6), 2.0, "downloading: 3 of 8 MB, 1.5 MB/s, 2 s, about 3 s left"),
         (Progress("downloading", 3 * 10**6), 0.5, "downloading: 3 MB, 0 s"),
         (Progress("compiling", 0, 0, "programs"), 0.0, "compiling: 0 of 0 programs, 0 s"),
     ],

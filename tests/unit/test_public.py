@@ -11,8 +11,8 @@ from rekindle.request import _CHECKS, SamplingOptions
 
 PUBLIC = """
 Answers BatchFailed CacheView CachedPath CachedTokens Candidate CheckpointError ConfigError EngineFailed Family
-Generation Handle Handled InvalidBatch InvalidData InvalidRequest LogitsRow ModelError ModelNotFound NotRestored
-ParametersIgnored Piece Prefix PromptTooLong QueueFull RekindleError RequestCancelled SamplingParams Session
+Generation Handle Handled InvalidBatch InvalidData InvalidRequest LogitsRow ModelError ModelNotFound ModelTooLarge
+NotRestored ParametersIgnored Piece Prefix PromptTooLong QueueFull RekindleError RequestCancelled SamplingParams Session
 SessionClosed SessionError Settings Stats StorageError Stream Timings TokenLogprob UnsafeStorage UnsupportedModel Usage
 WeightsChanged open open_sync
 """

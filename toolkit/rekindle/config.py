@@ -28,7 +28,10 @@ class Settings:
             and "reference" is the slow definition of all of them. None is the best for the device.
         dtype: of weights and pages, "float32" or "bfloat16"; None is float32 on CPU and bfloat16 elsewhere.
         page_size: tokens per page, a multiple of 16.
-        num_pages: pages in the pool; None takes as many as 1 GiB holds, at most what `max_running` full requests need.
+        num_pages: pages in the pool, one of them for padding. None takes as many as `pool_bytes` holds.
+        pool_bytes: memory for the pool of pages, instead of `num_pages`. None takes what weights and the largest step
+            leave of the device's memory, at most what `max_running` full requests need; on a CPU, whose memory others
+            use too, a quarter of that and at most 1 GiB. `session.memory` and `rekindle info` say how much it is.
         max_context: the most tokens of one request; None is the model's own.
         max_running: requests in the running batch.
         max_waiting: requests in the waiting queue; `generate` waits for room in it, `submit` raises `QueueFull`.
@@ -76,6 +79,7 @@ class Settings:
     dtype: Dtype | None = None
     page_size: int = 64
     num_pages: int | None = None
+    pool_bytes: int | None = None
     max_context: int | None = None
     max_running: int = 32
     max_waiting: int = 256
@@ -113,9 +117,11 @@ class Settings:
             _integer(name, getattr(self, name), 1)
         for name in ("host_cache_bytes", "disk_cache_bytes", "max_logprobs"):
             _integer(name, getattr(self, name), 0)
-        for name in ("num_pages", "max_context"):
+        for name in ("num_pages", "pool_bytes", "max_context"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 2)
+        if self.num_pages is not None and self.pool_bytes is not None:
+            raise ConfigError("num_pages and pool_bytes both say how large the pool of pages is: give one of them")
         _one_of("implementation", self.implementation, (None, *get_args(Implementation)))
         _one_of("dtype", self.dtype, (None, *get_args(Dtype)))
         _one_of("ticks", self.ticks, get_args(Ticks))
@@ -145,6 +151,7 @@ class SettingsOptions(TypedDict, total=False):
     dtype: Dtype | None
     page_size: int
     num_pages: int | None
+    pool_bytes: int | None
     max_context: int | None
     max_running: int
     max_waiting: int

@@ -5,7 +5,8 @@
     ├── ModelError
     │   ├── ModelNotFound                nothing that can be opened at the given place
     │   ├── UnsupportedModel             a model whose architecture or options are not implemented
-    │   └── CheckpointError              a model file that is truncated, corrupt or incomplete
+    │   ├── CheckpointError              a model file that is truncated, corrupt or incomplete
+    │   └── ModelTooLarge                a model that does not fit into the memory of its device
     ├── InvalidRequest (ValueError)      a prompt or sampling parameter that cannot be served
     │   ├── PromptTooLong                more tokens than the context or the page pool can hold
     │   └── InvalidBatch                 prompts of a batch that cannot be served, by index
@@ -67,6 +68,10 @@ class UnsupportedModel(ModelError):
 
 class CheckpointError(ModelError):
     """A model file that is truncated, corrupt or incomplete."""
+
+
+class ModelTooLarge(ModelError):
+    """A model that does not fit into the memory of its device; nothing of it was loaded."""
 
 
 class InvalidRequest(RekindleError, ValueError):
@@ -171,7 +176,8 @@ _ELSEWHERE: Final = {
     "max_context": ("max_model_len", "max_seq_len", "max_seq_length", "n_ctx", "num_ctx"),
     "max_running": ("max_num_seqs", "max_batch_size", "batch_size"),
     "max_prefill_tokens": ("max_num_batched_tokens", "n_batch"),
-    "num_pages": ("gpu_memory_utilization", "num_gpu_blocks_override", "mem_fraction_static"),
+    "num_pages": ("num_gpu_blocks_override",),
+    "pool_bytes": ("gpu_memory_utilization", "mem_fraction_static", "kv_cache_memory_bytes"),
     "page_size": ("block_size",),
     "prefix_cache": ("enable_prefix_caching",),
     "host_cache_bytes": ("swap_space", "cpu_offload_gb"),

@@ -53,6 +53,7 @@ def generate(arguments: Namespace) -> int:
     session = rekindle.open_sync(
         arguments.model,
         progress=not arguments.quiet,
+        revision=arguments.revision,
         dtype=arguments.dtype,
         max_running=1,
         max_prefill_tokens=PREFILL_TOKENS,

@@ -14,21 +14,24 @@ import jax.numpy as jnp
 
 import rekindle
 from rekindle.config import Settings
+from rekindle.device.devices import device_of
+from rekindle.engine.planning import plan
 from rekindle.markup import counted, size_text
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import (
     AttentionConfig,
     BaseScaling,
+    DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    LongScaling,
     ModelConfig,
     Rope,
     YarnScaling,
 )
 from rekindle.models.decoder import expected_shapes
 from rekindle.notebook.progress_bars import ProgressBars
-from rekindle.scheduler.limits import Limits
 from rekindle.store.directory import cache_dir
 from rekindle_kernels.api import choose, described
 
@@ -40,11 +43,11 @@ def info(arguments: Namespace) -> int:
     _print(_installation())
     if arguments.model is not None:
         with ProgressBars(True) as bars:
-            checkpoint = open_checkpoint(arguments.model, bars.show)
+            checkpoint = open_checkpoint(arguments.model, bars.show, revision=arguments.revision)
         print()
         _print(_model(checkpoint))
         print()
-        _print(_needs(checkpoint.config, Settings(dtype=arguments.dtype)))
+        _print(_needs(checkpoint, Settings(dtype=arguments.dtype)))
     return 0
 
 
@@ -128,6 +131,10 @@ def _rope(rope: Rope | None) -> str:
             scaling = f", YaRN scaling {factor:g} from {context} tokens"
         case LinearScaling(factor) | BaseScaling(factor):
             scaling = f", scaling {factor:g}"
+        case LongScaling(original_context=context):
+            scaling = f", LongRoPE, other factors for requests of more than {context} tokens"
+        case DynamicScaling(factor, context):
+            scaling = f", dynamic scaling {factor:g} for requests of more than {context} tokens"
         case None:
             scaling = ""
     return f"theta {rope.theta:g}{share}{scaling}"
@@ -142,19 +149,29 @@ def _parameters(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in expected_shapes(config).values())
 
 
-def _needs(config: ModelConfig, settings: Settings) -> Rows:
-    """Yield what `open` with these settings would hold."""
-    dtype = jnp.dtype(settings.dtype or ("float32" if jax.default_backend() == "cpu" else "bfloat16"))
-    limits = Limits.of(settings, config, dtype.itemsize)
-    token = config.numbers_of_a_token * dtype.itemsize
-    tokens = (limits.num_pages - 1) * limits.page_size
-    yield "dtype", dtype.name + ("" if settings.dtype else f", the default on {jax.default_backend()}")
-    yield "weights", size_text(_parameters(config) * dtype.itemsize)
-    yield "keys, values", f"{size_text(token)} a token"
+def _needs(checkpoint: Checkpoint, settings: Settings) -> Rows:
+    """Yield what `open` with these settings would hold, and where."""
+    device = device_of(None)
+    blueprint = plan(checkpoint, settings, device, cache_dir(), compiles=False)
+    limits, budget = blueprint.limits, blueprint.budget
+    tokens, token = (limits.num_pages - 1) * limits.page_size, limits.page_bytes // limits.page_size
+    yield "dtype", blueprint.dtype.name + ("" if settings.dtype else f", the default on {device.platform}")
+    yield "weights", size_text(budget.weights)
+    how = "measured" if budget.measured else "by a reckoning from shapes"
+    yield "a step", f"{size_text(budget.workspace)} for the largest, {how}; {size_text(budget.slots)} between steps"
+    yield "keys, values", f"{size_text(token)} a token of context"
     yield (
         "pool",
-        f"{limits.num_pages - 1} pages of {limits.page_size} tokens, {tokens} in all, {size_text(tokens * token)}",
+        f"{limits.num_pages - 1} pages of {limits.page_size} tokens, {tokens} in all, "
+        f"{size_text(limits.num_pages * limits.page_bytes)}",
     )
+    together = budget.beside_pages + limits.num_pages * limits.page_bytes
+    has = "" if budget.memory is None else f" of {size_text(budget.memory)} on {device}"
+    yield "together", size_text(together) + has
+    on_disk = settings.disk_cache_bytes if limits.snapshots else 0
+    host = limits.host_pages * limits.page_bytes
+    yield "copies", f"at most {size_text(host)} in host memory and {size_text(on_disk)} on disk, for all models there"
     yield "batch", f"{limits.max_running} requests, each of at most {limits.max_context} tokens"
     prefill, decode = (", ".join(map(str, sizes)) for sizes in (limits.prefill_buckets, limits.decode_buckets))
     yield "programs", f"{len(limits.all_buckets())}: prompts of {prefill} tokens, decoding of {decode} requests"
+    budget.check(limits, checkpoint.source)

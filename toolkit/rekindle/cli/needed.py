@@ -12,6 +12,7 @@ from rekindle.config import Implementation, Settings, SettingsOptions, Ticks
 from rekindle.device.programs.store import ProgramStore
 from rekindle.device.programs.targets import devices_of, known_targets
 from rekindle.engine.blueprint import Blueprint
+from rekindle.engine.planning import plan
 from rekindle.engine.stores import PROGRAMS
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.store.directory import cache_dir
@@ -32,8 +33,11 @@ class Needed:
     store: ProgramStore
 
     @classmethod
-    def of(cls, arguments: Namespace, report: Report) -> "Needed":
+    def of(cls, arguments: Namespace, report: Report, *, compiles: bool = False) -> "Needed":
         """Return what the arguments of `add_arguments` ask for; download the model if it is not on this machine yet.
+
+        Args:
+            compiles: whether a step may be compiled to see how large the pool will be.
 
         Raises:
             ModelError: the model cannot be opened.
@@ -42,15 +46,17 @@ class Needed:
         """
         target: str | None = arguments.target
         devices = jax.devices() if target is None else devices_of(target)
-        settings, checkpoint = _settings(arguments), open_checkpoint(arguments.model, report)
-        blueprint = Blueprint.of(checkpoint, settings, devices[0])
+        settings = _settings(arguments)
+        checkpoint = open_checkpoint(arguments.model, report, revision=arguments.revision)
+        blueprint = plan(checkpoint, settings, devices[0], cache_dir(), compiles=compiles, report=report)
         return cls(blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), devices[:1]))
 
 
 def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
     """Add a model, `nargs` of them, and its dtype."""
-    what = "smollm2-135m-instruct, a directory, a .gguf file, or a hub id"
+    what = "smollm2-135m-instruct, a directory, a .gguf file, or owner/name or owner/name/file.gguf on the hub"
     parser.add_argument("model", metavar="MODEL", nargs=nargs, help=what)
+    parser.add_argument("--revision", metavar="NAME", help="a branch, a tag or a commit of a model on the hub")
     what = "of weights and pages (float32 on CPU, else bfloat16)"
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=what)
 
@@ -69,6 +75,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     for name, what in (
         ("page-size", "tokens per page"),
         ("num-pages", "pages in the pool"),
+        ("pool-bytes", "memory for the pool, instead of its pages"),
         ("max-context", "the most tokens of one request"),
         ("max-running", "requests in the running batch"),
         ("max-prefill-tokens", "prompt tokens computed in one tick"),

@@ -28,7 +28,7 @@ def precompile(arguments: Namespace) -> int:
     """Compile the programs that are not stored yet, from the model's config alone, without weights or a device."""
     target: str | None = arguments.target
     with ProgressBars(not arguments.quiet) as bars:
-        needed = Needed.of(arguments, bars.show)
+        needed = Needed.of(arguments, bars.show, compiles=True)
         blueprint, store, device = needed.blueprint, needed.store, needed.devices[0]
         keys = blueprint.all_programs()
         missing, start = store.missing(keys), monotonic()

@@ -27,6 +27,15 @@ class Progress:
         total = "" if self.total is None else f" of {self.total / scale:.0f}"
         return f"{self.done / scale:.0f}{total} {unit}"
 
+    def left(self, seconds: float) -> str | None:
+        """Return how long the rest will take, in words, if it goes on as in the seconds so far.
+
+        Only bytes come so evenly that it can be said, and not at once.
+        """
+        if self.unit != "B" or self.total is None or not 0 < self.done < self.total or seconds < 1:
+            return None
+        return f"about {seconds * (self.total - self.done) / self.done:.0f} s left"
+
 
 Report = Callable[[Progress], None]
 

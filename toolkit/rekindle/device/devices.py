@@ -2,12 +2,17 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from rekindle.device.jax_settings import default_device, under_own_settings
 from rekindle.errors import ConfigError
+
+_CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""The files in which Linux says how much memory a container may use."""
 
 
 def device_of(asked: Any) -> jax.Device:
@@ -37,12 +42,29 @@ def put_on(device: jax.Device) -> Callable[[Any], jax.Array]:
 
 def memory_of(device: jax.Device) -> int | None:
     """Return the bytes of memory that programs on a device can use together; None if they are not known."""
-    stats = device.memory_stats()
-    if stats and "bytes_limit" in stats:
-        return int(stats["bytes_limit"])
-    if device.platform == "cpu" and hasattr(os, "sysconf"):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
+    if shares_memory(device):
+        return _own_memory()
+    try:
+        stats = device.memory_stats()
+    except (jax.errors.JaxRuntimeError, NotImplementedError):  # it is not attached
+        stats = None
+    return int(stats["bytes_limit"]) if stats and "bytes_limit" in stats else None
+
+
+def shares_memory(device: jax.Device) -> bool:
+    """Tell whether a device has no memory of its own, so that every program on this machine uses it too."""
+    return str(device.platform) == "cpu"
+
+
+def _own_memory() -> int | None:
+    """Return the bytes of memory that this process can have: of the machine, or of the container that it is in."""
+    if not hasattr(os, "sysconf"):
+        return None
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in _CONTAINER_LIMITS:
+        with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+            memory = min(memory, int(Path(limit).read_text()))
+    return memory
 
 
 def _named(name: str) -> jax.Device:

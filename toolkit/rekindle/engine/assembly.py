@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
 from rekindle.config import Precompile, Settings
-from rekindle.device.devices import device_of, memory_of, put_on
+from rekindle.device.devices import device_of, put_on
 from rekindle.device.jax_settings import own_settings, under_own_settings
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import EMPTY, Key
@@ -31,17 +31,17 @@ from rekindle.engine.actors.stepper import Stepper
 from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
+from rekindle.engine.filling import empty_state, load
+from rekindle.engine.planning import plan
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
-from rekindle.errors import CheckpointError, ConfigError, InvalidRequest
-from rekindle.markup import size_text
+from rekindle.errors import CheckpointError, InvalidRequest
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.defaults import sampling_defaults
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.checkpoint.weights import Weights, flat_weights, load_weights
+from rekindle.models.checkpoint.weights import Weights, load_weights
 from rekindle.models.config import ModelConfig
 from rekindle.models.families.reading import Family
-from rekindle.models.load import load_decoder
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import SamplingParams
 from rekindle.scheduler.cache.tree import PrefixTree
@@ -70,6 +70,7 @@ class Assembly:
         dtype: the dtype of weights and pages, by name.
         implementation: of the kernels.
         weight_bytes: the size of the weights on the device.
+        workspace_bytes: what the largest step needs while it runs, as it was reckoned with.
         device: where weights, pages and programs are.
         kernels: those that serve, in words.
         defaults: sampling options of calls that do not give them.
@@ -89,6 +90,7 @@ class Assembly:
     dtype: str
     implementation: Implementation
     weight_bytes: int
+    workspace_bytes: int
     device: jax.Device
     kernels: str
     defaults: Mapping[str, Any]
@@ -146,6 +148,11 @@ class Assembly:
         """Return a future that is done once all programs that were compiled are stored."""
         return self.executables.idle()
 
+    def workspace(self) -> int:
+        """Return the bytes that the largest step needs while it runs, measured as soon as it is ready."""
+        measured = self.executables.workspace() if self.readiness().ready == self.readiness().wanted else None
+        return self.workspace_bytes if measured is None else measured
+
     def load(self, weights: Weights) -> list[jax.Array]:
         """Read weights of the same structure. See `load_weights`, also for what it raises.
 
@@ -168,28 +175,31 @@ def build(
     *,
     compose: Compose | None = None,
     family: Family | None = None,
+    revision: str | None = None,
 ) -> Assembly:
     """Load a model, allocate its pages, and make the programs that `settings.precompile` says.
 
     While the weights are read, programs are loaded or compiled, and pages allocated, on threads of their own.
 
     Args:
-        compose, family: as `rekindle.open` takes them.
+        compose, family, revision: as `rekindle.open` takes them.
 
     Raises:
         ModelError: the model cannot be opened.
+        ModelTooLarge: it does not fit into the device's memory.
         ConfigError: the settings do not fit the model.
         UnsafeStorage: somebody else could have written what is in the cache directory.
         NotRestored: `restore="require"`, and not all programs are stored.
     """
     started = monotonic()
     report(Progress("opening the model", 0, 1, "model"))
-    checkpoint = open_checkpoint(model, report, family)
+    checkpoint = open_checkpoint(model, report, family, revision)
     report(Progress("opening the model", 1, 1, "model"))
-    blueprint = Blueprint.of(checkpoint, settings, device_of(settings.device))
-    limits = blueprint.limits
-    defaults, unserved = _defaults(checkpoint, settings, limits)
     directory = store_directory(settings.restore)
+    blueprint = plan(checkpoint, settings, device_of(settings.device), directory, report=report)
+    limits = blueprint.limits
+    blueprint.budget.check(limits, checkpoint.source)
+    defaults, unserved = _defaults(checkpoint, settings, limits)
     programs = open_programs(directory, blueprint)
     snapshot = open_snapshots(directory, blueprint, settings.disk_cache_bytes)
     wanted = blueprint.all_programs(cached=bool(snapshot.pages))
@@ -202,8 +212,8 @@ def build(
         resources.callback(executables.stop)
         orbax = None if directory is None else soon(import_orbax, "orbax")
         preparing = executables.prepare(first)
-        state = soon(partial(under_own_settings, _empty_state, executables, blueprint), "device-state")
-        weights = _load(blueprint, report)
+        state = soon(partial(under_own_settings, empty_state, executables, blueprint), "device-state")
+        weights = load(blueprint, report)
         pages, slots = state.result()
         stepper = Stepper(executables, weights, pages, slots, limits)
         resources.callback(stepper.free)
@@ -226,6 +236,7 @@ def build(
             dtype=blueprint.dtype.name,
             implementation=blueprint.programs.implementation,
             weight_bytes=sum(array.nbytes for array in weights),
+            workspace_bytes=blueprint.budget.workspace,
             device=blueprint.device,
             kernels=blueprint.kernels(settings.implementation),
             defaults=defaults,
@@ -237,29 +248,6 @@ def build(
             found=_found(snapshot, limits.page_size, compile_seconds, monotonic() - started),
             resources=resources.pop_all(),
         )
-
-
-def _empty_state(executables: Executables, blueprint: Blueprint) -> Any:
-    """Allocate the pages and slots of an idle engine.
-
-    Raises:
-        ConfigError: the device has no room for them.
-    """
-    limits, device = blueprint.limits, blueprint.device
-    needed, memory = limits.num_pages * limits.page_bytes, memory_of(device)
-    has = "" if memory is None else f", which has {size_text(memory)} in all"
-    no_room = ConfigError(
-        f"a pool of {limits.num_pages - 1:,} pages needs {size_text(needed)}, and there is no room for it on {device}"
-        f"{has}; lower num_pages, or max_context and max_running"
-    )
-    if memory is not None and needed > memory:  # a CPU would give it, and then end the process
-        raise no_room
-    try:
-        return jax.block_until_ready(executables.run(EMPTY))
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" in str(error):
-            raise no_room from error
-        raise
 
 
 def _order(
@@ -321,16 +309,3 @@ def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tup
             f'{checkpoint.source}: generation_config.json: {error}. Correct it, or give sampling_defaults="neutral"'
         ) from error
     return defaults | own, unserved
-
-
-def _load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
-    checkpoint, read = blueprint.checkpoint, 0
-    total = len(checkpoint.tensors)
-
-    def loaded(tensors: int) -> None:
-        nonlocal read
-        read += tensors
-        report(Progress("loading weights", read, total, "tensors"))
-
-    config, tensors, dtype, put = checkpoint.config, checkpoint.tensors, blueprint.dtype, put_on(blueprint.device)
-    return flat_weights(load_decoder(config, tensors, dtype, loaded, put, blueprint.programs.implementation))

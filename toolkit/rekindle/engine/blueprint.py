@@ -12,8 +12,10 @@ from rekindle.buckets import Bucket
 from rekindle.config import Dtype, Settings
 from rekindle.device.programs.key import Build, ProgramKey, Target
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes, program_name
+from rekindle.engine.budget import Budget
 from rekindle.errors import ConfigError
 from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.models.config import ModelConfig
 from rekindle.scheduler.limits import Limits
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.store.validity import code_digest
@@ -30,6 +32,7 @@ class Blueprint:
         dtype: of weights and pages.
         limits: the resolved settings.
         programs: how each program is lowered.
+        budget: what it takes of the device's memory beside the pages.
     """
 
     checkpoint: Checkpoint
@@ -37,28 +40,39 @@ class Blueprint:
     dtype: jnp.dtype
     limits: Limits
     programs: Programs
+    budget: Budget
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, settings: Settings, device: jax.Device) -> "Blueprint":
+    def of(
+        cls, checkpoint: Checkpoint, settings: Settings, device: jax.Device, workspace: int | None = None
+    ) -> "Blueprint":
         """Resolve settings for a model and a device.
+
+        Args:
+            workspace: the bytes that the largest step needs while it runs, as the compiler has said; None for a bound.
 
         Raises:
             ConfigError: the settings do not fit the model.
         """
+        config = checkpoint.config
         dtype = jnp.dtype(settings.dtype or ("float32" if device.platform == "cpu" else "bfloat16"))
-        limits = Limits.of(settings, checkpoint.config, dtype.itemsize)
-        sizes = Sizes(
-            limits.num_pages, limits.page_size, limits.pages_per_request, limits.max_running, limits.max_logprobs
+        limits = Limits.of(settings, config, dtype.itemsize)
+        programs = _programs(config, replace(settings, logits_processor=None), limits, dtype, device)
+        budget = Budget.of(programs, config, limits, device, workspace)
+        limits = Limits.of(
+            settings,
+            config,
+            dtype.itemsize,
+            rows_apart=keeps_rows_apart(programs.implementation),
+            page_bytes=programs.page_bytes,
+            pool_bytes=budget.pool(settings.prefix_cache),
         )
-        try:
-            programs = Programs(
-                checkpoint.config, sizes, dtype, device, settings.implementation, settings.logits_processor
-            )
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-        if keeps_rows_apart(programs.implementation):
-            limits = Limits.of(settings, checkpoint.config, dtype.itemsize, rows_apart=True)
-        return cls(checkpoint, device, dtype, limits, programs)
+        return cls(checkpoint, device, dtype, limits, _programs(config, settings, limits, dtype, device), budget)
+
+    @property
+    def largest_step(self) -> Bucket:
+        """The step that needs most memory while it runs."""
+        return max(self.limits.all_buckets(), key=sum)
 
     def chosen(self, settings: Settings) -> Settings:
         """Return the settings that this was made of, with what was chosen in place of what was left open."""
@@ -126,3 +140,13 @@ class Blueprint:
         if self.limits.one_shape:
             return self.program_keys()(Bucket(self.limits.prefill_buckets[-1], 0)).digest
         return f"products of {self.programs.jax_settings.values['jax_default_matmul_precision'] or 'default'} precision"
+
+
+def _programs(
+    config: ModelConfig, settings: Settings, limits: Limits, dtype: jnp.dtype, device: jax.Device
+) -> Programs:
+    sizes = Sizes(limits.num_pages, limits.page_size, limits.pages_per_request, limits.max_running, limits.max_logprobs)
+    try:
+        return Programs(config, sizes, dtype, device, settings.implementation, settings.logits_processor)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

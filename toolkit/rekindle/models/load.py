@@ -1,10 +1,11 @@
 """Building a decoder on the device from a checkpoint's tensors."""
 
+import math
 import mmap
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,10 +17,10 @@ import numpy as np
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.errors import ModelError
 from rekindle.models.config import ModelConfig
+from rekindle.models.copying import Room, copy_into, release
 from rekindle.models.decoder import Decoder, abstract_decoder
 from rekindle.models.layers import Joined
 from rekindle_kernels.api import Implementation
-from rekindle_kernels.layers import pack
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Put = Callable[[Array], jax.Array]
@@ -37,9 +38,12 @@ def load_decoder(
 ) -> Decoder:
     """Build the decoder, and read each tensor once, in several threads. Nothing is traced or compiled.
 
+    Tensors that are joined are a group, and the groups that are read at once are together no larger on the device than
+    the largest of all. So host memory holds little that is not on the device.
+
     Args:
         tensors: by Hugging Face name, looked up when needed.
-        loaded: called on this thread with the number of tensors that were read since the last call.
+        loaded: called on this thread with the bytes that came onto the device since the last call.
         put: puts an array on the device, from several threads.
         implementation: of the kernels that will read the weights.
 
@@ -49,7 +53,8 @@ def load_decoder(
     _, requests = abstract_decoder(config, dtype, implementation)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
-            reader = _Reader(tensors, dtype, put, implementation)
+            room = Room(max(size_of(request.form(dtype, implementation)) for request in requests))
+            reader = _Reader(tensors, dtype, put, implementation, room)
             # A decoder asks for its weights in the same order each time.
             reading = deque(pool.submit(reader.read, request) for request in requests)
             return Decoder(config, _Loading(reading, loaded, implementation))
@@ -71,18 +76,19 @@ class _Loading:
 
     def get(self, asked: Joined) -> jax.Array:
         array = self._reading.popleft().result()
-        self._loaded(len(asked.shapes))
+        self._loaded(array.nbytes)
         return array
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads tensors and joins them; the fields are those of `load_decoder`."""
+    """Reads tensors and joins them; the fields are those of `load_decoder`, and the room for what is read at once."""
 
     tensors: Mapping[str, Array]
     dtype: jnp.dtype
     put: Put
     implementation: Implementation
+    room: Room
 
     def read(self, asked: Joined) -> jax.Array:
         """Join tensors along their first axis, and put them on the device.
@@ -90,24 +96,43 @@ class _Reader:
         They are always copied, because they may be views of a file or belong to the caller. Nothing else refers to the
         copy, so the CPU backend can use its memory instead of copying it again.
         """
-        parts = [self.tensors[name] for name in asked.shapes]
-        if not asked.matrix:
-            whole = _empty((sum(part.size for part in parts),), jnp.dtype(jnp.float32))
-            joined = np.concatenate([part.reshape(-1) for part in parts]).astype(np.float32)
-            whole[:] = (joined if asked.order is None else joined[asked.order]) + np.float32(asked.offset)
-            return self.put(whole)
         form = asked.form(self.dtype, self.implementation)
+        with self.room.taken(size_of(form)):
+            parts = [self.tensors[name] for name in asked.shapes]
+            whole = self._matrix(asked, parts, form) if asked.matrix else _vector(asked, parts)
+            array = self.put(whole)
+            jax.block_until_ready(array)  # until the device has it, the copy takes host memory
+            return array
+
+    def _matrix(self, asked: Joined, parts: list[Array], form: jax.ShapeDtypeStruct) -> Array:
         whole = _empty(form.shape, self.dtype)
         for group, into in enumerate(whole if asked.groups else [whole]):
-            matrices = _of_group(parts, group, asked.groups)
-            if asked.turned:
-                matrices = [matrix.T for matrix in matrices]
-            if asked.order is not None:
-                matrices = [np.concatenate(matrices)[asked.order]]
-            if asked.inputs is not None:
-                matrices = [matrix[:, : asked.inputs] for matrix in matrices]
-            pack(matrices, into, implementation=self.implementation)
-        return self.put(whole)
+            stored = _of_group(parts, group, asked.groups)
+            copy_into(_as_asked(asked, stored), into, self.implementation)
+            release(stored)
+        return whole
+
+
+def size_of(form: jax.ShapeDtypeStruct) -> int:
+    """Return the bytes of an array of this form."""
+    size: int = math.prod(form.shape) * form.dtype.itemsize
+    return size
+
+
+def _vector(asked: Joined, parts: Sequence[Array]) -> Array:
+    whole = _empty((sum(part.size for part in parts),), jnp.dtype(jnp.float32))
+    joined = np.concatenate([part.reshape(-1) for part in parts]).astype(np.float32)
+    whole[:] = (joined if asked.order is None else joined[asked.order]) + np.float32(asked.offset)
+    return whole
+
+
+def _as_asked(asked: Joined, matrices: list[Array]) -> list[Array]:
+    """Return the matrices of one group, (out, in), with the rows and inputs that are asked for."""
+    if asked.turned:
+        matrices = [matrix.T for matrix in matrices]
+    if asked.order is not None:
+        matrices = [np.concatenate(matrices)[asked.order]]
+    return matrices if asked.inputs is None else [matrix[:, : asked.inputs] for matrix in matrices]
 
 
 def _of_group(parts: list[Array], group: int, groups: int) -> list[Array]:

@@ -53,6 +53,8 @@ def bar_bundle(progress: Progress, seconds: float) -> markup.Bundle:
     known = [progress.amount, f"{seconds:.0f} s"]
     if progress.unit == "B" and seconds >= 1 and progress.done:
         known.insert(1, f"{markup.size_text(round(progress.done / seconds))}/s")
+    if left := progress.left(seconds):
+        known.append(left)
     said = ", ".join(known)
     share = progress.done / progress.total if progress.total else 0.0
     filled = f'<span style="display:block;height:100%;width:{100 * share:.1f}%;background:rgba(60,160,90,0.75)"></span>'

@@ -15,7 +15,7 @@ from rekindle.notebook.cell_bar import CellBar
 from rekindle.notebook.clock import Clock
 
 _WORDS = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}, {elapsed}"
-_BYTES = "{desc}: {percentage:3.0f}%|{bar}| {total_fmt}B, {rate_fmt}, {remaining}"
+_BYTES = "{desc}: {percentage:3.0f}%|{bar}| {total_fmt}B, {rate_fmt}, {remaining} left"
 _LINE_SECONDS = 10.0
 
 
@@ -106,7 +106,8 @@ class _Lines:
         ended = progress.done == progress.total and now >= self._start + 1.0
         if ended or now >= self._written + _LINE_SECONDS:
             self._written = now
-            self._line(f"{progress.stage}: {progress.amount}, {now - self._start:.0f} s")
+            left = progress.left(now - self._start)
+            self._line(f"{progress.stage}: {progress.amount}, {now - self._start:.0f} s{f', {left}' if left else ''}")
 
     def close(self) -> None:
         pass

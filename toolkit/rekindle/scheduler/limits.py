@@ -55,11 +55,22 @@ class Limits:
     grows: bool = False
 
     @classmethod
-    def of(cls, settings: Settings, model: ModelConfig, itemsize: int, *, rows_apart: bool = False) -> "Limits":
+    def of(
+        cls,
+        settings: Settings,
+        model: ModelConfig,
+        itemsize: int,
+        *,
+        rows_apart: bool = False,
+        page_bytes: int | None = None,
+        pool_bytes: int = DEFAULT_POOL_BYTES,
+    ) -> "Limits":
         """Resolve settings for a model whose pages hold numbers of `itemsize` bytes.
 
         Args:
             rows_apart: whether the kernels give a row the same bits in any tick. A logits processor need not.
+            page_bytes: the bytes of a page over all layers, as the kernels store it; None for its numbers alone.
+            pool_bytes: room for the pool if the settings do not say how large it is.
 
         Raises:
             ConfigError: settings that contradict each other or the model.
@@ -68,10 +79,10 @@ class Limits:
             raise ConfigError(f"max_context {settings.max_context} is above the model's own, {model.max_context}")
         page_size, asked = settings.page_size, settings.max_context or model.max_context
         full_request = -(-asked // page_size)
-        page_bytes = model.numbers_of_a_token * page_size * itemsize
-        num_pages = settings.num_pages
+        page_bytes = model.numbers_of_a_token * page_size * itemsize if page_bytes is None else page_bytes
+        num_pages = _pages(settings, page_bytes)
         if num_pages is None:
-            num_pages = 1 + min(max(1, DEFAULT_POOL_BYTES // page_bytes), settings.max_running * full_request)
+            num_pages = 1 + min(max(1, pool_bytes // page_bytes), settings.max_running * full_request)
         max_context = min(asked, (num_pages - 1) * page_size)
         tokens, running = settings.max_prefill_tokens, settings.max_running
         one_shape = settings.deterministic and not (rows_apart and settings.logits_processor is None)
@@ -117,6 +128,7 @@ class Limits:
     def chosen(self, settings: Settings) -> Settings:
         """Return the settings that these limits were made of, with what was chosen in place of what was left open."""
         same = {field.name: getattr(self, field.name) for field in fields(self) if hasattr(settings, field.name)}
+        same["pool_bytes"] = None  # as num_pages says it
         if settings.deterministic:  # which chooses the buckets itself, and takes none
             same |= {"prefill_buckets": None, "decode_buckets": None}
         return replace(settings, **same)
@@ -124,6 +136,22 @@ class Limits:
     def all_buckets(self) -> tuple[buckets.Bucket, ...]:
         """Return every bucket that a tick may need."""
         return buckets.all_buckets(self.prefill_buckets, self.decode_buckets, combined=self.ticks == "combined")
+
+
+def _pages(settings: Settings, page_bytes: int) -> int | None:
+    """Return how many pages the settings ask for, if they do.
+
+    Raises:
+        ConfigError: there are bytes for less than one page and the one of padding.
+    """
+    if settings.pool_bytes is None:
+        return settings.num_pages
+    if settings.pool_bytes < 2 * page_bytes:
+        raise ConfigError(
+            f"pool_bytes must be at least {2 * page_bytes:,} for this model, two pages of {settings.page_size} tokens, "
+            f"got {settings.pool_bytes:,}"
+        )
+    return settings.pool_bytes // page_bytes
 
 
 def checked_sizes(name: str, sizes: Any, largest: str, limit: int, multiple: int = 1) -> tuple[int, ...]:

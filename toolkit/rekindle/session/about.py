@@ -9,17 +9,23 @@ from rekindle.scheduler.stats import SchedulerStats, of_them_cached, prompt_shar
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of a session, in bytes, from `session.memory`.
+    """The memory of a session, in bytes but for `tokens`, from `session.memory`.
 
     Attributes:
         weights: the weights on the device.
+        workspace: what the largest step needs while it runs, as the compiler says; a bound until it is compiled.
         pool: all pages on the device, used or not.
+        token: what one token of context takes of the pool.
+        tokens: how many tokens of context the pool holds.
         host: copies of cached pages in host memory; `host_limit` is the most that they may take.
         disk: cached pages of this model on disk; `disk_limit` is the most that those of all models may take.
     """
 
     weights: int
+    workspace: int
     pool: int
+    token: int
+    tokens: int
     host: int
     host_limit: int
     disk: int
@@ -28,21 +34,26 @@ class Memory:
     @classmethod
     def of(cls, assembly: Assembly) -> "Memory":
         """Return the memory that an engine has now."""
-        page, counts = assembly.limits.page_bytes, assembly.stats().scheduler
+        limits, counts = assembly.limits, assembly.stats().scheduler
+        page = limits.page_bytes
         return cls(
             weights=assembly.weight_bytes,
-            pool=assembly.limits.num_pages * page,
+            workspace=assembly.workspace(),
+            pool=limits.num_pages * page,
+            token=page // limits.page_size,
+            tokens=(limits.num_pages - 1) * limits.page_size,
             host=counts.host_pages * page,
-            host_limit=assembly.limits.host_pages * page,
+            host_limit=limits.host_pages * page,
             disk=counts.disk_pages * page,
-            disk_limit=assembly.settings.disk_cache_bytes if assembly.limits.snapshots else 0,
+            disk_limit=assembly.settings.disk_cache_bytes if limits.snapshots else 0,
         )
 
     def said(self) -> dict[str, str | None]:
         """Return what a cell shows of this memory, by name; None for what the session does not have."""
         return {
             "weights": markup.size_text(self.weights),
-            "pages": markup.size_text(self.pool),
+            "a step": markup.size_text(self.workspace),
+            "pages": f"{markup.size_text(self.pool)} for {markup.counted(self.tokens, 'token')}",
             "in host memory": self._share(self.host, self.host_limit),
             "on disk": self._share(self.disk, self.disk_limit),
         }
@@ -51,7 +62,9 @@ class Memory:
         return f"{markup.size_text(used)} of {markup.size_text(limit)}" if limit else None
 
     def __repr__(self) -> str:
-        return "\n".join(f"{field.name:10}  {markup.size_text(getattr(self, field.name))}" for field in fields(self))
+        sizes = {field.name: markup.size_text(getattr(self, field.name)) for field in fields(self)}
+        rows = sizes | {"tokens": f"{self.tokens:,}"}
+        return "\n".join(f"{name:10}  {value}" for name, value in rows.items())
 
 
 @dataclass(frozen=True, slots=True)

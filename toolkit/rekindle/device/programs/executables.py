@@ -18,7 +18,7 @@ from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import compiling, soon
 from rekindle.concurrency.warning import warn
 from rekindle.device.jax_settings import under_own_settings
-from rekindle.device.programs.lowering import Key, Program, Programs, program_name
+from rekindle.device.programs.lowering import Key, Program, Programs, program_name, temporary_bytes
 from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.device.programs.workers import Workers
 from rekindle.errors import SessionClosed, UnsafeStorage
@@ -64,6 +64,12 @@ class Executables:
 
     def __len__(self) -> int:
         return len(self._ready)
+
+    def workspace(self) -> int | None:
+        """Return the bytes that the largest of the ready steps needs while it runs; None if that is not known."""
+        with self._lock:
+            steps = [program for key, program in self._ready.items() if isinstance(key, Bucket)]
+        return max((size for step in steps if (size := temporary_bytes(step)) is not None), default=None)
 
     async def for_step(self, needed: Bucket) -> tuple[Bucket, Program]:
         """Return the bucket in which a tick shall run, and its program.

@@ -1,11 +1,12 @@
 """The programs of one model, and how each is compiled from shapes alone, without weights and without a device."""
 
+import math
 import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial, wraps
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +57,15 @@ class Sizes:
 def program_name(key: Key) -> str:
     """Return a program's name in words, the same in every process."""
     return f"step of {key.prefill_tokens}+{key.decode_rows}" if isinstance(key, Bucket) else key
+
+
+def temporary_bytes(program: Program) -> int | None:
+    """Return the bytes that a program needs while it runs, beside what it is given and returns; None if unknown."""
+    try:
+        stats = cast(jax.stages.Compiled, program).memory_analysis()
+    except (AttributeError, NotImplementedError, jax.errors.JaxRuntimeError):
+        return None
+    return None if stats is None else int(stats.temp_size_in_bytes)
 
 
 class Programs:
@@ -123,6 +133,21 @@ class Programs:
         layer = self._pages[0]
         return jax.ShapeDtypeStruct((len(self._pages), *layer.shape[1:]), layer.dtype)
 
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of all weights on the device."""
+        return _bytes(self._weights)
+
+    @property
+    def page_bytes(self) -> int:
+        """The bytes of a page over all layers, as the kernels store it."""
+        return _bytes([jax.ShapeDtypeStruct(layer.shape[1:], layer.dtype) for layer in self._pages])
+
+    @property
+    def slot_bytes(self) -> int:
+        """The bytes of all slots."""
+        return _bytes(jax.tree.leaves(self._slots))
+
     def arguments(self, key: Key) -> dict[str, Any]:
         """Return the shapes of what a program takes, by name and in order."""
         match key:
@@ -165,6 +190,11 @@ class Programs:
 
     def _placed(self, argument: Any) -> Any:
         return jax.ShapeDtypeStruct(argument.shape, argument.dtype, sharding=self._place)
+
+
+def _bytes(arrays: Sequence[Any]) -> int:
+    """Return the bytes of arrays of these shapes together."""
+    return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
 
 
 def _named_anew(function: Callable[..., Any], name: str) -> Callable[..., Any]:

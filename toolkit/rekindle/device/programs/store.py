@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from rekindle.device.programs.key import ProgramKey
-from rekindle.device.programs.lowering import Key, Program
+from rekindle.device.programs.lowering import Key, Program, temporary_bytes
 from rekindle.store import entries as disk
 from rekindle.store.directory import make_private, require_private
 from rekindle.store.kept import DEFAULT_BYTES, Entry, Kept
@@ -37,10 +37,12 @@ class Serialized:
     Attributes:
         arrays: the bytes, by the names that they have in an entry.
         seconds: what compiling it took; None if nobody took the time.
+        workspace: the bytes that it needs while it runs; None if that is unknown.
     """
 
     arrays: Arrays
     seconds: float | None
+    workspace: int | None = None
 
 
 class KeptPrograms(Kept[Entry]):
@@ -110,6 +112,17 @@ class ProgramStore:
                 found[key] = seconds if isinstance(seconds, float) else None
         return found
 
+    def workspace(self, key: Key) -> int | None:
+        """Return the bytes that a stored program needs while it runs; None if it is not stored or does not say.
+
+        Raises:
+            UnsafeStorage: somebody else can have written it.
+        """
+        with suppress(disk.Damaged, OSError):
+            workspace = disk.header_of(self.entry(key)).get("workspace")
+            return workspace if isinstance(workspace, int) else None
+        return None
+
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """Return those keys whose programs are not stored. A stored program may still prove to be damaged."""
         return [key for key in keys if disk.identity(self.entry(key)) is None]
@@ -149,7 +162,7 @@ class ProgramStore:
             seconds: what compiling it took; kept with it, for `compile_seconds`.
         """
         arrays = self._kept.write(partial(_serialized, cast(jax.stages.Compiled, program), self._platform))
-        return None if arrays is None else Serialized(arrays, seconds)
+        return None if arrays is None else Serialized(arrays, seconds, temporary_bytes(program))
 
     def save(self, key: Key, program: Serialized) -> bool:
         """Store a program, unless it is stored already.
@@ -182,7 +195,12 @@ class ProgramStore:
                 self._in_use.add(entry)
             return True
         disk.remove_left_behind(directory)
-        header = {"parts": self._key_of(key).parts(), "created": time.time(), "seconds": program.seconds}
+        header = {
+            "parts": self._key_of(key).parts(),
+            "created": time.time(),
+            "seconds": program.seconds,
+            "workspace": program.workspace,
+        }
         with disk.written(directory, header, program.arrays) as temporary, self._lock:
             if sum(map(disk.bytes_of, self._in_use)) + disk.size_of(temporary) > self._capacity:
                 return False

@@ -1,0 +1,239 @@
+"""The pool of pages has what weights and the largest step leave, the same at each start; what cannot fit is refused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+import rekindle
+from rekindle.__main__ import main
+from rekindle.config import Settings, SettingsOptions
+from rekindle.device import devices
+from rekindle.device.programs.lowering import Programs, temporary_bytes
+from rekindle.engine import budget, planning
+from rekindle.engine.blueprint import Blueprint
+from rekindle.engine.planning import plan
+from rekindle.errors import ConfigError, ModelTooLarge, NotRestored
+from rekindle.markup import size_text
+from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.models.checkpoint.weights import flat_weights
+from rekindle.models.load import load_decoder
+from rekindle.store.directory import cache_dir
+
+CPU = jax.devices("cpu")[0]
+MB = 1_000_000
+Give = Callable[..., None]
+
+
+class Accelerator:
+    """A CPU that passes for a device with memory of its own."""
+
+    platform = "gpu"
+    id = 0
+
+    def __str__(self) -> str:
+        return "gpu:0"
+
+
+@pytest.fixture
+def give(monkeypatch: pytest.MonkeyPatch) -> Give:
+    """Return a function that gives devices so much memory."""
+    return lambda memory: monkeypatch.setattr(budget, "memory_of", lambda device: memory)
+
+
+@pytest.fixture(scope="module")
+def model(families: Path) -> Checkpoint:
+    return open_checkpoint(families / "llama-tied")
+
+
+def test_the_default_pool_on_a_cpu_is_a_gibibyte_or_a_quarter_of_what_is_left(model: Checkpoint, give: Give) -> None:
+    wide = replace(model, config=replace(model.config, max_context=1 << 20))
+    for memory, most in ((64 << 30, 1 << 30), (2 << 30, 1 << 29), (1 << 30, 1 << 28)):
+        give(memory)
+        blueprint = Blueprint.of(wide, Settings(), CPU)
+        pool = (blueprint.limits.num_pages - 1) * blueprint.limits.page_bytes
+        assert 0.9 * most - 10 * MB < pool <= most
+
+
+def test_two_starts_have_the_same_pool_though_the_memory_differs_a_little(model: Checkpoint, give: Give) -> None:
+    wide, pages = replace(model, config=replace(model.config, max_context=1 << 20)), set()
+    for more in range(0, 128 * MB, 4 * MB):
+        give((1 << 30) + more)
+        pages.add(Blueprint.of(wide, Settings(), CPU).limits.num_pages)
+    assert len(pages) <= 6
+
+
+def test_a_device_of_its_own_gives_the_pool_what_is_left_but_for_staged_pages() -> None:
+    left = budget.Budget(
+        device=Accelerator(),
+        memory=16 << 30,
+        weights=4 << 30,
+        slots=0,
+        workspace=1 << 30,
+        measured=True,
+    )
+    assert 0.93 * (10 << 30) < left.pool(prefix_cache=False) <= 10 << 30
+    assert 0.93 * (8 << 30) < left.pool(prefix_cache=True) <= 8 << 30
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama-tied", "qwen2", "mixtral", "gemma2"])
+def test_the_weights_are_known_before_they_are_loaded(family: str, dtype: Any, families: Path) -> None:
+    checkpoint = open_checkpoint(families / family)
+    blueprint = Blueprint.of(checkpoint, Settings(dtype=dtype), CPU)
+    decoder = load_decoder(
+        checkpoint.config, checkpoint.tensors, blueprint.dtype, implementation=blueprint.programs.implementation
+    )
+    assert blueprint.budget.weights == sum(array.nbytes for array in flat_weights(decoder))
+
+
+@pytest.mark.parametrize("family", ["llama-tied", "mixtral"])
+def test_the_bound_of_a_step_is_above_what_the_compiler_says(family: str, families: Path) -> None:
+    settings = Settings(max_prefill_tokens=64, prefill_chunk=64, max_running=8, num_pages=9)
+    blueprint = Blueprint.of(open_checkpoint(families / family), settings, CPU)
+    measured = temporary_bytes(blueprint.programs.compiled(blueprint.largest_step))
+    assert measured is not None
+    assert 0 < measured <= blueprint.budget.workspace
+
+
+def test_a_model_that_cannot_fit_is_refused_with_the_numbers_before_it_is_loaded(
+    families: Path, give: Give, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rekindle.engine.assembly.load", lambda *_: pytest.fail("it was loaded"))
+    give(1 * MB)
+    said = (
+        r"llama-tied does not fit on .*: its weights take 649 kB, the largest step [\d.]+ MB, and the smallest pool of "
+        r"pages [\d.]+ kB, [\d.]+ MB together, and the device has 1 MB in all"
+    )
+    with pytest.raises(ModelTooLarge, match=said):
+        rekindle.open_sync(families / "llama-tied", progress=False)
+
+
+def test_a_pool_that_does_not_fit_beside_the_weights_is_refused_with_the_largest_that_does(
+    families: Path, give: Give
+) -> None:
+    give(100 * MB)
+    path = families / "llama-tied"
+    with pytest.raises(ConfigError, match=r"no room for it beside 649 kB of weights .* lower pool_bytes, or num_pages"):
+        rekindle.open_sync(path, progress=False, pool_bytes=101 * MB, precompile="lazy", restore="off")
+    blueprint = Blueprint.of(open_checkpoint(path), Settings(pool_bytes=60 * MB), CPU)
+    blueprint.budget.check(blueprint.limits, "it")
+
+
+def test_pool_bytes_are_whole_pages_and_instead_of_num_pages(model: Checkpoint) -> None:
+    page = Blueprint.of(model, Settings(num_pages=5), CPU).limits.page_bytes
+    blueprint = Blueprint.of(model, Settings(pool_bytes=7 * page + page // 2), CPU)
+    assert blueprint.limits.num_pages == 7
+    chosen = blueprint.chosen(Settings(pool_bytes=7 * page))
+    assert (chosen.num_pages, chosen.pool_bytes) == (7, None)
+    with pytest.raises(ConfigError, match=rf"pool_bytes must be at least {2 * page:,} for this model, .* got 2"):
+        Blueprint.of(model, Settings(pool_bytes=2), CPU)
+    with pytest.raises(ConfigError, match="num_pages and pool_bytes both say how large"):
+        Settings(num_pages=7, pool_bytes=7 * page)
+
+
+@pytest.fixture
+def measured(give: Give, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Have the CPU pass for a device with memory of its own, and return what is compiled to measure a step."""
+    compiled: list[Any] = []
+    make = Programs.compiled
+
+    def counted(programs: Programs, key: Any, arguments: Any = None) -> Any:
+        compiled.append(key)
+        return make(programs, key, arguments)
+
+    give(200 * MB)
+    monkeypatch.setattr(Programs, "compiled", counted)
+    monkeypatch.setattr(planning, "shares_memory", lambda device: False)
+    monkeypatch.setattr(budget, "shares_memory", lambda device: False)
+    return compiled
+
+
+SMALL = Settings(max_prefill_tokens=64, prefill_chunk=64, max_running=8)
+FEW: SettingsOptions = {
+    "num_pages": 9,
+    "precompile": "all",
+    "max_prefill_tokens": 16,
+    "prefill_chunk": 16,
+    "max_running": 2,
+    "decode_buckets": (2,),
+}
+
+
+def test_the_largest_step_is_measured_once_and_the_number_is_kept(model: Checkpoint, measured: list[Any]) -> None:
+    first = plan(model, SMALL, CPU, cache_dir())
+    assert len(measured) == 1
+    again = plan(model, SMALL, CPU, cache_dir())
+    assert len(measured) == 1, "its number is stored"
+    assert first.budget == again.budget
+    assert first.limits == again.limits
+    assert first.budget.measured
+    assert 0 < first.budget.workspace < plan(model, SMALL, CPU, None, compiles=False).budget.workspace
+    assert len(measured) == 1
+
+
+def test_nothing_is_measured_where_the_pool_is_given(model: Checkpoint, measured: list[Any]) -> None:
+    for settings in (replace(SMALL, num_pages=9), replace(SMALL, pool_bytes=10 * MB)):
+        assert not plan(model, settings, CPU, None).budget.measured
+    assert measured == []
+
+
+def test_nothing_is_compiled_to_measure_where_that_is_forbidden_or_nothing_can_fit(
+    model: Checkpoint, measured: list[Any], give: Give
+) -> None:
+    with pytest.raises(NotRestored):
+        plan(model, replace(SMALL, restore="require", max_logprobs=3), CPU, cache_dir())
+    give(MB // 2)
+    with pytest.raises(ModelTooLarge):
+        plan(model, SMALL, CPU, None)
+    assert measured == []
+
+
+def test_a_restart_finds_its_programs_though_the_pool_was_sized_by_measuring(
+    families: Path, measured: list[Any], give: Give
+) -> None:
+    give(4 * MB)
+    settings: SettingsOptions = {**FEW, "num_pages": None, "max_running": 16, "decode_buckets": (16,)}
+    pages = []
+    for restore in ("auto", "require"):
+        chosen: SettingsOptions = {**settings, "restore": restore}
+        with rekindle.open_sync(families / "llama-tied", progress=False, **chosen) as session:
+            limits = session._assembly.limits
+            pages.append(limits.num_pages)
+            assert session.generate_sync(token_ids=[1, 2], max_tokens=2).token_ids
+            assert limits.num_pages < 1 + 16 * limits.pages_per_request, "memory is what bounds it"
+            compiled = session.stats.compilations
+            session._assembly.stored().result()
+        assert bool(compiled) == (restore == "auto")
+    assert pages[0] == pages[1]
+
+
+def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(devices, "_CONTAINER_LIMITS", (str(limit),))
+    whole = devices.memory_of(CPU)
+    assert whole is not None
+    for text, memory in (("max\n", whole), (f"{MB}\n", MB), (f"{1 << 62}\n", whole)):
+        limit.write_text(text)
+        assert devices.memory_of(CPU) == memory
+
+
+def test_info_and_a_session_say_how_memory_is_spent(families: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = families / "llama-tied"
+    assert main(["info", str(path)]) == 0
+    rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line)
+    said = {name.strip(): value.strip() for name, value in rows.items()}
+    assert said["weights"] == "649 kB"
+    assert "a token of context" in said["keys, values"]
+    assert " of " in said["together"]
+    assert said["copies"].startswith("at most 1.07 GB in host memory and 4.29 GB on disk")
+    with rekindle.open_sync(path, progress=False, **FEW) as session:
+        memory = session.memory
+        assert size_text(memory.weights) == said["weights"]
+        assert memory.tokens == 8 * 64
+        assert memory.pool == 9 * 64 * memory.token
+        assert memory.workspace == session._assembly.executables.workspace()

@@ -1,0 +1,72 @@
+"""From a model and settings to a blueprint whose pool is sized by what the largest step was measured to need."""
+
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+import jax
+
+from rekindle.concurrency.progress import Progress, Report, silent
+from rekindle.concurrency.threads import compiling
+from rekindle.config import Settings
+from rekindle.device.devices import shares_memory
+from rekindle.device.programs.lowering import temporary_bytes
+from rekindle.device.programs.store import ProgramStore
+from rekindle.engine.blueprint import Blueprint
+from rekindle.engine.stores import open_programs, require_all
+from rekindle.models.checkpoint.checkpoint import Checkpoint
+
+MEASURING = "measuring the largest step"
+
+
+def plan(
+    checkpoint: Checkpoint,
+    settings: Settings,
+    device: jax.Device,
+    directory: Path | None,
+    *,
+    compiles: bool = True,
+    report: Report = silent,
+) -> Blueprint:
+    """Return the blueprint of an engine.
+
+    Where the pool takes what is left of a device's own memory, the largest step is compiled once for a pool of one full
+    request, as the compiler then says what memory it needs. The program store keeps that number for later starts.
+
+    Args:
+        directory: the cache directory, if there is one.
+        compiles: whether the step may be compiled here; else a bound stands for what is not stored.
+
+    Raises:
+        ConfigError: the settings do not fit the model or the device.
+        ModelTooLarge: the model does not fit on the device.
+        NotRestored: `restore="require"`, and the step was not measured yet.
+    """
+    blueprint = Blueprint.of(checkpoint, settings, device)
+    given = settings.num_pages is not None or settings.pool_bytes is not None
+    if given or shares_memory(device) or blueprint.budget.memory is None:
+        return blueprint
+    full_request = -(-(settings.max_context or checkpoint.config.max_context) // settings.page_size)
+    small = Blueprint.of(checkpoint, replace(settings, num_pages=1 + full_request), device)
+    store = open_programs(directory, small)
+    workspace = None if store is None else store.workspace(small.largest_step)
+    if workspace is None and compiles:
+        if settings.restore == "require":
+            require_all(store, [small.largest_step])
+        replace(blueprint.budget, workspace=0).check(blueprint.limits, checkpoint.source)
+        report(Progress(MEASURING, 0, 1, "program"))
+        workspace = _measured(small, store)
+        report(Progress(MEASURING, 1, 1, "program"))
+    return Blueprint.of(checkpoint, settings, device, workspace)
+
+
+def _measured(blueprint: Blueprint, store: ProgramStore | None) -> int:
+    """Compile the largest step, and return the bytes that it needs while it runs; the program is stored."""
+    began, key = monotonic(), blueprint.largest_step
+    with compiling:
+        program = blueprint.programs.compiled(key)
+    if store is not None:
+        serialized = store.serialize(program, monotonic() - began)
+        if serialized is not None:
+            store.save(key, serialized)
+    return temporary_bytes(program) or 0
