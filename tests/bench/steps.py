@@ -1,8 +1,9 @@
 """Measure our bare steps, without the engine around them, to compare them with the limits of the machine."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,10 @@ from rekindle.device.inputs import InputLayout
 from rekindle.device.programs.lowering import Programs, Sizes
 from rekindle.device.sampling.rows import COLUMNS
 from rekindle.device.state import empty_pages, empty_slots
+from rekindle.models.checkpoint.checkpoint import Array
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.checkpoint.weights import flat_weights
+from rekindle.models.config import ModelConfig
 from rekindle.models.load import load_decoder
 from tests.bench import costs
 from tests.bench.workload import MODEL
@@ -50,11 +53,23 @@ CASES = (
 )
 
 
-class BareStep:
-    """The compiled step of one bucket on the bench's model, with every row busy."""
+class Model(Protocol):
+    """The part of a checkpoint that a step needs."""
 
-    def __init__(self, dtype: str, prefill_tokens: int, decode_rows: int, context: int):
-        checkpoint = open_checkpoint(MODEL)
+    @property
+    def config(self) -> ModelConfig:
+        """The config of the model."""
+
+    @property
+    def tensors(self) -> Mapping[str, Array]:
+        """Its tensors by their names."""
+
+
+class BareStep:
+    """The compiled step of one bucket on a model, by default the bench's, with every row busy."""
+
+    def __init__(self, dtype: str, prefill_tokens: int, decode_rows: int, context: int, model: Model | None = None):
+        checkpoint: Model = open_checkpoint(MODEL) if model is None else model
         bucket, rows = Bucket(prefill_tokens, decode_rows), max(1, decode_rows)
         per_row = -(-max(prefill_tokens, context + 1) // PAGE_SIZE)
         tables = np.arange(1, 1 + rows * per_row, dtype=np.int32).reshape(rows, per_row)
@@ -62,6 +77,7 @@ class BareStep:
         self._pages = jax.tree.map(jnp.zeros_like, pages)  # memory that nobody wrote to is read in no time
         self._slots = replace(
             empty_slots(rows, per_row, checkpoint.config.vocab_size),
+            token=jnp.arange(rows + 1, dtype=jnp.int32),  # unlike tokens, which go to unlike experts
             page_table=jnp.pad(jnp.asarray(tables), ((0, 1), (0, 0))),
         )
         sizes = Sizes(1 + tables.size, PAGE_SIZE, per_row, rows, Settings().max_logprobs)

@@ -189,7 +189,7 @@ class FeedForwardConfig:
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
-    """How experts are chosen for a token, and weighed.
+    """The rules by which experts are chosen for a token, and weighed.
 
     Attributes:
         chosen: how many experts a token goes to.
