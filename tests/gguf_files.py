@@ -1,7 +1,7 @@
 """Models as llama.cpp's converter writes them, with the gguf library's writer.
 
 What the converter does to each architecture was read from it, and not from our reader. It makes the same metadata and
-tensors of these models, and llama.cpp the same logits of the files.
+tensors of these models, and llama.cpp the same logits of the files. The metadata are in `gguf_metadata`.
 """
 
 import json
