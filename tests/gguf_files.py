@@ -1,7 +1,7 @@
 """Models as llama.cpp's converter writes them, with the gguf library's writer.
 
 What the converter does to each architecture was read from it, and not from our reader. It makes the same metadata and
-tensors of these models, and llama.cpp the same logits of the files.
+tensors of these models, and llama.cpp the same logits of the files. The metadata are in `gguf_metadata`.
 """
 
 import json
@@ -18,14 +18,17 @@ import numpy as np
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import Llama3Scaling
 from tests.families import MODELS
+from tests.gguf_metadata import PERMUTED, Config, head_dim_of, rope_of, write_metadata
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Config = Mapping[str, Any]
 Change = Callable[[gguf.GGUFWriter], None]
 
 NAMES = {
     "cohere": "command-r",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
     "gemma3_text": "gemma3",
+    "gpt_oss": "gpt-oss",
     "granitemoe": "granitemoe",
     "hunyuan_v1_dense": "hunyuan-dense",
     "mistral": "llama",
@@ -35,7 +38,6 @@ NAMES = {
     "qwen3_moe": "qwen3moe",
 }
 """llama.cpp's names of the "model_type"s that it calls otherwise."""
-PERMUTED = ("llama", "mistral", "mixtral", "smollm3", "granite", "granitemoe")
 SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron")
 UNSAID: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 16},
@@ -48,6 +50,18 @@ UNSAID: dict[str, dict[str, Any]] = {
     "gemma3": {"query_pre_attn_scalar": 16, "sliding_window_pattern": 6},
     "gemma3-cap": {"query_pre_attn_scalar": 12, "layer_types": ["sliding_attention"] * 3},
     "cohere2": {"sliding_window_pattern": 4},
+    "deepseek-v2": {
+        "rope_scaling": {
+            "factor": 8.0,
+            "mscale": 0.7,
+            "mscale_all_dim": 0.7,
+            "original_max_position_embeddings": 32,
+            "type": "yarn",
+        }
+    },
+    "deepseek-v3-noq": {"rope_interleave": True},
+    "gpt-oss": {"swiglu_limit": 7.0},
+    "llama-dynamic": {"rope_scaling": None},
     "mistral": {"sliding_window": None},
     "mixtral-window": {"sliding_window": None},
     "qwen2-window": {"use_sliding_window": False},
@@ -120,7 +134,7 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
     found: dict[str, Array] = {}
     stacks: dict[str, list[Array]] = {}
     for name, tensor in open_checkpoint(directory).tensors.items():
-        stem, _, kind = name.rpartition(".")
+        stem, kind = stem_and_kind(name)
         values = tensor.astype(np.float32)
         if config["model_type"] in SHIFTED and name.endswith("norm.weight"):
             values = values + np.float32(1)
@@ -131,30 +145,35 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
             block = stem.split(".")[2]
             gate, up = np.split(values, 2, axis=1)
             found |= {f"blk.{block}.ffn_gate_exps.weight": gate, f"blk.{block}.ffn_up_exps.weight": up}
+        elif stem.endswith("mlp.experts.gate_up_proj"):
+            block = stem.split(".")[2]
+            turned = values.swapaxes(1, -1)
+            found |= {
+                f"blk.{block}.ffn_gate_exps.{kind}": turned[:, ::2],
+                f"blk.{block}.ffn_up_exps.{kind}": turned[:, 1::2],
+            }
+        elif stem.endswith("kv_b_proj"):
+            block = stem.split(".")[2]
+            each = values.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
+            keys, of_values = np.split(each, [config["qk_nope_head_dim"]], axis=1)
+            found |= {f"blk.{block}.attn_k_b.weight": keys.swapaxes(1, 2), f"blk.{block}.attn_v_b.weight": of_values}
         elif merged := re.fullmatch(r"(.*\.experts)\.\d+(\..*)|(.*layernorm)\.norms\.\d+", stem):
             whole = merged[3] or merged[1] + merged[2]
             stacks.setdefault(f"{library(whole)}.{kind}", []).append(values)
         else:
             own = library(stem)
             assert own is not None, stem
-            found[f"{own}.{kind}"] = values
+            turn = stem.endswith("mlp.experts.down_proj") and kind == "weight"
+            found[f"{own}.{kind}"] = values.swapaxes(1, 2) if turn else values
     factors = rope_factors(config)
     return found | {name: np.stack(each) for name, each in stacks.items()} | factors
 
 
-def rope_of(config: Config) -> dict[str, Any]:
-    """Return what the config says of its rope, in the newer spelling, of the layers that see everything."""
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    rope = dict(rope.get("full_attention", rope))
-    for key in ("rope_theta", "partial_rotary_factor"):
-        if config.get(key) is not None:
-            rope.setdefault(key, config[key])
-    rope.setdefault("rope_type", rope.get("type", "default"))
-    return rope
-
-
-def head_dim_of(config: Config) -> int:
-    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+def stem_and_kind(name: str) -> tuple[str, str]:
+    """Part a name as the converter renames it: what ends neither in ".weight" nor in a bias is a weight."""
+    found = re.fullmatch(r"(.*?)(?:\.weight|[._](bias))?", name)
+    assert found is not None
+    return found[1], found[2] or "weight"
 
 
 def rope_factors(config: Config) -> dict[str, Array]:
@@ -174,116 +193,3 @@ def llama3_factors(scaling: Llama3Scaling, turns: Array) -> Array:
     smooth = np.clip((scaling.original_context * turns - low) / (high - low), 0.0, 1.0)
     factors: Array = 1.0 / ((1.0 - smooth) / scaling.factor + smooth)
     return factors
-
-
-def write_metadata(writer: gguf.GGUFWriter, config: Config) -> None:
-    """Write what every model has, and what only some have."""
-    writer.add_tokenizer_model("none")
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config.get("num_key_value_heads", config["num_attention_heads"]))
-    if config.get("head_dim"):
-        writer.add_key_length(config["head_dim"])
-        writer.add_value_length(config["head_dim"])
-    rms = config.get("rms_norm_eps", config.get("norm_eps"))
-    centred = next((config[key] for key in ("layer_norm_eps", "norm_epsilon", "norm_eps") if key in config), None)
-    if rms is not None:
-        writer.add_layer_norm_rms_eps(rms)
-    if centred is not None:
-        writer.add_layer_norm_eps(centred)
-    _write_rope(writer, config)
-    _write_experts(writer, config)
-    if config["model_type"] in _SPECIAL:
-        _SPECIAL[config["model_type"]](writer, config)
-
-
-def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
-    rope, kind = rope_of(config), config["model_type"]
-    writer.add_rope_freq_base(rope["rope_theta"])
-    dims = int(head_dim_of(config) * rope.get("partial_rotary_factor", 0.5 if kind == "glm4" else 1.0))
-    if kind in (*PERMUTED, "phi3", "cohere2", "glm4", "stablelm", "nemotron"):
-        writer.add_rope_dimension_count(dims)
-    if rope["rope_type"] in ("linear", "yarn"):
-        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
-        writer.add_rope_scaling_factor(rope["factor"])
-    if rope["rope_type"] == "yarn":
-        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
-        if "attention_factor" in rope:
-            writer.add_rope_scaling_yarn_attn_factor(rope["attention_factor"])
-    if kind in ("cohere", "cohere2", "nemotron"):
-        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
-    if kind == "hunyuan_v1_dense":
-        dims = head_dim_of(config)
-        writer.kv_data[0].pop("hunyuan-dense.rope.freq_base")
-        writer.add_rope_freq_base(rope["rope_theta"] * rope["alpha"] ** (dims / (dims - 2)))
-        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
-        writer.add_rope_scaling_factor(1)
-
-
-def _write_experts(writer: gguf.GGUFWriter, config: Config) -> None:
-    count = config.get("num_local_experts", config.get("num_experts"))
-    if count is not None:
-        writer.add_expert_count(count)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
-    if "moe_intermediate_size" in config:
-        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-    if "shared_expert_intermediate_size" in config:
-        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
-
-
-def _granite(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_attention_scale(config["attention_multiplier"])
-    writer.add_embedding_scale(config["embedding_multiplier"])
-    writer.add_residual_scale(config["residual_multiplier"])
-    writer.add_logit_scale(config["logits_scaling"])
-
-
-def _gemma2(writer: gguf.GGUFWriter, config: Config) -> None:
-    for cap, write in (
-        ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
-        ("final_logit_softcapping", writer.add_final_logit_softcapping),
-    ):
-        if config[cap] is not None:
-            write(config[cap])
-    writer.add_sliding_window(config["sliding_window"])
-
-
-def _gemma3(writer: gguf.GGUFWriter, config: Config) -> None:
-    if config["final_logit_softcapping"]:
-        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
-    local = (config.get("rope_parameters") or {}).get("sliding_attention", {}).get("rope_theta")
-    writer.add_rope_freq_base_swa(local or config["rope_local_base_freq"])
-    writer.add_sliding_window(config["sliding_window"])
-
-
-def _olmo3(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_sliding_window(config["sliding_window"])
-    writer.add_rope_freq_base_swa(rope_of(config)["rope_theta"])
-    writer.add_sliding_window_pattern([(place + 1) % 4 != 0 for place in range(config["num_hidden_layers"])])
-
-
-def _cohere2(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_logit_scale(config["logit_scale"])
-    writer.add_sliding_window(config["sliding_window"])
-
-
-def _phi3(writer: gguf.GGUFWriter, config: Config) -> None:
-    writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
-    writer.add_sliding_window(config["sliding_window"] or 0)
-
-
-_SPECIAL: dict[str, Callable[[gguf.GGUFWriter, Config], None]] = {
-    "cohere": lambda writer, config: writer.add_logit_scale(config["logit_scale"]),
-    "cohere2": _cohere2,
-    "gemma2": _gemma2,
-    "gemma3_text": _gemma3,
-    "granite": _granite,
-    "granitemoe": _granite,
-    "olmo3": _olmo3,
-    "phi3": _phi3,
-    "stablelm": lambda writer, config: writer.add_parallel_residual(config["use_parallel_residual"]),
-}

@@ -134,6 +134,35 @@ def test_each_expert_of_a_quantized_stack_is_read_by_itself(families: Path, tmp_
         np.testing.assert_array_equal(opened[name], whole[expert])
 
 
+def apart(writer: gguf.GGUFWriter) -> None:
+    """Store the keys and values of latents as older files have them, and the sizes of whole heads under other names."""
+    (tensors,) = writer.tensors
+    (metadata,) = writer.kv_data
+    for block in ("blk.0", "blk.1"):
+        parts: list[Any] = [tensors.pop(f"{block}.attn_{part}_b.weight").tensor for part in "kv"]
+        both = np.concatenate([parts[0].swapaxes(1, 2), parts[1]], axis=1)
+        writer.add_tensor(f"{block}.attn_kv_b.weight", both.reshape(-1, both.shape[-1]))
+    for part in ("key", "value"):
+        metadata[f"deepseek2.attention.{part}_length"] = metadata.pop(f"deepseek2.attention.{part}_length_mla")
+
+
+@pytest.mark.parametrize("model", ["deepseek-v2-group", "deepseek-v3"])
+def test_keys_and_values_of_latents_may_be_stored_together(model: str, families: Path, tmp_path: Path) -> None:
+    opened = open_checkpoint(write_model(families / model, tmp_path / "model.gguf", apart))
+    check_same(opened, open_checkpoint(families / model))
+
+
+def test_experts_of_gpt_oss_may_be_mxfp4(families: Path, tmp_path: Path) -> None:
+    stacks = [f"blk.1.ffn_{part}_exps.weight" for part in ("gate", "up")]
+    path = write_model(families / "gpt-oss", tmp_path / "model.gguf", kinds=dict.fromkeys(stacks, "MXFP4"))
+    raw = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    opened = open_checkpoint(path).tensors["model.layers.1.mlp.experts.gate_up_proj"]
+    assert opened.dtype == jnp.bfloat16
+    for turn, stack in enumerate(stacks):
+        expected = gguf.dequantize(raw[stack].data, raw[stack].tensor_type)
+        np.testing.assert_array_equal(opened[:, :, turn::2].astype(np.float32), expected.swapaxes(1, 2))
+
+
 def test_every_architecture_is_one_of_the_librarys_and_of_a_family_of_ours() -> None:
     known = gguf.MODEL_ARCH_NAMES.values()
     for name, architecture in ARCHITECTURES.items():
@@ -141,21 +170,18 @@ def test_every_architecture_is_one_of_the_librarys_and_of_a_family_of_ours() -> 
         assert architecture.family in FAMILIES
 
 
-def long_factors(writer: gguf.GGUFWriter) -> None:
-    for name in ("long", "short"):
-        writer.add_tensor(f"rope_factors_{name}.weight", np.ones(4, np.float32))
-
-
 @pytest.mark.parametrize(
     ("model", "change", "said"),
     [
-        ("phi3", long_factors, "'longrope' is not supported"),
         ("granite", adding("bool", "granite.rope.scaling.finetuned", False), "Granite without positions"),
         ("granitemoe", adding("uint32", "granitemoe.expert_shared_feed_forward_length", 8), "expert_shared_feed"),
         ("qwen2", adding("uint32", "qwen2.attention.sliding_window", 8), "attention.sliding_window 8"),
         ("cohere2", adding("float32", "cohere2.rope.freq_base_swa", 5.0), "rope.freq_base_swa 5.0"),
         ("mixtral", adding("bool", "llama.expert_weights_norm", False), "expert_weights_norm False"),
         ("llama-tied", adding("uint32", "llama.expert_group_count", 4), "expert_group_count 4"),
+        ("deepseek-v2", adding("uint32", "deepseek2.expert_gating_func", 4), "expert_gating_func 4"),
+        ("deepseek-v2", adding("uint32", "deepseek2.nextn_predict_layers", 1), "nextn_predict_layers 1"),
+        ("deepseek-v2", adding("bool", "deepseek2.expert_weights_norm", True), "norm_topk_prob True"),
     ],
 )
 def test_what_a_family_has_not_is_refused_by_name(

@@ -66,7 +66,8 @@ def test_the_default_models_tokens(smollm2_tokenizer: Tokenizer) -> None:
     assert smollm2_tokenizer.special_ids == frozenset(range(17))
 
 
-WAYS = ["gpt-2", "smollm", "llama-bpe", "qwen2", "hunyuan-dense", "seed-coder", "tekken", "gpt-4o", "default"]
+WAYS = ["gpt-2", "smollm", "llama-bpe", "qwen2", "hunyuan-dense", "deepseek-llm", "seed-coder", "tekken", "gpt-4o"]
+WAYS += ["default"]
 """One name of each way of cutting text."""
 
 
@@ -88,6 +89,11 @@ def test_text_survives_every_way_of_cutting_it(pre: str, text: str) -> None:
         ("starcoder", ["Don", "'t", " pay", " ", "1", "2", "3", "4", "5", "!!", "\n\n ", " Now"]),
         ("dbrx", ["Don", "'t", " pay", " ", "123", "45", "!!\n\n", " ", " Now"]),
         ("hunyuan-dense", ["Don", "'t", " pay", " ", "123", "45", "!!\n\n", " ", " Now"]),
+        ("deepseek-llm", ["Don", "'", "t", " pay", " ", "1", "2", "3", "4", "5", "!!", "\n", "\n", " Now"]),
+        (
+            "deepseek-llm",
+            ["\u0416\u0416", " \u00e9", "t", "\u00e9", "\u4e2d\u6587", "\u3002", "\uff01", "x", "  \u0561\u0562"],
+        ),
         ("seed-coder", ["Don", "'t", " pay", " ", "1", "2", "3", "4", "5", "!!", "\n\n", " ", " Now"]),
         ("tekken", ["Don", "'t", " pay", " ", "1", "2", "3", "4", "5", "!!\n\n", " ", " Now"]),
         ("tekken", ["Camel", "Case", " HTTPServer", " x", "//\n"]),

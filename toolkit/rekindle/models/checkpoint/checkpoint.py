@@ -46,7 +46,7 @@ class Checkpoint:
         source: where it was opened, for error messages.
         tensors: exactly those of `expected_shapes(config)`; projections are (out, in). Stored floats come in the
             file's dtype (float32, float16, ml_dtypes.bfloat16), as read-only views of the file; quantized numbers come
-            as float32.
+            as float32, those of MXFP4 as bfloat16.
         eos_ids: the tokens that end an answer; empty when the model names none.
         tokenizer: None when the model came without one and is served by token ids alone.
         generation_config: the unchanged content of its generation_config.json; empty when there is none.

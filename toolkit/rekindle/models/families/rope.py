@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from rekindle.errors import UnsupportedModel
 from rekindle.models.config import (
     BaseScaling,
@@ -119,9 +121,13 @@ def _long(own: Keys, keys: Keys) -> LongScaling:
     context = own.size("original_max_position_embeddings", keys.get("original_max_position_embeddings", whole))
     factor = own.number("factor", whole / context)
     by_default = math.sqrt(1 + math.log(factor) / math.log(context)) if factor > 1 else 1.0
-    return LongScaling(
-        own.numbers("short_factor"), own.numbers("long_factor"), context, own.number("attention_factor", by_default)
-    )
+    # In the precision in which they are used, so that a GGUF file gives the same model.
+    short, long = (tuple(map(_single, own.numbers(name))) for name in ("short_factor", "long_factor"))
+    return LongScaling(short, long, context, _single(own.number("attention_factor", by_default)))
+
+
+def _single(number: float) -> float:
+    return float(np.float32(number))
 
 
 def mscale(factor: float, scale: float | None) -> float:

@@ -90,6 +90,11 @@ class Said:
         return self.has("attn_q.bias") or self.has("attn_qkv.bias")
 
     @property
+    def latent(self) -> bool:
+        """Tell whether keys and values are made of latents."""
+        return self.keys.has("attention.kv_lora_rank")
+
+    @property
     def head_dim(self) -> int:
         """The numbers of a head's queries."""
         keys = self.keys
@@ -110,6 +115,7 @@ class Architecture:
         shifted: whether the weights of norms are stored with the 1 that the family adds.
         parts: names in a block, such as "ffn_up", for the names in a layer that the gguf library does not know; tensors
             of several parts are joined along their outputs.
+        truncated: whether the ramp of YaRN, of which files say nothing, begins and ends at whole pairs.
     """
 
     name: str
@@ -119,6 +125,7 @@ class Architecture:
     permuted: bool = False
     shifted: bool = False
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    truncated: bool = True
 
 
 def said_by(file: GGUFFile, architecture: str, source: str) -> Said:

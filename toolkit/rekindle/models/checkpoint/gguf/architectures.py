@@ -6,6 +6,9 @@ from typing import Any, Final
 from rekindle.errors import UnsupportedModel
 from rekindle.models.checkpoint.gguf.architecture import Architecture, Said
 
+_SOFTMAX, _SIGMOID = 1, 2
+"""Values of "expert_gating_func"."""
+
 
 def _biases(said: Said) -> dict[str, Any]:
     return {"attention_bias": said.attention_bias, "mlp_bias": said.has("ffn_up.bias")}
@@ -129,6 +132,50 @@ def _stablelm(said: Said) -> dict[str, Any]:
     }
 
 
+def _gpt_oss(said: Said) -> dict[str, Any]:
+    return _experts(said) | _windows(said, period=2) | _attention_bias(said)
+
+
+def _deepseek(said: Said) -> dict[str, Any]:
+    """Tell DeepSeek-V3 from V2 by its scores, or by the correction of these if the file does not say."""
+    keys = said.keys
+    corrected = any(name.endswith(".exp_probs_b.bias") for name in said.file.shapes)
+    scores = keys.get("expert_gating_func") or (_SIGMOID if corrected else _SOFTMAX)
+    keys.refuse("expert_gating_func", 0, _SOFTMAX, _SIGMOID)
+    groups = keys.get("expert_group_count") or 1
+    settings = _latent(said) | {
+        "n_routed_experts": keys.get("expert_count"),
+        "n_shared_experts": keys.get("expert_shared_count"),
+        "num_experts_per_tok": keys.get("expert_used_count"),
+        "moe_intermediate_size": keys.get("expert_feed_forward_length"),
+        "first_k_dense_replace": keys.get("leading_dense_block_count", 0),
+        "n_group": groups,
+        "topk_group": keys.get("expert_group_used_count") or 1,
+        "norm_topk_prob": keys.flag("expert_weights_norm"),
+        "routed_scaling_factor": keys.number("expert_weights_scale", 0.0) or 1.0,
+    }
+    if scores == _SIGMOID:
+        return settings | {"model_type": "deepseek_v3"}
+    return settings | {"topk_method": "group_limited_greedy" if groups > 1 else "greedy"}
+
+
+def _latent(said: Said) -> dict[str, Any]:
+    """Return the sizes of latent attention. Older files have those of whole heads under the names that others use."""
+    keys = said.keys
+    whole = keys.get("attention.key_length"), keys.get("attention.value_length")
+    turned = keys.size("rope.dimension_count")
+    key = keys.size("attention.key_length_mla", whole[0])
+    if key <= turned:
+        raise keys.wrong("attention.key_length_mla", f"must be more than {turned}, the numbers that turn", key)
+    return {
+        "kv_lora_rank": keys.size("attention.kv_lora_rank"),
+        "q_lora_rank": keys.get("attention.q_lora_rank"),
+        "qk_nope_head_dim": key - turned,
+        "qk_rope_head_dim": turned,
+        "v_head_dim": keys.size("attention.value_length_mla", whole[1]),
+    }
+
+
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     each.name: each
     for each in (
@@ -176,6 +223,14 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         ),
         Architecture("hunyuan-dense", "hunyuan_v1_dense", _attention_bias),
         Architecture("nemotron", "nemotron", _biases, eps="norm_eps", shifted=True),
+        Architecture(
+            "gpt-oss",
+            "gpt_oss",
+            _gpt_oss,
+            parts={"mlp.experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps")},
+            truncated=False,
+        ),
+        Architecture("deepseek2", "deepseek_v2", _deepseek),
     )
 }
 """By the name that files give: a file of another one is refused."""

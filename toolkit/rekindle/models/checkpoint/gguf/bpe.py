@@ -33,6 +33,19 @@ _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*" + _SPACES,
 )
+# The letters with a case, but for those that DeepSeek's list lacks: small Armenian, newer Georgian, mathematical.
+_OLD_CASED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c88}\x{2d00}-\x{2d2d}\x{a790}-\x{a7ff}"
+    r"\x{ab30}-\x{ab68}\x{10570}-\x{105bf}\x{16e40}-\x{16e7f}\x{1d400}-\x{1d7ff}\x{1df00}-\x{1dfff}]]"
+)
+_DEEPSEEK = (
+    r"[\r\n]",
+    rf"\s?{_OLD_CASED}+",
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+    r"\p{N}",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,7 @@ _CUTTINGS: Final[Mapping[str, _Cutting]] = {
     "stablelm2": _OF_QWEN2,
     "hunyuan": replace(_OF_QWEN2, nfc=False),
     "hunyuan-dense": _Cutting(_DEEPSEEK3),
+    "deepseek-llm": _Cutting(_DEEPSEEK),
     "deepseek-v3": _Cutting(_DEEPSEEK3),
     "seed-coder": _Cutting((_SEED,)),
     "tekken": _Cutting((_TEKKEN,), ignore_merges=True, adds_bos=True),

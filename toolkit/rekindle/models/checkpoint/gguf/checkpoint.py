@@ -33,7 +33,8 @@ def open_gguf(path: Path) -> Checkpoint:
             f"{', '.join(ARCHITECTURES)}"
         )
     said = said_by(file, architecture.name, source)
-    config = parse_config(settings_of(said, architecture, rope_parameters(said, source), source), source)
+    rope = rope_parameters(said, source, truncated=architecture.truncated)
+    config = parse_config(settings_of(said, architecture, rope, source), source)
     shapes, tensors = loaders(file, find_places(file, architecture, config, source), config)
     check_shapes(shapes, config, source)
     tokenizer = gguf_tokenizer(file.metadata, source)

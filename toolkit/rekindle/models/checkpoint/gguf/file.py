@@ -56,7 +56,7 @@ class GGUFFile:
     _tensors: Mapping[str, _Stored]
 
     def read(self, name: str, rows: range | None = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """Read a tensor, from any thread. Floats are a read-only view of the file, other kinds new float32 arrays.
+        """Read a tensor, from any thread. Floats are a read-only view of the file, other kinds new arrays.
 
         Args:
             rows: the part of it to read, along its first axis; None for all.

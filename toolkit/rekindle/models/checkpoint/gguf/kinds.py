@@ -25,7 +25,8 @@ class Kind:
     Attributes:
         numbers: in a block.
         size: of a block, in bytes.
-        read: maps the (bytes,) of whole blocks to (numbers,): a view for floats, a new float32 array for other kinds.
+        read: maps the (bytes,) of whole blocks to (numbers,): a view for floats, a new array for other kinds, which is
+            bfloat16 where that holds all numbers of the kind, else float32.
     """
 
     name: str
@@ -69,6 +70,15 @@ def _q8_0(data: Bytes) -> Floats:
     return np.multiply(blocks[:, 2:].view(np.int8), _float16(blocks, 0), dtype=np.float32).reshape(-1)
 
 
+def _mxfp4(data: Bytes) -> Array:
+    blocks = data.reshape(-1, 17)
+    numbers = np.empty((len(blocks), 32), np.float32)
+    np.take(_TWICE_E2M1, blocks[:, 1:] & np.uint8(15), out=numbers[:, :16])
+    np.take(_TWICE_E2M1, blocks[:, 1:] >> np.uint8(4), out=numbers[:, 16:])
+    numbers *= np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
+    return numbers.astype(ml_dtypes.bfloat16).reshape(-1)
+
+
 def _nibbles(packed: Bytes) -> Floats:
     """Unpack (block, 16) bytes to (block, 32) numbers: the low halves of a block come before the high ones."""
     numbers = np.empty((len(packed), 32), np.float32)
@@ -82,6 +92,8 @@ def _float16(blocks: Bytes, place: int) -> Floats:
     return blocks[:, place : place + 2].view(np.float16).astype(np.float32)
 
 
+_TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
+"""Twice the numbers of 4 bits; half the scale, a power of two, is 2^(byte - 128)."""
 _OURS: Mapping[int, Kind] = {
     0: Kind("F32", 1, 4, methodcaller("view", np.float32)),
     1: Kind("F16", 1, 2, methodcaller("view", np.float16)),
@@ -89,4 +101,5 @@ _OURS: Mapping[int, Kind] = {
     3: Kind("Q4_1", 32, 20, _q4_1),
     8: Kind("Q8_0", 32, 34, _q8_0),
     30: Kind("BF16", 1, 2, methodcaller("view", ml_dtypes.bfloat16)),
+    39: Kind("MXFP4", 32, 17, _mxfp4),
 }

@@ -56,7 +56,60 @@ class Place:
         return whole if not self.shift else whole.astype(np.float32) + np.float32(self.shift)
 
 
-def find_places(file: GGUFFile, architecture: Architecture, config: ModelConfig, source: str) -> dict[str, Place]:
+@dataclass(frozen=True, slots=True)
+class InTurns:
+    """The place of a tensor of all experts that is asked for as (expert, in, out), and is stored as (expert, out, in).
+
+    Attributes:
+        names: of the tensors in the file, whose outputs come in turns.
+    """
+
+    names: tuple[str, ...]
+
+    def shape(self, file: GGUFFile) -> tuple[int, ...]:
+        """Return the shape that is asked for; that of biases is (expert, out)."""
+        experts, outputs, *inputs = file.shapes[self.names[0]]
+        return (experts, *inputs, outputs * len(self.names))
+
+    def read(self, file: GGUFFile, shape: tuple[int, ...]) -> Array:
+        """Read the tensor, which has the given shape, one expert at a time."""
+        whole = None
+        for expert in range(shape[0]):
+            parts = [file.read(name, range(expert, expert + 1))[0] for name in self.names]
+            if whole is None:
+                whole = np.empty((shape[0], shape[-1], *shape[1:-1]), parts[0].dtype)
+            for turn, part in enumerate(parts):
+                whole[expert, turn :: len(parts)] = part
+        assert whole is not None, "a model has experts"
+        return whole.swapaxes(1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class KeysAndValues:
+    """The place of what makes the keys and values of latents, each head's keys before its values.
+
+    Attributes:
+        keys, values: names of the two that are stored apart: (head, latent, key) and (head, value, latent).
+    """
+
+    keys: str
+    values: str
+
+    def shape(self, file: GGUFFile) -> tuple[int, ...]:
+        """Return the shape of both together."""
+        (heads, latent, key), (of_values, value, _) = file.shapes[self.keys], file.shapes[self.values]
+        return heads * key + of_values * value, latent
+
+    def read(self, file: GGUFFile, shape: tuple[int, ...]) -> Array:
+        """Read both, in the given shape."""
+        both = file.read(self.keys).swapaxes(1, 2), file.read(self.values)
+        return np.concatenate(both, axis=1).reshape(shape)
+
+
+AnyPlace = Place | InTurns | KeysAndValues
+
+
+def find_places(file: GGUFFile, architecture: Architecture, config: ModelConfig, source: str) -> dict[str, AnyPlace]:
     """Find the tensors of a model by their Hugging Face names. Those that the file has not are left out.
 
     Raises:
@@ -74,7 +127,7 @@ def find_places(file: GGUFFile, architecture: Architecture, config: ModelConfig,
 
 
 def loaders(
-    file: GGUFFile, places: dict[str, Place], config: ModelConfig
+    file: GGUFFile, places: dict[str, AnyPlace], config: ModelConfig
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, Callable[[], Array]]]:
     """Return the shape of each tensor, and a function that reads it."""
     expected = expected_shapes(config)
@@ -100,6 +153,14 @@ def _like(found: tuple[int, ...], expected: tuple[int, ...]) -> tuple[int, ...]:
     return expected if [n for n in found if n != 1] == [n for n in expected if n != 1] else found
 
 
+def _stem_and_kind(name: str) -> tuple[str, str]:
+    """Part a name from its "weight" or "bias", which all have in files, though some of ours end otherwise."""
+    stem, _, kind = name.rpartition(".")
+    if kind in ("weight", "bias"):
+        return stem, kind
+    return (name.removesuffix("_bias"), "bias") if name.endswith("_bias") else (name, "weight")
+
+
 @dataclass(frozen=True, slots=True)
 class _Finder:
     """Finds tensors one at a time.
@@ -113,16 +174,25 @@ class _Finder:
     config: ModelConfig
     library: Callable[[str], Any]
 
-    def find(self, name: str) -> Place | None:
+    def find(self, name: str) -> AnyPlace | None:
         """Return the place of a tensor; None if the file has not got it."""
-        stem, _, kind = name.rpartition(".")
-        layer, _, part = stem.partition(f"{self.config.names.layers}.")[2].partition(".")
+        stem, kind = _stem_and_kind(name)
+        own = self.config.names
+        layer, _, part = stem.partition(f"{own.layers}.")[2].partition(".")
         names = self._names(layer, part, stem, kind)
+        if own.experts_turned and names and part in (*own.expert_gate_up, own.expert_down):
+            return InTurns(names)
+        if part == own.latent_heads and not names:
+            return self._of_latents(layer, kind)
         place = Place(names) if names else self._of_stack(layer, part, kind) or self._of_joined(layer, part, kind)
         if place is None:
             return None
         shift = -1.0 if self.architecture.shifted and kind == "weight" and stem.endswith("norm") else 0.0
         return replace(place, heads=self._heads(part), shift=shift)
+
+    def _of_latents(self, layer: str, kind: str) -> KeysAndValues | None:
+        keys, values = (f"blk.{layer}.attn_{part}_b.{kind}" for part in "kv")
+        return KeysAndValues(keys, values) if {keys, values} <= self.file.shapes.keys() else None
 
     def _heads(self, part: str) -> int:
         """Return how many heads of rows are in llama.cpp's order."""

@@ -1,0 +1,185 @@
+"""The metadata that llama.cpp's converter writes of a model, as was read from it, and not from our reader."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gguf
+import numpy as np
+
+Config = Mapping[str, Any]
+
+PERMUTED = ("llama", "mistral", "mixtral", "smollm3", "granite", "granitemoe")
+
+
+def rope_of(config: Config) -> dict[str, Any]:
+    """Return what the config says of its rope, in the newer spelling, of the layers that see everything."""
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope = dict(rope.get("full_attention", rope))
+    for key in ("rope_theta", "partial_rotary_factor"):
+        if config.get(key) is not None:
+            rope.setdefault(key, config[key])
+    rope.setdefault("rope_type", rope.get("type", "default"))
+    return rope
+
+
+def head_dim_of(config: Config) -> int:
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+def write_metadata(writer: gguf.GGUFWriter, config: Config) -> None:
+    """Write what every model has, and what only some have."""
+    if "kv_lora_rank" in config:
+        config = {**config, "head_dim": None, "num_key_value_heads": 1}
+    writer.add_tokenizer_model("none")
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config.get("num_key_value_heads", config["num_attention_heads"]))
+    if config.get("head_dim"):
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    rms = config.get("rms_norm_eps", config.get("norm_eps"))
+    centred = next((config[key] for key in ("layer_norm_eps", "norm_epsilon", "norm_eps") if key in config), None)
+    if rms is not None:
+        writer.add_layer_norm_rms_eps(rms)
+    if centred is not None:
+        writer.add_layer_norm_eps(centred)
+    _write_rope(writer, config)
+    _write_experts(writer, config)
+    if config["model_type"] in _SPECIAL:
+        _SPECIAL[config["model_type"]](writer, config)
+
+
+def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
+    rope, kind = rope_of(config), config["model_type"]
+    writer.add_rope_freq_base(rope["rope_theta"])
+    dims = int(head_dim_of(config) * rope.get("partial_rotary_factor", 0.5 if kind == "glm4" else 1.0))
+    if kind in (*PERMUTED, "phi3", "cohere2", "glm4", "stablelm", "nemotron"):
+        writer.add_rope_dimension_count(dims)
+    if rope["rope_type"] in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "attention_factor" in rope:
+            writer.add_rope_scaling_yarn_attn_factor(rope["attention_factor"])
+        if "beta_fast" in rope:
+            writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+        if "beta_slow" in rope:
+            writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    if kind in ("cohere", "cohere2", "nemotron"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    if kind == "hunyuan_v1_dense":
+        dims = head_dim_of(config)
+        writer.kv_data[0].pop("hunyuan-dense.rope.freq_base")
+        writer.add_rope_freq_base(rope["rope_theta"] * rope["alpha"] ** (dims / (dims - 2)))
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_rope_scaling_factor(1)
+
+
+def _write_experts(writer: gguf.GGUFWriter, config: Config) -> None:
+    count = config.get("num_local_experts", config.get("num_experts", config.get("n_routed_experts")))
+    if count is not None:
+        writer.add_expert_count(count)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "n_group" in config:
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+    if "scoring_func" in config:
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType[config["scoring_func"].upper()])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+
+
+def _granite(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_attention_scale(config["attention_multiplier"])
+    writer.add_embedding_scale(config["embedding_multiplier"])
+    writer.add_residual_scale(config["residual_multiplier"])
+    writer.add_logit_scale(config["logits_scaling"])
+
+
+def _gemma2(writer: gguf.GGUFWriter, config: Config) -> None:
+    for cap, write in (
+        ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
+        ("final_logit_softcapping", writer.add_final_logit_softcapping),
+    ):
+        if config[cap] is not None:
+            write(config[cap])
+    writer.add_sliding_window(config["sliding_window"])
+
+
+def _gemma3(writer: gguf.GGUFWriter, config: Config) -> None:
+    if config["final_logit_softcapping"]:
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    local = (config.get("rope_parameters") or {}).get("sliding_attention", {}).get("rope_theta")
+    writer.add_rope_freq_base_swa(local or config["rope_local_base_freq"])
+    writer.add_sliding_window(config["sliding_window"])
+
+
+def _olmo3(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_rope_freq_base_swa(rope_of(config)["rope_theta"])
+    writer.add_sliding_window_pattern([(place + 1) % 4 != 0 for place in range(config["num_hidden_layers"])])
+
+
+def _cohere2(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_logit_scale(config["logit_scale"])
+    writer.add_sliding_window(config["sliding_window"])
+
+
+def _phi3(writer: gguf.GGUFWriter, config: Config) -> None:
+    context = config["original_max_position_embeddings"]
+    writer.add_rope_scaling_orig_ctx_len(context)
+    rope = rope_of(config)
+    if rope["rope_type"] == "longrope":
+        scale = config["max_position_embeddings"] / context
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(context)))
+        for name in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], np.float32))
+    writer.add_sliding_window(config["sliding_window"] or 0)
+
+
+def _deepseek(writer: gguf.GGUFWriter, config: Config) -> None:
+    rank, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    if config["q_lora_rank"] is not None:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(rank)
+    writer.add_key_length(rank + turned)
+    writer.add_value_length(rank)
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + turned)
+    writer.add_value_length_mla(config["v_head_dim"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    if config["norm_topk_prob"]:
+        writer.add_expert_weights_norm(True)
+    writer.add_rope_dimension_count(turned)
+    if "mscale_all_dim" in rope_of(config):
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope_of(config)["mscale_all_dim"])
+
+
+def _gpt_oss(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_expert_feed_forward_length(config["intermediate_size"])
+
+
+_SPECIAL: dict[str, Callable[[gguf.GGUFWriter, Config], None]] = {
+    "cohere": lambda writer, config: writer.add_logit_scale(config["logit_scale"]),
+    "cohere2": _cohere2,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "gpt_oss": _gpt_oss,
+    "granite": _granite,
+    "granitemoe": _granite,
+    "olmo3": _olmo3,
+    "phi3": _phi3,
+    "stablelm": lambda writer, config: writer.add_parallel_residual(config["use_parallel_residual"]),
+}
