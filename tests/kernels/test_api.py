@@ -53,11 +53,14 @@ def test_arguments_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match=r"pages must be \(pages, sides, kv_heads, page_size, width\)"):
         api.attend_rows(q, pages[0], table, visible, scale=1.0)
     with pytest.raises(
-        ValueError, match=r"pages of head_dim 12 must be \(4, 2, 2, 16, 12\) here, .* got \(4, 2, 2, 16, 8\)"
+        ValueError,
+        match=r"pages of head_dim 12 must be \(4, 2, 2, 16, 12\) or \(4, 1, .* got \(4, 2, 2, 16, 8\)",
     ):
         api.attend_rows(jnp.zeros((3, 4, 12)), pages, table, visible, scale=1.0)
     with pytest.raises(ValueError, match="page_table must be"):
         api.attend_rows(q, pages, table[0], visible, scale=1.0)
+    with pytest.raises(ValueError, match=r"4 heads have a sink each, got \(3,\)"):
+        api.attend_rows(q, pages, table, visible, scale=1.0, sinks=jnp.zeros(3))
     with pytest.raises(ValueError, match="window must be at least 1"):
         api.attend_rows(q, pages, table, visible, scale=1.0, window=0)
     with pytest.raises(ValueError, match="soft_cap must be above 0"):
