@@ -25,6 +25,7 @@ from rekindle.device.step import TickOutputs, step
 from rekindle.models.config import Llama3Scaling, ModelConfig, Rope
 from rekindle.models.decoder import Decoder, expected_shapes
 from rekindle.models.layers import Joined
+from rekindle.models.shard import WHOLE
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.gpu.target import Target, tracing_for
 from tests.bench.kernels_gpu import copy_rate
@@ -56,6 +57,7 @@ class RandomWeights:
     """A source of random weights for kernels that read them as checkpoints store them."""
 
     implementation: Implementation = "xla"
+    shard = WHOLE
 
     def __init__(self, dtype: jnp.dtype):
         self._dtype = dtype

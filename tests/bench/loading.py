@@ -22,6 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from rekindle.config import Dtype, Settings
+from rekindle.device.place import Place
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.filling import load
 from rekindle.models.checkpoint.open import open_checkpoint
@@ -75,7 +76,9 @@ def _layer_shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def load_here(directory: Path, dtype: Dtype) -> dict[str, float]:
     """Load the weights in this process; return the seconds, the weights' bytes, and the memory before and at most."""
-    blueprint = Blueprint.of(open_checkpoint(directory), Settings(dtype=dtype, restore="off"), jax.devices()[0])
+    blueprint = Blueprint.of(
+        open_checkpoint(directory), Settings(dtype=dtype, restore="off"), Place((jax.devices()[0],))
+    )
     before, began = _memory("VmRSS"), perf_counter()
     weights = jax.block_until_ready(load(blueprint, lambda _: None))
     seconds = perf_counter() - began

@@ -12,6 +12,7 @@ import numpy as np
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.config import Settings
 from rekindle.device.inputs import InputLayout
+from rekindle.device.place import Place
 from rekindle.device.programs.lowering import Programs, Sizes
 from rekindle.device.sampling.rows import COLUMNS
 from rekindle.device.state import empty_pages, empty_slots
@@ -81,7 +82,7 @@ class BareStep:
             page_table=jnp.pad(jnp.asarray(tables), ((0, 1), (0, 0))),
         )
         sizes = Sizes(1 + tables.size, PAGE_SIZE, per_row, rows, Settings().max_logprobs)
-        programs = Programs(checkpoint.config, sizes, jnp.dtype(dtype), jax.devices()[0])
+        programs = Programs(checkpoint.config, sizes, jnp.dtype(dtype), Place((jax.devices()[0],)))
         kernels = programs.implementation
         decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype(dtype), implementation=kernels)
         self._weights, self._program = flat_weights(decoder), programs.compiled(bucket)

@@ -12,6 +12,7 @@ import rekindle
 from rekindle.__main__ import main
 from rekindle.config import Settings, SettingsOptions
 from rekindle.device import devices
+from rekindle.device.place import Place
 from rekindle.device.programs.lowering import Programs, temporary_bytes
 from rekindle.engine import budget, planning
 from rekindle.engine.blueprint import Blueprint
@@ -25,6 +26,7 @@ from rekindle.models.load import load_decoder
 from rekindle.store.directory import cache_dir
 
 CPU = jax.devices("cpu")[0]
+HERE = Place((CPU,))
 MB = 1_000_000
 Give = Callable[..., None]
 
@@ -54,7 +56,7 @@ def test_the_default_pool_on_a_cpu_is_a_gibibyte_or_a_quarter_of_what_is_left(mo
     wide = replace(model, config=replace(model.config, max_context=1 << 20))
     for memory, most in ((64 << 30, 1 << 30), (2 << 30, 1 << 29), (1 << 30, 1 << 28)):
         give(memory)
-        blueprint = Blueprint.of(wide, Settings(), CPU)
+        blueprint = Blueprint.of(wide, Settings(), HERE)
         pool = (blueprint.limits.num_pages - 1) * blueprint.limits.page_bytes
         assert 0.9 * most - 10 * MB < pool <= most
 
@@ -63,13 +65,13 @@ def test_two_starts_have_the_same_pool_though_the_memory_differs_a_little(model:
     wide, pages = replace(model, config=replace(model.config, max_context=1 << 20)), set()
     for more in range(0, 128 * MB, 4 * MB):
         give((1 << 30) + more)
-        pages.add(Blueprint.of(wide, Settings(), CPU).limits.num_pages)
+        pages.add(Blueprint.of(wide, Settings(), HERE).limits.num_pages)
     assert len(pages) <= 6
 
 
 def test_a_device_of_its_own_gives_the_pool_what_is_left_but_for_staged_pages() -> None:
     left = budget.Budget(
-        device=Accelerator(),
+        place=Place((Accelerator(),)),
         memory=16 << 30,
         weights=4 << 30,
         slots=0,
@@ -84,7 +86,7 @@ def test_a_device_of_its_own_gives_the_pool_what_is_left_but_for_staged_pages() 
 @pytest.mark.parametrize("family", ["llama-tied", "qwen2", "mixtral", "gemma2"])
 def test_the_weights_are_known_before_they_are_loaded(family: str, dtype: Any, families: Path) -> None:
     checkpoint = open_checkpoint(families / family)
-    blueprint = Blueprint.of(checkpoint, Settings(dtype=dtype), CPU)
+    blueprint = Blueprint.of(checkpoint, Settings(dtype=dtype), HERE)
     decoder = load_decoder(
         checkpoint.config, checkpoint.tensors, blueprint.dtype, implementation=blueprint.programs.implementation
     )
@@ -94,7 +96,7 @@ def test_the_weights_are_known_before_they_are_loaded(family: str, dtype: Any, f
 @pytest.mark.parametrize("family", ["llama-tied", "mixtral"])
 def test_the_bound_of_a_step_is_above_what_the_compiler_says(family: str, families: Path) -> None:
     settings = Settings(max_prefill_tokens=64, prefill_chunk=64, max_running=8, num_pages=9)
-    blueprint = Blueprint.of(open_checkpoint(families / family), settings, CPU)
+    blueprint = Blueprint.of(open_checkpoint(families / family), settings, HERE)
     measured = temporary_bytes(blueprint.programs.compiled(blueprint.largest_step))
     assert measured is not None
     assert 0 < measured <= blueprint.budget.workspace
@@ -120,18 +122,18 @@ def test_a_pool_that_does_not_fit_beside_the_weights_is_refused_with_the_largest
     path = families / "llama-tied"
     with pytest.raises(ConfigError, match=r"no room for it beside 649 kB of weights .* lower pool_bytes, or num_pages"):
         rekindle.open_sync(path, progress=False, pool_bytes=101 * MB, precompile="lazy", restore="off")
-    blueprint = Blueprint.of(open_checkpoint(path), Settings(pool_bytes=60 * MB), CPU)
+    blueprint = Blueprint.of(open_checkpoint(path), Settings(pool_bytes=60 * MB), HERE)
     blueprint.budget.check(blueprint.limits, "it")
 
 
 def test_pool_bytes_are_whole_pages_and_instead_of_num_pages(model: Checkpoint) -> None:
-    page = Blueprint.of(model, Settings(num_pages=5), CPU).limits.page_bytes
-    blueprint = Blueprint.of(model, Settings(pool_bytes=7 * page + page // 2), CPU)
+    page = Blueprint.of(model, Settings(num_pages=5), HERE).limits.page_bytes
+    blueprint = Blueprint.of(model, Settings(pool_bytes=7 * page + page // 2), HERE)
     assert blueprint.limits.num_pages == 7
     chosen = blueprint.chosen(Settings(pool_bytes=7 * page))
     assert (chosen.num_pages, chosen.pool_bytes) == (7, None)
     with pytest.raises(ConfigError, match=rf"pool_bytes must be at least {2 * page:,} for this model, .* got 2"):
-        Blueprint.of(model, Settings(pool_bytes=2), CPU)
+        Blueprint.of(model, Settings(pool_bytes=2), HERE)
     with pytest.raises(ConfigError, match="num_pages and pool_bytes both say how large"):
         Settings(num_pages=7, pool_bytes=7 * page)
 
@@ -165,20 +167,20 @@ FEW: SettingsOptions = {
 
 
 def test_the_largest_step_is_measured_once_and_the_number_is_kept(model: Checkpoint, measured: list[Any]) -> None:
-    first = plan(model, SMALL, CPU, cache_dir())
+    first = plan(model, SMALL, HERE, cache_dir())
     assert len(measured) == 1
-    again = plan(model, SMALL, CPU, cache_dir())
+    again = plan(model, SMALL, HERE, cache_dir())
     assert len(measured) == 1, "its number is stored"
     assert first.budget == again.budget
     assert first.limits == again.limits
     assert first.budget.measured
-    assert 0 < first.budget.workspace < plan(model, SMALL, CPU, None, compiles=False).budget.workspace
+    assert 0 < first.budget.workspace < plan(model, SMALL, HERE, None, compiles=False).budget.workspace
     assert len(measured) == 1
 
 
 def test_nothing_is_measured_where_the_pool_is_given(model: Checkpoint, measured: list[Any]) -> None:
     for settings in (replace(SMALL, num_pages=9), replace(SMALL, pool_bytes=10 * MB)):
-        assert not plan(model, settings, CPU, None).budget.measured
+        assert not plan(model, settings, HERE, None).budget.measured
     assert measured == []
 
 
@@ -186,10 +188,10 @@ def test_nothing_is_compiled_to_measure_where_that_is_forbidden_or_nothing_can_f
     model: Checkpoint, measured: list[Any], give: Give
 ) -> None:
     with pytest.raises(NotRestored):
-        plan(model, replace(SMALL, restore="require", max_logprobs=3), CPU, cache_dir())
+        plan(model, replace(SMALL, restore="require", max_logprobs=3), HERE, cache_dir())
     give(MB // 2)
     with pytest.raises(ModelTooLarge):
-        plan(model, SMALL, CPU, None)
+        plan(model, SMALL, HERE, None)
     assert measured == []
 
 

@@ -13,7 +13,7 @@ from rekindle.scheduler.limits import DEFAULT_POOL_BYTES, Limits, checked_sizes
 from rekindle.testing import FAKE_MODEL, fake_limits
 
 MULTIPLES = ["page_size", "max_prefill_tokens", "prefill_chunk"]
-COUNTS = ["max_running", "max_waiting", "max_executables"]
+COUNTS = ["tensor", "max_running", "max_waiting", "max_executables"]
 
 
 @pytest.mark.parametrize("name", MULTIPLES)
@@ -93,7 +93,7 @@ def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
         rekindle.open("some-model", top_p=0.5)  # type: ignore[call-arg]
     with pytest.raises(
         ConfigError,
-        match=r"unknown setting 'zzz'; known are device, implementation, dtype, page_size, .*max_executables",
+        match=r"unknown setting 'zzz'; known are device, tensor, implementation, dtype, page_size, .*max_executables",
     ):
         rekindle.open("anything", zzz=3)  # type: ignore[call-arg]
 

@@ -14,6 +14,7 @@ import pytest
 from anyio import to_thread
 
 from rekindle.buckets import Bucket
+from rekindle.device.place import Place
 from rekindle.device.programs.executables import ArgumentsLost, Executables
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
 from rekindle.device.programs.store import ProgramStore, Serialized
@@ -323,7 +324,7 @@ def test_a_compilation_for_other_arguments_says_which_property_differs(arguments
 def test_a_real_program_that_is_called_with_another_dtype_raises_before_it_takes_anything() -> None:
     """Check this because the stepper relies on it when it compiles for the arguments that came."""
     sizes = Sizes(num_pages=4, page_size=16, pages_per_request=2, max_running=2, max_logprobs=0)
-    programs = Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), jax.devices()[0])
+    programs = Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), Place((jax.devices()[0],)))
     page = programs.compiled(SCATTER)
     pages, _ = programs.compiled("empty")()
     content = np.zeros(programs.page.shape, np.float16)
@@ -337,7 +338,7 @@ def test_a_real_program_that_is_called_with_another_dtype_raises_before_it_takes
 def test_no_program_has_the_name_of_another() -> None:
     """Check this because what JAX's own cache has under a name is without its code."""
     sizes = Sizes(num_pages=5, page_size=16, pages_per_request=4, max_running=2, max_logprobs=0)
-    programs = [Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), jax.devices()[0]) for _ in range(2)]
+    programs = [Programs(FAKE_MODEL, sizes, jnp.dtype("float32"), Place((jax.devices()[0],))) for _ in range(2)]
     texts = [each.lowered(EMPTY).as_text() for each in (*programs, *programs)]
     names = [text.partition("module @")[2].split()[0] for text in texts]
     assert len({*names}) == 4

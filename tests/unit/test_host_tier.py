@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import SingleDeviceSharding
 
 from rekindle.concurrency.mailbox import Mailbox
 from rekindle.engine.actor import Stage
@@ -187,7 +188,7 @@ async def test_the_engine_can_stop_while_a_copy_hangs(message: Message) -> None:
 @pytest.mark.parametrize("memory", [None, "pinned_host"])
 @pytest.mark.parametrize("dtype", [np.float32, np.uint16])
 async def test_pages_come_back_to_the_device_bit_for_bit(memory: str | None, dtype: type) -> None:
-    tier = HostTier(1 << 20, 2 * 24 * np.dtype(dtype).itemsize, DeviceCopies(CPU, memory))
+    tier = HostTier(1 << 20, 2 * 24 * np.dtype(dtype).itemsize, DeviceCopies(SingleDeviceSharding(CPU), memory))
     rng = np.random.default_rng(0)
     pages: list[np.ndarray[Any, Any]] = [np.asarray(rng.integers(0, 60000, (2, 2, 1, 4, 3)), dtype) for _ in range(3)]
     assert await keep(tier, dict(enumerate(map(jnp.asarray, pages))))
@@ -200,8 +201,8 @@ async def test_pages_come_back_to_the_device_bit_for_bit(memory: str | None, dty
 
 
 async def test_entries_are_in_the_memory_that_was_chosen() -> None:
-    (entry,) = DeviceCopies(CPU, "pinned_host").keep([jnp.ones(3)])
+    (entry,) = DeviceCopies(SingleDeviceSharding(CPU), "pinned_host").keep([jnp.ones(3)])
     assert entry.sharding.memory_kind == "pinned_host"
-    (entry,) = DeviceCopies(CPU, None).keep([jnp.ones(3)])
+    (entry,) = DeviceCopies(SingleDeviceSharding(CPU), None).keep([jnp.ones(3)])
     assert isinstance(entry, np.ndarray)
     assert host_memory(CPU) is None, "its device memory is host memory"

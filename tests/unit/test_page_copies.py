@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rekindle.device.state import Pages, empty_pages, gather, page_bytes, scatter
+from rekindle.device.state import Pages, empty_pages, gather, scatter
 from rekindle.models.config import ModelConfig, Rope
 
 MODEL = ModelConfig.llama(
@@ -28,10 +28,6 @@ def test_a_page_is_gathered_over_all_layers_and_scattered_into_one_page(pool: Pa
     after = jax.jit(scatter, donate_argnames="pages")(pool, np.int32(2), content)
     expected[:, 2] = expected[:, 5]
     np.testing.assert_array_equal(np.stack([np.asarray(layer) for layer in after]), expected)
-
-
-def test_the_bytes_of_a_page_are_those_of_what_is_gathered(pool: Pages) -> None:
-    assert page_bytes(pool) == gather(pool, jnp.int32(1)).nbytes
 
 
 def test_scattering_copies_no_layer_of_the_pool() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rekindle.config import Settings
+from rekindle.device.place import Place
 from rekindle.engine import blueprint
 from rekindle.engine.blueprint import Blueprint
 from rekindle.models.checkpoint.open import open_checkpoint
@@ -19,7 +20,7 @@ from tests.unit.stored_snapshots import snapshot_key
 
 def key_of(model: Path, settings: Settings | None = None) -> SnapshotKey:
     """Return the key that a session of the model would have."""
-    return Blueprint.of(open_checkpoint(model), settings or Settings(), jax.devices()[0]).snapshot_key()
+    return Blueprint.of(open_checkpoint(model), settings or Settings(), Place((jax.devices()[0],))).snapshot_key()
 
 
 @pytest.mark.parametrize("part", [field.name for field in fields(SnapshotKey)])

@@ -24,6 +24,8 @@ class Settings:
     Attributes:
         device: where weights, pages and programs are: a platform, as "gpu", one of its devices, as "gpu:1", or a
             `jax.Device`. None is `jax_default_device`, else JAX's first device.
+        tensor: how many devices share the model, from `device` on. Each has some of the heads, the inner features and
+            the vocabulary.
         implementation: of the kernels: "xla" runs everywhere, "cpu", "tpu" and "gpu" are written for their platform,
             and "reference" is the slow definition of all of them. None is the best for the device.
         dtype: of weights and pages, "float32" or "bfloat16"; None is float32 on CPU and bfloat16 elsewhere.
@@ -75,6 +77,7 @@ class Settings:
     """
 
     device: Any = None
+    tensor: int = 1
     implementation: Implementation | None = None
     dtype: Dtype | None = None
     page_size: int = 64
@@ -113,6 +116,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("page_size", "max_prefill_tokens", "prefill_chunk"):
             _integer(name, getattr(self, name), 1, multiple=buckets.QUERY_BLOCK)
+        _integer("tensor", self.tensor, 1)
         for name in ("max_running", "max_waiting", "max_executables"):
             _integer(name, getattr(self, name), 1)
         for name in ("host_cache_bytes", "disk_cache_bytes", "max_logprobs"):
@@ -147,6 +151,7 @@ class SettingsOptions(TypedDict, total=False):
     """The keywords of `open`; `Settings` says what each does."""
 
     device: Any
+    tensor: int
     implementation: Implementation | None
     dtype: Dtype | None
     page_size: int

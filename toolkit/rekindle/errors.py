@@ -173,6 +173,7 @@ _ELSEWHERE: Final = {
     "bad_words": ("bad_words_ids",),
     "device": ("device_map",),
     "dtype": ("torch_dtype",),
+    "tensor": ("tensor_parallel_size", "tp_size", "tp"),
     "max_context": ("max_model_len", "max_seq_len", "max_seq_length", "n_ctx", "num_ctx"),
     "max_running": ("max_num_seqs", "max_batch_size", "batch_size"),
     "max_prefill_tokens": ("max_num_batched_tokens", "n_batch"),

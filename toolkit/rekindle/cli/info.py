@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 import rekindle
 from rekindle.config import Settings
-from rekindle.device.devices import device_of
+from rekindle.device.devices import place_of
 from rekindle.engine.planning import plan
 from rekindle.markup import counted, size_text
 from rekindle.models.checkpoint.checkpoint import Checkpoint
@@ -151,11 +151,11 @@ def _parameters(config: ModelConfig) -> int:
 
 def _needs(checkpoint: Checkpoint, settings: Settings) -> Rows:
     """Yield what `open` with these settings would hold, and where."""
-    device = device_of(None)
-    blueprint = plan(checkpoint, settings, device, cache_dir(), compiles=False)
+    place = place_of(None, settings.tensor)
+    blueprint = plan(checkpoint, settings, place, cache_dir(), compiles=False)
     limits, budget = blueprint.limits, blueprint.budget
     tokens, token = (limits.num_pages - 1) * limits.page_size, limits.page_bytes // limits.page_size
-    yield "dtype", blueprint.dtype.name + ("" if settings.dtype else f", the default on {device.platform}")
+    yield "dtype", blueprint.dtype.name + ("" if settings.dtype else f", the default on {place.first.platform}")
     yield "weights", size_text(budget.weights)
     how = "measured" if budget.measured else "by a reckoning from shapes"
     yield "a step", f"{size_text(budget.workspace)} for the largest, {how}; {size_text(budget.slots)} between steps"
@@ -166,7 +166,7 @@ def _needs(checkpoint: Checkpoint, settings: Settings) -> Rows:
         f"{size_text(limits.num_pages * limits.page_bytes)}",
     )
     together = budget.beside_pages + limits.num_pages * limits.page_bytes
-    has = "" if budget.memory is None else f" of {size_text(budget.memory)} on {device}"
+    has = "" if budget.memory is None else f" of {size_text(budget.memory)} on {place}"
     yield "together", size_text(together) + has
     on_disk = settings.disk_cache_bytes if limits.snapshots else 0
     host = limits.host_pages * limits.page_bytes

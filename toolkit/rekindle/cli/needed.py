@@ -9,6 +9,7 @@ import jax
 
 from rekindle.concurrency.progress import Report
 from rekindle.config import Implementation, Settings, SettingsOptions, Ticks
+from rekindle.device.place import Place
 from rekindle.device.programs.store import ProgramStore
 from rekindle.device.programs.targets import devices_of, known_targets
 from rekindle.engine.blueprint import Blueprint
@@ -48,8 +49,17 @@ class Needed:
         devices = jax.devices() if target is None else devices_of(target)
         settings = _settings(arguments)
         checkpoint = open_checkpoint(arguments.model, report, revision=arguments.revision)
-        blueprint = plan(checkpoint, settings, devices[0], cache_dir(), compiles=compiles, report=report)
-        return cls(blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), devices[:1]))
+        blueprint = plan(
+            checkpoint,
+            settings,
+            Place(tuple(devices[: settings.tensor])),
+            cache_dir(),
+            compiles=compiles,
+            report=report,
+        )
+        return cls(
+            blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), blueprint.place.devices)
+        )
 
 
 def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
@@ -73,6 +83,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--implementation", choices=kernels, help="of the kernels (the best for the device)")
     settings = parser.add_argument_group("settings, as `open` will be given them")
     for name, what in (
+        ("tensor", "devices that share the model"),
         ("page-size", "tokens per page"),
         ("num-pages", "pages in the pool"),
         ("pool-bytes", "memory for the pool, instead of its pages"),

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from rekindle.device.jax_settings import default_device, under_own_settings
+from rekindle.device.place import Place
 from rekindle.errors import ConfigError
 
 _CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -33,6 +34,22 @@ def device_of(asked: Any) -> jax.Device:
     if device.process_index != jax.process_index():
         raise ConfigError(f"device {device} is of process {device.process_index}; this one has {_known()}")
     return device
+
+
+def place_of(asked: Any, tensor: int) -> Place:
+    """Return the devices that `device=` and `tensor=` of `open` ask for: so many, from one device on.
+
+    Raises:
+        ConfigError: there are no such devices, or another process of `jax.distributed` has them.
+    """
+    first = device_of(asked)
+    local = [device for device in jax.local_devices(backend=first.platform) if device.id >= first.id]
+    if len(local) < tensor:
+        raise ConfigError(
+            f"tensor={tensor} needs as many devices from {first} on, and there are {len(local)}; this process has "
+            f"{_known()}"
+        )
+    return Place(tuple(local[:tensor]))
 
 
 def put_on(device: jax.Device) -> Callable[[Any], jax.Array]:

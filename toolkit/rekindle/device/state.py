@@ -56,15 +56,11 @@ def empty_pages(
     page_size: int,
     dtype: jnp.dtype,
     implementation: kernels.Implementation | None = None,
+    devices: int = 1,
 ) -> Pages:
-    """Create a page pool of zeros, one array a layer, for the kernels of `implementation`."""
-    shape = config.pool(num_pages, page_size)
+    """Create a page pool, one array a layer, for the kernels of `implementation`; one device's share of it."""
+    shape = config.pool(num_pages, page_size, devices)
     return tuple(kernels.empty(shape, dtype, implementation=implementation) for _ in range(config.num_layers))
-
-
-def page_bytes(pages: Pages) -> int:
-    """Return the bytes of one page in all layers."""
-    return sum(layer.nbytes // len(layer) for layer in pages)
 
 
 def gather(pages: Pages, page_id: jax.Array, implementation: kernels.Implementation | None = None) -> jax.Array:

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
 from rekindle.config import Precompile, Settings
-from rekindle.device.devices import device_of, put_on
+from rekindle.device.devices import place_of
 from rekindle.device.jax_settings import own_settings, under_own_settings
+from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import EMPTY, Key
 from rekindle.device.programs.readiness import Readiness
-from rekindle.device.state import page_bytes
 from rekindle.engine.actor import Actor
 from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.engine.actors.disk_tier import DiskTier
@@ -31,7 +31,7 @@ from rekindle.engine.actors.stepper import Stepper
 from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
-from rekindle.engine.filling import empty_state, load
+from rekindle.engine.filling import empty_state, load, placed
 from rekindle.engine.planning import plan
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
@@ -39,7 +39,7 @@ from rekindle.errors import CheckpointError, InvalidRequest
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.defaults import sampling_defaults
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.checkpoint.weights import Weights, load_weights
+from rekindle.models.checkpoint.weights import Weights, tensors_of
 from rekindle.models.config import ModelConfig
 from rekindle.models.families.reading import Family
 from rekindle.models.text.tokenizer import Tokenizer
@@ -71,7 +71,7 @@ class Assembly:
         implementation: of the kernels.
         weight_bytes: the size of the weights on the device.
         workspace_bytes: what the largest step needs while it runs, as it was reckoned with.
-        device: where weights, pages and programs are.
+        place: the devices that have weights and pages, and run the programs.
         kernels: those that serve, in words.
         defaults: sampling options of calls that do not give them.
         unserved: entries of the model's generation_config that Rekindle does not implement.
@@ -91,7 +91,7 @@ class Assembly:
     implementation: Implementation
     weight_bytes: int
     workspace_bytes: int
-    device: jax.Device
+    place: Place
     kernels: str
     defaults: Mapping[str, Any]
     unserved: tuple[str, ...]
@@ -154,14 +154,14 @@ class Assembly:
         return self.workspace_bytes if measured is None else measured
 
     def load(self, weights: Weights) -> list[jax.Array]:
-        """Read weights of the same structure. See `load_weights`, also for what it raises.
+        """Read weights of the same structure. See `tensors_of`, also for what it raises.
 
         Returns:
             Device arrays, in the order in which programs take them.
         """
         with own_settings():
-            put, implementation = put_on(self.device), self.implementation
-            return load_weights(weights, self.model, jnp.dtype(self.dtype), put, implementation, self.family)
+            tensors = tensors_of(weights, self.model, self.family)
+            return placed(self.model, tensors, jnp.dtype(self.dtype), self.implementation, self.place)
 
     def free(self) -> None:
         """Delete everything on the device and in the host tier, and stop preparing programs."""
@@ -196,7 +196,7 @@ def build(
     checkpoint = open_checkpoint(model, report, family, revision)
     report(Progress("opening the model", 1, 1, "model"))
     directory = store_directory(settings.restore)
-    blueprint = plan(checkpoint, settings, device_of(settings.device), directory, report=report)
+    blueprint = plan(checkpoint, settings, place_of(settings.device, settings.tensor), directory, report=report)
     limits = blueprint.limits
     blueprint.budget.check(limits, checkpoint.source)
     defaults, unserved = _defaults(checkpoint, settings, limits)
@@ -222,8 +222,10 @@ def build(
         if wait:
             wait_for(preparing, report)
         preparing += executables.prepare(later, patient=True)
-        copies = DeviceCopies(blueprint.device, host_memory(blueprint.device))
-        host_tier = HostTier(limits.host_pages * limits.page_bytes, page_bytes(pages), copies, snapshot.store)
+        copies = DeviceCopies(blueprint.programs.page_sharding, host_memory(blueprint.place.first))
+        host_tier = HostTier(
+            limits.host_pages * limits.page_bytes, blueprint.programs.copy_bytes, copies, snapshot.store
+        )
         resources.callback(host_tier.free)
         scheduler = Scheduler(limits)
         scheduler.restore(snapshot.pages)
@@ -237,7 +239,7 @@ def build(
             implementation=blueprint.programs.implementation,
             weight_bytes=sum(array.nbytes for array in weights),
             workspace_bytes=blueprint.budget.workspace,
-            device=blueprint.device,
+            place=blueprint.place,
             kernels=blueprint.kernels(settings.implementation),
             defaults=defaults,
             unserved=unserved,

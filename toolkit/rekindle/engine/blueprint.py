@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import cast
 
-import jax
 import jax.numpy as jnp
 
 from rekindle.buckets import Bucket
 from rekindle.config import Dtype, Settings
+from rekindle.device.place import Place
 from rekindle.device.programs.key import Build, ProgramKey, Target
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes, program_name
 from rekindle.engine.budget import Budget
@@ -28,7 +28,7 @@ class Blueprint:
 
     Attributes:
         checkpoint: the model; its weights are not read.
-        device: the device that it is made for, which need not be attached.
+        place: the devices that it is made for, which need not be attached.
         dtype: of weights and pages.
         limits: the resolved settings.
         programs: how each program is lowered.
@@ -36,16 +36,14 @@ class Blueprint:
     """
 
     checkpoint: Checkpoint
-    device: jax.Device
+    place: Place
     dtype: jnp.dtype
     limits: Limits
     programs: Programs
     budget: Budget
 
     @classmethod
-    def of(
-        cls, checkpoint: Checkpoint, settings: Settings, device: jax.Device, workspace: int | None = None
-    ) -> "Blueprint":
+    def of(cls, checkpoint: Checkpoint, settings: Settings, place: Place, workspace: int | None = None) -> "Blueprint":
         """Resolve settings for a model and a device.
 
         Args:
@@ -55,10 +53,10 @@ class Blueprint:
             ConfigError: the settings do not fit the model.
         """
         config = checkpoint.config
-        dtype = jnp.dtype(settings.dtype or ("float32" if device.platform == "cpu" else "bfloat16"))
+        dtype = jnp.dtype(settings.dtype or ("float32" if place.first.platform == "cpu" else "bfloat16"))
         limits = Limits.of(settings, config, dtype.itemsize)
-        programs = _programs(config, replace(settings, logits_processor=None), limits, dtype, device)
-        budget = Budget.of(programs, config, limits, device, workspace)
+        programs = _programs(config, replace(settings, logits_processor=None), limits, dtype, place)
+        budget = Budget.of(programs, config, limits, place, workspace)
         limits = Limits.of(
             settings,
             config,
@@ -67,7 +65,7 @@ class Blueprint:
             page_bytes=programs.page_bytes,
             pool_bytes=budget.pool(settings.prefix_cache),
         )
-        return cls(checkpoint, device, dtype, limits, _programs(config, settings, limits, dtype, device), budget)
+        return cls(checkpoint, place, dtype, limits, _programs(config, settings, limits, dtype, place), budget)
 
     @property
     def largest_step(self) -> Bucket:
@@ -78,15 +76,15 @@ class Blueprint:
         """Return the settings that this was made of, with what was chosen in place of what was left open."""
         return replace(
             self.limits.chosen(settings),
-            device=f"{self.device.platform}:{self.device.id}",
+            device=f"{self.place.first.platform}:{self.place.first.id}",
             implementation=self.programs.implementation,
             dtype=cast(Dtype, self.dtype.name),
         )
 
     def kernels(self, asked: Implementation | None) -> str:
         """Return which kernels serve, in words; `asked` is the implementation that the settings name."""
-        pool = self.checkpoint.config.pool(self.limits.num_pages, self.limits.page_size)
-        return described(self.programs.implementation, self.device.platform, pool, self.dtype, asked)
+        pool = self.checkpoint.config.pool(self.limits.num_pages, self.limits.page_size, len(self.place.devices))
+        return described(self.programs.implementation, self.place.first.platform, pool, self.dtype, asked)
 
     @property
     def first_programs(self) -> list[Key]:
@@ -107,7 +105,7 @@ class Blueprint:
 
     def program_keys(self) -> Callable[[Key], ProgramKey]:
         """Return a function that makes the key of a program. Its first call reads the flags of XLA, for all keys."""
-        config, programs, target = self.checkpoint.config, self.programs, Target.of([self.device])
+        config, programs, target = self.checkpoint.config, self.programs, Target.of(self.place.devices)
         build = cache(lambda: Build.of(config, target, programs.jax_settings, programs.implementation))
         return lambda key: ProgramKey.of(build(), program_name(key), programs.statics, programs.arguments(key))
 
@@ -125,7 +123,7 @@ class Blueprint:
             page_size=str(self.limits.page_size),
             page=f"{page.dtype.name}{list(page.shape)}",
             code=code_digest(),
-            platform=self.device.platform,
+            platform=self.place.first.platform,
             numerics=self._numerics(),
         )
 
@@ -142,11 +140,9 @@ class Blueprint:
         return f"products of {self.programs.jax_settings.values['jax_default_matmul_precision'] or 'default'} precision"
 
 
-def _programs(
-    config: ModelConfig, settings: Settings, limits: Limits, dtype: jnp.dtype, device: jax.Device
-) -> Programs:
+def _programs(config: ModelConfig, settings: Settings, limits: Limits, dtype: jnp.dtype, place: Place) -> Programs:
     sizes = Sizes(limits.num_pages, limits.page_size, limits.pages_per_request, limits.max_running, limits.max_logprobs)
     try:
-        return Programs(config, sizes, dtype, device, settings.implementation, settings.logits_processor)
+        return Programs(config, sizes, dtype, place, settings.implementation, settings.logits_processor)
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
-import jax
-
 from rekindle.buckets import QUERY_BLOCK
 from rekindle.device.devices import memory_of, shares_memory
+from rekindle.device.place import Place
 from rekindle.device.programs.lowering import Programs
 from rekindle.errors import ConfigError, ModelTooLarge
 from rekindle.markup import size_text
@@ -30,15 +29,15 @@ class Budget:
     """The memory that an engine needs beside its pages, and what is left for them; all in bytes.
 
     Attributes:
-        device: the device.
-        memory: what programs on the device can use in all; None if that is not known.
+        place: the devices; all numbers are of all of them together.
+        memory: what programs on them can use in all; None if that is not known.
         weights: the weights, as the kernels read them.
         slots: the state of running requests beside their pages.
         workspace: what the largest step needs while it runs.
         measured: whether the compiler has said that; else it is a bound, reckoned from shapes.
     """
 
-    device: jax.Device
+    place: Place
     memory: int | None
     weights: int
     slots: int
@@ -47,19 +46,20 @@ class Budget:
 
     @classmethod
     def of(
-        cls, programs: Programs, config: ModelConfig, limits: Limits, device: jax.Device, workspace: int | None = None
+        cls, programs: Programs, config: ModelConfig, limits: Limits, place: Place, workspace: int | None = None
     ) -> "Budget":
         """Return the budget of an engine.
 
         Args:
             workspace: what the compiler has said of the largest step.
         """
+        devices, memory = len(place.devices), memory_of(place.first)
         return cls(
-            device=device,
-            memory=memory_of(device),
+            place=place,
+            memory=memory if memory is None or shares_memory(place.first) else devices * memory,
             weights=programs.weight_bytes,
-            slots=programs.slot_bytes,
-            workspace=workspace_bound(config, limits) if workspace is None else workspace,
+            slots=devices * programs.slot_bytes,
+            workspace=devices * (workspace_bound(config, limits) if workspace is None else workspace),
             measured=workspace is not None,
         )
 
@@ -80,7 +80,7 @@ class Budget:
         """
         if self.memory is None:
             return DEFAULT_POOL_BYTES
-        if shares_memory(self.device):
+        if shares_memory(self.place.first):
             return _rounded(min(DEFAULT_POOL_BYTES, (self.memory - self.beside_pages) // CPU_PART))
         left = self.memory - self.memory // KEPT_FREE - self.beside_pages
         return _rounded(left * STAGED_PART // (STAGED_PART + 1) if prefix_cache else left)
@@ -98,7 +98,7 @@ class Budget:
         if room < 2 * limits.page_bytes:
             smallest = 2 * limits.page_bytes
             raise ModelTooLarge(
-                f"{source} does not fit on {self.device}: its weights take {size_text(self.weights)}, the largest step "
+                f"{source} does not fit on {self.place}: its weights take {size_text(self.weights)}, the largest step "
                 f"{size_text(self.slots + self.workspace)}, and the smallest pool of pages {size_text(smallest)}, "
                 f"{size_text(self.beside_pages + smallest)} together, and the device has {size_text(self.memory)} in "
                 'all. Open it with dtype="bfloat16" if it is not, lower max_prefill_tokens and max_running, or take a '
@@ -108,7 +108,7 @@ class Budget:
             raise ConfigError(
                 f"a pool of {limits.num_pages - 1:,} pages needs {size_text(pool)}, and there is no room for it beside "
                 f"{size_text(self.weights)} of weights and {size_text(self.slots + self.workspace)} for the largest "
-                f"step on {self.device}, which has {size_text(self.memory)} in all; lower pool_bytes, or num_pages to "
+                f"step on {self.place}, which has {size_text(self.memory)} in all; lower pool_bytes, or num_pages to "
                 f"at most {room // limits.page_bytes:,}"
             )
 

@@ -1,18 +1,23 @@
-"""Filling a device: the weights of a model, and the pages and slots of an idle engine."""
+"""Filling devices: the weights of a model, and the pages and slots of an idle engine."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.device.devices import put_on
+from rekindle.device.place import WEIGHTS, Place
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import EMPTY
 from rekindle.engine.blueprint import Blueprint
 from rekindle.errors import ConfigError
 from rekindle.markup import size_text
 from rekindle.models.checkpoint.weights import flat_weights
+from rekindle.models.config import ModelConfig
 from rekindle.models.load import load_decoder
+from rekindle_kernels.api import Implementation
 
 
 def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
@@ -21,7 +26,7 @@ def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
     Raises:
         ConfigError: the device has no room for them.
     """
-    limits, device = blueprint.limits, blueprint.device
+    limits = blueprint.limits
     try:
         return jax.block_until_ready(executables.run(EMPTY))
     except jax.errors.JaxRuntimeError as error:
@@ -31,7 +36,7 @@ def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
         has = "" if memory is None else f", which has {size_text(memory)} in all"
         raise ConfigError(
             f"a pool of {limits.num_pages - 1:,} pages needs {size_text(needed)}, and there is no room for it now on "
-            f"{device}{has}; lower pool_bytes or num_pages, or close what else is on the device"
+            f"{blueprint.place}{has}; lower pool_bytes or num_pages, or close what else is on the device"
         ) from error
 
 
@@ -48,5 +53,37 @@ def load(blueprint: Blueprint, report: Report) -> list[jax.Array]:
         read += size
         report(Progress("loading weights", read, total))
 
-    config, tensors, dtype, put = checkpoint.config, checkpoint.tensors, blueprint.dtype, put_on(blueprint.device)
-    return flat_weights(load_decoder(config, tensors, dtype, loaded, put, blueprint.programs.implementation))
+    return placed(
+        checkpoint.config,
+        checkpoint.tensors,
+        blueprint.dtype,
+        blueprint.programs.implementation,
+        blueprint.place,
+        loaded,
+    )
+
+
+def placed(
+    config: ModelConfig,
+    tensors: Mapping[str, Any],
+    dtype: jnp.dtype,
+    implementation: Implementation,
+    place: Place,
+    loaded: Callable[[int], None] = lambda _: None,
+) -> list[jax.Array]:
+    """Read weights onto the devices, each one's share after the other.
+
+    Args:
+        loaded: called with the bytes that came onto a device since the last call.
+
+    Returns:
+        Arrays in the order in which every step takes them.
+
+    Raises:
+        ModelError: the process is ending.
+    """
+    shares = [
+        flat_weights(load_decoder(config, tensors, dtype, loaded, put_on(device), implementation, shard))
+        for device, shard in zip(place.devices, place.shards, strict=True)
+    ]
+    return [place.joined(list(each), WEIGHTS) for each in zip(*shares, strict=True)]

@@ -4,12 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-import jax
-
 from rekindle.concurrency.progress import Progress, Report, silent
 from rekindle.concurrency.threads import compiling
 from rekindle.config import Settings
 from rekindle.device.devices import shares_memory
+from rekindle.device.place import Place
 from rekindle.device.programs.lowering import temporary_bytes
 from rekindle.device.programs.store import ProgramStore
 from rekindle.engine.blueprint import Blueprint
@@ -22,7 +21,7 @@ MEASURING = "measuring the largest step"
 def plan(
     checkpoint: Checkpoint,
     settings: Settings,
-    device: jax.Device,
+    place: Place,
     directory: Path | None,
     *,
     compiles: bool = True,
@@ -42,12 +41,12 @@ def plan(
         ModelTooLarge: the model does not fit on the device.
         NotRestored: `restore="require"`, and the step was not measured yet.
     """
-    blueprint = Blueprint.of(checkpoint, settings, device)
+    blueprint = Blueprint.of(checkpoint, settings, place)
     given = settings.num_pages is not None or settings.pool_bytes is not None
-    if given or shares_memory(device) or blueprint.budget.memory is None:
+    if given or shares_memory(place.first) or blueprint.budget.memory is None:
         return blueprint
     full_request = -(-(settings.max_context or checkpoint.config.max_context) // settings.page_size)
-    small = Blueprint.of(checkpoint, replace(settings, num_pages=1 + full_request), device)
+    small = Blueprint.of(checkpoint, replace(settings, num_pages=1 + full_request), place)
     store = open_programs(directory, small)
     workspace = None if store is None else store.workspace(small.largest_step)
     if workspace is None and compiles:
@@ -57,7 +56,7 @@ def plan(
         report(Progress(MEASURING, 0, 1, "program"))
         workspace = _measured(small, store)
         report(Progress(MEASURING, 1, 1, "program"))
-    return Blueprint.of(checkpoint, settings, device, workspace)
+    return Blueprint.of(checkpoint, settings, place, workspace)
 
 
 def _measured(blueprint: Blueprint, store: ProgramStore | None) -> int:

@@ -80,7 +80,7 @@ def open_programs(directory: Path | None, blueprint: Blueprint) -> ProgramStore 
     """Open the store of the model's programs in the cache directory, if there is one."""
     if directory is None:
         return None
-    return ProgramStore(directory / PROGRAMS, blueprint.program_keys(), [blueprint.device])
+    return ProgramStore(directory / PROGRAMS, blueprint.program_keys(), blueprint.place.devices)
 
 
 def open_snapshots(directory: Path | None, blueprint: Blueprint, capacity_bytes: int) -> Stored:

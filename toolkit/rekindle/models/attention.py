@@ -10,7 +10,8 @@ import numpy as np
 from flax import nnx
 
 from rekindle.models.config import AttentionConfig, HeadNorm, LayerConfig, ModelConfig
-from rekindle.models.layers import Joined, Linear, Normalise, Order, WeightSource, halves_first
+from rekindle.models.layers import Joined, Linear, Normalise, WeightSource, halves_first
+from rekindle.models.shard import HeadShares, Order, composed, rows_of, spread
 from rekindle_kernels import layers as kernels
 
 
@@ -37,21 +38,30 @@ class Attention(nnx.Module):
     """Grouped-query self-attention (Ainslie et al., 2023, arXiv:2305.13245) with rotary positions."""
 
     def __init__(self, model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str):
-        config, names = model.attention, model.names
+        config, names, shard = model.attention, model.names, weights.shard
+        queries, keys = shard.heads(config.heads, config.kv_heads)
+        self.heads, self.kv_heads = len(queries), len(keys)
         self.config, self.scores = config, Scores(config.scale, layer.window, config.soft_cap)
         heads, order = (config.heads, config.kv_heads, config.kv_heads), None
         if layer.rope is not None and layer.rope.neighbours:
             order = halves_first(heads, config.head_dim, layer.rope.dims or config.head_dim)
+        within = order
+        starts = np.cumsum([0, *heads]) * config.head_dim
+        kept = rows_of(
+            *((units, config.head_dim, at) for units, at in zip((queries, keys, keys), starts, strict=False))
+        )
+        order = composed(order, None if shard.of == 1 else kept)
         sizes = [each * config.head_dim for each in heads]
         sizes = sizes if len(names.qkv) == len(sizes) else [sum(sizes)]
         projections = {f"{prefix}.{name}": size for name, size in zip(names.qkv, sizes, strict=True)}
         self.qkv = Linear(weights, model.hidden_size, projections, config.qkv_bias, order)
-        mixed = config.heads * config.head_dim
-        self.out = Linear(weights, mixed, {f"{prefix}.{names.out}": model.hidden_size}, config.out_bias)
-        ordered = None if order is None else order[: config.head_dim]
-        self.q_norm = _head_norm(weights, f"{prefix}.{names.q_norm}", config.heads, config, ordered)
-        self.k_norm = _head_norm(weights, f"{prefix}.{names.k_norm}", config.kv_heads, config, ordered)
-        sinks = Joined({f"{prefix}.{names.sinks}": (config.heads,)}, False)
+        part = None if shard.of == 1 else spread(queries, config.head_dim)
+        mixed = {f"{prefix}.{names.out}": model.hidden_size}
+        self.out = Linear(weights, config.heads * config.head_dim, mixed, config.out_bias, part=part)
+        ordered = None if within is None else within[: config.head_dim]
+        self.q_norm = _head_norm(weights, f"{prefix}.{names.q_norm}", 0, config, ordered)
+        self.k_norm = _head_norm(weights, f"{prefix}.{names.k_norm}", 1, config, ordered)
+        sinks = Joined({f"{prefix}.{names.sinks}": (config.heads,)}, False, rows_of((queries, 1, 0)))
         self.sinks = nnx.Param(weights.get(sinks)) if config.sinks else None
 
     def __call__(
@@ -68,11 +78,11 @@ class Attention(nnx.Module):
             turns: the cosines and sines of the positions, (token, pairs).
         """
         config, norm = self.config, self.config.head_norm
-        qkv = self.qkv(x).reshape(len(x), config.heads + 2 * config.kv_heads, config.head_dim)
+        qkv = self.qkv(x).reshape(len(x), self.heads + 2 * self.kv_heads, config.head_dim)
         if norm is not None and not norm.after_rope:
-            q, k, v = jnp.split(qkv, [config.heads, config.heads + config.kv_heads], axis=1)
+            q, k, v = jnp.split(qkv, [self.heads, self.heads + self.kv_heads], axis=1)
             qkv = jnp.concatenate([*self._normalised(norm, q, k), v], axis=1)
-        q, kv = kernels.rotate(qkv, *turns, config.kv_heads, implementation=self.out.implementation)
+        q, kv = kernels.rotate(qkv, *turns, self.kv_heads, implementation=self.out.implementation)
         if norm is not None and norm.after_rope:
             q, k = self._normalised(norm, q, kv[:, 0])
             kv = jnp.stack([k, kv[:, 1]], axis=1)
@@ -90,18 +100,25 @@ class Attention(nnx.Module):
 
 
 def _head_norm(
-    weights: WeightSource, name: str, heads: int, config: AttentionConfig, order: Order | None
+    weights: WeightSource, name: str, side: int, config: AttentionConfig, order: Order | None
 ) -> Normalise | None:
-    """Return the normalisation of the heads of queries or keys, if there is one. Each may have a tensor of its own."""
+    """Return the normalisation of the heads of queries (side 0) or keys (side 1), if there is one.
+
+    Each head may have a tensor of its own.
+    """
     if config.head_norm is None:
         return None
-    head_dim, over, norm = config.head_dim, config.head_norm.over, config.head_norm.norm
+    head_dim, over, norm, shard = config.head_dim, config.head_norm.over, config.head_norm.norm, weights.shard
     if over == "head":
         return Normalise(weights, {name: (head_dim,)}, (head_dim,), norm, order)
+    both = config.heads, config.kv_heads
+    heads, own = both[side], shard.heads(*both)[side]
     every = None if order is None else (np.arange(heads)[:, None] * head_dim + order[None]).reshape(-1)
+    every = composed(every, None if shard.of == 1 else rows_of((own, head_dim, 0)))
     if over == "all":
-        return Normalise(weights, {name: (heads * head_dim,)}, (heads * head_dim,), norm, every)
+        shares = None if shard.of == 1 else HeadShares(shard.of, *both, side, head_dim)
+        return Normalise(weights, {name: (heads * head_dim,)}, (len(own) * head_dim,), norm, every, shares)
     shapes: dict[str, tuple[int, ...]] = {name: (heads, head_dim)}
     if "{head}" in name:
         shapes = {name.format(head=head): (head_dim,) for head in range(heads)}
-    return Normalise(weights, shapes, (heads, head_dim), norm, every)
+    return Normalise(weights, shapes, (len(own), head_dim), norm, every)

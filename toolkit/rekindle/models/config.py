@@ -390,10 +390,13 @@ class ModelConfig:
         """The number of layers."""
         return len(self.layers)
 
-    def pool(self, pages: int, page_size: int) -> tuple[int, ...]:
-        """Return the shape of the pages of a layer, as `rekindle_kernels.api.empty` takes it."""
+    def pool(self, pages: int, page_size: int, devices: int = 1) -> tuple[int, ...]:
+        """Return the shape of the pages of a layer on each of so many devices, as `api.empty` of the kernels takes it.
+
+        Each has as many heads, of which some may be those of others too, or none.
+        """
         sides, heads, numbers = self.attention.stored
-        return pages, sides, heads, page_size, numbers
+        return pages, sides, -(-heads // devices), page_size, numbers
 
     @property
     def scalings_by_length(self) -> set[LongScaling | DynamicScaling]:

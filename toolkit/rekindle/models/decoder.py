@@ -16,6 +16,7 @@ from rekindle.models.feed_forward import feed_forward_of
 from rekindle.models.latent import LatentAttention
 from rekindle.models.layers import Joined, Linear, Normalise, WeightSource, norm_of
 from rekindle.models.rope import turns
+from rekindle.models.shard import TENSOR, WHOLE, Shard, rows_of
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 
@@ -76,14 +77,18 @@ class Decoder(nnx.Module):
     """
 
     def __init__(self, config: ModelConfig, weights: WeightSource):
-        self.config, self.implementation = config, weights.implementation
+        self.config, self.implementation, self.shard = config, weights.implementation, weights.shard
         hidden, names = config.hidden_size, config.names
         embedding = {f"{names.embedding}.weight": (config.vocab_size, hidden)}
-        self.embedding = nnx.Param(weights.get(Joined(embedding, True)))
+        own = self.shard.units(config.vocab_size)
+        self.tokens, rows = len(own), None if self.shard.of == 1 else rows_of((own, 1, 0))
+        self.embedding = nnx.Param(weights.get(Joined(embedding, True, rows)))
         for i, layer in enumerate(config.layers):
             setattr(self, f"layer_{i}", Layer(config, layer, weights, f"{names.layers}.{i}"))
         self.norm = norm_of(weights, names.norm, hidden, config.norm)
-        self.head = None if config.tied_embeddings else Linear(weights, hidden, {names.head: config.vocab_size})
+        self.head = (
+            None if config.tied_embeddings else Linear(weights, hidden, {names.head: config.vocab_size}, order=rows)
+        )
 
     def __call__(
         self,
@@ -107,8 +112,7 @@ class Decoder(nnx.Module):
             (token, hidden) float32, normalised, and the pages.
         """
         config = self.config
-        shape = config.vocab_size, config.hidden_size
-        x = kernels.look_up(self.embedding[...], tokens, shape, implementation=self.implementation)
+        x = self._embedded(tokens)
         if config.embedding_multiplier != 1:
             # In the weights' dtype, as Gemma was trained; other families have numbers that it holds.
             x = x * jnp.asarray(config.embedding_multiplier, self.embedding[...].dtype).astype(jnp.float32)
@@ -121,14 +125,26 @@ class Decoder(nnx.Module):
             written.append(layer_pages)
         return self.norm(x), tuple(written)
 
+    def _embedded(self, tokens: jax.Array) -> jax.Array:
+        """Look tokens up, each on the device that has it."""
+        table, shape, named = self.embedding[...], (self.tokens, self.config.hidden_size), self.implementation
+        if self.shard.of == 1:
+            return kernels.look_up(table, tokens, shape, implementation=named)
+        places = tokens - jax.lax.axis_index(TENSOR) * self.tokens
+        here = (places >= 0) & (places < self.tokens)
+        found = kernels.look_up(table, jnp.where(here, places, 0), shape, implementation=named)
+        return self.shard.sum(jnp.where(here[:, None], found, 0))
+
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Map (rows, hidden) to (rows, vocabulary) float32."""
-        return self._capped(kernels.linear(self._scaled(hidden), *self._head(), implementation=self.implementation))
+        logits = kernels.linear(self._scaled(hidden), *self._head(), implementation=self.implementation)
+        return self._capped(self.shard.joined(logits, 1)[:, : self.config.vocab_size])
 
     def logits_by_token(self, hidden: jax.Array) -> jax.Array:
         """Map (rows, hidden) to (vocabulary, rows) float32: the same numbers, as sampling reads them."""
         scaled = self._scaled(hidden)
-        return self._capped(kernels.linear_columns(scaled, *self._head(), implementation=self.implementation))
+        logits = kernels.linear_columns(scaled, *self._head(), implementation=self.implementation)
+        return self._capped(self.shard.joined(logits, 0)[: self.config.vocab_size])
 
     def _scaled(self, hidden: jax.Array) -> jax.Array:
         multiplier = self.config.logit_multiplier
@@ -140,14 +156,14 @@ class Decoder(nnx.Module):
 
     def _head(self) -> tuple[jax.Array, int]:
         weight = self.embedding if self.head is None else self.head.weight
-        return weight[...], self.config.vocab_size
+        return weight[...], self.tokens
 
 
 class _Abstract:
     """A source of shapes and dtypes, which notes what it was asked for."""
 
-    def __init__(self, dtype: jnp.dtype, implementation: Implementation):
-        self.implementation = implementation
+    def __init__(self, dtype: jnp.dtype, implementation: Implementation, shard: Shard):
+        self.implementation, self.shard = implementation, shard
         self.asked: list[Joined] = []
         self._dtype = dtype
 
@@ -158,18 +174,19 @@ class _Abstract:
 
 @lru_cache(maxsize=4)  # building thirty layers takes flax 20 ms
 def abstract_decoder(
-    config: ModelConfig, dtype: jnp.dtype, implementation: Implementation
+    config: ModelConfig, dtype: jnp.dtype, implementation: Implementation, shard: Shard = WHOLE
 ) -> tuple[Decoder, tuple[Joined, ...]]:
     """Build a decoder that has shapes for weights: nothing is read, traced or allocated. It must not be changed.
 
     Args:
         dtype: of the weights.
         implementation: of the kernels that read them.
+        shard: the share of the device that they are for.
 
     Returns:
         The decoder, and what it asked for, in order.
     """
-    weights = _Abstract(dtype, implementation)
+    weights = _Abstract(dtype, implementation, shard)
     return Decoder(config, weights), tuple(weights.asked)
 
 

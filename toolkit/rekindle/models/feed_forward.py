@@ -1,12 +1,15 @@
 """The feed-forward layer, dense or of experts."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from rekindle.models.config import ExpertsConfig, FeedForwardConfig, LayerConfig, ModelConfig, RouterConfig
-from rekindle.models.layers import Joined, Linear, Order, WeightSource, activate
+from rekindle.models.layers import Joined, Linear, WeightSource, activate
+from rekindle.models.shard import Order, composed, rows_of
 from rekindle_kernels import layers as kernels
 
 
@@ -21,15 +24,25 @@ class FeedForward(nnx.Module):
     def __init__(
         self, config: FeedForwardConfig, hidden: int, weights: WeightSource, gate_up: tuple[str, ...], down: str
     ):
-        width = config.width * (2 if config.gated else 1) // len(gate_up)
+        halves, shard = 2 if config.gated else 1, weights.shard
+        names = dict.fromkeys(gate_up, config.width * halves // len(gate_up))
         self.config = config
-        self.gate_up = Linear(weights, hidden, dict.fromkeys(gate_up, width), config.bias)
-        self.down = Linear(weights, config.width, {down: hidden}, config.bias)
+        own = shard.units(config.width)
+        rows = rows_of(*((own, 1, half * config.width) for half in range(halves)))
+        self.gate_up = Linear(weights, hidden, names, config.bias, None if shard.of == 1 else rows)
+        part = None if shard.of == 1 else own
+        self.down = Linear(weights, config.width, {down: hidden}, config.bias, part=part)
 
     def __call__(self, x: jax.Array, onto: jax.Array | None) -> jax.Array:
         """Map (token, hidden) to the same, added to `onto`."""
-        implementation = self.down.implementation
-        return self.down(activate(self.gate_up(x), self.config, implementation), onto)
+        return self.down(self._inner(x), onto)
+
+    def product(self, x: jax.Array) -> jax.Array:
+        """Return this device's share of the result, without the last bias."""
+        return self.down.product(self._inner(x))
+
+    def _inner(self, x: jax.Array) -> jax.Array:
+        return activate(self.gate_up(x), self.config, self.down.implementation)
 
 
 class Experts(nnx.Module):
@@ -37,14 +50,23 @@ class Experts(nnx.Module):
 
     def __init__(self, config: ExpertsConfig, model: ModelConfig, weights: WeightSource, prefix: str):
         names, hidden, width, count = model.names, model.hidden_size, config.each.width, config.count
-        self.config, self.implementation, self.hidden = config, weights.implementation, hidden
+        self.config, self.implementation, self.hidden, self.shard = (
+            config,
+            weights.implementation,
+            hidden,
+            weights.shard,
+        )
         self.router = Linear(weights, hidden, {f"{prefix}.{names.router}": count}, config.router.bias)
         bias = Joined({f"{prefix}.{names.correction}": (count,)}, False)
         self.correction = nnx.Param(weights.get(bias)) if config.router.correction else None
         gate_up, down, turned = names.expert_gate_up, (names.expert_down,), names.experts_turned
         order = np.arange(2 * width).reshape(-1, 2).T.reshape(-1) if turned else None
+        own = self.shard.units(width)
+        rows = None if self.shard.of == 1 else rows_of((own, 1, 0), (own, 1, width))
+        order = composed(order, rows)
         self.gate_up = nnx.Param(weights.get(_of_experts(prefix, gate_up, (count, 2 * width, hidden), turned, order)))
-        self.down = nnx.Param(weights.get(_of_experts(prefix, down, (count, hidden, width), turned)))
+        asked = _of_experts(prefix, down, (count, hidden, width), turned)
+        self.down = nnx.Param(weights.get(replace(asked, inputs=None if self.shard.of == 1 else own)))
         every = None if order is None else (np.arange(count)[:, None] * 2 * width + order[None]).reshape(-1)
         bias = Joined({f"{prefix}.{names.expert_gate_up_bias}": (count, 2 * width)}, False, every)
         self.gate_up_bias = nnx.Param(weights.get(bias)) if config.each.bias else None
@@ -67,20 +89,21 @@ class Experts(nnx.Module):
         sorted_experts = experts.reshape(-1)[order]
         counts = jnp.bincount(sorted_experts, length=self.config.count).astype(jnp.int32)
 
-        def product(
-            x: jax.Array, weight: nnx.Param[jax.Array], bias: nnx.Param[jax.Array] | None, outputs: int
-        ) -> jax.Array:
-            y = kernels.grouped_linear(x, counts, weight[...], outputs, implementation=self.implementation)
-            return y if bias is None else y + bias[...].reshape(-1, outputs)[sorted_experts]
-
-        each = self.config.each
-        inner = product(x[order // chosen], self.gate_up, self.gate_up_bias, 2 * each.width)
-        out = product(activate(inner, each, self.implementation), self.down, self.down_bias, self.hidden)
+        each, named = self.config.each, {"implementation": self.implementation}
+        width = 2 * len(self.shard.units(each.width))
+        inner = kernels.grouped_linear(x[order // chosen], counts, self.gate_up[...], width, **named)
+        if self.gate_up_bias is not None:
+            inner += self.gate_up_bias[...].reshape(-1, width)[sorted_experts]
+        inner = activate(inner, each, self.implementation)
+        out = kernels.grouped_linear(inner, counts, self.down[...], self.hidden, **named)
         places = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
         mixed = (out[places].reshape(len(x), chosen, -1) * shares[:, :, None]).sum(1)
         if self.shared is not None:
-            shared = self.shared(x, None)
+            shared = self.shared.product(x)
             mixed += shared if self.shared_gate is None else shared * jax.nn.sigmoid(self.shared_gate(x))
+        mixed = self.shard.sum(mixed)
+        if self.down_bias is not None:
+            mixed += (self.down_bias[...].reshape(-1, self.hidden)[experts] * shares[:, :, None]).sum(1)
         return mixed if onto is None else onto + mixed
 
 

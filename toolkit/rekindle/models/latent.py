@@ -7,8 +7,9 @@ from flax import nnx
 
 from rekindle.models.attention import Attend, Scores
 from rekindle.models.config import LatentConfig, LayerConfig, ModelConfig
-from rekindle.models.layers import Joined, Linear, Order, WeightSource, halves_first, norm_of
+from rekindle.models.layers import Joined, Linear, WeightSource, halves_first, norm_of
 from rekindle.models.rope import turn
+from rekindle.models.shard import Order, composed, rows_of, spread
 from rekindle_kernels import layers as kernels
 
 
@@ -22,8 +23,10 @@ class LatentAttention(nnx.Module):
     def __init__(
         self, model: ModelConfig, config: LatentConfig, layer: LayerConfig, weights: WeightSource, prefix: str
     ):
-        names, hidden, heads = model.names, model.hidden_size, model.attention.heads
-        self.config, self.heads, self.scores = config, heads, Scores(model.attention.scale, layer.window)
+        names, hidden, heads, shard = model.names, model.hidden_size, model.attention.heads, weights.shard
+        own = shard.units(heads)
+        there = np.maximum(own, 0)
+        self.config, self.heads, self.scores = config, len(own), Scores(model.attention.scale, layer.window)
         wide, key = config.plain + config.turned, config.rank + config.turned
         neighbours = layer.rope is not None and layer.rope.neighbours
         order = _turned_last(heads, config.plain, config.turned) if neighbours else None
@@ -34,14 +37,17 @@ class LatentAttention(nnx.Module):
         )
         self.q_norm = None if rank is None else norm_of(weights, f"{prefix}.{names.q_latent_norm}", rank, config.norm)
         name, inputs = (names.q, hidden) if rank is None else (names.q_heads, rank)
+        order = composed(order, None if shard.of == 1 else rows_of((own, wide, 0)))
         self.q = Linear(weights, inputs, {f"{prefix}.{name}": heads * wide}, order=order)
         self.latent = Linear(weights, hidden, {f"{prefix}.{names.latent}": key}, config.bias, key_order)
         self.latent_norm = norm_of(weights, f"{prefix}.{names.latent_norm}", config.rank, config.norm)
         made = {f"{prefix}.{names.latent_heads}.weight": (heads * (config.plain + config.value), config.rank)}
-        self.keys = nnx.Param(weights.get(Joined(made, True, groups=heads, turned=True, inputs=config.plain)))
+        keys = Joined(made, True, groups=heads, turned=True, inputs=np.arange(config.plain), members=there)
+        self.keys = nnx.Param(weights.get(keys))
         of_values = np.arange(config.plain, config.plain + config.value)
-        self.values = nnx.Param(weights.get(Joined(made, True, of_values, groups=heads)))
-        self.out = Linear(weights, heads * config.value, {f"{prefix}.{names.out}": hidden}, config.bias)
+        self.values = nnx.Param(weights.get(Joined(made, True, of_values, groups=heads, members=there)))
+        part = None if shard.of == 1 else spread(own, config.value)
+        self.out = Linear(weights, heads * config.value, {f"{prefix}.{names.out}": hidden}, config.bias, part=part)
 
     def __call__(
         self,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,12 @@ import numpy as np
 from flax import nnx
 
 from rekindle.models.config import Activation, FeedForwardConfig, Norm
+from rekindle.models.shard import WHOLE, HeadShares, Order, Shard
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Tensors of a checkpoint by their names, with the shape that each must have."""
-
-Order = np.ndarray[Any, np.dtype[np.intp]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,8 @@ class Joined:
         groups: how many matrices of one shape the joined ones are cut into; 0 for one that is not cut. The rows of an
             order are those of each.
         turned: whether each matrix is (in, out) instead; there is only one tensor then.
-        inputs: how many of the inputs remain; None for all.
+        inputs: which of the inputs remain; None for all, and -1 for zeros.
+        members: which of the groups remain; None for all.
     """
 
     shapes: Shapes
@@ -41,18 +41,22 @@ class Joined:
     offset: float = 0.0
     groups: int = 0
     turned: bool = False
-    inputs: int | None = None
+    inputs: Order | None = None
+    members: Order | None = None
 
     def form(self, dtype: jnp.dtype, implementation: Implementation) -> jax.ShapeDtypeStruct:
         """Return the form of the result: groups lie along a first axis of their own."""
         shapes = list(self.shapes.values())
         if not self.matrix:
-            return jax.ShapeDtypeStruct((sum(math.prod(shape) for shape in shapes),), jnp.float32)
+            count = sum(math.prod(shape) for shape in shapes) if self.order is None else len(self.order)
+            return jax.ShapeDtypeStruct((count,), jnp.float32)
         rows, inputs = sum(math.prod(shape[:-1]) for shape in shapes) // max(1, self.groups), shapes[0][-1]
         outputs, inputs = (inputs, rows) if self.turned else (rows, inputs)
         outputs = outputs if self.order is None else len(self.order)
-        one = kernels.packed((outputs, self.inputs or inputs), dtype, implementation=implementation)
-        return jax.ShapeDtypeStruct((self.groups, *one.shape), one.dtype) if self.groups else one
+        inputs = inputs if self.inputs is None else len(self.inputs)
+        one = kernels.packed((outputs, inputs), dtype, implementation=implementation)
+        groups = self.groups if self.members is None else len(self.members)
+        return jax.ShapeDtypeStruct((groups, *one.shape), one.dtype) if self.groups else one
 
 
 class WeightSource(Protocol):
@@ -60,9 +64,11 @@ class WeightSource(Protocol):
 
     Attributes:
         implementation: of the kernels that read the matrices.
+        shard: the share of the device that the tensors are for.
     """
 
     implementation: Implementation
+    shard: Shard
 
     def get(self, asked: Joined) -> jax.Array:
         """Return matrices as `kernels.packed` says, and vectors as (numbers,) float32."""
@@ -77,6 +83,7 @@ class Linear(nnx.Module):
         outputs: features of each projection's output, by the projection's name in the checkpoint.
         bias: whether each projection adds a bias.
         order: see `Joined`.
+        part: which of the inputs this device has, -1 for none, so that products are summed over devices; None for all.
 
     Attributes:
         weight: (out, in), float32 or bfloat16, in the form that the kernels read.
@@ -90,17 +97,27 @@ class Linear(nnx.Module):
         outputs: Mapping[str, int],
         bias: bool = False,
         order: Order | None = None,
+        part: Order | None = None,
     ):
-        self.outputs, self.implementation = sum(outputs.values()), weights.implementation
+        self.outputs = sum(outputs.values()) if order is None else len(order)
+        self.implementation, self.shard = weights.implementation, WHOLE if part is None else weights.shard
         matrices = {f"{name}.weight": (size, inputs) for name, size in outputs.items()}
-        self.weight = nnx.Param(weights.get(Joined(matrices, True, order)))
+        self.weight = nnx.Param(weights.get(Joined(matrices, True, order, inputs=part)))
         biases = {f"{name}.bias": (size,) for name, size in outputs.items()}
         self.bias = nnx.Param(weights.get(Joined(biases, False, order))) if bias else None
 
     def __call__(self, x: jax.Array, onto: jax.Array | None = None) -> jax.Array:
         """Map (tokens, in) float32 to (tokens, out) float32, added to `onto`, such as the residual stream."""
-        y = kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation, onto=onto)
+        if self.shard.of == 1:
+            y = kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation, onto=onto)
+        else:
+            y = self.shard.sum(self.product(x))
+            y = y if onto is None else onto + y
         return y if self.bias is None else y + self.bias[...][None]
+
+    def product(self, x: jax.Array) -> jax.Array:
+        """Return this device's share of the product, without the bias."""
+        return kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation)
 
 
 class Normalise(nnx.Module):
@@ -112,6 +129,7 @@ class Normalise(nnx.Module):
         shape: of the weights, (..., features); the axes before the features are those of what is normalised.
         config: which one.
         order: see `Joined`.
+        shares: the share that the features of each device have in a mean, if they are shared out.
     """
 
     def __init__(
@@ -121,23 +139,31 @@ class Normalise(nnx.Module):
         shape: tuple[int, ...],
         config: Norm,
         order: Order | None = None,
+        shares: HeadShares | None = None,
     ):
         named = {f"{name}.weight": each for name, each in shapes.items()}
         self.weight = nnx.Param(weights.get(Joined(named, False, order, config.offset)))
         named = {f"{name}.bias": each for name, each in shapes.items()}
         self.bias = nnx.Param(weights.get(Joined(named, False, order))) if config.bias else None
         self.shape, self.config, self.implementation = shape, config, weights.implementation
+        self.shares, self.shard = shares, weights.shard
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalise (..., features) float32."""
-        if not self.config.centred and len(self.shape) == 1 and self.bias is None:
+        if not self.config.centred and len(self.shape) == 1 and self.bias is None and self.shares is None:
             return kernels.rms_norm(x, self.weight[...], self.config.eps, implementation=self.implementation)
         if self.config.centred:
-            x = x - x.mean(-1, keepdims=True)
-        y = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + self.config.eps)
+            x = x - self._mean(x)
+        y = x * jax.lax.rsqrt(self._mean(jnp.square(x)) + self.config.eps)
         axes = (1,) * (x.ndim - len(self.shape))
         y = y * self.weight[...].reshape(*axes, *self.shape)
         return y if self.bias is None else y + self.bias[...].reshape(*axes, *self.shape)
+
+    def _mean(self, x: jax.Array) -> jax.Array:
+        """Return the mean over the features, on whatever devices they are."""
+        if self.shares is None:
+            return x.mean(-1, keepdims=True)
+        return self.shard.sum((x * self.shares.here()[None]).sum(-1, keepdims=True))
 
 
 def norm_of(weights: WeightSource, name: str, features: int, config: Norm) -> Normalise:

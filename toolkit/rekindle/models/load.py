@@ -20,6 +20,7 @@ from rekindle.models.config import ModelConfig
 from rekindle.models.copying import Room, copy_into, release
 from rekindle.models.decoder import Decoder, abstract_decoder
 from rekindle.models.layers import Joined
+from rekindle.models.shard import WHOLE, Order, Shard
 from rekindle_kernels.api import Implementation
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -35,6 +36,7 @@ def load_decoder(
     loaded: Callable[[int], None] = lambda _: None,
     put: Put = jax.device_put,
     implementation: Implementation = "xla",
+    shard: Shard = WHOLE,
 ) -> Decoder:
     """Build the decoder, and read each tensor once, in several threads. Nothing is traced or compiled.
 
@@ -46,18 +48,19 @@ def load_decoder(
         loaded: called on this thread with the bytes that came onto the device since the last call.
         put: puts an array on the device, from several threads.
         implementation: of the kernels that will read the weights.
+        shard: the share of the device that they are put on.
 
     Raises:
         ModelError: the process is ending.
     """
-    _, requests = abstract_decoder(config, dtype, implementation)
+    _, requests = abstract_decoder(config, dtype, implementation, shard)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
             room = Room(max(size_of(request.form(dtype, implementation)) for request in requests))
             reader = _Reader(tensors, dtype, put, implementation, room)
             # A decoder asks for its weights in the same order each time.
             reading = deque(pool.submit(reader.read, request) for request in requests)
-            return Decoder(config, _Loading(reading, loaded, implementation))
+            return Decoder(config, _Loading(reading, loaded, implementation, shard))
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, RuntimeError) and ending():  # no thread can be started any more
@@ -69,9 +72,13 @@ class _Loading:
     """The source of weights that threads are reading, in the order in which they are asked for."""
 
     def __init__(
-        self, reading: deque[Future[jax.Array]], loaded: Callable[[int], None], implementation: Implementation
+        self,
+        reading: deque[Future[jax.Array]],
+        loaded: Callable[[int], None],
+        implementation: Implementation,
+        shard: Shard,
     ):
-        self.implementation = implementation
+        self.implementation, self.shard = implementation, shard
         self._reading, self._loaded = reading, loaded
 
     def get(self, asked: Joined) -> jax.Array:
@@ -106,7 +113,8 @@ class _Reader:
 
     def _matrix(self, asked: Joined, parts: list[Array], form: jax.ShapeDtypeStruct) -> Array:
         whole = _empty(form.shape, self.dtype)
-        for group, into in enumerate(whole if asked.groups else [whole]):
+        groups = range(max(1, asked.groups)) if asked.members is None else asked.members
+        for group, into in zip(groups, whole if asked.groups else [whole], strict=True):
             stored = _of_group(parts, group, asked.groups)
             copy_into(_as_asked(asked, stored), into, self.implementation)
             release(stored)
@@ -120,7 +128,8 @@ def size_of(form: jax.ShapeDtypeStruct) -> int:
 
 
 def _vector(asked: Joined, parts: Sequence[Array]) -> Array:
-    whole = _empty((sum(part.size for part in parts),), jnp.dtype(jnp.float32))
+    count = sum(part.size for part in parts) if asked.order is None else len(asked.order)
+    whole = _empty((count,), jnp.dtype(jnp.float32))
     joined = np.concatenate([part.reshape(-1) for part in parts]).astype(np.float32)
     whole[:] = (joined if asked.order is None else joined[asked.order]) + np.float32(asked.offset)
     return whole
@@ -132,7 +141,17 @@ def _as_asked(asked: Joined, matrices: list[Array]) -> list[Array]:
         matrices = [matrix.T for matrix in matrices]
     if asked.order is not None:
         matrices = [np.concatenate(matrices)[asked.order]]
-    return matrices if asked.inputs is None else [matrix[:, : asked.inputs] for matrix in matrices]
+    return matrices if asked.inputs is None else [_columns(matrix, asked.inputs) for matrix in matrices]
+
+
+def _columns(matrix: Array, chosen: Order) -> Array:
+    """Return some columns of a matrix, as a view if they lie together; zeros for -1."""
+    there = chosen[chosen >= 0]
+    if len(there) and there[-1] - there[0] == len(there) - 1:
+        found = matrix[:, there[0] : there[-1] + 1]
+    else:
+        found = matrix[:, there]
+    return found if len(there) == len(chosen) else np.pad(found, ((0, 0), (0, len(chosen) - len(there))))
 
 
 def _of_group(parts: list[Array], group: int, groups: int) -> list[Array]:

@@ -91,7 +91,7 @@ class About:
         preparing = f"; {said}" if (said := self.assembly.readiness().said) else ""
         free = f"{self._free()} pages free{of_them_cached(counts)}"
         return (
-            f"<rekindle.Session {self.name} ({self.assembly.dtype} on {self.assembly.settings.device}): "
+            f"<rekindle.Session {self.name} ({self.assembly.dtype} on {self.assembly.place}): "
             f"{paused}{counts.running} running, {counts.waiting} waiting, {free}{preparing}>"
         )
 
@@ -132,7 +132,7 @@ class About:
         assembly = self.assembly
         programs = assembly.readiness()
         return {
-            "on": str(assembly.settings.device),
+            "on": str(assembly.place),
             "with": assembly.kernels or None,
             "computes in": assembly.dtype,
             "context": markup.counted(assembly.limits.max_context, "token"),

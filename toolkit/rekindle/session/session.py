@@ -568,8 +568,8 @@ class Session:
 
     @property
     def device(self) -> jax.Device:
-        """The device that has the weights and the pages, and runs the programs."""
-        return self._assembly.device
+        """The first of the devices that have the weights and the pages, and run the programs."""
+        return self._assembly.place.first
 
     @property
     def settings(self) -> Settings:

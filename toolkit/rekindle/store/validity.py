@@ -14,6 +14,7 @@ SOURCES: Final = (
     "rekindle/buckets.py",
     "rekindle/device/inputs.py",
     "rekindle/device/jax_settings.py",
+    "rekindle/device/place.py",
     "rekindle/device/programs/lowering.py",
     "rekindle/device/sampling",
     "rekindle/device/state.py",
@@ -25,6 +26,7 @@ SOURCES: Final = (
     "rekindle/models/latent.py",
     "rekindle/models/layers.py",
     "rekindle/models/rope.py",
+    "rekindle/models/shard.py",
     "rekindle_kernels",
 )
 """The files and packages that `lowering` imports; code of any of them may end up in a program."""

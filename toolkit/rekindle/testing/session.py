@@ -8,6 +8,7 @@ from typing import Any, Unpack, cast
 import jax
 
 from rekindle.config import Settings, SettingsOptions
+from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import Programs
 from rekindle.engine.actors.detokenizer import Detokenizer
@@ -68,7 +69,7 @@ def fake_assembly(
         implementation="xla",
         weight_bytes=0,
         workspace_bytes=0,
-        device=jax.devices("cpu")[0],
+        place=Place((jax.devices("cpu")[0],)),
         kernels="",
         defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import PartitionSpec
 
 from rekindle.buckets import Bucket
 from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import JaxSettings
+from rekindle.device.place import PAGES, SAME, WEIGHTS, Place
 from rekindle.device.sampling.adjustments import enter_slot, no_adjustments
 from rekindle.device.sampling.processing import LogitsProcessor
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
@@ -73,7 +74,7 @@ class Programs:
 
     Args:
         dtype: of weights and pages.
-        device: the device that the programs are to run on, where all arguments are to be; it need not be attached.
+        place: the devices that the programs are to run on, where all arguments are to be; they need not be attached.
         implementation: of the kernels; None is the best for the device.
         logits_processor: compiled into each step, as `LogitsProcessor.traced` takes it; None for none.
 
@@ -84,6 +85,7 @@ class Programs:
         implementation: of the kernels, as it was chosen.
         statics: values that are compiled into the programs and are not in the model's config, by name.
         jax_settings: the settings of JAX.
+        page_sharding: where a page lies that GATHER returns, and SCATTER takes.
     """
 
     def __init__(
@@ -91,18 +93,24 @@ class Programs:
         config: ModelConfig,
         sizes: Sizes,
         dtype: jnp.dtype,
-        device: jax.Device,
+        place: Place,
         implementation: Implementation | None = None,
         logits_processor: Callable[[Any, Any], Any] | None = None,
     ):
         self.jax_settings = JaxSettings.here()
-        pool = config.pool(sizes.num_pages, sizes.page_size)
-        self.implementation = kernels = choose(device.platform, pool, dtype, implementation)
-        decoder, _ = abstract_decoder(config, dtype, kernels)
+        devices = len(place.devices)
+        pool = config.pool(sizes.num_pages, sizes.page_size, devices)
+        self.implementation = kernels = choose(place.first.platform, pool, dtype, implementation)
+        decoder, _ = abstract_decoder(config, dtype, kernels, place.shards[0])
         graph, state = nnx.split(decoder)
-        self._weights, treedef = jax.tree.flatten(state)
-        self._place = SingleDeviceSharding(device)
-        self.statics: dict[str, int | str] = asdict(sizes) | {"dtype": dtype.name, "kernels": kernels}
+        weights, treedef = jax.tree.flatten(state)
+        self._weights = [place.whole(weight, WEIGHTS) for weight in weights]
+        self._place = place
+        self.statics: dict[str, int | str] = asdict(sizes) | {
+            "dtype": dtype.name,
+            "kernels": kernels,
+            "tensor": devices,
+        }
         processor: LogitsProcessor | None = None
         if logits_processor is not None:
             with self.jax_settings.applied():
@@ -110,7 +118,7 @@ class Programs:
             self.statics["logits_processor"] = processor.name
 
         def empty() -> tuple[Pages, Slots]:
-            pages = empty_pages(config, sizes.num_pages, sizes.page_size, dtype, kernels)
+            pages = empty_pages(config, sizes.num_pages, sizes.page_size, dtype, kernels, devices)
             return pages, empty_slots(sizes.max_running, sizes.pages_per_request, config.vocab_size)
 
         def run(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
@@ -118,20 +126,45 @@ class Programs:
             return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, kernels, processor)
 
         with self.jax_settings.applied():
-            self._pages, self._slots = jax.eval_shape(empty)
-        self._functions: dict[Any, tuple[Callable[..., Any], tuple[str, ...]]] = {  # each with what is donated to it
-            Bucket: (run, ("pages", "slots")),
-            EMPTY: (empty, ()),
-            ENTER: (enter_slot, ("adjustments",)),
-            GATHER: (partial(gather, implementation=kernels), ()),
-            SCATTER: (partial(scatter, implementation=kernels), ("pages",)),
+            pages, self._slots = jax.eval_shape(empty)
+        self._pages = tuple(place.whole(layer, PAGES) for layer in pages)
+        self._heads = heads = place.heads(config.attention.heads, config.attention.kv_heads)
+        page = PAGES if heads is None else SAME
+        self.page_sharding = place.sharding(page)
+
+        def gathered(pages: Pages, page_id: jax.Array) -> jax.Array:
+            shares = place.mapped(partial(gather, implementation=kernels), (PAGES, SAME), PAGES)(pages, page_id)
+            page: jax.Array = shares if heads is None else shares[:, :, heads.first]
+            return page
+
+        def scattered(pages: Pages, page_id: jax.Array, content: jax.Array) -> Pages:
+            into = place.mapped(partial(scatter, implementation=kernels), (PAGES, SAME, PAGES), PAGES)
+            written: Pages = into(pages, page_id, content if heads is None else content[:, :, heads.each])
+            return written
+
+        def stepped(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
+            of_device = place.mapped(partial(run, bucket=bucket), (WEIGHTS, PAGES, SAME, SAME), (PAGES, SAME, SAME))
+            return of_device(weights, pages, slots, packed)
+
+        self._functions: dict[Any, _Function] = {
+            Bucket: _Function(stepped, (WEIGHTS, PAGES, SAME, SAME), (PAGES, SAME, SAME), (1, 2)),
+            EMPTY: _Function(place.mapped(empty, (), (PAGES, SAME)), (), (PAGES, SAME)),
+            ENTER: _Function(enter_slot, (SAME, SAME, SAME), SAME, (0,)),
+            GATHER: _Function(gathered, (PAGES, SAME), page),
+            SCATTER: _Function(scattered, (PAGES, SAME, page), PAGES, (0,)),
         }
 
     @property
     def page(self) -> jax.ShapeDtypeStruct:
-        """The shape and dtype of a page over all layers, as GATHER returns it."""
-        layer = self._pages[0]
-        return jax.ShapeDtypeStruct((len(self._pages), *layer.shape[1:]), layer.dtype)
+        """The shape and dtype of a page over all layers, as GATHER returns it, with each head once."""
+        _, sides, heads, page_size, width = self._pages[0].shape
+        heads = heads if self._heads is None else len(self._heads.first)
+        return jax.ShapeDtypeStruct((len(self._pages), sides, heads, page_size, width), self._pages[0].dtype)
+
+    @property
+    def copy_bytes(self) -> int:
+        """The bytes of a copy of a page."""
+        return _bytes([self.page])
 
     @property
     def weight_bytes(self) -> int:
@@ -172,7 +205,10 @@ class Programs:
             arguments: to lower the program for others than `arguments(key)`.
         """
         if arguments is None:
-            arguments = jax.tree.map(self._placed, tuple(self.arguments(key).values()))
+            into = self._function(key).into
+            arguments = [
+                self._placed(each, kind) for each, kind in zip(self.arguments(key).values(), into, strict=True)
+            ]
         with self.jax_settings.applied():
             return self._jitted(key).lower(*arguments)
 
@@ -182,14 +218,37 @@ class Programs:
             return self.lowered(key, arguments).compile()
 
     def _jitted(self, key: Key) -> jax.stages.Wrapped:
-        function, donated = self._functions[type(key) if isinstance(key, Bucket) else key]
-        if isinstance(key, Bucket):
-            function = partial(function, bucket=key)
+        about = self._function(key)
+        function = partial(about.function, bucket=key) if isinstance(key, Bucket) else about.function
         named = _named_anew(function, program_name(key))
-        return jax.jit(named, donate_argnames=donated, out_shardings=self._place)
+        out = jax.tree.map(self._place.sharding, about.out, is_leaf=_is_kind)
+        return jax.jit(named, donate_argnums=about.donated, out_shardings=out)
 
-    def _placed(self, argument: Any) -> Any:
-        return jax.ShapeDtypeStruct(argument.shape, argument.dtype, sharding=self._place)
+    def _function(self, key: Key) -> "_Function":
+        return self._functions[type(key) if isinstance(key, Bucket) else key]
+
+    def _placed(self, argument: Any, kind: PartitionSpec) -> Any:
+        sharding = self._place.sharding(kind)
+        return jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding), argument)
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """The function of a program.
+
+    Attributes:
+        into, out: the kinds of its arguments and results, as `Place` names them.
+        donated: the places of the arguments whose memory the results take.
+    """
+
+    function: Callable[..., Any]
+    into: tuple[PartitionSpec, ...]
+    out: Any
+    donated: tuple[int, ...] = ()
+
+
+def _is_kind(x: Any) -> bool:
+    return isinstance(x, PartitionSpec)
 
 
 def _bytes(arrays: Sequence[Any]) -> int:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 from anyio import to_thread
-from jax.sharding import Sharding, SingleDeviceSharding
+from jax.sharding import Sharding
 
 from rekindle.concurrency.warning import warn
 from rekindle.device.jax_settings import under_own_settings
@@ -26,16 +26,16 @@ class Copies(Protocol):
 
 
 class DeviceCopies:
-    """Copies between a device and its host.
+    """Copies between devices and their host.
 
     Args:
-        device: where pages are staged.
+        staged: where pages are staged.
         host_memory: the kind of memory for entries, see `host_memory`; None keeps them in numpy arrays, which on CPU
             takes no copy at all.
     """
 
-    def __init__(self, device: jax.Device, host_memory: str | None):
-        self._device = SingleDeviceSharding(device)
+    def __init__(self, staged: Sharding, host_memory: str | None):
+        self._device = staged
         self._host = None if host_memory is None else self._device.with_memory_kind(host_memory)
 
     def keep(self, pages: Sequence[jax.Array]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""New weights for an open model: they are read, and must be of the same structure."""
+"""New weights for an open model, which must be of the same structure."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -6,7 +6,6 @@ from os import PathLike
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -16,33 +15,18 @@ from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import Decoder, expected_shapes
 from rekindle.models.families.reading import Family
-from rekindle.models.load import Put, load_decoder
-from rekindle_kernels.api import Implementation
 
 Weights = str | PathLike[str] | Mapping[str, Any]
 """A model as `open` takes it, or arrays by their Hugging Face names, with projections (out, in)."""
 
 
-def load_weights(
-    weights: Weights,
-    config: ModelConfig,
-    dtype: jnp.dtype,
-    put: Put,
-    implementation: Implementation,
-    family: Family | None = None,
-) -> list[jax.Array]:
-    """Read weights onto the device.
+def tensors_of(weights: Weights, config: ModelConfig, family: Family | None = None) -> Mapping[str, Any]:
+    """Return the tensors of new weights by their names.
 
     Args:
         weights: the model to read them from, or the arrays.
         config: the model that is open.
-        dtype: of the result.
-        put: puts an array on the device, from several threads.
-        implementation: of the kernels that will read them.
         family: as `rekindle.open` takes it.
-
-    Returns:
-        Device arrays, in the order in which every step takes them.
 
     Raises:
         InvalidRequest: `weights` is neither a model nor a mapping.
@@ -56,12 +40,10 @@ def load_weights(
         check_shapes(
             {name: np.shape(array) for name, array in weights.items()}, config, "the given weights", "Give all of them"
         )
-        tensors: Mapping[str, Any] = {name: np.asarray(weights[name]) for name in expected_shapes(config)}
-    else:
-        checkpoint = open_checkpoint(weights, family=family)
-        _check_same(config, checkpoint.config, checkpoint.source)
-        tensors = checkpoint.tensors
-    return flat_weights(load_decoder(config, tensors, dtype, put=put, implementation=implementation))
+        return {name: np.asarray(weights[name]) for name in expected_shapes(config)}
+    checkpoint = open_checkpoint(weights, family=family)
+    _check_same(config, checkpoint.config, checkpoint.source)
+    return checkpoint.tensors
 
 
 def flat_weights(decoder: Decoder) -> list[jax.Array]:

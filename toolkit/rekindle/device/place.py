@@ -1,0 +1,98 @@
+"""The devices of a session, and how its arrays lie on them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+from rekindle.models.shard import TENSOR, Order, Shard
+
+SAME = PartitionSpec()
+"""The same array on each device."""
+WEIGHTS = PartitionSpec(TENSOR)
+"""Weights: each device has its share, in a form of its own, and the shares lie one behind the other."""
+PAGES = PartitionSpec(None, None, TENSOR)
+"""Pages of one layer, or one page of all layers: each device has some of the heads."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of keys in the pages of devices of which some have the same, or fewer than others.
+
+    Attributes:
+        first: where each head is.
+        each: which head is at each place.
+    """
+
+    first: Order
+    each: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The devices that share a model, in order; all of one kind.
+
+    One device is a place as if there were no others: its programs know of no mesh.
+    """
+
+    devices: tuple[jax.Device, ...]
+
+    def __str__(self) -> str:
+        first, last = self.devices[0], self.devices[-1]
+        named = f"{first.platform}:{first.id}"
+        return named if first == last else f"{named} to {last.id}"
+
+    @property
+    def first(self) -> jax.Device:
+        """The device that stands for all where they do not differ."""
+        return self.devices[0]
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The share of each device."""
+        return [Shard(rank, len(self.devices)) for rank in range(len(self.devices))]
+
+    def heads(self, queries: int, keys: int) -> "Heads | None":
+        """Return how the heads of keys lie in pages; None if each is there once, in order."""
+        each = np.concatenate([shard.heads(queries, keys)[1] for shard in self.shards])
+        if len(each) == keys:
+            return None
+        return Heads(np.array([int(np.argmax(each == key)) for key in range(keys)]), np.maximum(each, 0))
+
+    def sharding(self, spec: PartitionSpec = SAME) -> Sharding:
+        """Return how an array of this kind lies on the devices."""
+        return SingleDeviceSharding(self.first) if len(self.devices) == 1 else NamedSharding(self._mesh, spec)
+
+    def mapped(self, function: Callable[..., Any], into: Any, out: Any) -> Callable[..., Any]:
+        """Return a function of whole arrays that runs `function` on each device with its shares.
+
+        Args:
+            into: the kind of each argument.
+            out: the kinds of the results.
+        """
+        if len(self.devices) == 1:
+            return function
+        # jax cannot follow what is the same on all devices through the loops of kernels.
+        return jax.shard_map(function, mesh=self._mesh, in_specs=into, out_specs=out, check_vma=False)
+
+    def whole(self, share: jax.ShapeDtypeStruct, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+        """Return the form of an array of which each device has such a share."""
+        if len(self.devices) == 1 or TENSOR not in spec:
+            return share
+        axis = spec.index(TENSOR)
+        shape = (*share.shape[:axis], share.shape[axis] * len(self.devices), *share.shape[axis + 1 :])
+        return jax.ShapeDtypeStruct(shape, share.dtype)
+
+    def joined(self, shares: list[jax.Array], spec: PartitionSpec) -> jax.Array:
+        """Return the array of which each device has this share."""
+        if len(self.devices) == 1:
+            return shares[0]
+        form = self.whole(jax.ShapeDtypeStruct(shares[0].shape, shares[0].dtype), spec)
+        return jax.make_array_from_single_device_arrays(form.shape, self.sharding(spec), shares)
+
+    @property
+    def _mesh(self) -> Mesh:
+        return Mesh(np.array(self.devices), (TENSOR,))
