@@ -24,19 +24,8 @@ from rekindle.config import Implementation, SettingsOptions  # noqa: E402
 from rekindle.device.place import Place  # noqa: E402
 from rekindle.device.programs.lowering import Programs, Sizes  # noqa: E402
 from rekindle.models.checkpoint.open import open_checkpoint  # noqa: E402
+from tests.engine.small import FEW_PAGES  # noqa: E402
 
-SETTINGS: SettingsOptions = {
-    "page_size": 16,
-    "num_pages": 8,
-    "max_context": 64,
-    "max_running": 4,
-    "max_prefill_tokens": 16,
-    "prefill_chunk": 16,
-    "prefill_buckets": (16,),
-    "decode_buckets": (4,),
-    "precompile": "lazy",
-}
-"""Settings with few pages, so that requests are preempted."""
 DRAWN: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "seed": 3, "logprobs": 2, "prompt_logprobs": 1}
 
 
@@ -44,7 +33,7 @@ def served(model: Path, tensor: int) -> dict[str, Any]:
     """Answer on so many devices: alone, in a batch that preempts, from the cache, and by chance."""
     prompt = np.load(model / "golden.npz")["greedy_prompt"].tolist()
     asked: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
-    settings: SettingsOptions = {**SETTINGS, "tensor": tensor}
+    settings: SettingsOptions = {**FEW_PAGES, "tensor": tensor}
     with rekindle.open_sync(model, progress=False, **settings) as session:
         alone = session.generate_sync(token_ids=prompt, **asked)
         batch = session.generate_sync(token_ids=[prompt[:5], prompt, prompt[3:], prompt[1:]], **asked)
@@ -75,7 +64,7 @@ def program(model: Path, tensor: int, implementation: Implementation) -> str:
 def refusal(model: Path, tensor: int) -> str:
     """Return the message of a session that cannot be opened on so many devices."""
     try:
-        settings: SettingsOptions = {**SETTINGS, "tensor": tensor}
+        settings: SettingsOptions = {**FEW_PAGES, "tensor": tensor}
         rekindle.open_sync(model, progress=False, **settings).close_sync()
     except rekindle.ConfigError as error:
         return str(error)

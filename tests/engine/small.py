@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
+from rekindle.config import SettingsOptions
+
 
 class Shapes(TypedDict):
     """The keywords of `open` that shape the programs."""
@@ -36,3 +38,15 @@ SMOLLM2: Shapes = {
     "decode_buckets": (8,),
 }
 """Settings for the default model, with one prefill and one decode bucket, and room for all of its goldens at once."""
+FEW_PAGES: SettingsOptions = {
+    "page_size": 16,
+    "num_pages": 8,
+    "max_context": 64,
+    "max_running": 4,
+    "max_prefill_tokens": 16,
+    "prefill_chunk": 16,
+    "prefill_buckets": (16,),
+    "decode_buckets": (4,),
+    "precompile": "lazy",
+}
+"""Settings with chunks of 16 tokens and 7 pages; four requests of 44 tokens need 11."""

@@ -9,7 +9,7 @@ import pytest
 
 import rekindle
 from rekindle.config import SettingsOptions
-from tests.engine.small import SMOLLM2
+from tests.engine.small import FEW_PAGES, SMOLLM2
 from tests.families import COVERING, MODELS
 
 Golden = dict[str, Any]
@@ -69,20 +69,6 @@ def _check(generation: rekindle.Generation, golden: Golden, new: int) -> None:
 
 
 OTHERS = [pytest.param(model, marks=pytest.mark.deep) for model in MODELS if model not in COVERING]
-
-
-FEW_PAGES: SettingsOptions = {
-    "page_size": PAGE,
-    "num_pages": 8,
-    "max_context": 64,
-    "max_running": 4,
-    "max_prefill_tokens": 16,
-    "prefill_chunk": 16,
-    "prefill_buckets": (16,),
-    "decode_buckets": (4,),
-    "precompile": "lazy",
-}
-"""Settings with chunks of 16 tokens and 7 pages; the four requests of a family need 11."""
 
 
 @pytest.mark.parametrize("family", [*COVERING, *OTHERS])

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from rekindle.buckets import Bucket
 from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import JaxSettings
-from rekindle.device.place import PAGES, SAME, WEIGHTS, Place
+from rekindle.device.place import PAGES, SAME, WEIGHTS, Heads, Place
 from rekindle.device.sampling.adjustments import enter_slot, no_adjustments
 from rekindle.device.sampling.processing import LogitsProcessor
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
@@ -132,15 +132,7 @@ class Programs:
         page = PAGES if heads is None else SAME
         self.page_sharding = place.sharding(page)
 
-        def gathered(pages: Pages, page_id: jax.Array) -> jax.Array:
-            shares = place.mapped(partial(gather, implementation=kernels), (PAGES, SAME), PAGES)(pages, page_id)
-            page: jax.Array = shares if heads is None else shares[:, :, heads.first]
-            return page
-
-        def scattered(pages: Pages, page_id: jax.Array, content: jax.Array) -> Pages:
-            into = place.mapped(partial(scatter, implementation=kernels), (PAGES, SAME, PAGES), PAGES)
-            written: Pages = into(pages, page_id, content if heads is None else content[:, :, heads.each])
-            return written
+        gathered, scattered = _copies(place, heads, kernels)
 
         def stepped(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
             of_device = place.mapped(partial(run, bucket=bucket), (WEIGHTS, PAGES, SAME, SAME), (PAGES, SAME, SAME))
@@ -230,6 +222,24 @@ class Programs:
     def _placed(self, argument: Any, kind: PartitionSpec) -> Any:
         sharding = self._place.sharding(kind)
         return jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding), argument)
+
+
+def _copies(
+    place: Place, heads: Heads | None, kernels: Implementation
+) -> tuple[Callable[..., jax.Array], Callable[..., Pages]]:
+    """Return what copies a page out of pools, with each head once, and back in."""
+    out = place.mapped(partial(gather, implementation=kernels), (PAGES, SAME), PAGES)
+    into = place.mapped(partial(scatter, implementation=kernels), (PAGES, SAME, PAGES), PAGES)
+
+    def gathered(pages: Pages, page_id: jax.Array) -> jax.Array:
+        shares: jax.Array = out(pages, page_id)
+        return shares if heads is None else shares[:, :, heads.first]
+
+    def scattered(pages: Pages, page_id: jax.Array, content: jax.Array) -> Pages:
+        written: Pages = into(pages, page_id, content if heads is None else content[:, :, heads.each])
+        return written
+
+    return gathered, scattered
 
 
 @dataclass(frozen=True, slots=True)
