@@ -117,13 +117,16 @@ class Limits:
             long_from=min((each.original_context for each in by_length), default=None),
             grows=any(isinstance(each, DynamicScaling) for each in by_length),
         )
-        needed = len(limits.all_buckets()) + EXTRA_PROGRAMS
+        limits._check_executables(settings)
+        return limits
+
+    def _check_executables(self, settings: Settings) -> None:
+        needed = len(self.all_buckets()) + EXTRA_PROGRAMS
         if settings.precompile != "lazy" and needed > settings.max_executables:
             raise ConfigError(
                 f"these settings need {needed} programs, and max_executables keeps {settings.max_executables}; "
                 'raise it, give fewer prefill_buckets or decode_buckets, or choose precompile="lazy"'
             )
-        return limits
 
     def chosen(self, settings: Settings) -> Settings:
         """Return the settings that these limits were made of, with what was chosen in place of what was left open."""
