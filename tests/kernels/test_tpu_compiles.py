@@ -168,14 +168,14 @@ def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[A
     return program, sum(size(layer) for layer in pages)
 
 
-def _check_step(topology: str, config: ModelConfig, bucket: Bucket, turned: int = 0) -> None:
+def _check_step(topology: str, config: ModelConfig, bucket: Bucket, beside: int = 0) -> None:
     program, held = _lowered_step(topology, config, bucket)
     text = program.as_text()
     used = ("rekindle_attend_blocks" in text, "rekindle_attend_rows" in text)
     assert used == (bucket.prefill_tokens > 0, bucket.decode_rows > 0)
     memory = program.compile().memory_analysis()
     assert memory.alias_size_in_bytes >= held
-    assert memory.temp_size_in_bytes - turned < held * 3 / 4  # no room for a copy of the pools
+    assert memory.temp_size_in_bytes - beside < held * 3 / 4  # no room for a copy of the pools
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,9 @@ def test_a_step_compiles_and_updates_its_pages_in_place(topology: str, config: M
 def test_a_step_with_each_kind_of_layer_compiles_at_its_true_widths(topology: str, bucket: Bucket, model: str) -> None:
     # XLA turns round weights whose inputs are no multiple of 128, of one layer at a time.
     turned = 2 * 32 * 3 * 2880 * 2880 if model == "gpt-oss-20b" and bucket.prefill_tokens else 0
-    _check_step(topology, published(model), bucket, turned)
+    # Draws of many rows have several arrays of all their logits.
+    drawn = 8 * 4 * bucket.decode_rows * published(model).vocab_size
+    _check_step(topology, published(model), bucket, turned + drawn)
 
 
 @ALL
