@@ -17,6 +17,7 @@ from rekindle.concurrency.threads import soon
 from rekindle.config import Precompile, Settings
 from rekindle.device.devices import place_of
 from rekindle.device.jax_settings import own_settings, under_own_settings
+from rekindle.device.orders import DeviceState
 from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import EMPTY, Key
@@ -215,7 +216,7 @@ def build(
         state = soon(partial(under_own_settings, empty_state, executables, blueprint), "device-state")
         weights = load(blueprint, report)
         pages, slots = state.result()
-        stepper = Stepper(executables, weights, pages, slots, limits)
+        stepper = Stepper(executables, DeviceState(weights, pages, slots), limits)
         resources.callback(stepper.free)
         if orbax is not None:
             orbax.result()
