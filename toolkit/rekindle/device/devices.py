@@ -52,6 +52,33 @@ def place_of(asked: Any, tensor: int) -> Place:
     return Place(tuple(local[:tensor]))
 
 
+def place_over(asked: Any, tensor: int) -> Place:
+    """Return as many devices of each process of `jax.distributed`, the first ones, `tensor` in all.
+
+    Args:
+        asked: a platform as `device=` of `open` names it, or None for jax's own choice.
+
+    Raises:
+        ConfigError: something else is asked for, or the processes have no such devices.
+    """
+    if not (asked is None or (isinstance(asked, str) and ":" not in asked)):
+        raise ConfigError(f'with hosts, device must be None or a platform such as "gpu"; got {asked!r:.80}')
+    try:
+        known = sorted(jax.devices(asked), key=lambda device: device.id)
+    except RuntimeError as error:
+        raise ConfigError(f"device {asked!r} is not there; JAX has {_known()} ({error})") from error
+    processes = jax.process_count()
+    each, left = divmod(tensor, processes)
+    of_processes = [[device for device in known if device.process_index == index] for index in range(processes)]
+    fewest = min(map(len, of_processes))
+    if left or each > fewest:
+        raise ConfigError(
+            f"tensor={tensor} must be a multiple of the {processes} processes that share the model, and at most "
+            f"{processes * fewest}, since one of them has {fewest} devices"
+        )
+    return Place(tuple(device for devices in of_processes for device in devices[:each]))
+
+
 def put_on(device: jax.Device) -> Callable[[Any], jax.Array]:
     """Return a function that puts arrays on a device, from any thread."""
     return lambda array: under_own_settings(jax.device_put, array, device)

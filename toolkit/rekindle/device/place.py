@@ -43,7 +43,8 @@ class Place:
     def __str__(self) -> str:
         first, last = self.devices[0], self.devices[-1]
         named = f"{first.platform}:{first.id}"
-        return named if first == last else f"{named} to {last.id}"
+        several = f" of {self.processes} processes" if self.processes > 1 else ""
+        return named if first == last else f"{named} to {last.id}{several}"
 
     @property
     def first(self) -> jax.Device:
@@ -54,6 +55,17 @@ class Place:
     def shards(self) -> list[Shard]:
         """The share of each device."""
         return [Shard(rank, len(self.devices)) for rank in range(len(self.devices))]
+
+    @property
+    def processes(self) -> int:
+        """The number of the processes of `jax.distributed` that have these devices."""
+        return len({device.process_index for device in self.devices})
+
+    @property
+    def own_shards(self) -> list[tuple[jax.Device, Shard]]:
+        """The devices of this process, each with its share."""
+        pairs = zip(self.devices, self.shards, strict=True)
+        return [(device, shard) for device, shard in pairs if device.process_index == jax.process_index()]
 
     def heads(self, queries: int, keys: int) -> "Heads | None":
         """Return how the heads of keys lie in pages; None if each is there once, in order."""
@@ -87,7 +99,7 @@ class Place:
         return jax.ShapeDtypeStruct(shape, share.dtype)
 
     def joined(self, shares: list[jax.Array], spec: PartitionSpec) -> jax.Array:
-        """Return the array of which each device has this share."""
+        """Return the array of which each device has a share; these are the shares of this process's devices."""
         if len(self.devices) == 1:
             return shares[0]
         form = self.whole(jax.ShapeDtypeStruct(shares[0].shape, shares[0].dtype), spec)

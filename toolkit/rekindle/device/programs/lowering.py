@@ -129,7 +129,8 @@ class Programs:
             pages, self._slots = jax.eval_shape(empty)
         self._pages = tuple(place.whole(layer, PAGES) for layer in pages)
         self._heads = heads = place.heads(config.attention.heads, config.attention.kv_heads)
-        page = PAGES if heads is None else SAME
+        # One process keeps the copies of all: it needs whole pages, and gives them to the others.
+        page = PAGES if heads is None and place.processes == 1 else SAME
         self.page_sharding = place.sharding(page)
 
         gathered, scattered = _copies(place, heads, kernels)

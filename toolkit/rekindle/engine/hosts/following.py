@@ -1,0 +1,153 @@
+"""A process that follows: it joins its leader, opens what that asks for, and runs its orders."""
+
+import socket
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from time import sleep
+from typing import Any
+
+import jax
+
+from rekindle.device.orders import Step
+from rekindle.engine.hosts import joining
+from rekindle.engine.hosts.address import Address
+from rekindle.engine.hosts.agreement import of_code
+from rekindle.engine.hosts.link import Frame, Link, LinkLost, greet
+from rekindle.engine.hosts.opening import Share, settings_of
+from rekindle.engine.hosts.secret import shared_secret
+from rekindle.engine.hosts.wire import order_of
+from rekindle.errors import HostLost, HostRefused, RekindleError
+from rekindle.markup import counted
+
+Say = Callable[[str], None]
+RETRY_SECONDS = 0.3
+
+
+def follow(
+    address: Address,
+    say: Say,
+    gone: Callable[[str], None],
+    *,
+    secret: str | None = None,
+    index: int | None = None,
+    model: str | None = None,
+) -> None:
+    """Follow a leader until it ends. This process's devices must not have been used yet.
+
+    Args:
+        address: where the leader listens, or will.
+        say: told what happens.
+        gone: called on another thread when the leader is gone without a word. It must end the process, since this
+            thread may be within a program that waits for the leader.
+        secret: see `Hosts`.
+        index: the number of this process, from 1 on, which compiled programs are stored for; None is the next that is
+            free.
+        model: where the model is on this machine, if it is elsewhere than on the leader's.
+
+    Raises:
+        HostRefused: the secret or the version is another, or the number is taken.
+        HostLost: the leader is gone, or another follower.
+        ConfigError: jax has used this process's devices, or the processes cannot be joined.
+    """
+    joining.require_untouched()
+    link = _connected(address, shared_secret(secret), say)
+    try:
+        link.send({"say": "join", "index": index, "facts": of_code()})
+        said = link.receive().header
+    except LinkLost as error:
+        raise HostLost(f"the leader at {address} is gone: {error}") from error
+    if said["say"] != "welcome":
+        raise HostRefused(f"the leader at {address} has turned this process away: {said['why']}")
+    joining.follow(address.host, said["port"], said["of"], said["index"])
+    say(f"following {address} as process {said['index']} of {said['of']}")
+    frames = _frames(link, lambda why: gone(f"the leader at {address} is gone: {why}"))
+    try:
+        _serve(frames, link, model, say)
+    except BaseException as error:
+        _tell(link, {"say": "failed", "why": f"{type(error).__name__}: {error}"})
+        raise
+
+
+def _connected(address: Address, secret: bytes, say: Say) -> Link:
+    waiting = False
+    while True:
+        try:
+            return greet(socket.create_connection(address), secret, "follower")
+        except (OSError, LinkLost) as error:
+            if not waiting:
+                waiting = True
+                say(f"waiting for a leader at {address} ({error})")
+            sleep(RETRY_SECONDS)
+
+
+def _frames(link: Link, gone: Callable[[str], None]) -> SimpleQueue[Frame]:
+    """Return a queue of what the leader says, which a thread reads, so that its end is noticed at any time."""
+    frames: SimpleQueue[Frame] = SimpleQueue()
+
+    def read() -> None:
+        try:
+            while (frame := link.receive()).header["say"] not in ("end", "over"):
+                frames.put(frame)
+            frames.put(frame)
+        except LinkLost as error:
+            gone(str(error))
+
+    threading.Thread(target=read, name="rekindle-leader", daemon=True).start()
+    return frames
+
+
+def _serve(frames: SimpleQueue[Frame], link: Link, model: str | None, say: Say) -> None:
+    """Serve one session after the other, until the leader ends."""
+    while True:
+        said = frames.get().header
+        match said["say"]:
+            case "open":
+                with settings_of(said).applied():
+                    share = _opened(said, link, model, say)
+                    if share is not None:
+                        with share.resources:
+                            _obey(frames, share, say)
+            case "end":
+                say("the leader has ended")
+                return
+            case "over":
+                raise HostLost(f"the leader has ended this process: {said['why']}")
+
+
+def _opened(said: dict[str, Any], link: Link, model: str | None, say: Say) -> Share | None:
+    """Open what the leader asks for; None if this process cannot, of which both are told."""
+    say(f"opening {model or said['model']} on {said['settings']['tensor']} devices of all processes")
+    try:
+        share = Share.opened(said, model)
+    except (RekindleError, OSError) as error:
+        say(f"it cannot be opened: {error}")
+        _tell(link, {"say": "refused", "session": said["session"], "why": str(error)})
+        return None
+    _tell(link, {"say": "ready", "session": said["session"]})
+    say("ready for the leader's orders")
+    return share
+
+
+def _obey(frames: SimpleQueue[Frame], share: Share, say: Say) -> None:
+    """Run orders until the session is closed; no more than two steps are under way at a time."""
+    executables, state, count = share.executables, share.state, 0
+    before: Any = None
+    while (frame := frames.get()).header["say"] not in ("close", "end", "over"):
+        order = order_of(frame)
+        done = state.take(order, executables.run(order.key, *state.arguments(order)))
+        count += 1
+        if isinstance(order, Step):
+            jax.block_until_ready(before)
+            before = done
+    made = f"{executables.loads} programs were loaded and {executables.compilations} compiled"
+    say(f"the session is closed after {counted(count, 'order')}; {made}")
+    if frame.header["say"] != "close":
+        frames.put(frame)
+
+
+def _tell(link: Link, header: dict[str, Any]) -> None:
+    try:
+        link.send(header)
+    except LinkLost:  # the thread that reads hears of it too
+        return
