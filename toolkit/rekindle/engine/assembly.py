@@ -160,7 +160,12 @@ class Assembly:
 
         Returns:
             Device arrays, in the order in which programs take them.
+
+        Raises:
+            InvalidRequest: other processes have shares of the model, which stay as they are.
         """
+        if self.crew is not None:
+            raise InvalidRequest("a session over hosts keeps its weights: close it, and open the other model")
         with own_settings():
             tensors = tensors_of(weights, self.model, self.family)
             return placed(self.model, tensors, jnp.dtype(self.dtype), self.implementation, self.place)
