@@ -35,10 +35,12 @@ def prompt_of(model: Path) -> list[int]:
 
 def served(model: Path, hosts: rekindle.Hosts | None) -> dict[str, Any]:
     """Answer alone, in a mixed batch that preempts, and from the cache; over hosts, or on one device."""
-    prompt, greedy = prompt_of(model), {"max_tokens": 24, "ignore_eos": True}
+    prompt = prompt_of(model)
+    greedy: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
     with rekindle.open_sync(model, progress=False, hosts=hosts, **(OF_HOSTS if hosts else FEW_PAGES)) as session:
         alone = session.generate_sync(token_ids=prompt, **greedy)
-        prompts, options = [prompt[:5], prompt, prompt[3:], prompt[1:]], [{}, SEEDED, MIXED, {"logprobs": 2}]
+        prompts = [prompt[:5], prompt, prompt[3:], prompt[1:]]
+        options: list[dict[str, Any]] = [{}, SEEDED, MIXED, {"logprobs": 2}]
         handles = [session.submit(token_ids=ids, **greedy, **more) for ids, more in zip(prompts, options, strict=True)]
         mixed = [handle.result() for handle in handles]
         again = session.generate_sync(token_ids=prompt, **greedy)

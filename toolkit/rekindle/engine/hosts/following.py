@@ -56,8 +56,10 @@ def follow(
         link.send({"say": "join", "index": index, "facts": of_code()})
         said = link.receive().header
     except LinkLost as error:
+        link.close()
         raise HostLost(f"the leader at {address} is gone: {error}") from error
     if said["say"] != "welcome":
+        link.close()
         raise HostRefused(f"the leader at {address} has turned this process away: {said['why']}")
     joining.follow(address.host, said["port"], said["of"], said["index"])
     say(f"following {address} as process {said['index']} of {said['of']}")

@@ -113,27 +113,31 @@ def greet(connection: socket.socket, secret: bytes, role: Role) -> Link:
     """Find out whether the other end knows the secret, and prove that this one does.
 
     Args:
-        connection: connected, and new.
+        connection: connected, and new; closed if there is no link.
         role: this process's own.
 
     Raises:
         LinkLost: the other end is gone, or it is no process of Rekindle.
         HostRefused: it has another secret, or another way to greet.
     """
-    connection.settimeout(GREETING_SECONDS)
     mine = secrets.token_hex(32)
     try:
+        connection.settimeout(GREETING_SECONDS)
         _say(connection, {"rekindle": PROTOCOL, "role": role, "nonce": mine})
         theirs = _heard(connection)
         _require_other(theirs, role)
         nonces = (mine, theirs["nonce"]) if role == "leader" else (theirs["nonce"], mine)
         _prove(connection, secret, role, nonces)
+        connection.settimeout(None)
+        _notice_silence(connection)
+        out, back = (_proof(secret, f"frames of the {side}", nonces) for side in (role, _other(role)))
+        return Link(connection, (bytes.fromhex(out), bytes.fromhex(back)))
     except (OSError, ValueError, KeyError, TypeError) as error:
+        connection.close()
         raise LinkLost(f"it does not greet as a process of Rekindle does ({error})") from error
-    connection.settimeout(None)
-    _notice_silence(connection)
-    out, back = (_proof(secret, f"frames of the {side}", nonces) for side in (role, _other(role)))
-    return Link(connection, (bytes.fromhex(out), bytes.fromhex(back)))
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _prove(connection: socket.socket, secret: bytes, role: Role, nonces: tuple[str, str]) -> None:

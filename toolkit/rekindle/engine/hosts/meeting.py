@@ -71,11 +71,7 @@ def _next(server: socket.socket, secret: bytes) -> Link | None:
         return greet(connection, secret, "leader")
     except LinkLost as error:
         warn(f"{peer[0]}:{peer[1]} has connected to the address where followers are waited for: {error}")
-    except BaseException:
-        connection.close()
-        raise
-    connection.close()
-    return None
+        return None
 
 
 def _admitted(link: Link, count: int, taken: dict[int, Link]) -> int:
