@@ -67,6 +67,16 @@ def warm(model: Path, hosts: rekindle.Hosts) -> dict[str, Any]:
         }
 
 
+def updated(model: Path, hosts: rekindle.Hosts | None) -> list[Any]:
+    """Return what is said with a model, with other weights, and why some cannot be used."""
+    said: list[Any] = []
+    with rekindle.open_sync(model, progress=False, hosts=hosts, **(OF_HOSTS if hosts else FEW_PAGES)) as session:
+        for weights in (model.with_name("changed"), model):
+            session.update_weights_sync(weights)
+            said.append(session.generate_sync(token_ids=prompt_of(model), max_tokens=9, ignore_eos=True).token_ids)
+    return said
+
+
 def broken_off(model: Path, hosts: rekindle.Hosts) -> dict[str, Any]:
     """Say that a request streams; return how that one and the next one end, and whether a local session can be had."""
     prompt = prompt_of(model)
@@ -94,6 +104,8 @@ def main(address: str, model: Path) -> None:
     hosts = rekindle.Hosts(listen=address)
     for line in sys.stdin:
         match line.strip():
+            case "update":
+                say([updated(model, None), updated(model, hosts)])
             case "one device":
                 say(served(model, None))
             case "hosts":

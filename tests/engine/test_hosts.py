@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 
@@ -67,11 +69,20 @@ def pair(model: Path) -> Iterator[Pair]:
             process.communicate()
 
 
-def test_two_processes_serve_as_one_and_either_may_be_killed(families: Path) -> None:
-    model = families / "llama-tied"
+@pytest.fixture
+def model(families: Path, tmp_path: Path) -> Path:
+    """Return a model, beside which there is one with other weights."""
+    for name in ("model", "changed"):
+        shutil.copytree(families / "llama-tied", tmp_path / name)
+    weights = tmp_path / "changed" / "model.safetensors"
+    save_file({name: array * 1.25 for name, array in load_file(weights).items()}, weights)
+    return tmp_path / "model"
+
+
+def test_two_processes_serve_as_one_and_either_may_be_killed(model: Path) -> None:
     expected = np.load(model / "golden.npz")["greedy_new"].tolist()
     with pair(model) as first:
-        first.ask("hosts", "one device", "hosts", "another", "die")
+        first.ask("hosts", "one device", "hosts", "update", "another", "die")
         cold, one, again = (first.answer() for _ in range(3))
         assert one["tokens"][0] == expected
         for answer in (cold, again):
@@ -81,6 +92,9 @@ def test_two_processes_serve_as_one_and_either_may_be_killed(families: Path) -> 
             assert answer["preemptions"] > 0
             assert "of 2 processes" in answer["repr"]
         assert (cold["from disk"], again["from disk"]) == (0, 16), "what was saved is found, and sent to the follower"
+        alone, together = first.answer()
+        assert alone == together, "weights are replaced in all processes"
+        assert alone[0] != alone[1] == one["tokens"][0][:9]
         assert "one at a time" in first.answer()
         assert ended(first.leader)[0] == -signal.SIGKILL
         status, said, error = ended(first.follower)

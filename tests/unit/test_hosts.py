@@ -20,7 +20,7 @@ from rekindle.buckets import Bucket
 from rekindle.concurrency.progress import Progress, silent
 from rekindle.config import Settings
 from rekindle.device.devices import place_over
-from rekindle.device.orders import Enter, Gather, Order, Scatter, Step
+from rekindle.device.orders import Enter, Gather, Order, Scatter, SharedWeights, Step, Use
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.hosts import following, joining, meeting
 from rekindle.engine.hosts.address import Address
@@ -28,10 +28,10 @@ from rekindle.engine.hosts.agreement import differences, of_code
 from rekindle.engine.hosts.crew import Crew
 from rekindle.engine.hosts.link import Link, greet
 from rekindle.engine.hosts.members import Members
-from rekindle.engine.hosts.opening import Share, asked, require_sendable
+from rekindle.engine.hosts.opening import Share, asked, require_sendable, weights_asked
 from rekindle.engine.hosts.secret import shared_secret
 from rekindle.engine.hosts.wire import frame_of, order_of
-from rekindle.errors import ConfigError, HostLost, HostRefused, RekindleError, UnsafeStorage
+from rekindle.errors import ConfigError, HostLost, HostRefused, InvalidRequest, RekindleError, UnsafeStorage
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.store.snapshot_key import content_fingerprint
 from tests.engine.small import FEW_PAGES
@@ -64,14 +64,15 @@ def links() -> Iterator[tuple[list[Link], list[Link]]]:
         Step(Bucket(16, 4), np.arange(9, dtype=np.int32)),
         Enter(3, np.arange(5, dtype=np.int32)),
         Gather(7),
+        Use(4),
         Scatter(3, np.arange(24, dtype=np.float32).reshape(2, 3, 4)),
         Scatter(2, jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3)),
     ],
 )
-def test_an_order_is_the_same_on_the_other_side(order: Order) -> None:
+def test_an_order_is_the_same_on_the_other_side(order: Order | Use) -> None:
     came = order_of(frame_of(order))
     assert type(came) is type(order)
-    assert came.key == order.key
+    assert getattr(came, "key", None) == getattr(order, "key", None)
     for name in type(order).__dataclass_fields__:
         mine, theirs = np.asarray(getattr(order, name)), np.asarray(getattr(came, name))
         np.testing.assert_array_equal(mine, theirs)
@@ -213,12 +214,11 @@ def test_the_loss_of_a_follower_is_told_to_all(links: tuple[list[Link], list[Lin
     members.when_lost(told.put)
     crew.send(Gather(3))
     assert [order_of(link.receive()) for link in followers] == [Gather(3), Gather(3)]
-    assert crew.reason(error := ValueError()) is error
     followers[1].close()
     lost = told.get(timeout=30)
     assert "process 2 of 3" in str(lost)
     assert followers[0].receive().header["say"] == "over", "what cannot go on ends"
-    assert crew.reason(error) is lost
+    assert crew.reason(ValueError()) is lost
     for each in (crew, Crew(members, 2)):
         with pytest.raises(HostLost, match="process 2 of 3"):
             each.wait(silent)
@@ -229,13 +229,33 @@ def test_a_follower_that_cannot_open_the_model_says_why(links: tuple[list[Link],
     crew = Crew(Members(leaders), 7)
     crew.open({"model": "m"})
     assert [link.receive().header for link in followers] == [{"say": "open", "session": 7, "model": "m"}] * 2
-    followers[0].send({"say": "refused", "session": 6, "why": "of a session that was given up"})
-    followers[0].send({"say": "ready", "session": 7})
-    followers[1].send({"say": "refused", "session": 7, "why": "no model 'm'"})
+    followers[0].send({"say": "refused", "session": 6, "load": 0, "why": "of a session that was given up"})
+    followers[0].send({"say": "ready", "session": 7, "load": 0})
+    followers[1].send({"say": "refused", "session": 7, "load": 0, "why": "no model 'm'"})
     with pytest.raises(HostRefused, match="process 2 of 3 cannot follow: no model 'm'"):
         crew.wait(silent)
     crew.close()
     assert [link.receive().header["say"] for link in followers] == ["close", "close"]
+
+
+def test_weights_are_there_when_all_have_read_them(links: tuple[list[Link], list[Link]]) -> None:
+    leaders, followers = links
+    crew, array = Crew(Members(leaders), 1), jnp.ones(3)
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(crew.load, {"model": "m"}, lambda: [array])
+        for link in followers:
+            assert link.receive().header == {"say": "load", "session": 1, "load": 1, "model": "m"}
+            assert not loading.done()
+            link.send({"say": "ready", "session": 1, "load": 1})
+        weights = loading.result()
+        assert isinstance(weights, SharedWeights)
+        assert (list(weights), weights.number) == ([array], 1)
+        loading = pool.submit(crew.load, {"model": "m"}, lambda: [array])
+        followers[0].send({"say": "refused", "session": 1, "load": 2, "why": "there is no m here"})
+        with pytest.raises(HostRefused, match="process 1 of 3 cannot follow: there is no m here"):
+            loading.result()
+    with pytest.raises(InvalidRequest, match="arrays are not sent"):
+        weights_asked({"lm_head.weight": np.ones(3)})
 
 
 def test_a_follower_that_fails_says_why(links: tuple[list[Link], list[Link]]) -> None:
@@ -246,13 +266,31 @@ def test_a_follower_that_fails_says_why(links: tuple[list[Link], list[Link]]) ->
         crew.wait(silent)
 
 
+def test_the_failure_of_a_session_ends_its_followers(links: tuple[list[Link], list[Link]]) -> None:
+    leaders, followers = links
+    members = Members(leaders)
+    error = ValueError("it is broken")
+    assert Crew(members, 1).reason(error) is error
+    for link in followers:
+        assert link.receive().header == {
+            "say": "over",
+            "why": "a session over these hosts has failed (ValueError: it is broken)",
+        }
+    with pytest.raises(HostLost, match=r"it is broken.*; restart this process"):
+        Crew(members, 2).wait(silent)
+
+
 def test_hosts_that_are_closed_let_followers_go(links: tuple[list[Link], list[Link]]) -> None:
     leaders, followers = links
     members = Members(leaders)
     Crew(members, 1).send(Gather(1))
-    members.end()
-    for link in followers:
-        assert [link.receive().header["say"] for _ in range(2)] == ["gather", "end"]
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(members.end)
+        for link in followers:
+            assert [link.receive().header["say"] for _ in range(2)] == ["gather", "end"]
+            assert not ending.done(), "jax would abort those that are still there"
+            link.close()
+        ending.result()
     assert "the hosts are closed" in str(members.lost())
 
 

@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -114,7 +114,8 @@ def test_what_is_no_process_of_rekindle_is_told_apart(connections: tuple[Recorde
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(greet, near, SECRET, "leader")  # type: ignore[arg-type]
         far.sendall(said)
-        far.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # the other end may have been quick
+            far.shutdown(socket.SHUT_WR)
         with pytest.raises(LinkLost):
             leader.result()
 

@@ -1,5 +1,6 @@
 """The orders that change a device's state: one program each, with what it is given beside the state."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -56,6 +57,25 @@ class Scatter:
 
 
 Order: TypeAlias = Step | Enter | Gather | Scatter
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Use the weights that every process has read under this number. It takes no program."""
+
+    number: int
+
+
+class SharedWeights(list[jax.Array]):
+    """Weights of which other processes have shares.
+
+    Attributes:
+        number: by which they know them.
+    """
+
+    def __init__(self, arrays: Iterable[jax.Array], number: int):
+        super().__init__(arrays)
+        self.number = number
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from time import monotonic
 from typing import Any, TypeVar
@@ -33,7 +34,7 @@ from rekindle.engine.engine import Actors, Compose, composed
 from rekindle.engine.filling import filled, placed
 from rekindle.engine.hosts.crew import Crew
 from rekindle.engine.hosts.hosts import Hosts
-from rekindle.engine.hosts.opening import asked, require_sendable
+from rekindle.engine.hosts.opening import asked, require_sendable, weights_asked
 from rekindle.engine.planning import plan
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
@@ -156,19 +157,19 @@ class Assembly:
         return self.workspace_bytes if measured is None else measured
 
     def load(self, weights: Weights) -> list[jax.Array]:
-        """Read weights of the same structure. See `tensors_of`, also for what it raises.
+        """Read weights of the same structure, in all processes. See `tensors_of` and `Crew.load`, also for the errors.
 
         Returns:
             Device arrays, in the order in which programs take them.
-
-        Raises:
-            InvalidRequest: other processes have shares of the model, which stay as they are.
         """
-        if self.crew is not None:
-            raise InvalidRequest("a session over hosts keeps its weights: close it, and open the other model")
         with own_settings():
-            tensors = tensors_of(weights, self.model, self.family)
-            return placed(self.model, tensors, jnp.dtype(self.dtype), self.implementation, self.place)
+            if self.crew is None:
+                return self._read(weights)
+            return self.crew.load(weights_asked(weights), partial(self._read, weights))
+
+    def _read(self, weights: Weights) -> list[jax.Array]:
+        tensors = tensors_of(weights, self.model, self.family)
+        return placed(self.model, tensors, jnp.dtype(self.dtype), self.implementation, self.place)
 
     def free(self) -> None:
         """Delete everything on the device and in the host tier, and stop preparing programs."""

@@ -10,7 +10,7 @@ from rekindle import buckets
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import under_own_settings
-from rekindle.device.orders import DeviceState, Enter, Gather, Order, Scatter, Step
+from rekindle.device.orders import DeviceState, Enter, Gather, Order, Scatter, SharedWeights, Step, Use
 from rekindle.device.packing import dispatched, pack_adjustments, pack_plan
 from rekindle.device.programs.executables import ArgumentsLost, Executables
 from rekindle.device.programs.lowering import EMPTY, Program
@@ -18,7 +18,7 @@ from rekindle.errors import EngineFailed
 from rekindle.messages import Chunk, Dispatched, Gathered, Message, Offload, Onload, Plan, UseWeights, WeightsUsed
 from rekindle.scheduler.limits import Limits
 
-Send = Callable[[Order], None]
+Send = Callable[[Order | Use], None]
 """Tells other processes of an order before it is run here; it must not block."""
 
 
@@ -47,7 +47,9 @@ class Stepper:
             case Offload():
                 return [await self._gather(message)]
             case UseWeights(ticket, weights):
-                old, self._state.weights = [self._state.weights], weights
+                if isinstance(weights, SharedWeights):
+                    self._tell(Use(weights.number))
+                old, self._state.weights = [self._state.weights], list(weights)
                 await to_thread.run_sync(old.clear)  # which may free gigabytes
                 return [WeightsUsed(ticket)]
         raise TypeError(f"the stepper takes Plan, Offload and UseWeights, got {message!r}")
@@ -118,7 +120,7 @@ class Stepper:
         self._tell(order)
         return self._state.take(order, self._programs.run(order.key, *self._state.arguments(order)))
 
-    def _tell(self, order: Order) -> None:
+    def _tell(self, order: Order | Use) -> None:
         if self._send is not None:
             self._send(order)
 

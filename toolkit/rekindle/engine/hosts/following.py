@@ -2,14 +2,18 @@
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
 from queue import SimpleQueue
 from time import sleep
 from typing import Any
 
 import jax
 
-from rekindle.device.orders import Step
+from rekindle.concurrency.threads import soon
+from rekindle.device.orders import Step, Use
 from rekindle.engine.hosts import joining
 from rekindle.engine.hosts.address import Address
 from rekindle.engine.hosts.agreement import of_code
@@ -22,6 +26,8 @@ from rekindle.markup import counted
 
 Say = Callable[[str], None]
 RETRY_SECONDS = 0.3
+END_SECONDS = 2.0
+"""How long the end of a program is waited for when the leader has ended; another process may never take part in it."""
 
 
 def follow(
@@ -92,6 +98,8 @@ def _frames(link: Link, gone: Callable[[str], None]) -> SimpleQueue[Frame]:
             while (frame := link.receive()).header["say"] not in ("end", "over"):
                 frames.put(frame)
             frames.put(frame)
+            sleep(END_SECONDS)  # where this process can end by itself, it does
+            gone(frame.header.get("why", "it has ended in the middle of an order"))
         except LinkLost as error:
             gone(str(error))
 
@@ -109,7 +117,7 @@ def _serve(frames: SimpleQueue[Frame], link: Link, model: str | None, say: Say) 
                     share = _opened(said, link, model, say)
                     if share is not None:
                         with share.resources:
-                            _obey(frames, share, say)
+                            _obey(frames, share, link, say)
             case "end":
                 say("the leader has ended")
                 return
@@ -120,25 +128,31 @@ def _serve(frames: SimpleQueue[Frame], link: Link, model: str | None, say: Say) 
 def _opened(said: dict[str, Any], link: Link, model: str | None, say: Say) -> Share | None:
     """Open what the leader asks for; None if this process cannot, of which both are told."""
     say(f"opening {model or said['model']} on {said['settings']['tensor']} devices of all processes")
-    try:
+    with _answered(link, {"session": said["session"], "load": 0}, say):
         share = Share.opened(said, model)
-    except (RekindleError, OSError) as error:
-        say(f"it cannot be opened: {error}")
-        _tell(link, {"say": "refused", "session": said["session"], "why": str(error)})
-        return None
-    _tell(link, {"say": "ready", "session": said["session"]})
-    say("ready for the leader's orders")
-    return share
+        say("ready for the leader's orders")
+        return share
+    return None
 
 
-def _obey(frames: SimpleQueue[Frame], share: Share, say: Say) -> None:
-    """Run orders until the session is closed; no more than two steps are under way at a time."""
+def _obey(frames: SimpleQueue[Frame], share: Share, link: Link, say: Say) -> None:
+    """Follow orders until the session is closed; no more than two steps are under way at a time."""
     executables, state, count = share.executables, share.state, 0
+    loading: dict[int, Future[list[jax.Array] | None]] = {}
     before: Any = None
     while (frame := frames.get()).header["say"] not in ("close", "end", "over"):
-        order = order_of(frame)
-        done = state.take(order, executables.run(order.key, *state.arguments(order)))
+        if frame.header["say"] == "load":
+            loading[frame.header["load"]] = soon(partial(_loaded, share, frame.header, link, say), "weights")
+            continue
         count += 1
+        order = order_of(frame)
+        if isinstance(order, Use):
+            weights = loading[order.number].result()
+            assert weights is not None, "what could not be read is not used"
+            state.weights = weights
+            loading = {number: each for number, each in loading.items() if number > order.number}
+            continue
+        done = state.take(order, executables.run(order.key, *state.arguments(order)))
         if isinstance(order, Step):
             jax.block_until_ready(before)
             before = done
@@ -146,6 +160,26 @@ def _obey(frames: SimpleQueue[Frame], share: Share, say: Say) -> None:
     say(f"the session is closed after {counted(count, 'order')}; {made}")
     if frame.header["say"] != "close":
         frames.put(frame)
+
+
+def _loaded(share: Share, said: dict[str, Any], link: Link, say: Say) -> list[jax.Array] | None:
+    """Read the weights that the leader asks for; None if this process cannot, of which both are told."""
+    say(f"reading the weights of {said['model']}")
+    with _answered(link, {"session": said["session"], "load": said["load"]}, say):
+        return share.load(said)
+    return None
+
+
+@contextmanager
+def _answered(link: Link, about: dict[str, Any], say: Say) -> Iterator[None]:
+    """Tell the leader whether a block went well; if not, say why, and leave the block as if it had."""
+    try:
+        yield
+    except (RekindleError, OSError) as error:
+        say(f"it cannot be opened: {error}")
+        _tell(link, {"say": "refused", "why": str(error), **about})
+    else:
+        _tell(link, {"say": "ready", **about})
 
 
 def _tell(link: Link, header: dict[str, Any]) -> None:

@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Any
 
 from rekindle.engine.hosts.link import Frame, Link, LinkLost
 from rekindle.errors import HostLost
 
-FLUSH_SECONDS = 2.0
-"""How long the end waits for what was said before it."""
+END_SECONDS = 5.0
+"""How long the end waits for followers to be gone. After that jax ends its coordinator, which aborts who is not."""
 
 
 class Members:
@@ -26,9 +27,7 @@ class Members:
         self._to_tell: list[Callable[[HostLost], None]] = []
         self._replies: SimpleQueue[tuple[int, Frame]] = SimpleQueue()
         self._unsent: list[SimpleQueue[Frame | None]] = [SimpleQueue() for _ in links]
-        self._writers = [self._thread(self._write, place) for place in range(len(links))]
-        for place in range(len(links)):
-            self._thread(self._read, place)
+        self._threads = [self._thread(work, place) for work in (self._write, self._read) for place in range(len(links))]
 
     def __len__(self) -> int:
         return len(self._links)
@@ -62,14 +61,20 @@ class Members:
         if self._lost is not None:
             call(self._lost)
 
+    def give_up(self, why: str) -> None:
+        """End all of them, because nobody knows any more what each has done, unless one is lost already."""
+        if self._lost is None:
+            self._over(HostLost(f"{why}; restart this process (in a notebook, its kernel) to join hosts again"), why)
+
     def end(self) -> None:
-        """Tell all of them that nothing more will come, and close the links."""
+        """Tell all of them that nothing more will come, and wait for a moment until they are gone."""
         self._lost = self._lost or HostLost("the hosts are closed; restart this process to join others again")
         self.say({"say": "end"})
         for unsent in self._unsent:
             unsent.put(None)
-        for writer in self._writers:
-            writer.join(FLUSH_SECONDS)
+        latest = monotonic() + END_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, latest - monotonic()))
         for link in self._links:
             link.close()
 
@@ -98,12 +103,16 @@ class Members:
     def _lose(self, place: int, why: str) -> None:
         if self._lost is not None:
             return
-        self._lost = HostLost(
+        lost = HostLost(
             f"process {place + 1} of {len(self) + 1}, which follows this one from {self._links[place].peer}, is lost: "
             f"{why}. Its share of the model is gone, so no session goes on over these hosts: restart this process (in "
             "a notebook, its kernel) to join hosts again. A session on this process's own devices can be opened here"
         )
+        self._over(lost, f"another follower, process {place + 1}, is lost: {why}")
+
+    def _over(self, lost: HostLost, why: str) -> None:
+        self._lost = lost
         self._noticed.set()
-        self.say({"say": "over", "why": f"another follower, process {place + 1}, is lost: {why}"})
+        self.say({"say": "over", "why": why})
         for call in tuple(self._to_tell):
-            call(self._lost)
+            call(lost)

@@ -7,18 +7,22 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+import jax
+
 from rekindle.concurrency.progress import silent
 from rekindle.config import Settings
 from rekindle.device.devices import place_over
-from rekindle.device.jax_settings import JaxSettings
+from rekindle.device.jax_settings import JaxSettings, own_settings
 from rekindle.device.orders import DeviceState
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.engine.blueprint import Blueprint
-from rekindle.engine.filling import filled
+from rekindle.engine.filling import filled, placed
 from rekindle.engine.hosts.agreement import differences, of_model
 from rekindle.engine.stores import open_programs, require_all, store_directory
-from rekindle.errors import ConfigError, HostRefused
+from rekindle.errors import ConfigError, HostRefused, InvalidRequest
 from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.models.checkpoint.weights import Weights, tensors_of
+from rekindle.store.snapshot_key import content_fingerprint
 
 PLAIN: Final = (bool, int, float, str, type(None))
 """The types of JAX's settings that are sent."""
@@ -48,10 +52,9 @@ def asked(
     Raises:
         OSError: a weight file cannot be read.
     """
-    path = Path(model).expanduser()
     values = blueprint.programs.jax_settings.values
     return {
-        "model": str(path.absolute()) if path.exists() else os.fspath(model),
+        "model": _where(model),
         "revision": revision,
         "platform": blueprint.place.first.platform,
         "settings": {
@@ -62,15 +65,37 @@ def asked(
     }
 
 
+def weights_asked(weights: Weights) -> dict[str, Any]:
+    """Return which weights followers are asked to read, as plain data.
+
+    Raises:
+        InvalidRequest: these cannot be sent.
+        ModelError: they cannot be opened.
+        OSError: a file cannot be read.
+    """
+    if not isinstance(weights, str | os.PathLike):
+        raise InvalidRequest(
+            "over hosts, weights must be a model that every process can open, as open() takes it; arrays are not sent"
+        )
+    return {"model": _where(weights), "weights": content_fingerprint(open_checkpoint(weights).files)}
+
+
+def _where(model: str | os.PathLike[str]) -> str:
+    path = Path(model).expanduser()
+    return str(path.absolute()) if path.exists() else os.fspath(model)
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """A follower's share of a model, opened.
 
     Attributes:
+        blueprint: how it was opened.
         state: on the devices of this process.
         resources: closed when the session has ended.
     """
 
+    blueprint: Blueprint
     executables: Executables
     state: DeviceState
     resources: ExitStack
@@ -110,7 +135,23 @@ class Share:
             if wait:
                 wait_for(preparing, silent)
             executables.prepare(later, patient=True)
-            return cls(executables, state, resources.pop_all())
+            return cls(blueprint, executables, state, resources.pop_all())
+
+    def load(self, asked: Mapping[str, Any]) -> list[jax.Array]:
+        """Read other weights of the same structure; they are not used yet.
+
+        Raises:
+            HostRefused: they are others here than on the leader's.
+            RekindleError: they cannot be read.
+        """
+        blueprint, programs = self.blueprint, self.blueprint.programs
+        if content_fingerprint(open_checkpoint(asked["model"]).files) != asked["weights"]:
+            raise HostRefused(f"the leader has other weights in {asked['model']} than this process")
+        with own_settings():
+            tensors = tensors_of(asked["model"], blueprint.checkpoint.config)
+            return placed(
+                blueprint.checkpoint.config, tensors, blueprint.dtype, programs.implementation, blueprint.place
+            )
 
 
 def settings_of(asked: Mapping[str, Any]) -> JaxSettings:

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from rekindle.buckets import Bucket
-from rekindle.device.orders import Enter, Gather, Order, Scatter, Step
+from rekindle.device.orders import Enter, Gather, Order, Scatter, Step, Use
 from rekindle.engine.hosts.link import Frame
 
 
-def frame_of(order: Order) -> Frame:
+def frame_of(order: Order | Use) -> Frame:
     """Return an order as it is sent."""
     match order:
         case Step(bucket, packed):
@@ -20,9 +20,11 @@ def frame_of(order: Order) -> Frame:
             return Frame({"say": "gather", "page": int(page)}, b"")
         case Scatter(page, content):
             return _frame({"say": "scatter", "page": int(page)}, content)
+        case Use(number):
+            return Frame({"say": "use", "number": number}, b"")
 
 
-def order_of(frame: Frame) -> Order:
+def order_of(frame: Frame) -> Order | Use:
     """Return the order in a frame.
 
     Raises:
@@ -38,6 +40,8 @@ def order_of(frame: Frame) -> Order:
             return Gather(said["page"])
         case "scatter":
             return Scatter(said["page"], _array(frame))
+        case "use":
+            return Use(said["number"])
     raise ValueError(f"expected an order, got {said['say']!r}")
 
 
