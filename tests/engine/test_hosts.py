@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tests.families import COVERING
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 
 SECONDS = 60
@@ -119,3 +121,18 @@ def test_two_processes_serve_as_one_and_either_may_be_killed(model: Path) -> Non
         second.leader.stdin.close()
         second.leader.stdin = None
         assert ended(second.leader)[0] == 0
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("family", COVERING)
+def test_every_part_of_a_decoder_is_shared_by_processes(family: str, families: Path) -> None:
+    model = families / family
+    with pair(model) as both:
+        both.ask("hosts", "one device")
+        shared, one = both.answer(), both.answer()
+        assert shared["tokens"] == one["tokens"]
+        assert shared["tokens"][0] == np.load(model / "golden.npz")["greedy_new"].tolist()
+        both.leader.communicate(timeout=SECONDS)
+        status, said, _ = ended(both.follower)
+        assert status == 0
+        assert said.endswith("the leader has ended\n")

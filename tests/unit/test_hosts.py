@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.__main__ import main
 from rekindle.buckets import Bucket
 from rekindle.concurrency.progress import Progress, silent
 from rekindle.config import Settings
@@ -344,3 +345,66 @@ def test_devices_are_shared_out_evenly_over_processes() -> None:
         place_over("gpu", 1)
     with pytest.raises(ConfigError, match=r"tensor=99 must be a multiple of the 1 processes.* and at most"):
         place_over(None, 99)
+
+
+def obeyed(monkeypatch: pytest.MonkeyPatch, link: Link, model: str | None = None) -> list[str]:
+    """Follow who is at the other end of a link until it ends, and return what was said in the terminal."""
+    said: list[str] = []
+    monkeypatch.setattr(following, "END_SECONDS", 0)
+    following._serve(following._frames(link, lambda _: None), link, model, said.append)
+    return said
+
+
+def test_a_follower_serves_one_session_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, links: tuple[list[Link], list[Link]], request_of: dict[str, Any]
+) -> None:
+    leader, follower = links[0][0], links[1][0]
+    content = np.zeros((3, 2, 2, 16, 16), np.float32)
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(obeyed, monkeypatch, follower)
+        for session in (1, 2):
+            leader.send({"say": "open", "session": session, **request_of})
+            assert leader.receive().header == {"say": "ready", "session": session, "load": 0}
+            leader.send(*frame_of(Scatter(2, content)))
+            leader.send({"say": "load", "session": session, "load": 1, **weights_asked(request_of["model"])})
+            assert leader.receive().header == {"say": "ready", "session": session, "load": 1}
+            leader.send(*frame_of(Use(1)))
+            leader.send({"say": "close"})
+        leader.send({"say": "open", "session": 3, **request_of, "facts": {}})
+        answer = leader.receive().header
+        assert (answer["say"], answer["session"]) == ("refused", 3)
+        assert "another model" in answer["why"]
+        leader.send({"say": "close"})
+        leader.send({"say": "end"})
+        lines = said.result()
+    assert [line.partition(" after ")[2][:8] for line in lines if "is closed" in line] == ["2 orders"] * 2
+    assert lines[-1] == "the leader has ended"
+
+
+def test_a_follower_that_cannot_go_on_says_so_to_its_leader(
+    monkeypatch: pytest.MonkeyPatch, links: tuple[list[Link], list[Link]], request_of: dict[str, Any]
+) -> None:
+    leader, follower = links[0][0], links[1][0]
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(obeyed, monkeypatch, follower)
+        leader.send({"say": "open", "session": 1, **request_of})
+        assert leader.receive().header["say"] == "ready"
+        leader.send({"say": "over", "why": "another follower is lost"})
+        with pytest.raises(HostLost, match="another follower is lost"):
+            said.result()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "an address is a host and a port, such as 127.0.0.1:7468; got 'nowhere'"),
+        (["localhost:7468", "--secret-file", "/nowhere/secret"], "the secret cannot be read from /nowhere/secret"),
+        (["localhost:7468"], "restart this process"),
+    ],
+)
+def test_the_command_says_why_it_cannot_follow(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jax.devices()
+    assert main(["follow", *arguments]) == 1
+    assert message in capsys.readouterr().err

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from anyio import to_thread
+from anyio import CancelScope, to_thread
 
 from rekindle import buckets
 from rekindle.buckets import QUERY_BLOCK, Bucket
@@ -108,7 +108,9 @@ class Stepper:
 
     async def _run(self, order: Order, program: Program) -> Any:
         self._tell(order)
-        return self._state.take(order, await self._programs.call(order.key, program, *self._state.arguments(order)))
+        with CancelScope(shield=self._send is not None):  # what others were told is done here too
+            results = await self._programs.call(order.key, program, *self._state.arguments(order))
+        return self._state.take(order, results)
 
     async def _run_all(self, orders: Sequence[Order]) -> list[Any]:
         """Run orders of one kind in a worker thread: on CPU, a program that only copies may be run within its call."""
