@@ -19,7 +19,7 @@ import rekindle
 from rekindle.__main__ import main
 from rekindle.buckets import Bucket
 from rekindle.concurrency.progress import Progress, silent
-from rekindle.config import Settings
+from rekindle.config import Settings, SettingsOptions
 from rekindle.device.devices import place_over
 from rekindle.device.orders import Enter, Gather, Order, Scatter, SharedWeights, Step, Use
 from rekindle.engine.blueprint import Blueprint
@@ -123,8 +123,9 @@ def test_bad_hosts_are_refused_where_they_are_given(families: Path) -> None:
 
 def test_a_process_that_has_used_a_device_cannot_join(families: Path) -> None:
     jax.devices()
+    settings: SettingsOptions = {**FEW_PAGES, "tensor": 2}
     with pytest.raises(ConfigError, match="restart this process"):
-        rekindle.open_sync(families / "llama-tied", progress=False, tensor=2, hosts=rekindle.Hosts(), **FEW_PAGES)
+        rekindle.open_sync(families / "llama-tied", progress=False, hosts=rekindle.Hosts(), **settings)
     with pytest.raises(ConfigError, match="restart this process"):
         following.follow(free_address(), print, print)
 
