@@ -78,6 +78,7 @@ class Settings:
 
     device: Any = None
     tensor: int = 1
+    data: int = 1
     implementation: Implementation | None = None
     dtype: Dtype | None = None
     page_size: int = 64
@@ -117,6 +118,7 @@ class Settings:
         for name in ("page_size", "max_prefill_tokens", "prefill_chunk"):
             _integer(name, getattr(self, name), 1, multiple=buckets.QUERY_BLOCK)
         _integer("tensor", self.tensor, 1)
+        _integer("data", self.data, 1)
         for name in ("max_running", "max_waiting", "max_executables"):
             _integer(name, getattr(self, name), 1)
         for name in ("host_cache_bytes", "disk_cache_bytes", "max_logprobs"):
@@ -152,6 +154,7 @@ class SettingsOptions(TypedDict, total=False):
 
     device: Any
     tensor: int
+    data: int
     implementation: Implementation | None
     dtype: Dtype | None
     page_size: int
