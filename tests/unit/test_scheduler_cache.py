@@ -384,7 +384,9 @@ def test_a_request_that_starts_again_is_no_other_request_that_found_a_prefix() -
         engine.admit(request_id, [request_id] * 32, max_tokens=40)
     engine.drain()
     assert engine.scheduler.stats.preemptions
-    assert not [node.hits for node in engine.scheduler.groups[0].cache.tree.walk() if node.hits and node.parent is not None]
+    assert not [
+        node.hits for node in engine.scheduler.groups[0].cache.tree.walk() if node.hits and node.parent is not None
+    ]
 
 
 # Who is turned away

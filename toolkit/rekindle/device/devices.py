@@ -36,20 +36,21 @@ def device_of(asked: Any) -> jax.Device:
     return device
 
 
-def place_of(asked: Any, tensor: int) -> Place:
-    """Return the devices that `device=` and `tensor=` of `open` ask for: so many, from one device on.
+def place_of(asked: Any, tensor: int, data: int = 1) -> Place:
+    """Return the devices that `device=`, `tensor=` and `data=` of `open` ask for: so many, from one device on.
 
     Raises:
         ConfigError: there are no such devices, or another process of `jax.distributed` has them.
     """
     first = device_of(asked)
     local = [device for device in jax.local_devices(backend=first.platform) if device.id >= first.id]
-    if len(local) < tensor:
+    needed = data * tensor
+    if len(local) < needed:
+        what = f"tensor={tensor}" if data == 1 else f"data={data} times tensor={tensor}"
         raise ConfigError(
-            f"tensor={tensor} needs as many devices from {first} on, and there are {len(local)}; this process has "
-            f"{_known()}"
+            f"{what} needs as many devices from {first} on, and there are {len(local)}; this process has {_known()}"
         )
-    return Place(tuple(local[:tensor]))
+    return Place(tuple(local[:needed]), data)
 
 
 def put_on(device: jax.Device) -> Callable[[Any], jax.Array]:

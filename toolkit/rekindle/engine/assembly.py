@@ -128,8 +128,8 @@ class Assembly:
         made = self.executables
         return Stats(self.scheduler.stats, len(made), made.loads, made.compilations, made.unexpected)
 
-    def look(self, at: Callable[[PrefixTree], T]) -> T:
-        """Return what `at` makes of the prefix tree, between two messages. Any thread may ask."""
+    def look(self, at: Callable[[Sequence[PrefixTree]], T]) -> T:
+        """Return what `at` makes of the groups' prefix trees, between two messages. Any thread may ask."""
         return self.scheduler.look(at)
 
     def restored(self) -> Restored:
@@ -196,7 +196,9 @@ def build(
     checkpoint = open_checkpoint(model, report, family, revision)
     report(Progress("opening the model", 1, 1, "model"))
     directory = store_directory(settings.restore)
-    blueprint = plan(checkpoint, settings, place_of(settings.device, settings.tensor), directory, report=report)
+    blueprint = plan(
+        checkpoint, settings, place_of(settings.device, settings.tensor, settings.data), directory, report=report
+    )
     limits = blueprint.limits
     blueprint.budget.check(limits, checkpoint.source)
     defaults, unserved = _defaults(checkpoint, settings, limits)
@@ -224,7 +226,7 @@ def build(
         preparing += executables.prepare(later, patient=True)
         copies = DeviceCopies(blueprint.programs.page_sharding, host_memory(blueprint.place.first))
         host_tier = HostTier(
-            limits.host_pages * limits.page_bytes, blueprint.programs.copy_bytes, copies, snapshot.store
+            limits.data * limits.host_pages * limits.page_bytes, blueprint.programs.copy_bytes, copies, snapshot.store
         )
         resources.callback(host_tier.free)
         scheduler = Scheduler(limits)

@@ -83,7 +83,7 @@ class Blueprint:
 
     def kernels(self, asked: Implementation | None) -> str:
         """Return which kernels serve, in words; `asked` is the implementation that the settings name."""
-        pool = self.checkpoint.config.pool(self.limits.num_pages, self.limits.page_size, len(self.place.devices))
+        pool = self.checkpoint.config.pool(self.limits.num_pages, self.limits.page_size, self.place.tensor)
         return described(self.programs.implementation, self.place.first.platform, pool, self.dtype, asked)
 
     @property

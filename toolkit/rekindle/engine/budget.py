@@ -29,8 +29,8 @@ class Budget:
     """The memory that an engine needs beside its pages, and what is left for them; all in bytes.
 
     Attributes:
-        place: the devices; all numbers are of all of them together.
-        memory: what programs on them can use in all; None if that is not known.
+        place: the devices; all numbers are of one group of them together.
+        memory: what programs on these can use in all; None if that is not known.
         weights: the weights, as the kernels read them.
         slots: the state of running requests beside their pages.
         workspace: what the largest step needs while it runs.
@@ -53,10 +53,12 @@ class Budget:
         Args:
             workspace: what the compiler has said of the largest step.
         """
-        devices, memory = len(place.devices), memory_of(place.first)
+        devices, memory = place.tensor, memory_of(place.first)
+        if memory is not None:
+            memory = memory // place.data if shares_memory(place.first) else devices * memory
         return cls(
             place=place,
-            memory=memory if memory is None or shares_memory(place.first) else devices * memory,
+            memory=memory,
             weights=programs.weight_bytes,
             slots=devices * programs.slot_bytes,
             workspace=devices * (workspace_bound(config, limits) if workspace is None else workspace),

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.device.devices import put_on
+from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.place import WEIGHTS, Place
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import EMPTY
@@ -71,7 +72,7 @@ def placed(
     place: Place,
     loaded: Callable[[int], None] = lambda _: None,
 ) -> list[jax.Array]:
-    """Read weights onto the devices, each one's share after the other.
+    """Read weights onto the devices of one group, each one's share after the other, and from there onto the others.
 
     Args:
         loaded: called with the bytes that came onto a device since the last call.
@@ -84,6 +85,9 @@ def placed(
     """
     shares = [
         flat_weights(load_decoder(config, tensors, dtype, loaded, put_on(device), implementation, shard))
-        for device, shard in zip(place.devices, place.shards, strict=True)
+        for device, shard in zip(place.devices, place.shards, strict=False)
     ]
+    for device in place.devices[place.tensor :]:
+        first = shares[len(shares) % place.tensor]
+        shares.append([under_own_settings(jax.device_put, array, device) for array in first])
     return [place.joined(list(each), WEIGHTS) for each in zip(*shares, strict=True)]

@@ -107,7 +107,7 @@ class Archiving:
 
     def _begin(self, ticks: int, idle: bool) -> None:
         nodes: list[Node] = []
-        for _ in self._caches:
+        for _ in range(len(self._caches)):
             self._caches.rotate(-1)
             cache = self._caches[0]
             nodes = cache.tree.records.next_to_archive(self._at_once)

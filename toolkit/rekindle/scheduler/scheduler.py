@@ -35,8 +35,8 @@ from rekindle.page import StoredPage
 from rekindle.results.figures import CachedTokens
 from rekindle.results.generation import EndReason
 from rekindle.scheduler.archiving import Archiving
-from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.errands import Errands
+from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.draft import Draft
 from rekindle.scheduler.groups import Group, least_loaded, requests_of
@@ -317,9 +317,10 @@ class Scheduler:
     def _held_up(self, tracked: Tracked) -> str:
         """Say that a request has no room beside the prefixes that are held, and what the caller can do."""
         then = "go on, with the tokens that it has generated" if tracked.started else "start"
+        left = max(group.cache.available for group in self.groups)
         return (
             f"the request needs {self._pages_for(tracked)} pages to {then}, and prefixes that are held leave "
-            f"{max(group.cache.available for group in self.groups)} of {self._limits.num_pages - 1}; release one, or raise num_pages in open()"
+            f"{left} of {self._limits.num_pages - 1}; release one, or raise num_pages in open()"
         )
 
     # Ends

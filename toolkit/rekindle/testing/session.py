@@ -55,7 +55,7 @@ def fake_assembly(
         stepper=FakeStepper(limits),
         settler=settler or FakeSettler(),
         detokenizer=Detokenizer(tokenizer),
-        host_tier=FakeHostTier(limits.host_pages, disk_tier),
+        host_tier=FakeHostTier(limits.data * limits.host_pages, disk_tier),
         disk_tier=disk_tier,
     )
     resources = ExitStack()
