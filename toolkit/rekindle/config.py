@@ -26,6 +26,9 @@ class Settings:
             `jax.Device`. None is `jax_default_device`, else JAX's first device.
         tensor: how many devices share the model, from `device` on. Each has some of the heads, the inner features and
             the vocabulary.
+        data: how many groups of so many devices there are. Each group has the whole model, and pages and rows of its
+            own: the sizes below are those of one group. All groups compute their ticks in step, and a request is given
+            to the one that comes to it soonest.
         implementation: of the kernels: "xla" runs everywhere, "cpu", "tpu" and "gpu" are written for their platform,
             and "reference" is the slow definition of all of them. None is the best for the device.
         dtype: of weights and pages, "float32" or "bfloat16"; None is float32 on CPU and bfloat16 elsewhere.

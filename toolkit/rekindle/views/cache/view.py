@@ -50,7 +50,8 @@ class CacheView:
     Attributes:
         page_size: tokens in a page.
         nodes: how many pages are cached, in any tier.
-        device_pages, host_pages, disk_pages: how many pages are in each tier; some are in several.
+        device_pages, host_pages, disk_pages: how many pages are in each tier; some are in several. Groups of devices
+            share the disk: the pages of the one that knows of most are counted.
         device_bytes, host_bytes, disk_bytes: the bytes that they take; on disk, before compression.
         hottest: the paths that were found most often.
         runs: the hottest part of the tree, for `draw`.
@@ -126,7 +127,7 @@ def view(trees: Sequence[PrefixTree], page_bytes: int, text_of: Callable[[Sequen
     device_pages, host_pages, disk_pages = (
         sum(tree.device_pages for tree in trees),
         sum(tree.host_pages for tree in trees),
-        sum(tree.disk_pages for tree in trees),
+        max(tree.disk_pages for tree in trees),
     )
     return CacheView(
         page_size=trees[0].page_size,
