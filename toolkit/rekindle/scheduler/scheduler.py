@@ -236,9 +236,11 @@ class Scheduler:
         for tracked in requests_of(self.groups):
             if tracked.in_prefill and draft.budgets[tracked.group]:
                 self._add_chunk(draft, tracked)
-        able = {group.number for group in self.groups if self._is_open(group, draft)}
+        roomy = {group.number for group in self.groups if group.running.free_slots}
+        able = {number for number in roomy if draft.budgets[number]}
+        next_tick = roomy - able
         # While new weights are to come, what has not started waits for them.
-        ready = self._waiting.ready(able, draft.coming, draft.said, only_started=bool(self._new_weights))
+        ready = self._waiting.ready(able, next_tick, draft.coming, draft.said, only_started=bool(self._new_weights))
         while able and (candidate := next(ready, None)):
             tracked, nodes = candidate
             admitted = self._admit(tracked, nodes, draft)
@@ -246,12 +248,11 @@ class Scheduler:
                 self._add_chunk(draft, tracked)
             elif admitted:
                 self._hold(tracked)
-            if not admitted or not self._is_open(self._group(tracked), draft):
+            full = not draft.budgets[tracked.group]
+            if not admitted or full or not self._group(tracked).running.free_slots:
                 able.discard(tracked.group)
-
-    def _is_open(self, group: Group, draft: Draft) -> bool:
-        """Tell whether a group may admit one more request."""
-        return bool(draft.budgets[group.number] and group.running.free_slots)
+            if admitted and full and self._group(tracked).running.free_slots:
+                next_tick.add(tracked.group)
 
     def _admit(self, tracked: Tracked, nodes: Sequence[Node], draft: Draft) -> bool:
         """Give a request a slot and pages for all its tokens, the cached ones first; return False if there is no room.

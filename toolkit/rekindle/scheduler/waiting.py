@@ -83,6 +83,7 @@ class WaitingQueue:
     def ready(
         self,
         able: Collection[int],
+        next_tick: Collection[int],
         coming: Sequence[Collection[NextPage | None]],
         said: list[Message],
         *,
@@ -90,10 +91,11 @@ class WaitingQueue:
     ) -> Iterator[tuple[Tracked, list[Node]]]:
         """Yield who could be admitted now, each with the nodes of its cached prefix; some may leave meanwhile.
 
-        Who waits for a group that admits nobody moves to one that does.
+        Who waits for a group that admits nobody moves to one that does, unless less is to be computed in the next tick.
 
         Args:
             able: the groups that may admit somebody, looked at anew for each request.
+            next_tick: those of the others in whose way only the size of the tick is.
             coming: for each group, the pages that it computes; who would begin with one of them waits for it instead.
             said: gets the messages to the host tier.
             only_started: pass over those that have not started.
@@ -106,7 +108,10 @@ class WaitingQueue:
             if tracked.group not in able:
                 if tracked.fetching is not None or not able:
                     continue
-                self.move(tracked, least_loaded([self._groups[number] for number in sorted(able)], tracked))
+                other = least_loaded([self._groups[number] for number in sorted(able)], tracked)
+                if tracked.group in next_tick and other.uncached(tracked) > tracked.owed:
+                    continue
+                self.move(tracked, other)
             cache, nodes = self._groups[tracked.group].cache, self._found(tracked)
             after = nodes[-1] if nodes else tracked.namespace
             page = cache.tree.next_page(after, tracked.reusable)
