@@ -1,13 +1,16 @@
-"""Which device a session is for."""
+"""Which devices a session is for."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental.mesh_utils import create_device_mesh
+from jax.sharding import Mesh
 
+from rekindle.config import Settings
 from rekindle.device.jax_settings import default_device, under_own_settings
 from rekindle.device.place import Place
 from rekindle.errors import ConfigError
@@ -36,20 +39,60 @@ def device_of(asked: Any) -> jax.Device:
     return device
 
 
-def place_of(asked: Any, tensor: int) -> Place:
-    """Return the devices that `device=` and `tensor=` of `open` ask for: so many, from one device on.
+def places_of(settings: Settings) -> list[Place]:
+    """Return the devices that `device=`, `tensor=` and `mesh=` of `open` ask for.
+
+    Returns:
+        One place, or those that are left to choose from, from the fewest devices to the most.
 
     Raises:
         ConfigError: there are no such devices, or another process of `jax.distributed` has them.
     """
-    first = device_of(asked)
-    local = [device for device in jax.local_devices(backend=first.platform) if device.id >= first.id]
+    if settings.mesh is not None:
+        return [_place_of_mesh(settings.mesh)]
+    first, tensor = device_of(settings.device), settings.tensor
+    alike = [each for each in jax.local_devices(backend=first.platform) if each.device_kind == first.device_kind]
+    local = [device for device in alike if device.id >= first.id]
+    if tensor is None:
+        named = settings.device or default_device()
+        alone = shares_memory(first) or not (named is None or (isinstance(named, str) and ":" not in named))
+        return [shared_by(local, 1)] if alone else choices(local)
     if len(local) < tensor:
         raise ConfigError(
             f"tensor={tensor} needs as many devices from {first} on, and there are {len(local)}; this process has "
             f"{_known()}"
         )
-    return Place(tuple(local[:tensor]))
+    return [shared_by(local, tensor)]
+
+
+def choices(devices: Sequence[jax.Device]) -> list[Place]:
+    """Return the places of a number of devices that divides theirs, from the first alone to all of them."""
+    count = len(devices)
+    return [shared_by(devices, tensor) for tensor in range(1, count + 1) if count % tensor == 0]
+
+
+def shared_by(devices: Sequence[jax.Device], tensor: int) -> Place:
+    """Return the first of these devices as a place, attached or not.
+
+    All chips of a TPU are in the order that JAX has for such a mesh, by how they are wired.
+    """
+    chosen = devices[:tensor]
+    if chosen[0].platform == "tpu" and tensor == chosen[0].client.device_count():
+        with suppress(NotImplementedError):  # jax knows of no better order
+            chosen = [*create_device_mesh((tensor,), chosen).flat]
+    return Place(tuple(chosen))
+
+
+def _place_of_mesh(mesh: Any) -> Place:
+    if not isinstance(mesh, Mesh):
+        raise ConfigError(f"mesh must be a jax.sharding.Mesh, which has devices, got {mesh!r:.80}")
+    devices = tuple(mesh.devices.flat)
+    strangers = [device for device in devices if device.process_index != jax.process_index()]
+    if strangers:
+        raise ConfigError(f"mesh has {strangers[0]} of process {strangers[0].process_index}; this one has {_known()}")
+    if len({(device.platform, device.device_kind) for device in devices}) > 1:
+        raise ConfigError(f"the devices of a mesh must be of one kind, got {', '.join(map(str, devices))}")
+    return Place(devices)
 
 
 def put_on(device: jax.Device) -> Callable[[Any], jax.Array]:

@@ -41,9 +41,11 @@ class Place:
     devices: tuple[jax.Device, ...]
 
     def __str__(self) -> str:
-        first, last = self.devices[0], self.devices[-1]
-        named = f"{first.platform}:{first.id}"
-        return named if first == last else f"{named} to {last.id}"
+        ids = [device.id for device in self.devices]
+        first, last = min(ids), max(ids)
+        if sorted(ids) != list(range(first, last + 1)):
+            return f"{self.first.platform}:{','.join(map(str, ids))}"
+        return f"{self.first.platform}:{first}" + (f" to {last}" if last > first else "")
 
     @property
     def first(self) -> jax.Device:
