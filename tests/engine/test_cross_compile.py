@@ -37,6 +37,16 @@ def stored(cache: Path) -> list[Entry]:
     return sorted(kept.entries(), key=lambda entry: entry.digest)
 
 
+def run(*arguments: str) -> str:
+    """Return what a command prints in a process of its own."""
+    # Other tests of this process may have described another TPU there.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TPU_")}
+    command = [sys.executable, "-m", "rekindle", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
 @pytest.mark.parametrize(
     ("target", "parts", "said"),
     [
@@ -68,22 +78,7 @@ def test_programs_are_compiled_once_for_a_device_that_is_not_there(
     target: str, parts: tuple[str, str], said: str, cache: Path, families: Path
 ) -> None:
     def precompile() -> str:
-        command = [
-            sys.executable,
-            "-m",
-            "rekindle",
-            "precompile",
-            str(families / "llama-tied"),
-            "--target",
-            *target.split(),
-        ]
-        # Other tests of this process may have described another TPU there.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TPU_")}
-        ended = subprocess.run(
-            [*command, *OPTIONS.split()], capture_output=True, text=True, check=False, env=environment
-        )
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
+        return run("precompile", str(families / "llama-tied"), "--target", *target.split(), *OPTIONS.split())
 
     first = precompile()
     assert "6: 6 compiled" in first
@@ -96,6 +91,17 @@ def test_programs_are_compiled_once_for_a_device_that_is_not_there(
     assert [(entry.digest, entry.created) for entry in stored(cache)] == [
         (entry.digest, entry.created) for entry in entries
     ]
+
+
+@without_libtpu
+def test_info_says_what_each_device_of_an_absent_machine_would_have_and_send(cache: Path, families: Path) -> None:
+    text = run("info", str(families / "llama-tied"), "--target", "tpu:v6e:2x4", "--mesh", "tensor=8")
+    rows = {line[:14].strip(): line[14:] for line in text.splitlines()}
+    assert "device" not in rows, "this machine's devices are another matter"
+    assert rows["dtype"] == "bfloat16, the default on tpu"
+    assert rows["on each"].startswith("57.6 kB of weights, ")
+    assert rows["on each"].endswith(", of 8 devices")
+    assert rows["each sends"].startswith("3.14 kB for a token of a prompt, in 7 sums over all devices, and 4.93 kB for")
 
 
 def test_a_session_finds_what_was_precompiled_for_this_machine(

@@ -98,29 +98,25 @@ class Budget:
         """
         if self.memory is None:
             return
+        count = len(self.place.devices)
+        devices, has = ("device", "has") if count == 1 else (f"{count} devices", "have")
         pool, room = limits.num_pages * limits.page_bytes, self.memory - self.beside_pages
         if room < 2 * limits.page_bytes:
             smallest = 2 * limits.page_bytes
             raise ModelTooLarge(
                 f"{source} does not fit on {self.place}: its weights take {size_text(self.weights)}, the largest step "
                 f"{size_text(self.slots + self.workspace)}, and the smallest pool of pages {size_text(smallest)}, "
-                f"{size_text(self.beside_pages + smallest)} together, and {self._have}. Open it with "
-                'dtype="bfloat16" if it is not, lower max_prefill_tokens and max_running, share it among more devices '
-                "with tensor=, or take a smaller model or larger devices"
+                f"{size_text(self.beside_pages + smallest)} together, and the {devices} {has} {size_text(self.memory)} "
+                'in all. Open it with dtype="bfloat16" if it is not, lower max_prefill_tokens and max_running, share it '
+                "among more devices with tensor=, or take a smaller model or larger devices"
             )
         if pool > room:
             raise ConfigError(
                 f"a pool of {limits.num_pages - 1:,} pages needs {size_text(pool)}, and there is no room for it beside "
                 f"{size_text(self.weights)} of weights and {size_text(self.slots + self.workspace)} for the largest "
-                f"step on {self.place}, where {self._have}; lower pool_bytes, or num_pages to "
+                f"step on {self.place}, which {has} {size_text(self.memory)} in all; lower pool_bytes, or num_pages to "
                 f"at most {room // limits.page_bytes:,}"
             )
-
-    @property
-    def _have(self) -> str:
-        """The memory that there is, in words."""
-        count, memory = len(self.place.devices), size_text(self.memory or 0)
-        return f"the device has {memory} in all" if count == 1 else f"the {count} devices have {memory} in all"
 
 
 def workspace_bound(config: ModelConfig, limits: Limits) -> int:
