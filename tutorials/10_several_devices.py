@@ -142,9 +142,8 @@ from rekindle.views.drawing import Drawing, picture, words
 def draw_step(kinds, devices, layers=3):
     """Draw the first collectives of a step and the last three, and what is computed between them."""
     between = ["embed", *["attend", "feed"] * config.num_layers, "logits", "sample"]
-    first = 1 + 2 * layers
-    columns = [*zip(between, kinds, strict=False)][:first] + [("…", None)] + [*zip(between, kinds, strict=False)][-3:]
-    columns.append((between[-1], None))
+    stages = [*zip(between, [*kinds, None], strict=True)]
+    columns = [*stages[: 1 + 2 * layers], ("…", None), *stages[-4:]]
     width, bottom = 660 / len(columns), 24 + 22 * devices
     parts, heads = [], []
     for place, (what, kind) in enumerate(columns):
@@ -178,7 +177,7 @@ from rekindle.models.wire import Wire
 
 for tensor in (1, 2, 4):
     wire = Wire.of(config, tensor)
-    print(f"tensor={tensor}: {wire.computed:7,} bytes for each token, and {wire.drawn:7,} more if one is drawn after it")
+    print(f"tensor={tensor}: {wire.computed:7,} bytes for a token, and {wire.drawn:7,} more if one is drawn after it")
 
 # %% [markdown]
 # On one machine, devices send hundreds of gigabytes a second to each other, and this takes no time. What does take

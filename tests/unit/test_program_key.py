@@ -225,6 +225,20 @@ def test_each_property_of_a_device_is_in_the_key(part: str, change: dict[str, An
     assert part in {field.name for field in fields(Target) if getattr(before, field.name) != getattr(after, field.name)}
 
 
+def test_the_order_of_devices_is_in_the_key_and_which_of_several_processes_this_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of: Callable[[list[Any]], Target] = Target.of
+    one, two = FakeDevice(), FakeDevice(id=1, coords=(1, 0, 0))
+    assert of([one, two]).topology != of([two, one]).topology
+    assert "in process" not in of([one, two]).topology
+    shared = [one, replace(two, process_index=1)]
+    first = of(shared).topology
+    assert first.endswith(" of 4, in process 0")
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    assert of(shared).topology == first.replace("in process 0", "in process 1")
+
+
 @dataclass(frozen=True)
 class FakeGpu(FakeDevice):
     platform: str = "gpu"

@@ -1,13 +1,17 @@
-"""Which device a session is for."""
+"""Which devices a session is for."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental.mesh_utils import create_device_mesh
+from jax.sharding import Mesh
 
+from rekindle.config import AXES, Settings
 from rekindle.device.jax_settings import default_device, under_own_settings
 from rekindle.device.place import Place
 from rekindle.errors import ConfigError
@@ -36,21 +40,64 @@ def device_of(asked: Any) -> jax.Device:
     return device
 
 
-def place_of(asked: Any, tensor: int, data: int = 1) -> Place:
-    """Return the devices that `device=`, `tensor=` and `data=` of `open` ask for: so many, from one device on.
+def places_of(settings: Settings) -> list[Place]:
+    """Return the devices that `device=`, `tensor=`, `data=` and `mesh=` of `open` ask for.
+
+    Returns:
+        One place, or those that are left to choose from, from the fewest devices to the most.
 
     Raises:
         ConfigError: there are no such devices, or another process of `jax.distributed` has them.
     """
-    first = device_of(asked)
-    local = [device for device in jax.local_devices(backend=first.platform) if device.id >= first.id]
+    if settings.mesh is not None:
+        return [_place_of_mesh(settings.mesh)]
+    first, tensor, data = device_of(settings.device), settings.tensor, settings.data
+    alike = [each for each in jax.local_devices(backend=first.platform) if each.device_kind == first.device_kind]
+    local = [device for device in alike if device.id >= first.id]
+    if tensor is None:
+        named = settings.device or default_device()
+        alone = shares_memory(first) or not (named is None or (isinstance(named, str) and ":" not in named))
+        tensor = 1 if alone or len(local) < data else None
+    if tensor is None:
+        return choices(local, data)
     needed = data * tensor
     if len(local) < needed:
         what = f"tensor={tensor}" if data == 1 else f"data={data} times tensor={tensor}"
         raise ConfigError(
             f"{what} needs as many devices from {first} on, and there are {len(local)}; this process has {_known()}"
         )
-    return Place(tuple(local[:needed]), data)
+    return [shared_by(local, tensor, data)]
+
+
+def choices(devices: Sequence[jax.Device], data: int = 1) -> list[Place]:
+    """Return the places of so many groups, each of a number of devices that divides theirs, from one to all of them."""
+    most = len(devices) // data
+    return [shared_by(devices, tensor, data) for tensor in range(1, most + 1) if most % tensor == 0]
+
+
+def shared_by(devices: Sequence[jax.Device], tensor: int, data: int = 1) -> Place:
+    """Return the first of these devices as a place, attached or not.
+
+    All chips of a TPU are in the order that JAX has for such a mesh, by how they are wired.
+    """
+    chosen = devices[: data * tensor]
+    if chosen[0].platform == "tpu" and len(chosen) == chosen[0].client.device_count():
+        with suppress(NotImplementedError):  # jax knows of no better order
+            chosen = [*create_device_mesh((data, tensor), chosen).flat]
+    return Place(tuple(chosen), data)
+
+
+def _place_of_mesh(mesh: Any) -> Place:
+    if not isinstance(mesh, Mesh):
+        raise ConfigError(f"mesh must be a jax.sharding.Mesh, which has devices, got {mesh!r:.80}")
+    axes = sorted(range(len(mesh.axis_names)), key=lambda axis: (AXES + mesh.axis_names).index(mesh.axis_names[axis]))
+    devices = tuple(np.transpose(mesh.devices, axes).flat)
+    strangers = [device for device in devices if device.process_index != jax.process_index()]
+    if strangers:
+        raise ConfigError(f"mesh has {strangers[0]} of process {strangers[0].process_index}; this one has {_known()}")
+    if len({(device.platform, device.device_kind) for device in devices}) > 1:
+        raise ConfigError(f"the devices of a mesh must be of one kind, got {', '.join(map(str, devices))}")
+    return Place(devices, mesh.shape.get("data", 1))
 
 
 def put_on(device: jax.Device) -> Callable[[Any], jax.Array]:

@@ -52,9 +52,11 @@ class Place:
     data: int = 1
 
     def __str__(self) -> str:
-        first, last = self.devices[0], self.devices[-1]
-        named = f"{first.platform}:{first.id}"
-        return named if first == last else f"{named} to {last.id}"
+        ids = [device.id for device in self.devices]
+        first, last = min(ids), max(ids)
+        together = sorted(ids) == list(range(first, last + 1))
+        named = (f"{first} to {last}" if last > first else str(first)) if together else ",".join(map(str, ids))
+        return f"{self.first.platform}:{named}" + (f" in {self.data} groups" if self.data > 1 else "")
 
     @property
     def first(self) -> jax.Device:

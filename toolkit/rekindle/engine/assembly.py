@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
 from rekindle.config import Precompile, Settings
-from rekindle.device.devices import place_of
+from rekindle.device.devices import places_of
 from rekindle.device.jax_settings import own_settings, under_own_settings
 from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables, wait_for
@@ -32,7 +32,7 @@ from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
 from rekindle.engine.filling import empty_state, load, placed
-from rekindle.engine.planning import plan
+from rekindle.engine.planning import fewest, plan
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
 from rekindle.errors import CheckpointError, InvalidRequest
@@ -72,6 +72,7 @@ class Assembly:
         weight_bytes: the size of the weights on the device.
         workspace_bytes: what the largest step needs while it runs, as it was reckoned with.
         place: the devices that have weights and pages, and run the programs.
+        spread: why it is so many devices, in words; empty if that is no choice of Rekindle's.
         kernels: those that serve, in words.
         defaults: sampling options of calls that do not give them.
         unserved: entries of the model's generation_config that Rekindle does not implement.
@@ -92,6 +93,7 @@ class Assembly:
     weight_bytes: int
     workspace_bytes: int
     place: Place
+    spread: str
     kernels: str
     defaults: Mapping[str, Any]
     unserved: tuple[str, ...]
@@ -151,7 +153,7 @@ class Assembly:
     def workspace(self) -> int:
         """Return the bytes that the largest step needs while it runs, measured as soon as it is ready."""
         measured = self.executables.workspace() if self.readiness().ready == self.readiness().wanted else None
-        return self.workspace_bytes if measured is None else measured
+        return self.workspace_bytes if measured is None else measured * len(self.place.devices)
 
     def load(self, weights: Weights) -> list[jax.Array]:
         """Read weights of the same structure. See `tensors_of`, also for what it raises.
@@ -196,9 +198,9 @@ def build(
     checkpoint = open_checkpoint(model, report, family, revision)
     report(Progress("opening the model", 1, 1, "model"))
     directory = store_directory(settings.restore)
-    blueprint = plan(
-        checkpoint, settings, place_of(settings.device, settings.tensor, settings.data), directory, report=report
-    )
+    places = places_of(settings)
+    place = fewest(checkpoint, settings, places)
+    blueprint = plan(checkpoint, settings, place, directory, report=report)
     limits = blueprint.limits
     blueprint.budget.check(limits, checkpoint.source)
     defaults, unserved = _defaults(checkpoint, settings, limits)
@@ -240,8 +242,9 @@ def build(
             dtype=blueprint.dtype.name,
             implementation=blueprint.programs.implementation,
             weight_bytes=sum(array.nbytes for array in weights),
-            workspace_bytes=blueprint.budget.workspace,
-            place=blueprint.place,
+            workspace_bytes=place.data * blueprint.budget.workspace,
+            place=place,
+            spread="as it does not fit on fewer devices" if len(places) > 1 and place != places[0] else "",
             kernels=blueprint.kernels(settings.implementation),
             defaults=defaults,
             unserved=unserved,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import jax.numpy as jnp
 
@@ -74,9 +74,13 @@ class Blueprint:
 
     def chosen(self, settings: Settings) -> Settings:
         """Return the settings that this was made of, with what was chosen in place of what was left open."""
+        devices: dict[str, Any] = {
+            "device": f"{self.place.first.platform}:{self.place.first.id}",
+            "tensor": self.place.tensor,
+        }
         return replace(
             self.limits.chosen(settings),
-            device=f"{self.place.first.platform}:{self.place.first.id}",
+            **({} if settings.mesh is not None else devices),
             implementation=self.programs.implementation,
             dtype=cast(Dtype, self.dtype.name),
         )

@@ -91,7 +91,7 @@ class Limits:
         prefill = (tokens,) if one_shape else settings.prefill_buckets
         decode = (running,) if one_shape else settings.decode_buckets
         by_length = model.scalings_by_length
-        host_pages = settings.host_cache_bytes // (page_bytes * settings.data) if settings.prefix_cache else 0
+        host_pages = settings.host_cache_bytes // (page_bytes * settings.groups) if settings.prefix_cache else 0
         limits = cls(
             page_size=page_size,
             num_pages=num_pages,
@@ -118,7 +118,7 @@ class Limits:
             processes_logits=settings.logits_processor is not None,
             long_from=min((each.original_context for each in by_length), default=None),
             grows=any(isinstance(each, DynamicScaling) for each in by_length),
-            data=settings.data,
+            data=settings.groups,
         )
         limits._check_executables(settings)
         return limits
@@ -135,6 +135,7 @@ class Limits:
         """Return the settings that these limits were made of, with what was chosen in place of what was left open."""
         same = {field.name: getattr(self, field.name) for field in fields(self) if hasattr(settings, field.name)}
         same["pool_bytes"] = None  # as num_pages says it
+        same["data"] = settings.data  # or mesh says it
         if settings.deterministic:  # which chooses the buckets itself, and takes none
             same |= {"prefill_buckets": None, "decode_buckets": None}
         return replace(settings, **same)

@@ -31,7 +31,7 @@ class EngineView(Source):
             state=self._state(),
             ended=self._engine.error is not None,
             stats=self._assembly.stats(),
-            slots=self._assembly.limits.max_running,
+            slots=self._assembly.limits.data * self._assembly.limits.max_running,
             first_tokens=tuple(waited for when, waited in first_tokens if when >= at - SECONDS),
             ready=programs.ready,
             wanted=programs.wanted,

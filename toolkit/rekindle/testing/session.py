@@ -70,6 +70,7 @@ def fake_assembly(
         weight_bytes=0,
         workspace_bytes=0,
         place=Place((jax.devices("cpu")[0],)),
+        spread="",
         kernels="",
         defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec
+from jax.tree_util import keystr
 
 from rekindle.buckets import Bucket
 from rekindle.device.inputs import InputLayout
@@ -195,6 +196,21 @@ class Programs:
             case Bucket():
                 packed = np.tile(InputLayout.of(key, self._group_slots).padding(), self._place.data)
                 return {"weights": self._weights, "pages": self._pages, "slots": self._slots, "packed": packed}
+
+    def check_here(self, key: Key, arguments: Sequence[Any]) -> None:
+        """Check that arguments lie on the devices of the programs, if they were put anywhere.
+
+        Raises:
+            RuntimeError: they lie on others.
+        """
+        for name, argument in zip(self.arguments(key), arguments, strict=True):
+            for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
+                put = isinstance(leaf, jax.Array) and leaf.committed
+                if put and leaf.devices() != set(self._place.devices):
+                    raise RuntimeError(
+                        f"the program {program_name(key)!r} runs on {self._place}, and {name}{keystr(path)} is on "
+                        f"{', '.join(sorted(map(str, leaf.devices())))}: put it where the program runs"
+                    )
 
     def lowered(self, key: Key, arguments: Sequence[Any] | None = None) -> jax.stages.Lowered:
         """Trace and lower one program, which can take seconds.
