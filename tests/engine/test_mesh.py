@@ -8,9 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from rekindle.buckets import Bucket
+from rekindle.device.place import Place
+from rekindle.device.programs.lowering import Programs, Sizes
+from rekindle.device.step import step
+from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.models.decoder import abstract_decoder
 from tests.families import MODELS
 
 WIRED = ["olmo3", *(pytest.param(name, marks=pytest.mark.deep) for name in MODELS if name != "olmo3")]
@@ -99,6 +108,28 @@ def test_a_step_reduces_twice_a_layer_and_one_device_not_at_all(families: Path) 
         "others": ["topology"],
         "one": ["arguments", "statics", "topology"],
     }
+
+
+def test_the_program_of_one_device_is_that_of_the_step_alone(families: Path) -> None:
+    config, float32, bucket = open_checkpoint(families / "llama-tied").config, jnp.dtype("float32"), Bucket(0, 4)
+    programs = Programs(config, Sizes(9, 16, 8, 4, 5), float32, Place((jax.devices()[0],)), "xla")
+    graph, state = nnx.split(abstract_decoder(config, float32, "xla")[0])
+    structure = jax.tree.structure(state)
+
+    def alone(weights: list[jax.Array], pages: Any, slots: Any, packed: jax.Array) -> Any:
+        return step(nnx.merge(graph, jax.tree.unflatten(structure, weights)), pages, slots, packed, bucket, 5, "xla")
+
+    with programs.jax_settings.applied():
+        expected = jax.jit(alone, donate_argnums=(1, 2)).lower(*programs.arguments(bucket).values())
+    one, other = (computed(lowered.as_text()) for lowered in (programs.lowered(bucket), expected))
+    assert len(one) > 500
+    assert one == other
+
+
+def computed(text: str) -> list[str]:
+    """Return what a lowered program computes, line by line, without its name and where its arguments are."""
+    about = ("module @", "sdy.mesh @empty_mesh", "func.func public @main")
+    return [line for line in text.splitlines() if not line.lstrip().startswith(about)]
 
 
 @pytest.mark.parametrize("family", WIRED)
