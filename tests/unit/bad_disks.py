@@ -33,9 +33,8 @@ def failing(call: str, problem: int) -> Iterator[None]:
 def filling_up() -> Iterator[None]:
     """Let the second half of what Orbax writes fail because the disk is full."""
 
-    def write_half(path: Path, _: object, compressed: bool) -> None:
-        path.mkdir()
-        (path / "half").write_bytes(b"x")
+    def write_half(entry: Path, _: object, compressed: bool) -> None:
+        (entry / "half").write_bytes(b"x")
         raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:

@@ -105,7 +105,7 @@ def test_the_bound_of_a_step_is_above_what_the_compiler_says(family: str, famili
 def test_a_model_that_cannot_fit_is_refused_with_the_numbers_before_it_is_loaded(
     families: Path, give: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rekindle.engine.assembly.load", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr("rekindle.engine.assembly.filled", lambda *_: pytest.fail("it was loaded"))
     give(1 * MB)
     said = (
         r"llama-tied does not fit on .*: its weights take 649 kB, the largest step [\d.]+ MB, and the smallest pool of "

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from rekindle.config import Policy, Settings
+from rekindle.device.orders import DeviceState
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import Key
 from rekindle.device.state import Slots, empty_slots
@@ -201,7 +202,7 @@ class Programs:
 async def test_old_weights_are_freed_in_a_worker_thread() -> None:
     freed_by: list[int] = []
     weights: list[Any] = [Weight(freed_by)]
-    stepper = Stepper(cast(Executables, Programs()), weights, (), cast(Slots, None), fake_limits())
+    stepper = Stepper(cast(Executables, Programs()), DeviceState(weights, (), cast(Slots, None)), fake_limits())
     del weights
     assert await stepper.handle(UseWeights(5, [])) == [WeightsUsed(5)]
     assert len(freed_by) == 1
@@ -216,7 +217,7 @@ async def test_what_changes_the_logits_is_packed_in_a_worker_thread(monkeypatch:
         packed_by.append(threading.get_ident())
 
     monkeypatch.setattr("rekindle.engine.actors.stepper.pack_adjustments", pack)
-    stepper = Stepper(cast(Executables, Programs()), [], (), empty_slots(2, 4, 251), fake_limits())
+    stepper = Stepper(cast(Executables, Programs()), DeviceState([], (), empty_slots(2, 4, 251)), fake_limits())
     request = Request(0, (1,), SamplingParams(min_tokens=1), frozenset(), 99)
     await stepper._enter(Chunk(0, 0, 0, (1,), (1,), (1,), request))
     assert len(packed_by) == 1

@@ -11,10 +11,10 @@ from rekindle.request import _CHECKS, SamplingOptions
 
 PUBLIC = """
 Answers BatchFailed CacheView CachedPath CachedTokens Candidate CheckpointError ConfigError EngineFailed Family
-Generation Handle Handled InvalidBatch InvalidData InvalidRequest LogitsRow ModelError ModelNotFound ModelTooLarge
-NotRestored ParametersIgnored Piece Prefix PromptTooLong QueueFull RekindleError RequestCancelled SamplingParams Session
-SessionClosed SessionError Settings Stats StorageError Stream Timings TokenLogprob UnsafeStorage UnsupportedModel Usage
-WeightsChanged open open_sync
+Generation Handle Handled HostLost HostRefused Hosts InvalidBatch InvalidData InvalidRequest LogitsRow ModelError
+ModelNotFound ModelTooLarge NotRestored ParametersIgnored Piece Prefix PromptTooLong QueueFull RekindleError
+RequestCancelled SamplingParams Session SessionClosed SessionError Settings Stats StorageError Stream Timings
+TokenLogprob UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync
 """
 
 

@@ -7,11 +7,14 @@ print(await session.generate("Once upon a time"))
 from rekindle.config import Settings
 from rekindle.device.sampling.processing import LogitsRow
 from rekindle.engine.handled import Handled
+from rekindle.engine.hosts.hosts import Hosts
 from rekindle.errors import (
     BatchFailed,
     CheckpointError,
     ConfigError,
     EngineFailed,
+    HostLost,
+    HostRefused,
     InvalidBatch,
     InvalidData,
     InvalidRequest,
@@ -61,6 +64,9 @@ __all__ = [
     "Generation",
     "Handle",
     "Handled",
+    "HostLost",
+    "HostRefused",
+    "Hosts",
     "InvalidBatch",
     "InvalidData",
     "InvalidRequest",

@@ -1,4 +1,4 @@
-"""The command line: `python -m rekindle demo`, `generate`, `info`, `precompile`, `cache`."""
+"""The command line: `python -m rekindle demo`, `generate`, `info`, `precompile`, `follow`, `cache`."""
 
 import contextlib
 import io
@@ -12,7 +12,7 @@ from time import monotonic
 from typing import NoReturn
 
 import rekindle
-from rekindle.cli import cache, generate, needed
+from rekindle.cli import cache, follow, generate, needed
 from rekindle.cli.demo import demo
 from rekindle.cli.info import info
 from rekindle.cli.precompile import precompile
@@ -73,6 +73,9 @@ def _parser() -> ArgumentParser:
     )
     needed.add_arguments(compiles)
     compiles.set_defaults(run=precompile)
+    follows = commands.add_parser("follow", help="serve sessions that another process opens with hosts=")
+    follow.add_arguments(follows)
+    follows.set_defaults(run=follow.follow)
     caches = commands.add_parser("cache", help="list, measure, explain, verify, prune or clear the cache directory")
     cache.add_arguments(caches)
     return parser

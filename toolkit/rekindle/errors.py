@@ -18,9 +18,11 @@
     ├── StorageError                     the cache directory cannot be used
     │   └── UnsafeStorage                somebody else could have written what it holds
     ├── NotRestored                      `open(restore="require")` would have had to compile
+    ├── HostRefused                      a process has another secret, version or model than its leader
     └── SessionError
         ├── SessionClosed                the session was used after, or closed during, the call
         └── EngineFailed                 the engine stopped; the cause is chained
+            └── HostLost                 a process that served the session with this one is gone
 
 Every message says what was expected, what came, and what to do. `ParametersIgnored` is a warning. In IPython, a cell
 shows of an error the lines of the user's own code and the message.
@@ -135,6 +137,10 @@ class NotRestored(RekindleError):
     """A program is not in the cache directory, and `restore="require"` forbids to compile it."""
 
 
+class HostRefused(RekindleError):
+    """Two processes cannot serve a session together, because their secrets, versions or models differ."""
+
+
 class SessionError(RekindleError):
     """The session cannot serve requests."""
 
@@ -145,6 +151,10 @@ class SessionClosed(SessionError):
 
 class EngineFailed(SessionError):
     """The engine stopped because of an error, which is chained as the cause."""
+
+
+class HostLost(EngineFailed):
+    """A process that served the session with this one is gone, or has failed."""
 
 
 class ParametersIgnored(UserWarning):

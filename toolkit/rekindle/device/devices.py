@@ -100,6 +100,43 @@ def _place_of_mesh(mesh: Any) -> Place:
     return Place(devices, mesh.shape.get("data", 1))
 
 
+def places_over(asked: Any, settings: Settings) -> list[Place]:
+    """Return as many devices of each process of `jax.distributed` as of the others, the first ones.
+
+    Args:
+        asked: a platform as `device=` of `open` names it, or None for jax's own choice.
+        settings: whose `tensor` is the number of all of them.
+
+    Returns:
+        One place, or those that are left to choose from, from the fewest devices to the most.
+
+    Raises:
+        ConfigError: something else is asked for, or the processes have no such devices.
+    """
+    if not (asked is None or (isinstance(asked, str) and ":" not in asked)):
+        raise ConfigError(f'with hosts, device must be None or a platform such as "gpu"; got {asked!r:.80}')
+    if settings.mesh is not None or settings.data > 1:
+        raise ConfigError("with hosts, one group of devices shares the model: leave out mesh and data, and give tensor")
+    try:
+        known = sorted(jax.devices(asked), key=lambda device: device.id)
+    except RuntimeError as error:
+        raise ConfigError(f"device {asked!r} is not there; JAX has {_known()} ({error})") from error
+    processes, tensor = jax.process_count(), settings.tensor
+    of_processes = [[device for device in known if device.process_index == index] for index in range(processes)]
+    fewest = min(map(len, of_processes))
+    if tensor is None:
+        most = 1 if shares_memory(known[0]) else fewest
+        counts = [each for each in range(1, most + 1) if most % each == 0]
+    elif tensor % processes == 0 and tensor // processes <= fewest:
+        counts = [tensor // processes]
+    else:
+        raise ConfigError(
+            f"tensor={tensor} must be a multiple of the {processes} processes that share the model, and at most "
+            f"{processes * fewest}, since one of them has {fewest} devices"
+        )
+    return [Place(tuple(each for devices in of_processes for each in devices[:count])) for count in counts]
+
+
 def put_on(device: jax.Device) -> Callable[[Any], jax.Array]:
     """Return a function that puts arrays on a device, from any thread."""
     return lambda array: under_own_settings(jax.device_put, array, device)

@@ -56,7 +56,9 @@ class Place:
         first, last = min(ids), max(ids)
         together = sorted(ids) == list(range(first, last + 1))
         named = (f"{first} to {last}" if last > first else str(first)) if together else ",".join(map(str, ids))
-        return f"{self.first.platform}:{named}" + (f" in {self.data} groups" if self.data > 1 else "")
+        groups = f" in {self.data} groups" if self.data > 1 else ""
+        several = f" of {self.processes} processes" if self.processes > 1 else ""
+        return f"{self.first.platform}:{named}{groups}{several}"
 
     @property
     def first(self) -> jax.Device:
@@ -87,6 +89,17 @@ class Place:
     def of_group(self, x: jax.Array, number: jax.Array, size: int) -> jax.Array:
         """Return the array of the group that has a page or a slot, for a program that is run on each device."""
         return x if self.data == 1 else lax.all_gather(x, DATA)[number // size]
+
+    @property
+    def processes(self) -> int:
+        """The number of the processes of `jax.distributed` that have these devices."""
+        return len({device.process_index for device in self.devices})
+
+    @property
+    def own_shards(self) -> list[tuple[jax.Device, Shard]]:
+        """The devices of this process, each with its share."""
+        pairs = zip(self.devices, self.shards * self.data, strict=True)
+        return [(device, shard) for device, shard in pairs if device.process_index == jax.process_index()]
 
     def heads(self, queries: int, keys: int) -> "Heads | None":
         """Return how the heads of keys lie in pages; None if each is there once, in order."""
@@ -120,7 +133,7 @@ class Place:
         return jax.ShapeDtypeStruct(tuple(shape), share.dtype)
 
     def joined(self, shares: list[jax.Array], spec: PartitionSpec) -> jax.Array:
-        """Return the array of which each device has this share."""
+        """Return the array of which each device has a share; these are the shares of this process's devices."""
         if len(self.devices) == 1:
             return shares[0]
         form = self.whole(jax.ShapeDtypeStruct(shares[0].shape, shares[0].dtype), spec)

@@ -14,24 +14,27 @@ import jax.numpy as jnp
 
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
-from rekindle.config import Precompile, Settings
-from rekindle.device.devices import places_of
-from rekindle.device.jax_settings import own_settings, under_own_settings
+from rekindle.config import Settings
+from rekindle.device.devices import places_of, places_over
+from rekindle.device.jax_settings import own_settings
 from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables, wait_for
-from rekindle.device.programs.lowering import EMPTY, Key
+from rekindle.device.programs.lowering import Key
 from rekindle.device.programs.readiness import Readiness
 from rekindle.engine.actor import Actor
 from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.engine.actors.disk_tier import DiskTier
-from rekindle.engine.actors.host_tier import DeviceCopies, HostTier, host_memory
+from rekindle.engine.actors.host_tier import Copies, DeviceCopies, HostTier, SharedCopies, host_memory
 from rekindle.engine.actors.intake import Intake
 from rekindle.engine.actors.settler import Settler
 from rekindle.engine.actors.stepper import Stepper
 from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
-from rekindle.engine.filling import empty_state, load, placed
+from rekindle.engine.filling import filled, placed
+from rekindle.engine.hosts.crew import Crew
+from rekindle.engine.hosts.hosts import Hosts
+from rekindle.engine.hosts.opening import asked, require_sendable, weights_asked
 from rekindle.engine.planning import fewest, plan
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
@@ -54,8 +57,6 @@ from rekindle.store.validity import apart
 from rekindle_kernels.api import Implementation
 
 T = TypeVar("T")
-LOADED_AT_ONCE = 3
-"""Stored programs that are loaded while the weights are read; the others wait for a moment of quiet."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Assembly:
         preparing: every program that is made ahead of need, whether it is ready or not.
         found: what was found of earlier sessions, the programs that are still being loaded aside.
         resources: closed by `free`.
+        crew: the other processes that serve the session; None without any.
     """
 
     checkpoint: Checkpoint
@@ -103,6 +105,7 @@ class Assembly:
     preparing: Sequence[Future[Any]]
     found: Restored
     resources: ExitStack
+    crew: Crew | None = None
 
     @property
     def source(self) -> str:
@@ -156,14 +159,19 @@ class Assembly:
         return self.workspace_bytes if measured is None else measured * len(self.place.devices)
 
     def load(self, weights: Weights) -> list[jax.Array]:
-        """Read weights of the same structure. See `tensors_of`, also for what it raises.
+        """Read weights of the same structure, in all processes. See `tensors_of` and `Crew.load`, also for the errors.
 
         Returns:
             Device arrays, in the order in which programs take them.
         """
         with own_settings():
-            tensors = tensors_of(weights, self.model, self.family)
-            return placed(self.model, tensors, jnp.dtype(self.dtype), self.implementation, self.place)
+            if self.crew is None:
+                return self._read(weights)
+            return self.crew.load(weights_asked(weights), partial(self._read, weights))
+
+    def _read(self, weights: Weights) -> list[jax.Array]:
+        tensors = tensors_of(weights, self.model, self.family)
+        return placed(self.model, tensors, jnp.dtype(self.dtype), self.implementation, self.place)
 
     def free(self) -> None:
         """Delete everything on the device and in the host tier, and stop preparing programs."""
@@ -178,13 +186,14 @@ def build(
     compose: Compose | None = None,
     family: Family | None = None,
     revision: str | None = None,
+    hosts: Hosts | None = None,
 ) -> Assembly:
     """Load a model, allocate its pages, and make the programs that `settings.precompile` says.
 
     While the weights are read, programs are loaded or compiled, and pages allocated, on threads of their own.
 
     Args:
-        compose, family, revision: as `rekindle.open` takes them.
+        compose, family, revision, hosts: as `rekindle.open` takes them.
 
     Raises:
         ModelError: the model cannot be opened.
@@ -192,41 +201,53 @@ def build(
         ConfigError: the settings do not fit the model.
         UnsafeStorage: somebody else could have written what is in the cache directory.
         NotRestored: `restore="require"`, and not all programs are stored.
+        HostRefused: another process cannot serve it too.
+        HostLost: another process is gone.
     """
     started = monotonic()
     report(Progress("opening the model", 0, 1, "model"))
     checkpoint = open_checkpoint(model, report, family, revision)
     report(Progress("opening the model", 1, 1, "model"))
     directory = store_directory(settings.restore)
-    places = places_of(settings)
-    place = fewest(checkpoint, settings, places)
-    blueprint = plan(checkpoint, settings, place, directory, report=report)
-    limits = blueprint.limits
-    blueprint.budget.check(limits, checkpoint.source)
-    defaults, unserved = _defaults(checkpoint, settings, limits)
-    programs = open_programs(directory, blueprint)
-    snapshot = open_snapshots(directory, blueprint, settings.disk_cache_bytes)
-    wanted = blueprint.all_programs(cached=bool(snapshot.pages))
-    compile_seconds = {} if programs is None else programs.compile_seconds(wanted)
-    if settings.restore == "require":
-        require_all(programs, wanted)
-    first, later, wait = _order(blueprint, settings.precompile, wanted, stored=len(compile_seconds) == len(wanted))
     with ExitStack() as resources:
+        if hosts is None:
+            crew, places = None, places_of(settings)
+        else:
+            require_sendable(settings, family)
+            crew = hosts.crew(report)
+            resources.callback(crew.close)
+            places = places_over(settings.device, settings)
+        place = fewest(checkpoint, settings, places)
+        blueprint = plan(checkpoint, settings, place, directory, report=report)
+        limits = blueprint.limits
+        blueprint.budget.check(limits, checkpoint.source)
+        defaults, unserved = _defaults(checkpoint, settings, limits)
+        programs = open_programs(directory, blueprint)
+        snapshot = open_snapshots(directory, blueprint, settings.disk_cache_bytes)
+        wanted = blueprint.all_programs(cached=bool(snapshot.pages))
+        compile_seconds = {} if programs is None else programs.compile_seconds(wanted)
+        if settings.restore == "require":
+            require_all(programs, wanted)
+        first, later, wait = blueprint.in_turn(settings.precompile, wanted, stored=len(compile_seconds) == len(wanted))
+        if crew is not None:
+            crew.open(asked(model, revision, blueprint.chosen(settings), blueprint))
         executables = Executables(blueprint.programs, settings.max_executables, programs)
         resources.callback(executables.stop)
         orbax = None if directory is None else soon(import_orbax, "orbax")
         preparing = executables.prepare(first)
-        state = soon(partial(under_own_settings, empty_state, executables, blueprint), "device-state")
-        weights = load(blueprint, report)
-        pages, slots = state.result()
-        stepper = Stepper(executables, weights, pages, slots, limits)
+        state = filled(executables, blueprint, report)
+        stepper = Stepper(executables, state, limits, None if crew is None else crew.send)
         resources.callback(stepper.free)
         if orbax is not None:
             orbax.result()
         if wait:
             wait_for(preparing, report)
         preparing += executables.prepare(later, patient=True)
-        copies = DeviceCopies(blueprint.programs.page_sharding, host_memory(blueprint.place.first))
+        if crew is None:
+            copies: Copies = DeviceCopies(blueprint.programs.page_sharding, host_memory(place.first))
+        else:
+            copies = SharedCopies()
+            crew.wait(report)
         host_tier = HostTier(
             limits.data * limits.host_pages * limits.page_bytes, blueprint.programs.copy_bytes, copies, snapshot.store
         )
@@ -241,7 +262,7 @@ def build(
             limits=limits,
             dtype=blueprint.dtype.name,
             implementation=blueprint.programs.implementation,
-            weight_bytes=sum(array.nbytes for array in weights),
+            weight_bytes=sum(array.nbytes for array in state.weights),
             workspace_bytes=place.data * blueprint.budget.workspace,
             place=place,
             spread="as it does not fit on fewer devices" if len(places) > 1 and place != places[0] else "",
@@ -254,25 +275,8 @@ def build(
             preparing=preparing,
             found=_found(snapshot, limits.page_size, compile_seconds, monotonic() - started),
             resources=resources.pop_all(),
+            crew=crew,
         )
-
-
-def _order(
-    blueprint: Blueprint, precompile: Precompile, wanted: list[Key], *, stored: bool
-) -> tuple[list[Key], list[Key], bool]:
-    """Return the programs to make first, those that can wait for quiet, and whether requests wait for the first.
-
-    Args:
-        wanted: all programs, in the order in which they are wanted.
-        stored: whether all of them are.
-    """
-    match precompile:
-        case "all":
-            return wanted, [], True
-        case "lazy":
-            return [EMPTY], [], True
-    first = wanted[:LOADED_AT_ONCE] if stored else blueprint.first_programs
-    return first, [key for key in wanted if key not in first], not stored
 
 
 def _actors(blueprint: Blueprint, scheduler: Actor, stepper: Actor, host_tier: Actor, disk_tier: Actor) -> Actors:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import jax.numpy as jnp
 
 from rekindle.buckets import Bucket
-from rekindle.config import Dtype, Settings
+from rekindle.config import Dtype, Precompile, Settings
 from rekindle.device.place import Place
 from rekindle.device.programs.key import Build, ProgramKey, Target
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes, program_name
@@ -20,6 +20,9 @@ from rekindle.scheduler.limits import Limits
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.store.validity import code_digest
 from rekindle_kernels.api import Implementation, described, keeps_rows_apart, library_of
+
+LOADED_AT_ONCE = 3
+"""Stored programs that are loaded while the weights are read; the others wait for a moment of quiet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,21 @@ class Blueprint:
         largest = sorted(self.limits.all_buckets(), key=sum, reverse=True)
         first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
         return list(dict.fromkeys([*first, GATHER, ENTER, *largest]))
+
+    def in_turn(self, precompile: Precompile, wanted: list[Key], *, stored: bool) -> tuple[list[Key], list[Key], bool]:
+        """Return the programs to make first, those that can wait for quiet, and whether requests wait for the first.
+
+        Args:
+            wanted: all programs, in the order in which they are wanted.
+            stored: whether all of them are.
+        """
+        match precompile:
+            case "all":
+                return wanted, [], True
+            case "lazy":
+                return [EMPTY], [], True
+        first = wanted[:LOADED_AT_ONCE] if stored else self.first_programs
+        return first, [key for key in wanted if key not in first], not stored
 
     def program_keys(self) -> Callable[[Key], ProgramKey]:
         """Return a function that makes the key of a program. Its first call reads the flags of XLA, for all keys."""

@@ -1,14 +1,17 @@
 """Filling devices: the weights of a model, and the pages and slots of an idle engine."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from rekindle.concurrency.progress import Progress, Report
+from rekindle.concurrency.threads import soon
 from rekindle.device.devices import put_on
 from rekindle.device.jax_settings import under_own_settings
+from rekindle.device.orders import DeviceState
 from rekindle.device.place import WEIGHTS, Place
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import EMPTY
@@ -19,6 +22,19 @@ from rekindle.models.checkpoint.weights import flat_weights
 from rekindle.models.config import ModelConfig
 from rekindle.models.load import load_decoder
 from rekindle_kernels.api import Implementation
+
+
+def filled(executables: Executables, blueprint: Blueprint, report: Report) -> DeviceState:
+    """Read the weights, and meanwhile allocate the pages and slots of an idle engine.
+
+    Raises:
+        ModelError: the process is ending.
+        ConfigError: the device has no room for the pages.
+    """
+    state = soon(partial(under_own_settings, empty_state, executables, blueprint), "device-state")
+    weights = load(blueprint, report)
+    pages, slots = state.result()
+    return DeviceState(weights, pages, slots)
 
 
 def empty_state(executables: Executables, blueprint: Blueprint) -> Any:
@@ -72,7 +88,7 @@ def placed(
     place: Place,
     loaded: Callable[[int], None] = lambda _: None,
 ) -> list[jax.Array]:
-    """Read weights onto the devices of one group, each one's share after the other, and from there onto the others.
+    """Read weights onto this process's devices, each one's share after the other. Each share is read once.
 
     Args:
         loaded: called with the bytes that came onto a device since the last call.
@@ -83,11 +99,13 @@ def placed(
     Raises:
         ModelError: the process is ending.
     """
-    shares = [
-        flat_weights(load_decoder(config, tensors, dtype, loaded, put_on(device), implementation, shard))
-        for device, shard in zip(place.devices, place.shards, strict=False)
-    ]
-    for device in place.devices[place.tensor :]:
-        first = shares[len(shares) % place.tensor]
-        shares.append([under_own_settings(jax.device_put, array, device) for array in first])
+    read: dict[int, list[jax.Array]] = {}
+    shares = []
+    for device, shard in place.own_shards:
+        if shard.rank in read:
+            there = [under_own_settings(jax.device_put, array, device) for array in read[shard.rank]]
+        else:
+            decoder = load_decoder(config, tensors, dtype, loaded, put_on(device), implementation, shard)
+            there = read[shard.rank] = flat_weights(decoder)
+        shares.append(there)
     return [place.joined(list(each), WEIGHTS) for each in zip(*shares, strict=True)]

@@ -142,6 +142,8 @@ class EngineThread:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._engine.run)
+                if self.assembly is not None and self.assembly.crew is not None:
+                    tasks.start_soon(self.assembly.crew.watch)
                 self.opening.close()
                 await self._stop.receive()
                 tasks.cancel_scope.cancel()
@@ -160,6 +162,10 @@ class EngineThread:
             return error
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
+        if self.assembly is not None and self.assembly.crew is not None:
+            error = self.assembly.crew.reason(error)
+        if isinstance(error, EngineFailed):
+            return error
         failed = EngineFailed(f"the engine stopped because of {type(error).__name__}: {error}. Open another session")
         failed.__cause__ = error
         return failed

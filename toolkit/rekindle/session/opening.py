@@ -13,6 +13,7 @@ from rekindle.concurrency.waits import Waits
 from rekindle.config import Settings, SettingsOptions
 from rekindle.engine.assembly import build
 from rekindle.engine.engine import Compose
+from rekindle.engine.hosts.hosts import Hosts
 from rekindle.engine.thread import Build, EngineThread
 from rekindle.errors import ConfigError, ModelError, suggestion
 from rekindle.models.families.reading import Family
@@ -35,6 +36,7 @@ def open(
     compose: Compose | None = None,
     family: Family | None = None,
     revision: str | None = None,
+    hosts: Hosts | None = None,
     **settings: Unpack[SettingsOptions],
 ) -> "Opening":
     """Open a model: `session = await rekindle.open(model)`, or `async with rekindle.open(model) as session`.
@@ -50,6 +52,7 @@ def open(
         family: how to read a Hugging Face model of its architecture; it goes before the families that are known. None
             for a GGUF file, which says all of that itself.
         revision: a branch, a tag or a commit of a model on the hub; `owner/name@revision` says the same.
+        hosts: other processes that serve the session with this one, each with as many of the `tensor` devices.
         **settings: see `rekindle.Settings`.
 
     Raises:
@@ -58,6 +61,8 @@ def open(
         ModelError: the model cannot be opened (raised by the await, as are the errors that follow).
         NotRestored: `restore="require"`, and something would have to be compiled.
         UnsafeStorage: the cache directory is another user's, or writable by others.
+        HostRefused: one of `hosts` has another secret, version or model, or cannot open this one.
+        HostLost: one of them is gone.
         Others: what `compose` raises.
     """
     for name in settings:
@@ -78,8 +83,10 @@ def open(
     named: object = revision
     if not (named is None or (isinstance(named, str) and named)):
         raise ConfigError(f"revision must name a branch, a tag or a commit of a model on the hub, got {revision!r:.80}")
+    if hosts is not None and not isinstance(hosts, Hosts):
+        raise ConfigError(f"hosts must be a rekindle.Hosts, got {hosts!r:.80}")
     checked = Settings(**settings)
-    make = partial(build, model, checked, compose=compose, family=family, revision=revision)
+    make = partial(build, model, checked, compose=compose, family=family, revision=revision, hosts=hosts)
     return Opening(str(model), make, checked.max_waiting, progress)
 
 
@@ -91,10 +98,13 @@ def open_sync(
     compose: Compose | None = None,
     family: Family | None = None,
     revision: str | None = None,
+    hosts: Hosts | None = None,
     **settings: Unpack[SettingsOptions],
 ) -> Session:
     """Open a model as `open` does, and block until it is there. Inside a running event loop, this blocks the loop."""
-    return open(model, progress=progress, compose=compose, family=family, revision=revision, **settings).wait()
+    return open(
+        model, progress=progress, compose=compose, family=family, revision=revision, hosts=hosts, **settings
+    ).wait()
 
 
 class Opening(Eventual[Session]):

@@ -332,12 +332,14 @@ class Session:
         old weights, unless the new ones are in use already.
 
         Args:
-            weights: a model as `open` takes it, or arrays by their names in Hugging Face checkpoints.
+            weights: a model as `open` takes it, or arrays by their names in Hugging Face checkpoints. Over hosts it is
+                a model that every process can open.
             in_flight: "finish" lets requests that have started end on the old weights first, and new ones wait for
                 that; "fail" ends them with `WeightsChanged`.
 
         Raises:
             ModelError: the weights cannot be read, or have another structure; the old ones stay in use.
+            HostRefused: another process cannot read them, or has others; the old ones stay in use.
             InvalidRequest: `weights` or `in_flight` is none of the accepted values.
             SessionError: the session is closed or its engine failed.
         """

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import jax
 import numpy as np
 
 from rekindle.concurrency.threads import ending, storing
@@ -32,6 +33,7 @@ Identity = tuple[int, int]
 
 SEAL: Final = "seal.json"
 ARRAYS: Final = "arrays"
+OF_A_FOLLOWER: Final = "arrays.safetensors"
 MAKING: Final = ".making-"
 """How the name of a directory begins that is not locked yet; it is empty."""
 WRITING: Final = ".writing-"
@@ -72,7 +74,7 @@ def written(store: Path, header: Header, arrays: Mapping[str, Array], *, singly:
         lock = _locked(temporary)
         try:
             temporary = temporary.rename(temporary.with_name(temporary.name.replace(MAKING, WRITING, 1)))
-            _save(temporary / ARRAYS, arrays, compressed=not singly)
+            _save(temporary, arrays, compressed=not singly)
             files = _closed(temporary)
             seals = {name: _fingerprint(path, not singly or _size(path) < LARGE_BYTES) for name, path in files.items()}
             body = json.dumps({"header": header, "files": seals})
@@ -125,13 +127,18 @@ def arrays_of(entry: Path, names: Sequence[str] | None = None) -> Arrays:
 
     Do not call this on an event loop's thread, because Orbax would patch the loop.
     """
+    if (entry / OF_A_FOLLOWER).exists():
+        from safetensors import safe_open
+
+        with safe_open(entry / OF_A_FOLLOWER, "np") as file:
+            return {name: file.get_tensor(name) for name in (file.keys() if names is None else names)}
     import orbax.checkpoint as ocp
 
     wanted = ocp.args.PyTreeRestore()
     if names is not None:
         kinds = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
         wanted = ocp.args.PyTreeRestore(item=dict.fromkeys(names, 0), restore_args=kinds, partial_restore=True)
-    with ocp.PyTreeCheckpointer() as checkpointer:
+    with _checkpointer() as checkpointer:
         arrays: Arrays = checkpointer.restore((entry / ARRAYS).absolute(), args=wanted)
     return arrays
 
@@ -243,11 +250,26 @@ def import_orbax() -> None:
     import orbax.checkpoint  # noqa: F401
 
 
-def _save(path: Path, arrays: Mapping[str, Array], compressed: bool) -> None:
+def _save(entry: Path, arrays: Mapping[str, Array], compressed: bool) -> None:
+    if jax.process_index():  # Orbax leaves arrays of the host to the first process
+        from safetensors.numpy import save_file
+
+        save_file(dict(arrays), entry / OF_A_FOLLOWER)
+        return
+    with _checkpointer(compressed) as checkpointer:
+        checkpointer.save((entry / ARRAYS).absolute(), dict(arrays))
+
+
+def _checkpointer(compressed: bool = True) -> Any:
+    """Return Orbax's checkpointer for this process alone, which waits for no others of `jax.distributed`."""
     import orbax.checkpoint as ocp
 
-    with ocp.PyTreeCheckpointer(use_compression=compressed) as checkpointer:
-        checkpointer.save(path.absolute(), dict(arrays))
+    if jax.process_count() == 1:
+        return ocp.PyTreeCheckpointer(use_compression=compressed)
+    index = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(primary_host=index, active_processes={index})
+    handler = ocp.PyTreeCheckpointHandler(use_compression=compressed, multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def _require_room(store: Path, needed: int) -> None:

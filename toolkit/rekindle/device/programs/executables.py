@@ -133,7 +133,7 @@ class Executables:
                 self._keep(key, program)
             self._save(key, serialized)
             if any(leaf.is_deleted() for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.Array)):
-                raise ArgumentsLost from error
+                raise ArgumentsLost("a stored program was damaged, and is made anew") from error
             return program(*arguments)
 
     def find(self, key: Key) -> Program | None:

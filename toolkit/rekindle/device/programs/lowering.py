@@ -133,7 +133,8 @@ class Programs:
         self._slots = jax.tree.map(lambda rows: place.whole(rows, ROWS), slots)
         self._pages = tuple(place.whole(layer, PAGES) for layer in pages)
         self._heads = heads = place.heads(config.attention.heads, config.attention.kv_heads)
-        page = PAGE if heads is None else SAME
+        # One process keeps the copies of all: it needs whole pages, and gives them to the others.
+        page = PAGE if heads is None and place.processes == 1 else SAME
         self.page_sharding = place.sharding(page)
 
         gathered, scattered = _copies(place, heads, kernels, sizes.num_pages)
@@ -234,7 +235,9 @@ class Programs:
     def _jitted(self, key: Key) -> jax.stages.Wrapped:
         about = self._function(key)
         function = partial(about.function, bucket=key) if isinstance(key, Bucket) else about.function
-        named = _named_anew(function, program_name(key))
+        # Several processes compile parts of one program, which has one name.
+        unique = secrets.token_hex(8) if self._place.processes == 1 else "shared"
+        named = _named(function, program_name(key), unique)
         out = jax.tree.map(self._place.sharding, about.out, is_leaf=_is_kind)
         return jax.jit(named, donate_argnums=about.donated, out_shardings=out)
 
@@ -298,8 +301,8 @@ def _bytes(arrays: Sequence[Any]) -> int:
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
 
 
-def _named_anew(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function under a name that no other program ever had.
+def _named(function: Callable[..., Any], name: str, unique: str) -> Callable[..., Any]:
+    """Return a function under a name that no other program ever had, if `unique` is what no other one had.
 
     JAX's persistent compilation cache knows programs by their names too. So nothing of ours is ever found there: what
     is loaded from there cannot be serialized again with its code, and would spoil the executable store.
@@ -309,5 +312,5 @@ def _named_anew(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def named(*arguments: Any) -> Any:
         return function(*arguments)
 
-    named.__name__ = f"rekindle_{re.sub('[^a-z0-9]+', '_', name)}_{secrets.token_hex(8)}"
+    named.__name__ = f"rekindle_{re.sub('[^a-z0-9]+', '_', name)}_{unique}"
     return named

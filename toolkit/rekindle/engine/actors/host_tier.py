@@ -47,6 +47,18 @@ class DeviceCopies:
         return _put(entries, self._device)
 
 
+class SharedCopies:
+    """Copies of pages of which several processes have shares: whole, and on the host alone until they are sent."""
+
+    def keep(self, pages: Sequence[jax.Array]) -> list[Any]:
+        """See `Copies`."""
+        return [np.asarray(page) for page in pages]
+
+    def stage(self, entries: Sequence[Any]) -> list[Any]:
+        """See `Copies`."""
+        return list(entries)
+
+
 def _put(arrays: Sequence[Any], where: Sharding) -> list[Any]:
     there: list[Any] = jax.block_until_ready([jax.device_put(array, where) for array in arrays])
     return there

@@ -1,40 +1,42 @@
 """The stepper actor: puts plans to the device."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
-import numpy as np
-from anyio import to_thread
+from anyio import CancelScope, to_thread
 
 from rekindle import buckets
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import under_own_settings
+from rekindle.device.orders import DeviceState, Enter, Gather, Order, Scatter, SharedWeights, Step, Use
 from rekindle.device.packing import Part, dispatched, pack_adjustments, pack_plan, parts_of
 from rekindle.device.programs.executables import ArgumentsLost, Executables
-from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER
-from rekindle.device.state import Pages, Slots
+from rekindle.device.programs.lowering import EMPTY, Program
+from rekindle.errors import EngineFailed
 from rekindle.messages import Chunk, Dispatched, Gathered, Message, Offload, Onload, Plan, UseWeights, WeightsUsed
 from rekindle.scheduler.limits import Limits
 
+Send = Callable[[Order | Use], None]
+"""Tells other processes of an order before it is run here; it must not block."""
+
 
 class Stepper:
-    """The owner of the weights and the device state, which puts plans to the device without waiting for their results.
+    """The owner of the device state, who turns plans into orders and runs them without waiting for their results.
 
     Args:
         programs: the compiled programs.
-        weights: the model's arrays, the first argument of every step.
-        pages, slots: the state of an idle engine.
+        state: the weights, and the state of an idle engine.
         limits: resolved settings.
+        send: where other processes have shares of the state; None where there are none.
     """
 
-    def __init__(self, programs: Executables, weights: list[jax.Array], pages: Pages, slots: Slots, limits: Limits):
+    def __init__(self, programs: Executables, state: DeviceState, limits: Limits, send: Send | None = None):
         self._programs = programs
-        self._weights = weights
-        self._pages = pages
-        self._slots = slots
+        self._state = state
         self._limits = limits
+        self._send = send
         self._losses = 0  # of the device state
 
     async def handle(self, message: Message) -> list[Message]:
@@ -45,7 +47,9 @@ class Stepper:
             case Offload():
                 return [await self._gather(message)]
             case UseWeights(ticket, weights):
-                old, self._weights = [self._weights], weights
+                if isinstance(weights, SharedWeights):
+                    self._tell(Use(weights.number))
+                old, self._state.weights = [self._state.weights], list(weights)
                 await to_thread.run_sync(old.clear)  # which may free gigabytes
                 return [WeightsUsed(ticket)]
         raise TypeError(f"the stepper takes Plan, Offload and UseWeights, got {message!r}")
@@ -54,17 +58,18 @@ class Stepper:
         if plan.losses == self._losses:
             try:
                 return await self._compute(plan)
-            except ArgumentsLost:
+            except ArgumentsLost as error:
+                self._require_alone(error)
                 await self._begin_anew()
         return Dispatched(plan.tick, (), (), None, self._losses)
 
     async def _begin_anew(self) -> None:
         """Make the state of an idle engine in place of what is left of the one that was lost."""
         self._losses += 1
-        for array in jax.tree.leaves((self._pages, self._slots)):
-            array.delete()
+        self._state.delete_state()
         await self._programs.ready(EMPTY)
-        self._pages, self._slots = await to_thread.run_sync(under_own_settings, self._programs.run, EMPTY)
+        empty = await to_thread.run_sync(under_own_settings, self._programs.run, EMPTY)
+        self._state.pages, self._state.slots = empty
 
     async def _compute(self, plan: Plan) -> Dispatched:
         for onload in plan.onloads:
@@ -78,38 +83,66 @@ class Stepper:
         parts = parts_of(plan, limits.data, limits.max_running, limits.num_pages)
         bucket, step = await self._programs.for_step(_bucket(parts, limits))
         packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pages_per_request))
-        arguments = self._weights, self._pages, self._slots, packed
-        self._pages, self._slots, outputs = await self._programs.call(bucket, step, *arguments)
+        outputs = await self._run(Step(bucket, packed), step)
         outputs.tokens.copy_to_host_async()
         return dispatched(plan, parts, bucket, limits.max_running, outputs)
 
     async def _gather(self, offload: Offload) -> Gathered:
         if offload.losses < self._losses:
             return Gathered(offload.offload_id, offload.entries, ())
-        await self._programs.ready(GATHER)
-        try:  # on CPU, a program that only copies may be run within its call
-            contents = await to_thread.run_sync(under_own_settings, _gathered, self._programs, self._pages, offload)
-        except jax.errors.JaxRuntimeError:  # no room beside the pool: what leaves it uncopied is computed again
-            contents = ()
+        try:
+            contents = tuple(await self._run_all([Gather(page) for page in offload.pages]))
+        except jax.errors.JaxRuntimeError as error:  # no room beside the pool
+            self._require_alone(error)
+            contents = ()  # what leaves the pool uncopied is computed again
         return Gathered(offload.offload_id, offload.entries, contents)
 
     async def _scatter(self, onload: Onload) -> None:
-        await self._programs.ready(SCATTER)
-        self._pages = await to_thread.run_sync(under_own_settings, _scattered, self._programs, self._pages, onload)
+        await self._run_all([Scatter(page, copy) for page, copy in zip(onload.pages, onload.staged, strict=True)])
 
     async def _enter(self, chunk: Chunk) -> None:
         assert chunk.completes is not None
-        enter, adjustments = await self._programs.ready(ENTER), self._slots.adjustments
+        program = await self._programs.ready(Enter.key)
         # In a worker thread, because a request may adjust every token of a large vocabulary.
-        vocabulary = adjustments.bias.shape[1]
+        vocabulary = self._state.slots.adjustments.bias.shape[1]
         packed = await to_thread.run_sync(pack_adjustments, chunk.completes, chunk.generated, vocabulary)
-        entered = await self._programs.call(ENTER, enter, adjustments, np.int32(chunk.slot), packed)
-        self._slots = replace(self._slots, adjustments=entered)
+        await self._run(Enter(chunk.slot, packed), program)
+
+    async def _run(self, order: Order, program: Program) -> Any:
+        self._tell(order)
+        with CancelScope(shield=self._send is not None):  # what others were told is done here too
+            results = await self._programs.call(order.key, program, *self._state.arguments(order))
+        return self._state.take(order, results)
+
+    async def _run_all(self, orders: Sequence[Order]) -> list[Any]:
+        """Run orders of one kind in a worker thread: on CPU, a program that only copies may be run within its call."""
+        for key in {order.key for order in orders}:
+            await self._programs.ready(key)
+        return await to_thread.run_sync(under_own_settings, lambda: [self._run_here(order) for order in orders])
+
+    def _run_here(self, order: Order) -> Any:
+        self._tell(order)
+        return self._state.take(order, self._programs.run(order.key, *self._state.arguments(order)))
+
+    def _tell(self, order: Order | Use) -> None:
+        if self._send is not None:
+            self._send(order)
+
+    def _require_alone(self, error: Exception) -> None:
+        """Check that no other process has a share of the state, which would be another than this one's from now on.
+
+        Raises:
+            EngineFailed: there are others.
+        """
+        if self._send is not None:
+            raise EngineFailed(
+                "the engine stopped because a program failed in this process and not in those that follow it "
+                f"({type(error).__name__}: {error}). Open another session"
+            ) from error
 
     def free(self) -> None:
         """Delete the device state and the weights."""
-        for array in jax.tree.leaves((self._pages, self._slots, self._weights)):
-            array.delete()
+        self._state.delete()
 
 
 def _bucket(parts: Sequence[Part], limits: Limits) -> Bucket:
@@ -118,13 +151,3 @@ def _bucket(parts: Sequence[Part], limits: Limits) -> Bucket:
         buckets.smallest(limits.prefill_buckets, max(part.blocks for part in parts) * QUERY_BLOCK),
         buckets.smallest(limits.decode_buckets, max(len(part.rows) for part in parts)),
     )
-
-
-def _gathered(programs: Executables, pages: Pages, offload: Offload) -> tuple[jax.Array, ...]:
-    return tuple(programs.run(GATHER, pages, np.int32(page)) for page in offload.pages)
-
-
-def _scattered(programs: Executables, pages: Pages, onload: Onload) -> Pages:
-    for page, content in zip(onload.pages, onload.staged, strict=True):
-        pages = programs.run(SCATTER, pages, np.int32(page), content)
-    return pages

@@ -1,0 +1,130 @@
+"""A process that leads sessions over hosts, and does what its test asks for, line by line."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+# More threads than cores, or collectives wait for each other.
+os.environ["NPROC"] = "16"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import numpy as np
+
+import rekindle
+from rekindle.config import SettingsOptions
+from tests.engine.sampled import MIXED, SEEDED
+from tests.engine.small import FEW_PAGES
+
+OF_HOSTS: SettingsOptions = {**FEW_PAGES, "tensor": 2}
+
+
+def say(said: Any) -> None:
+    """Write a line for the test."""
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+def prompt_of(model: Path) -> list[int]:
+    """Return the prompt of a family's greedy tokens."""
+    prompt: list[int] = np.load(model / "golden.npz")["greedy_prompt"].tolist()
+    return prompt
+
+
+def served(model: Path, hosts: rekindle.Hosts | None) -> dict[str, Any]:
+    """Answer alone, in a mixed batch that preempts, and from the cache; over hosts, or on one device."""
+    prompt = prompt_of(model)
+    greedy: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
+    with rekindle.open_sync(model, progress=False, hosts=hosts, **(OF_HOSTS if hosts else FEW_PAGES)) as session:
+        alone = session.generate_sync(token_ids=prompt, **greedy)
+        prompts = [prompt[:5], prompt, prompt[3:], prompt[1:]]
+        options: list[dict[str, Any]] = [{}, SEEDED, MIXED, {"logprobs": 2}]
+        handles = [session.submit(token_ids=ids, **greedy, **more) for ids, more in zip(prompts, options, strict=True)]
+        mixed = [handle.result() for handle in handles]
+        again = session.generate_sync(token_ids=prompt, **greedy)
+        return {
+            "tokens": [each.token_ids for each in (alone, *mixed, again)],
+            "logprobs": [each.logprob for each in mixed[3].logprobs or ()],
+            "from disk": alone.cached.disk,
+            "cached": again.cached_tokens,
+            "preemptions": session.stats.scheduler.preemptions,
+            "compilations": session.stats.compilations,
+            "loads": session.stats.loads,
+            "repr": repr(session),
+        }
+
+
+def warm(model: Path, hosts: rekindle.Hosts) -> dict[str, Any]:
+    """Return what an answer took of the stores."""
+    with rekindle.open_sync(model, progress=False, hosts=hosts, **OF_HOSTS) as session:
+        answer = session.generate_sync(token_ids=prompt_of(model), max_tokens=24, ignore_eos=True)
+        return {
+            "tokens": answer.token_ids,
+            "compilations": session.stats.compilations,
+            "loads": session.stats.loads,
+        }
+
+
+def updated(model: Path, hosts: rekindle.Hosts | None) -> list[Any]:
+    """Return what is said with a model, with other weights, and why some cannot be used."""
+    said: list[Any] = []
+    with rekindle.open_sync(model, progress=False, hosts=hosts, **(OF_HOSTS if hosts else FEW_PAGES)) as session:
+        for weights in (model.with_name("changed"), model):
+            session.update_weights_sync(weights)
+            said.append(session.generate_sync(token_ids=prompt_of(model), max_tokens=9, ignore_eos=True).token_ids)
+    return said
+
+
+def broken_off(model: Path, hosts: rekindle.Hosts) -> dict[str, Any]:
+    """Say that a request streams; return how that one and the next one end, and whether a local session can be had."""
+    prompt = prompt_of(model)
+    session = rekindle.open_sync(model, progress=False, hosts=hosts, **OF_HOSTS)
+    errors = []
+    try:
+        for place, _ in enumerate(session.submit(token_ids=prompt, max_tokens=40, ignore_eos=True)):
+            if place == 2:
+                say("streaming")
+    except rekindle.HostLost as error:
+        errors.append(str(error))
+    try:
+        session.generate_sync(token_ids=prompt)
+    except rekindle.HostLost as error:
+        errors.append(str(error))
+    shown = repr(session)
+    session.close_sync()
+    with rekindle.open_sync(model, progress=False, **FEW_PAGES) as local:
+        tokens = local.generate_sync(token_ids=prompt, max_tokens=24, ignore_eos=True).token_ids
+    return {"errors": errors, "repr": shown, "tokens": tokens, "hosts": repr(hosts)}
+
+
+def main(address: str, model: Path) -> None:
+    """Do one thing after the other."""
+    hosts = rekindle.Hosts(listen=address)
+    for line in sys.stdin:
+        match line.strip():
+            case "update":
+                say([updated(model, None), updated(model, hosts)])
+            case "one device":
+                say(served(model, None))
+            case "hosts":
+                say(served(model, hosts))
+            case "warm":
+                say(warm(model, hosts))
+            case "break off":
+                say(broken_off(model, hosts))
+            case "another":
+                with rekindle.open_sync(model, progress=False, hosts=hosts, **OF_HOSTS):
+                    try:
+                        rekindle.open_sync(model, progress=False, hosts=hosts, **OF_HOSTS)
+                    except rekindle.ConfigError as error:
+                        say(str(error))
+            case "die":
+                session = rekindle.open_sync(model, progress=False, hosts=hosts, **OF_HOSTS)
+                for _ in session.submit(token_ids=prompt_of(model), max_tokens=40, ignore_eos=True):
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,412 @@
+"""Hosts are joined only if they agree, and the loss of one is told to all who depend on it."""
+
+import os
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rekindle
+from rekindle.__main__ import main
+from rekindle.buckets import Bucket
+from rekindle.concurrency.progress import Progress, silent
+from rekindle.config import Settings
+from rekindle.device.devices import places_over
+from rekindle.device.orders import Enter, Gather, Order, Scatter, SharedWeights, Step, Use
+from rekindle.engine.blueprint import Blueprint
+from rekindle.engine.hosts import following, joining, meeting
+from rekindle.engine.hosts.address import Address
+from rekindle.engine.hosts.agreement import differences, of_code
+from rekindle.engine.hosts.crew import Crew
+from rekindle.engine.hosts.link import Link, greet
+from rekindle.engine.hosts.members import Members
+from rekindle.engine.hosts.opening import Share, asked, require_sendable, weights_asked
+from rekindle.engine.hosts.secret import shared_secret
+from rekindle.engine.hosts.wire import frame_of, order_of
+from rekindle.errors import ConfigError, HostLost, HostRefused, InvalidRequest, RekindleError, UnsafeStorage
+from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.store.snapshot_key import content_fingerprint
+from tests.engine.small import FEW_PAGES
+
+SECRET = "a secret of the tests"
+
+
+def free_address() -> Address:
+    return Address("127.0.0.1", joining.free_port("127.0.0.1"))
+
+
+@pytest.fixture
+def links() -> Iterator[tuple[list[Link], list[Link]]]:
+    """Return both ends of two links, those of the leader first."""
+    pairs = []
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            near = socket.create_connection(server.getsockname())
+            follower = pool.submit(greet, near, b"secret", "follower")
+            pairs.append((greet(server.accept()[0], b"secret", "leader"), follower.result()))
+    yield [leader for leader, _ in pairs], [follower for _, follower in pairs]
+    for pair in pairs:
+        for link in pair:
+            link.close()
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        Step(Bucket(16, 4), np.arange(9, dtype=np.int32)),
+        Enter(3, np.arange(5, dtype=np.int32)),
+        Gather(7),
+        Use(4),
+        Scatter(3, np.arange(24, dtype=np.float32).reshape(2, 3, 4)),
+        Scatter(2, jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3)),
+    ],
+)
+def test_an_order_is_the_same_on_the_other_side(order: Order | Use) -> None:
+    came = order_of(frame_of(order))
+    assert type(came) is type(order)
+    assert getattr(came, "key", None) == getattr(order, "key", None)
+    for name in type(order).__dataclass_fields__:
+        mine, theirs = np.asarray(getattr(order, name)), np.asarray(getattr(came, name))
+        np.testing.assert_array_equal(mine, theirs)
+        assert mine.dtype == theirs.dtype or mine.ndim == 0
+
+
+def test_the_secret_of_the_cache_directory_is_made_once_and_for_this_user_alone() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        secrets = set(pool.map(lambda _: shared_secret(), range(8)))
+    assert len(secrets) == 1
+    path = Path(os.environ["REKINDLE_CACHE"], "hosts-secret")
+    assert len(path.read_bytes()) == 64
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [each.name for each in path.parent.iterdir() if "secret" in each.name] == [path.name]
+    path.chmod(0o640)
+    with pytest.raises(UnsafeStorage, match="can be read by others"):
+        shared_secret()
+
+
+def test_a_secret_that_is_given_goes_before_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REKINDLE_SECRET", "that of the environment")
+    assert shared_secret() == b"that of the environment"
+    assert shared_secret(SECRET) == SECRET.encode()
+    with pytest.raises(ConfigError, match="at least 16 characters"):
+        shared_secret("short")
+    assert not Path(os.environ["REKINDLE_CACHE"], "hosts-secret").exists()
+
+
+@pytest.mark.parametrize("listen", ["7468", "localhost", ":7468", "localhost:", "localhost:0", "localhost:65536", 7468])
+def test_an_address_is_a_host_and_a_port(listen: Any) -> None:
+    with pytest.raises(ConfigError, match=r"such as 127\.0\.0\.1:7468; got"):
+        rekindle.Hosts(listen=listen)
+
+
+def test_bad_hosts_are_refused_where_they_are_given(families: Path) -> None:
+    for followers in (0, True, "2"):
+        with pytest.raises(ConfigError, match="followers must be an integer of at least 1"):
+            rekindle.Hosts(followers)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"hosts must be a rekindle\.Hosts, got 2"):
+        rekindle.open(families / "llama-tied", hosts=2)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="with hosts, logits_processor must be None"):
+        require_sendable(Settings(logits_processor=lambda logits, _: logits), None)
+    assert "waited for by open" in repr(rekindle.Hosts())
+
+
+def test_a_process_that_has_used_a_device_cannot_join(families: Path) -> None:
+    jax.devices()
+    with pytest.raises(ConfigError, match="restart this process"):
+        rekindle.open_sync(families / "llama-tied", progress=False, hosts=rekindle.Hosts(), **FEW_PAGES)
+    with pytest.raises(ConfigError, match="restart this process"):
+        following.follow(free_address(), print, print)
+
+
+def error_of(future: "Future[Any]") -> RekindleError:
+    error = future.exception()
+    assert isinstance(error, RekindleError), error
+    return error
+
+
+def meet(
+    monkeypatch: pytest.MonkeyPatch, *followers: dict[str, Any], count: int = 1
+) -> tuple[RekindleError, list[RekindleError]]:
+    """Let followers meet a leader, and return the errors of all."""
+    monkeypatch.setattr(joining, "require_untouched", lambda: None)
+    monkeypatch.setattr(joining, "lead", lambda *_: pytest.fail("they have joined"))
+    address = free_address()
+    with ThreadPoolExecutor(1 + len(followers)) as pool:
+        leader = pool.submit(meeting.meet, address, count, SECRET.encode(), silent)
+        coming = [
+            pool.submit(following.follow, address, lambda _: None, pytest.fail, **{"secret": SECRET, **follower})
+            for follower in followers
+        ]
+    errors = [error_of(leader), *map(error_of, coming)]
+    return errors[0], errors[1:]
+
+
+def test_a_follower_with_another_secret_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader, (follower,) = meet(monkeypatch, {"secret": "a secret of somebody else"})
+    for error in (leader, follower):
+        assert isinstance(error, HostRefused)
+        assert "has another secret" in str(error)
+
+
+def test_a_follower_of_another_version_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "of_code", lambda: {**of_code(), "packages": "jax 0.0.1"})
+    leader, (follower,) = meet(monkeypatch, {})
+    for error in (leader, follower):
+        assert isinstance(error, HostRefused)
+        assert "of another version" in str(error)
+        assert "jax 0.0.1" in str(error)
+
+
+def test_a_number_is_had_by_one_follower(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader, followers = meet(monkeypatch, {"index": 2}, {"index": 2}, count=2)
+    for error in (leader, *followers):
+        assert isinstance(error, HostRefused)
+    assert "asks to be process 2, and free are [1] of 3" in str(leader)
+    assert "asks to be process 2" in " ".join(map(str, followers))
+
+
+def test_what_is_no_follower_is_told_of_and_does_not_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "require_untouched", lambda: None)
+    address, left, told = free_address(), threading.Event(), SimpleQueue[str]()
+    monkeypatch.setattr(meeting, "warn", told.put)
+
+    def report(_: Progress) -> None:
+        if left.is_set():
+            raise rekindle.SessionClosed("left")
+
+    with ThreadPoolExecutor(1) as pool:
+        leader = pool.submit(meeting.meet, address, 1, SECRET.encode(), report)
+        while True:
+            try:
+                stranger = socket.create_connection(address)
+                break
+            except ConnectionRefusedError:
+                continue
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert "where followers are waited for" in told.get(timeout=30)
+        left.set()
+        with pytest.raises(rekindle.SessionClosed, match="left"):
+            leader.result()
+    stranger.close()
+
+
+def test_nobody_can_listen_where_somebody_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "require_untouched", lambda: None)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(ConfigError, match=r"nobody can listen at .*: give Hosts another listen="),
+    ):
+        meeting.meet(Address(*server.getsockname()), 1, SECRET.encode(), silent)
+
+
+def test_the_loss_of_a_follower_is_told_to_all(links: tuple[list[Link], list[Link]]) -> None:
+    leaders, followers = links
+    members = Members(leaders)
+    crew, told = Crew(members, 1), SimpleQueue[HostLost]()
+    members.when_lost(told.put)
+    crew.send(Gather(3))
+    assert [order_of(link.receive()) for link in followers] == [Gather(3), Gather(3)]
+    followers[1].close()
+    lost = told.get(timeout=30)
+    assert "process 2 of 3" in str(lost)
+    assert followers[0].receive().header["say"] == "over", "what cannot go on ends"
+    assert crew.reason(ValueError()) is lost
+    for each in (crew, Crew(members, 2)):
+        with pytest.raises(HostLost, match="process 2 of 3"):
+            each.wait(silent)
+
+
+def test_a_follower_that_cannot_open_the_model_says_why(links: tuple[list[Link], list[Link]]) -> None:
+    leaders, followers = links
+    crew = Crew(Members(leaders), 7)
+    crew.open({"model": "m"})
+    assert [link.receive().header for link in followers] == [{"say": "open", "session": 7, "model": "m"}] * 2
+    followers[0].send({"say": "refused", "session": 6, "load": 0, "why": "of a session that was given up"})
+    followers[0].send({"say": "ready", "session": 7, "load": 0})
+    followers[1].send({"say": "refused", "session": 7, "load": 0, "why": "no model 'm'"})
+    with pytest.raises(HostRefused, match="process 2 of 3 cannot follow: no model 'm'"):
+        crew.wait(silent)
+    crew.close()
+    assert [link.receive().header["say"] for link in followers] == ["close", "close"]
+
+
+def test_weights_are_there_when_all_have_read_them(links: tuple[list[Link], list[Link]]) -> None:
+    leaders, followers = links
+    crew, array = Crew(Members(leaders), 1), jnp.ones(3)
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(crew.load, {"model": "m"}, lambda: [array])
+        for link in followers:
+            assert link.receive().header == {"say": "load", "session": 1, "load": 1, "model": "m"}
+            assert not loading.done()
+            link.send({"say": "ready", "session": 1, "load": 1})
+        weights = loading.result()
+        assert isinstance(weights, SharedWeights)
+        assert (list(weights), weights.number) == ([array], 1)
+        loading = pool.submit(crew.load, {"model": "m"}, lambda: [array])
+        followers[0].send({"say": "refused", "session": 1, "load": 2, "why": "there is no m here"})
+        with pytest.raises(HostRefused, match="process 1 of 3 cannot follow: there is no m here"):
+            loading.result()
+    with pytest.raises(InvalidRequest, match="arrays are not sent"):
+        weights_asked({"lm_head.weight": np.ones(3)})
+
+
+def test_a_follower_that_fails_says_why(links: tuple[list[Link], list[Link]]) -> None:
+    leaders, followers = links
+    crew = Crew(Members(leaders), 1)
+    followers[0].send({"say": "failed", "why": "OSError: it is broken"})
+    with pytest.raises(HostLost, match=r"process 1 of 3.* it has failed: OSError: it is broken"):
+        crew.wait(silent)
+
+
+def test_the_failure_of_a_session_ends_its_followers(links: tuple[list[Link], list[Link]]) -> None:
+    leaders, followers = links
+    members = Members(leaders)
+    error = ValueError("it is broken")
+    assert Crew(members, 1).reason(error) is error
+    for link in followers:
+        assert link.receive().header == {
+            "say": "over",
+            "why": "a session over these hosts has failed (ValueError: it is broken)",
+        }
+    with pytest.raises(HostLost, match=r"it is broken.*; restart this process"):
+        Crew(members, 2).wait(silent)
+
+
+def test_hosts_that_are_closed_let_followers_go(links: tuple[list[Link], list[Link]]) -> None:
+    leaders, followers = links
+    members = Members(leaders)
+    Crew(members, 1).send(Gather(1))
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(members.end)
+        for link in followers:
+            assert [link.receive().header["say"] for _ in range(2)] == ["gather", "end"]
+            assert not ending.done(), "jax would abort those that are still there"
+            link.close()
+        ending.result()
+    assert "the hosts are closed" in str(members.lost())
+
+
+def test_copies_of_weights_are_the_same_and_others_are_not(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a", "b", "c")]
+    for path, content in zip(paths, (b"weights", b"weights", b"Weights"), strict=True):
+        path.write_bytes(content)
+    os.utime(paths[1], (0, 0))
+    one, copy, other = (content_fingerprint([path]) for path in paths)
+    assert one == copy != other
+    assert content_fingerprint(paths[:2]) == content_fingerprint([paths[1], paths[0]]) != one
+
+
+@pytest.fixture(scope="module")
+def request_of(families: Path) -> dict[str, Any]:
+    """Return what a leader on one device asks its followers to open."""
+    model, settings = families / "llama-tied", Settings(**FEW_PAGES)
+    blueprint = Blueprint.of(open_checkpoint(model), settings, places_over(None, Settings(tensor=1))[0])
+    return asked(model, None, blueprint.chosen(settings), blueprint)
+
+
+def run(share: Share, order: Order) -> Any:
+    return share.state.take(order, share.executables.run(order.key, *share.state.arguments(order)))
+
+
+def test_a_follower_opens_what_it_is_asked_for(request_of: dict[str, Any]) -> None:
+    share = Share.opened(request_of, None)
+    with share.resources:
+        empty = run(share, Gather(1))
+        content = np.arange(empty.size, dtype=empty.dtype).reshape(empty.shape)
+        run(share, Scatter(2, content))
+        np.testing.assert_array_equal(run(share, Gather(2)), content)
+    assert all(array.is_deleted() for array in share.state.weights)
+
+
+def test_a_follower_refuses_another_model(request_of: dict[str, Any], families: Path) -> None:
+    with pytest.raises(HostRefused, match=r"has another model.* than here: weights"):
+        Share.opened(request_of, str(families / "llama-bias"))
+    other = {**request_of, "facts": {**request_of["facts"], "jax_config": "another"}}
+    with pytest.raises(HostRefused, match=r"computes it otherwise.*jax_config"):
+        Share.opened(other, None)
+    assert not differences(request_of["facts"], request_of["facts"])
+
+
+def test_devices_are_shared_out_evenly_over_processes() -> None:
+    assert [len(place.devices) for place in places_over("cpu", Settings())] == [1]
+    for asked_for in ("cpu:0", jax.devices()[0]):
+        with pytest.raises(ConfigError, match="with hosts, device must be None or a platform"):
+            places_over(asked_for, Settings(tensor=1))
+    with pytest.raises(ConfigError, match="is not there; JAX has cpu:0"):
+        places_over("gpu", Settings(tensor=1))
+    with pytest.raises(ConfigError, match=r"tensor=99 must be a multiple of the 1 processes.* and at most"):
+        places_over(None, Settings(tensor=99))
+    with pytest.raises(ConfigError, match="with hosts, one group of devices shares the model: leave out mesh and data"):
+        places_over(None, Settings(data=2))
+
+
+def obeyed(monkeypatch: pytest.MonkeyPatch, link: Link, model: str | None = None) -> list[str]:
+    """Follow who is at the other end of a link until it ends, and return what was said in the terminal."""
+    said: list[str] = []
+    monkeypatch.setattr(following, "END_SECONDS", 0)
+    following._serve(following._frames(link, lambda _: None), link, model, said.append)
+    return said
+
+
+def test_a_follower_serves_one_session_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, links: tuple[list[Link], list[Link]], request_of: dict[str, Any]
+) -> None:
+    leader, follower = links[0][0], links[1][0]
+    content = np.zeros((3, 2, 2, 16, 16), np.float32)
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(obeyed, monkeypatch, follower)
+        for session in (1, 2):
+            leader.send({"say": "open", "session": session, **request_of})
+            assert leader.receive().header == {"say": "ready", "session": session, "load": 0}
+            leader.send(*frame_of(Scatter(2, content)))
+            leader.send({"say": "load", "session": session, "load": 1, **weights_asked(request_of["model"])})
+            assert leader.receive().header == {"say": "ready", "session": session, "load": 1}
+            leader.send(*frame_of(Use(1)))
+            leader.send({"say": "close"})
+        leader.send({"say": "open", "session": 3, **request_of, "facts": {}})
+        answer = leader.receive().header
+        assert (answer["say"], answer["session"]) == ("refused", 3)
+        assert "another model" in answer["why"]
+        leader.send({"say": "close"})
+        leader.send({"say": "end"})
+        lines = said.result()
+    assert [line.partition(" after ")[2][:8] for line in lines if "is closed" in line] == ["2 orders"] * 2
+    assert lines[-1] == "the leader has ended"
+
+
+def test_a_follower_that_cannot_go_on_says_so_to_its_leader(
+    monkeypatch: pytest.MonkeyPatch, links: tuple[list[Link], list[Link]], request_of: dict[str, Any]
+) -> None:
+    leader, follower = links[0][0], links[1][0]
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(obeyed, monkeypatch, follower)
+        leader.send({"say": "open", "session": 1, **request_of})
+        assert leader.receive().header["say"] == "ready"
+        leader.send({"say": "over", "why": "another follower is lost"})
+        with pytest.raises(HostLost, match="another follower is lost"):
+            said.result()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "an address is a host and a port, such as 127.0.0.1:7468; got 'nowhere'"),
+        (["localhost:7468", "--secret-file", "/nowhere/secret"], "the secret cannot be read from /nowhere/secret"),
+        (["localhost:7468"], "restart this process"),
+    ],
+)
+def test_the_command_says_why_it_cannot_follow(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jax.devices()
+    assert main(["follow", *arguments]) == 1
+    assert message in capsys.readouterr().err

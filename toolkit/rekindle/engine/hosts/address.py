@@ -1,0 +1,30 @@
+"""Addresses of processes, as people write them."""
+
+from typing import Final, NamedTuple
+
+from rekindle.errors import ConfigError
+
+LISTEN: Final = "127.0.0.1:7468"
+"""The address at which a leader listens unless it is told otherwise: for processes of this machine alone."""
+
+
+class Address(NamedTuple):
+    """A host's name or number, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def of(cls, text: object) -> "Address":
+        """Return the address that a text means.
+
+        Raises:
+            ConfigError: it means none.
+        """
+        host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ConfigError(f"an address is a host and a port, such as {LISTEN}; got {text!r:.80}")
+        return cls(host, int(port))

@@ -1,0 +1,54 @@
+"""Orders as frames of a link."""
+
+from typing import Any
+
+import numpy as np
+
+from rekindle.buckets import Bucket
+from rekindle.device.orders import Enter, Gather, Order, Scatter, Step, Use
+from rekindle.engine.hosts.link import Frame
+
+
+def frame_of(order: Order | Use) -> Frame:
+    """Return an order as it is sent."""
+    match order:
+        case Step(bucket, packed):
+            return _frame({"say": "step", "bucket": list(bucket)}, packed)
+        case Enter(slot, packed):
+            return _frame({"say": "enter", "slot": int(slot)}, packed)
+        case Gather(page):
+            return Frame({"say": "gather", "page": int(page)}, b"")
+        case Scatter(page, content):
+            return _frame({"say": "scatter", "page": int(page)}, content)
+        case Use(number):
+            return Frame({"say": "use", "number": number}, b"")
+
+
+def order_of(frame: Frame) -> Order | Use:
+    """Return the order in a frame.
+
+    Raises:
+        ValueError: there is none in it.
+    """
+    said = frame.header
+    match said["say"]:
+        case "step":
+            return Step(Bucket(*said["bucket"]), _array(frame))
+        case "enter":
+            return Enter(said["slot"], _array(frame))
+        case "gather":
+            return Gather(said["page"])
+        case "scatter":
+            return Scatter(said["page"], _array(frame))
+        case "use":
+            return Use(said["number"])
+    raise ValueError(f"expected an order, got {said['say']!r}")
+
+
+def _frame(header: dict[str, Any], array: Any) -> Frame:
+    there = np.asarray(array)
+    return Frame({**header, "dtype": there.dtype.name, "shape": there.shape}, there.tobytes())
+
+
+def _array(frame: Frame) -> np.ndarray[Any, np.dtype[Any]]:
+    return np.frombuffer(frame.body, np.dtype(frame.header["dtype"])).reshape(frame.header["shape"])
