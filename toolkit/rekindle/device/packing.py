@@ -23,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[np.int32]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one group of devices computes of a plan.
+    """The part of a plan that one group of devices computes.
 
     Attributes:
         first_slot, first_page: where the group's slots and pages begin among those of all groups.
