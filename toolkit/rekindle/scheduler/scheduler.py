@@ -302,18 +302,20 @@ class Scheduler:
             first = self._waiting.blocked(only_started=bool(self._new_weights))
             if first is None:
                 return
-            roomiest = max(self.groups, key=lambda group: group.cache.available)
-            fits = self._pages_for(first) <= roomiest.cache.available
-            if self._waiting.give_up_staged(first):
-                pass
-            elif fits and roomiest is not self._group(first):
-                self._waiting.move(first, roomiest)
-            else:
+            if not self._waiting.give_up_staged(first) and not self._moved(first):
                 assert self._group(first).cache.held, "a request has no room though nobody holds any"
-                assert not fits, "a request is rejected though it fits"
                 yield self._reject(first, PromptTooLong(self._held_up(first)))
             yield from self._change_weights()
             yield from self._plans()
+
+    def _moved(self, tracked: Tracked) -> bool:
+        """Let a request that its own group has no room for wait for one that has; return False if there is none."""
+        roomiest = max(self.groups, key=lambda group: group.cache.available)
+        if self._pages_for(tracked) > roomiest.cache.available:
+            return False
+        assert roomiest is not self._group(tracked), "a request has no room though it fits"
+        self._waiting.move(tracked, roomiest)
+        return True
 
     def _held_up(self, tracked: Tracked) -> str:
         """Say that a request has no room beside the prefixes that are held, and what the caller can do."""
