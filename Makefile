@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := -m pip --disable-pip-version-check --quiet --quiet install
-TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.py
-GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.py
+TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
+GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
 NATIVE_SOURCES := kernels/rekindle_kernels/cpu/source/* tests/native/*
 # Says why if it cannot: everything works without the native kernels, more slowly.
 NATIVE := -m rekindle_kernels.cpu.build || true

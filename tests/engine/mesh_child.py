@@ -1,10 +1,13 @@
 """Sessions over the virtual devices of a CPU, in a process of its own: XLA makes devices when it starts."""
 
+import io
 import json
 import os
 import sys
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 DEVICES = 8
 # More threads than cores, or collectives of several devices wait for each other; and an early end if they do.
@@ -14,33 +17,46 @@ os.environ["XLA_FLAGS"] = (
     f"--xla_force_host_platform_device_count={DEVICES} --xla_cpu_collective_call_terminate_timeout_seconds=30"
 )
 
+import anyio  # noqa: E402
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 import rekindle  # noqa: E402
+from rekindle.__main__ import main  # noqa: E402
 from rekindle.buckets import Bucket  # noqa: E402
-from rekindle.config import Implementation, SettingsOptions  # noqa: E402
+from rekindle.config import Implementation, Settings, SettingsOptions  # noqa: E402
+from rekindle.device import devices  # noqa: E402
 from rekindle.device.place import Place  # noqa: E402
+from rekindle.device.programs.executables import Executables  # noqa: E402
+from rekindle.device.programs.key import ProgramKey  # noqa: E402
 from rekindle.device.programs.lowering import Programs, Sizes  # noqa: E402
+from rekindle.engine import budget, planning  # noqa: E402
+from rekindle.engine.blueprint import Blueprint  # noqa: E402
 from rekindle.models.checkpoint.open import open_checkpoint  # noqa: E402
+from rekindle.models.wire import Wire  # noqa: E402
+from rekindle.session.about import About  # noqa: E402
 from tests.engine.small import FEW_PAGES  # noqa: E402
+from tests.two_steps import OPTIONS, SETTINGS  # noqa: E402
 
+SIZES = Sizes(9, 16, 8, 4, 5)
 DRAWN: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "seed": 3, "logprobs": 2, "prompt_logprobs": 1}
 
 
-def served(model: Path, tensor: int) -> dict[str, Any]:
+def served(model: Path, tensor: int, data: int = 1) -> dict[str, Any]:
     """Answer on so many devices: alone, in a batch that preempts, from the cache, and by chance."""
     prompt = np.load(model / "golden.npz")["greedy_prompt"].tolist()
     asked: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
-    settings: SettingsOptions = {**FEW_PAGES, "tensor": tensor}
+    settings: SettingsOptions = {**FEW_PAGES, "tensor": tensor, "data": data}
     with rekindle.open_sync(model, progress=False, **settings) as session:
         alone = session.generate_sync(token_ids=prompt, **asked)
         batch = session.generate_sync(token_ids=[prompt[:5], prompt, prompt[3:], prompt[1:]], **asked)
         again = session.generate_sync(token_ids=prompt, **asked)
+        many = session.generate_sync(token_ids=[prompt[place:] for place in range(6)], **asked)
+        adjusted = session.generate_sync(token_ids=prompt, frequency_penalty=0.7, logit_bias={5: 1.0}, **asked)
         drawn = session.generate_sync(token_ids=prompt, max_tokens=12, ignore_eos=True, **DRAWN)
         return {
-            "tokens": [each.token_ids for each in (alone, *batch, again)],
+            "tokens": [each.token_ids for each in (alone, *batch, again, *many, adjusted)],
             "drawn": drawn.token_ids,
             "logprobs": [each.logprob for each in drawn.logprobs or ()],
             "from disk": alone.cached.disk,
@@ -52,19 +68,119 @@ def served(model: Path, tensor: int) -> dict[str, Any]:
         }
 
 
-def program(model: Path, tensor: int, implementation: Implementation) -> str:
+def asked(options: dict[str, Any], patches: ExitStack) -> Any:
+    """Return settings of `open`.
+
+    Args:
+        options: other settings. Those of a mesh are "axes", the names and sizes, and "order", the ids of its devices.
+            With "memory", the devices pass for some with so many bytes of their own, as long as the patches are there.
+    """
+    if "axes" in options:
+        order = np.array([jax.devices()[place] for place in options.pop("order")])
+        axes = options.pop("axes")
+        options["mesh"] = jax.sharding.Mesh(order.reshape([*axes.values()]), [*axes])
+    if "memory" in options:
+        for module in (devices, budget, planning):
+            patches.enter_context(mock.patch.object(module, "shares_memory", return_value=False))
+        patches.enter_context(mock.patch.object(budget, "memory_of", return_value=options.pop("memory")))
+    return {**FEW_PAGES, "restore": "off", **options}
+
+
+def chosen(model: Path, options: dict[str, Any]) -> list[int] | str:
+    """Return the devices on which a model would be opened, or the error that is raised; see `asked`."""
+    with ExitStack() as patches:
+        settings, checkpoint = Settings(**asked(options, patches)), open_checkpoint(model)
+        place = planning.fewest(checkpoint, settings, devices.places_of(settings))
+        blueprint = Blueprint.of(checkpoint, settings, place)
+        try:
+            blueprint.budget.check(blueprint.limits, "it")
+        except rekindle.ModelTooLarge as error:
+            return str(error)
+        return [device.id for device in place.devices]
+
+
+def opened(model: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Open a model, and say on which devices it is; see `asked`."""
+    prompt = np.load(model / "golden.npz")["greedy_prompt"].tolist()
+    with (
+        ExitStack() as patches,
+        rekindle.open_sync(model, progress=False, **asked(options, patches)) as session,
+    ):
+        return {
+            "place": [device.id for device in session._assembly.place.devices],
+            "tensor": session.settings.tensor,
+            "tokens": session.generate_sync(token_ids=prompt, max_tokens=6, ignore_eos=True).token_ids,
+            "text": About("it", session._assembly, None, paused=False).text(),
+            "memory": {"devices": session.memory.devices} | session.memory.on_each,
+            "weights": session.memory.weights,
+        }
+
+
+def program(model: Path, tensor: int, implementation: Implementation, data: int = 1) -> str:
     """Return a compiled step of four rows on so many devices, as text."""
-    place = Place(tuple(jax.devices()[:tensor]))
-    config = open_checkpoint(model).config
-    programs = Programs(config, Sizes(9, 16, 8, 4, 5), jnp.dtype("float32"), place, implementation)
+    programs = programs_of(model, tensor, implementation, data)
     text: str = cast(jax.stages.Compiled, programs.compiled(Bucket(0, 4))).as_text() or ""
     return text
 
 
-def refusal(model: Path, tensor: int) -> str:
+def programs_of(model: Path, tensor: int, implementation: Implementation, data: int = 1) -> Programs:
+    place = Place(tuple(jax.devices()[: data * tensor]), data)
+    return Programs(open_checkpoint(model).config, SIZES, jnp.dtype("float32"), place, implementation)
+
+
+def sent(model: Path, tensor: int) -> list[int]:
+    """Return the bytes that `Wire` says of a step of four rows, of what is computed and of what is drawn."""
+    wire = Wire.of(open_checkpoint(model).config, tensor)
+    return [4 * wire.computed, 4 * wire.drawn, wire.sums]
+
+
+def elsewhere(model: Path, tensor: int) -> list[Any]:
+    """Call a program with pages on other devices, and return the error, and what was compiled for that."""
+    programs, others = programs_of(model, tensor, "xla"), Place(tuple(jax.devices()[tensor : 2 * tensor]))
+    there = Programs(open_checkpoint(model).config, SIZES, jnp.dtype("float32"), others, "xla")
+    executables = Executables(programs, 4)
+    pages, _ = there.compiled("empty")()
+    program = executables.obtain("gather").result()
+    try:
+        anyio.run(executables.call, "gather", program, pages, np.int32(1))
+    except RuntimeError as error:
+        return [str(error), executables.compilations, executables.unexpected]
+    return ["", executables.compilations, executables.unexpected]
+
+
+def keys(model: Path) -> dict[str, list[str]]:
+    """Return the parts in which keys differ from that of two devices, for other meshes."""
+    one, two, *_ = jax.devices()
+
+    def key(*devices: jax.Device) -> ProgramKey:
+        settings = Settings(**FEW_PAGES)
+        return Blueprint.of(open_checkpoint(model), settings, Place(devices)).program_keys()(Bucket(0, 4))
+
+    meshes = {"same": (one, two), "turned": (two, one), "one": (one,), "others": (jax.devices()[2], jax.devices()[3])}
+    return {name: sorted(key(*devices).explain(key(one, two).parts())) for name, devices in meshes.items()}
+
+
+def precompiled(model: Path, tensor: int) -> list[Any]:
+    """Compile programs by the command, and open the model without compiling any."""
+    with redirect_stdout(io.StringIO()) as said:
+        status = main(["precompile", str(model), "--mesh", f"tensor={tensor}", *OPTIONS.split(), "--quiet"])
+    settings: SettingsOptions = {**SETTINGS, "restore": "require", "tensor": tensor}
+    with rekindle.open_sync(model, progress=False, **settings) as session:
+        session.generate_sync(token_ids=[1, 2, 3], max_tokens=4)
+        return [status, said.getvalue(), session.stats.compilations, session.stats.loads]
+
+
+def informed(model: Path, tensor: int) -> str:
+    """Return what `rekindle info` prints of a model on so many devices."""
+    with redirect_stdout(io.StringIO()) as said:
+        assert main(["info", str(model), "--mesh", f"tensor={tensor}"]) == 0
+    return said.getvalue()
+
+
+def refusal(model: Path, tensor: int, data: int = 1) -> str:
     """Return the message of a session that cannot be opened on so many devices."""
     try:
-        settings: SettingsOptions = {**FEW_PAGES, "tensor": tensor}
+        settings: SettingsOptions = {**FEW_PAGES, "tensor": tensor, "data": data}
         rekindle.open_sync(model, progress=False, **settings).close_sync()
     except rekindle.ConfigError as error:
         return str(error)

@@ -98,5 +98,5 @@ def test_native_kernels_keep_rows_apart_without_one_shape(families: Path, family
         turn = [*prompts[0], *alone[0].token_ids, 5]
         cached = session.generate_sync(token_ids=turn, **OPTIONS)
         assert cached.cached_tokens >= len(prompts[0]), "what was decoded is found too"
-    with opened_with(restore="off") as session:
+    with opened_with(disk_cache_bytes=0) as session:
         assert session.generate_sync(token_ids=turn, **OPTIONS).logprobs == cached.logprobs

@@ -1,18 +1,30 @@
 """A session over several devices gives the tokens of one, and finds what others have stored."""
 
 import json
+import math
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from rekindle.buckets import Bucket
+from rekindle.device.place import Place
+from rekindle.device.programs.lowering import Programs, Sizes
+from rekindle.device.step import step
+from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.models.decoder import abstract_decoder
 from tests.families import MODELS
 
-COVERING = ["deepseek-v3", "olmo3"]
-"""Latents and experts; norms over all heads, and fewer heads of keys than devices."""
+WIRED = ["olmo3", *(pytest.param(name, marks=pytest.mark.deep) for name in MODELS if name != "olmo3")]
+COVERING = {"deepseek-v3": (2, 2), "olmo3": (8, 1)}
+"""Latents and experts, in groups; norms over all heads, and fewer heads of keys than devices."""
 
 
 def asked_of_child(*questions: tuple[Any, ...]) -> list[Any]:
@@ -24,19 +36,20 @@ def asked_of_child(*questions: tuple[Any, ...]) -> list[Any]:
     return [json.loads(line) for line in child.stdout.splitlines()]
 
 
-def check(family: str, families: Path, counts: list[int]) -> None:
-    model = families / family
-    one, *others = asked_of_child(*(("served", model, tensor) for tensor in [1, *counts, counts[-1]]))
+def check(family: str, families: Path, meshes: list[tuple[int, int]]) -> None:
+    """Check meshes, each as (tensor, data), of which the last is opened twice."""
+    model, meshes = families / family, [*meshes, meshes[-1]]
+    one, *others = asked_of_child(*(("served", model, *mesh) for mesh in [(1, 1), *meshes]))
     expected = np.load(model / "golden.npz")["greedy_new"].tolist()
     assert one["tokens"][0] == expected
     assert one["from disk"] == 0
-    for tensor, answer in zip([*counts, counts[-1]], others, strict=True):
-        assert answer["tokens"] == one["tokens"], f"on {tensor} devices"
+    for (tensor, data), answer in zip(meshes, others, strict=True):
+        assert answer["tokens"] == one["tokens"], f"on {data} groups of {tensor} devices"
         assert answer["drawn"] == one["drawn"]
         np.testing.assert_allclose(answer["logprobs"], one["logprobs"], atol=1e-4)
         assert answer["from disk"] == 16, "the pages that another number of devices has stored are found"
         assert answer["cached"] == 16
-        assert f"cpu:0 to {tensor - 1})" in answer["repr"]
+        assert f"cpu:0 to {data * tensor - 1}" in answer["repr"]
     assert max(answer["preemptions"] for answer in [one, *others]) > 0
     assert others[-1]["compilations"] == 0, "programs of several devices are stored and loaded"
     assert others[-1]["loads"] > 0
@@ -44,25 +57,131 @@ def check(family: str, families: Path, counts: list[int]) -> None:
 
 @pytest.mark.parametrize("family", COVERING)
 def test_tokens_are_those_of_one_device(family: str, families: Path) -> None:
-    check(family, families, [8])
+    check(family, families, [COVERING[family]])
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("family", MODELS)
 def test_tokens_of_every_family_are_those_of_one_device(family: str, families: Path) -> None:
-    check(family, families, [2, 4, 8])
+    check(family, families, [(2, 1), (4, 1), (8, 1), (1, 2), (2, 2)])
+
+
+def bytes_sent(text: str, tensor: int) -> tuple[float, float]:
+    """Return what each device of a ring sends in a program: of sums over all devices, and of what is gathered."""
+    sizes = {"all-reduce": 0.0, "all-gather": 0.0}
+    for shapes, kind in re.findall(r"= (.*?) (all-reduce|all-gather)\(", text):
+        for shape in re.findall(r"f32\[([\d,]*)\]", shapes):
+            sizes[kind] += 4 * math.prod(map(int, shape.split(",")))
+    return 2 * sizes["all-reduce"] * (tensor - 1) / tensor, sizes["all-gather"] * (tensor - 1) / tensor
 
 
 def test_a_step_reduces_twice_a_layer_and_one_device_not_at_all(families: Path) -> None:
     model, layers = families / "llama-tied", 3
-    one, several, native, refused = asked_of_child(
+    one, several, native, groups, refused, refused_groups, foreign, differing, (computed, drawn, sums) = asked_of_child(
         ("program", model, 1, "xla"),
         ("program", model, 4, "xla"),
         ("program", model, 4, "cpu"),
+        ("program", model, 2, "xla", 2),
         ("refusal", model, 9),
+        ("refusal", model, 3, 3),
+        ("elsewhere", model, 2),
+        ("keys", model),
+        ("sent", model, 4),
     )
     assert not any(word in one for word in ("all-reduce", "all-gather", "replica_groups", "partition-id"))
-    for text in (several, native):
+    for text in (several, native, groups):
         assert text.count(" all-reduce(") == 2 * layers + 1, "two a layer, and the embedding's"
         assert text.count(" all-gather(") == 1, "of logits"
+    for text in (several, native):
+        assert bytes_sent(text, 4) == (computed, drawn)
+    assert sums == 2 * layers + 1
+    apart = set(re.findall(r"replica_groups=\S+?}}", groups))
+    assert apart == {"replica_groups={{0,1},{2,3}}"}, "each group for itself"
     assert "tensor=9 needs as many devices from" in refused
+    assert "data=3 times tensor=3 needs as many devices from" in refused_groups
+    said, compilations, unexpected = foreign
+    assert re.match(r"the program 'gather' runs on cpu:0 to 1, and pages\[0\] is on .*3: put it where", said)
+    assert (compilations, unexpected) == (1, 0), "nothing is compiled for devices that are not the session's"
+    assert differing == {
+        "same": [],
+        "turned": ["topology"],
+        "others": ["topology"],
+        "one": ["arguments", "statics", "topology"],
+    }
+
+
+def test_the_program_of_one_device_is_that_of_the_step_alone(families: Path) -> None:
+    config, float32, bucket = open_checkpoint(families / "llama-tied").config, jnp.dtype("float32"), Bucket(0, 4)
+    programs = Programs(config, Sizes(9, 16, 8, 4, 5), float32, Place((jax.devices()[0],)), "xla")
+    graph, state = nnx.split(abstract_decoder(config, float32, "xla")[0])
+    structure = jax.tree.structure(state)
+
+    def alone(weights: list[jax.Array], pages: Any, slots: Any, packed: jax.Array) -> Any:
+        return step(nnx.merge(graph, jax.tree.unflatten(structure, weights)), pages, slots, packed, bucket, 5, "xla")
+
+    with programs.jax_settings.applied():
+        expected = jax.jit(alone, donate_argnums=(1, 2)).lower(*programs.arguments(bucket).values())
+    one, other = (computed(lowered.as_text()) for lowered in (programs.lowered(bucket), expected))
+    assert len(one) > 500
+    assert one == other
+
+
+def computed(text: str) -> list[str]:
+    """Return what a lowered program computes, line by line, without its name and where its arguments are."""
+    about = ("module @", "sdy.mesh @empty_mesh", "func.func public @main")
+    return [line for line in text.splitlines() if not line.lstrip().startswith(about)]
+
+
+@pytest.mark.parametrize("family", WIRED)
+def test_the_bytes_on_the_wire_are_those_of_the_compiled_program(family: str, families: Path) -> None:
+    model, tensor = families / family, 4
+    text, (computed, drawn, sums) = asked_of_child(("program", model, tensor, "xla"), ("sent", model, tensor))
+    assert bytes_sent(text, tensor) == (computed, drawn)
+    assert text.count(" all-reduce(") <= sums, "the compiler may join some"
+
+
+def test_a_model_is_on_the_fewest_devices_that_it_fits_or_on_those_of_a_mesh(families: Path) -> None:
+    model, kb, order = families / "llama-tied", 1000, [5, 3, 1, 0]
+    spread, turned, cpu, *chosen = asked_of_child(
+        ("opened", model, {"memory": 650 * kb}),
+        ("opened", model, {"axes": {"tensor": 4}, "order": order}),
+        ("chosen", model, {}),
+        *(("chosen", model, {"memory": memory * kb}) for memory in (1200, 1000, 650, 560)),
+        ("chosen", model, {"memory": 650 * kb, "device": "cpu"}),
+        ("chosen", model, {"memory": 650 * kb, "device": "cpu:3"}),
+        ("chosen", model, {"memory": 400 * kb}),
+        ("chosen", model, {"axes": {"model": 1, "tensor": 2}, "order": [2, 3]}),
+    )
+    assert cpu == [0], "the devices of a CPU share its memory"
+    assert (spread["place"], spread["tensor"]) == ([0, 1, 2, 3], 4)
+    assert "cpu:0 to 3, as it does not fit on fewer devices" in spread["text"]
+    assert (turned["place"], turned["tensor"]) == (order, None), "the settings have the mesh, as it was given"
+    assert "on cpu:5,3,1,0, sending" in turned["text"]
+    expected = np.load(model / "golden.npz")["greedy_new"].tolist()
+    for answer in (spread, turned):
+        assert answer["tokens"] == expected[:6]
+        assert answer["memory"]["devices"] == 4
+        assert answer["memory"]["weights"] * 4 == answer["weights"]
+        assert "on each of 4 devices" in answer["text"]
+        assert "from each device to decode a token" in answer["text"]
+    *places, platform, named, too_large, over = chosen
+    assert places == [[*range(count)] for count in (1, 2, 4, 8)]
+    assert platform == [0, 1, 2, 3]
+    assert "it does not fit on cpu:3: its weights" in named
+    assert "the device has 650 kB in all" in named
+    assert "it does not fit on cpu:0 to 7: its weights" in too_large
+    assert "the 8 devices have 3.2 MB in all" in too_large
+    assert over == [2, 3]
+
+
+def test_programs_of_a_mesh_are_compiled_ahead_and_found(families: Path) -> None:
+    (status, said, compilations, loads), text = asked_of_child(
+        ("precompiled", families / "llama-tied", 4), ("informed", families / "llama-tied", 4)
+    )
+    assert status == 0
+    assert "devices   4 of 8 cpu, tensor=4; float32" in said
+    assert "6: 6 compiled" in said
+    assert (compilations, loads) == (0, 6)
+    rows = {line[:14].strip(): line[14:] for line in text.splitlines()}
+    assert re.fullmatch(r"\d+ kB of weights, .* for a step, .* of pages, .* together, of 4 devices", rows["on each"])
+    assert rows["each sends"].startswith("2.69 kB for a token of a prompt, in 7 sums over all devices, and ")

@@ -1,19 +1,23 @@
 """Settings are checked where they are given, and limits fit each other and the model."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 import rekindle
 from rekindle.config import Settings
+from rekindle.device.devices import places_of
 from rekindle.errors import ConfigError
 from rekindle.scheduler.limits import DEFAULT_POOL_BYTES, Limits, checked_sizes
 from rekindle.testing import FAKE_MODEL, fake_limits
 
 MULTIPLES = ["page_size", "max_prefill_tokens", "prefill_chunk"]
-COUNTS = ["tensor", "max_running", "max_waiting", "max_executables"]
+COUNTS = ["max_running", "max_waiting", "max_executables"]
 
 
 @pytest.mark.parametrize("name", MULTIPLES)
@@ -28,6 +32,41 @@ def test_a_size_is_a_positive_multiple_of_the_query_block(name: str, value: Any)
 def test_a_count_is_at_least_one(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{name} must be an integer of at least 1, got {value!r}"):
         Settings(**{name: value})
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, "1", True])
+def test_a_number_of_devices_is_at_least_one_or_left_open(value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"tensor must be an integer of at least 1, got {value!r}"):
+        Settings(tensor=value)
+    assert Settings(tensor=None).tensor is None
+
+
+def mesh(*axes: str, shape: tuple[int, ...] = (1,)) -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(np.array(jax.devices()[:1] * math.prod(shape)).reshape(shape), axes)
+
+
+@pytest.mark.parametrize("other", [{"device": "cpu"}, {"tensor": 1}])
+def test_a_mesh_stands_alone(other: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"mesh says which devices share the model.*: leave out {next(iter(other))}"):
+        Settings(mesh=mesh("tensor"), **other)
+
+
+@pytest.mark.parametrize("value", [4, "tensor=4", (2, 4), {"data": 2}, np.zeros(8)])
+def test_a_mesh_is_one_of_jax(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"mesh must be a jax.sharding.Mesh with an axis \"tensor\", got .*tensor=N"):
+        Settings(mesh=value)
+
+
+def test_the_axes_of_a_mesh_are_known_or_of_one_device() -> None:
+    assert Settings(mesh=mesh("tensor")).mesh.shape == {"tensor": 1}
+    assert Settings(mesh=mesh("model", "data", shape=(1, 1))).mesh.size == 1
+    with pytest.raises(ConfigError, match="mesh has an axis 'model'; known are data, tensor"):
+        Settings(mesh=mesh("tensor", "model", shape=(1, 2)))
+    assert Settings(mesh=mesh("model", "tensor", shape=(1, 1))).groups == 1
+    with pytest.raises(ConfigError, match=r"mesh says which devices .*: leave out data"):
+        Settings(mesh=mesh("tensor"), data=2)
+    with pytest.raises(ConfigError, match=r"mesh must be a jax.sharding.Mesh, which has devices, got AbstractMesh"):
+        places_of(Settings(mesh=jax.sharding.AbstractMesh((1,), ("tensor",))))
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, "1", None, True])
@@ -87,13 +126,19 @@ def test_an_unknown_setting_is_named_with_the_one_that_was_meant() -> None:
         rekindle.open("anything", max_runing=3)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"unknown setting 'max_model_len'; here it is max_context$"):
         rekindle.open("anything", max_model_len=3)  # type: ignore[call-arg]
+    for theirs in ("tensor_parallel_size", "tp", "tp_size", "num_devices", "num_gpus"):
+        named: Any = {theirs: 2}
+        with pytest.raises(ConfigError, match=rf"unknown setting '{theirs}'; here it is tensor$"):
+            rekindle.open("anything", **named)
+    with pytest.raises(ConfigError, match=r"unknown setting 'device_mesh'; here it is mesh$"):
+        rekindle.open("anything", device_mesh=3)  # type: ignore[call-arg]
     with pytest.raises(
         ConfigError, match=r"unknown setting 'top_p'; it is a sampling parameter, which generate\(\) takes"
     ):
         rekindle.open("some-model", top_p=0.5)  # type: ignore[call-arg]
     with pytest.raises(
         ConfigError,
-        match=r"unknown setting 'zzz'; known are device, tensor, implementation, dtype, page_size, .*max_executables",
+        match=r"unknown setting 'zzz'; known are device, tensor, data, mesh, implementation, dtype, .*max_executables",
     ):
         rekindle.open("anything", zzz=3)  # type: ignore[call-arg]
 

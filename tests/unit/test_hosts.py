@@ -20,7 +20,7 @@ from rekindle.__main__ import main
 from rekindle.buckets import Bucket
 from rekindle.concurrency.progress import Progress, silent
 from rekindle.config import Settings, SettingsOptions
-from rekindle.device.devices import place_over
+from rekindle.device.devices import places_over
 from rekindle.device.orders import Enter, Gather, Order, Scatter, SharedWeights, Step, Use
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.hosts import following, joining, meeting
@@ -116,8 +116,9 @@ def test_bad_hosts_are_refused_where_they_are_given(families: Path) -> None:
         rekindle.open(families / "llama-tied", hosts=2)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="with hosts, logits_processor must be None"):
         require_shareable(Settings(logits_processor=lambda logits, _: logits), None, 1)
-    with pytest.raises(ConfigError, match=r"tensor must be a multiple of the 2 processes .*, such as tensor=2; got 1"):
-        rekindle.open_sync(families / "llama-tied", progress=False, hosts=rekindle.Hosts(), **FEW_PAGES)
+    settings: SettingsOptions = {**FEW_PAGES, "tensor": 3}
+    with pytest.raises(ConfigError, match=r"tensor must be a multiple of the 2 processes .*, such as tensor=2; got 3"):
+        rekindle.open_sync(families / "llama-tied", progress=False, hosts=rekindle.Hosts(), **settings)
     assert "waited for by open" in repr(rekindle.Hosts())
 
 
@@ -314,7 +315,7 @@ def test_copies_of_weights_are_the_same_and_others_are_not(tmp_path: Path) -> No
 def request_of(families: Path) -> dict[str, Any]:
     """Return what a leader on one device asks its followers to open."""
     model, settings = families / "llama-tied", Settings(**FEW_PAGES)
-    blueprint = Blueprint.of(open_checkpoint(model), settings, place_over(None, 1))
+    blueprint = Blueprint.of(open_checkpoint(model), settings, places_over(None, Settings(tensor=1))[0])
     return asked(model, None, blueprint.chosen(settings), blueprint)
 
 
@@ -342,14 +343,16 @@ def test_a_follower_refuses_another_model(request_of: dict[str, Any], families: 
 
 
 def test_devices_are_shared_out_evenly_over_processes() -> None:
-    assert len(place_over("cpu", 1).devices) == 1
+    assert [len(place.devices) for place in places_over("cpu", Settings())] == [1]
     for asked_for in ("cpu:0", jax.devices()[0]):
         with pytest.raises(ConfigError, match="with hosts, device must be None or a platform"):
-            place_over(asked_for, 1)
+            places_over(asked_for, Settings(tensor=1))
     with pytest.raises(ConfigError, match="is not there; JAX has cpu:0"):
-        place_over("gpu", 1)
+        places_over("gpu", Settings(tensor=1))
     with pytest.raises(ConfigError, match=r"tensor=99 must be a multiple of the 1 processes.* and at most"):
-        place_over(None, 99)
+        places_over(None, Settings(tensor=99))
+    with pytest.raises(ConfigError, match="with hosts, one group of devices shares the model: leave out mesh and data"):
+        places_over(None, Settings(data=2))
 
 
 def obeyed(monkeypatch: pytest.MonkeyPatch, link: Link, model: str | None = None) -> list[str]:

@@ -29,6 +29,7 @@ SETTINGS = st.fixed_dictionaries(
         "policy": st.sampled_from(["fcfs", "longest-prefix", newest_first]),
         "num_pages": st.integers(6, 20),
         "max_running": st.integers(1, 4),
+        "data": st.sampled_from([1, 1, 2]),
         "prefill_chunk": st.sampled_from([512, 16]),
         "host_cache_bytes": st.sampled_from([0, 1, 3, 8, 1000]).map(lambda pages: pages * 128),  # a page has 128 bytes
         "max_context": st.just(5 * PAGE),
@@ -193,7 +194,11 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.engine.weights_used == list(range(1, self.changes + 1))
         stats = self.engine.scheduler.stats
         assert (stats.running, stats.waiting, stats.free_pages) == (0, 0, stats.pages)
-        assert stats.host_pages == len(self.engine.host_tier.entries) <= self.engine.limits.host_pages
+        assert (
+            stats.host_pages
+            == len(self.engine.host_tier.entries)
+            <= self.engine.limits.data * self.engine.limits.host_pages
+        )
 
 
 @pytest.fixture(autouse=True)

@@ -225,19 +225,18 @@ def test_each_property_of_a_device_is_in_the_key(part: str, change: dict[str, An
     assert part in {field.name for field in fields(Target) if getattr(before, field.name) != getattr(after, field.name)}
 
 
-@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
-def test_the_parts_of_a_program_of_several_processes_have_a_key_each(
-    platform: str, monkeypatch: pytest.MonkeyPatch
+def test_the_order_of_devices_is_in_the_key_and_which_of_several_processes_this_is(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     of: Callable[[list[Any]], Target] = Target.of
-    own, other = (FakeDevice(index, platform, process_index=index) for index in (0, 1))
-    alone, keys = set[Target](), set[Target]()
-    for index in (0, 1):
-        monkeypatch.setattr(jax, "process_index", lambda index=index: index)
-        keys.add(of([own, other]))
-        alone.add(of([own]))
-    assert len(keys) == 2
-    assert len(alone) == 1, "a program of one process is whole"
+    one, two = FakeDevice(), FakeDevice(id=1, coords=(1, 0, 0))
+    assert of([one, two]).topology != of([two, one]).topology
+    assert "in process" not in of([one, two]).topology
+    shared = [one, replace(two, process_index=1)]
+    first = of(shared).topology
+    assert first.endswith(" of 4, in process 0")
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    assert of(shared).topology == first.replace("in process 0", "in process 1")
 
 
 @dataclass(frozen=True)

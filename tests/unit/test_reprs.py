@@ -179,7 +179,7 @@ def test_a_session_says_what_it_runs_on_and_what_memory_it_has() -> None:
         session.generate_sync(token_ids=[1], max_tokens=2)
         head, model, memory = pretty(session).splitlines()
         page_bytes = session.memory.pool // 9
-        expected = Memory(0, 0, 9 * page_bytes, page_bytes // 16, 128, 0, session.memory.host_limit, 0, 0)
+        expected = Memory(0, 0, 9 * page_bytes, 1, page_bytes // 16, 128, 0, session.memory.host_limit, 0, 0)
         assert session.memory == expected
     assert head.startswith("<rekindle.Session fake (int on cpu:0): 0 running")
     assert model == "  model   on cpu:0, computes in int, context 100 tokens, serves 3 requests at once"

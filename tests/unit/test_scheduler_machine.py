@@ -19,6 +19,7 @@ ROOMY = st.fixed_dictionaries(
         "page_size": st.sampled_from([16, 32]),
         "num_pages": st.sampled_from([40, 9, 3, 2]),
         "max_running": st.sampled_from([5, 3, 1]),
+        "data": st.sampled_from([1, 1, 2, 3]),
         "max_prefill_tokens": st.sampled_from([128, 48, 16]),
         "prefill_chunk": st.sampled_from([512, 32, 16]),
         "max_context": st.sampled_from([None, 100, 33, 20]),
@@ -32,6 +33,7 @@ CROWDED = st.fixed_dictionaries(
     | {
         "num_pages": st.integers(5, 9),
         "max_running": st.integers(3, 5),
+        "data": st.sampled_from([1, 1, 2]),
         "prefill_chunk": st.sampled_from([512, 16]),
         "prefix_cache": st.booleans(),
         "deterministic": st.booleans(),

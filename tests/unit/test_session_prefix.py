@@ -285,7 +285,7 @@ def test_the_engine_does_not_wait_while_the_texts_of_the_cache_are_made(byte_tok
 
         def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
             if len(ids := list(ids)) > RUN_TOKENS:
-                looked.append(look.submit(lambda: assembly.look(lambda tree: tree.nodes)).result(timeout=20))
+                looked.append(look.submit(lambda: assembly.look(lambda trees: trees[0].nodes)).result(timeout=20))
             return super().decode(ids, skip_special_tokens)
 
     looked: list[int] = []

@@ -44,15 +44,28 @@ def test_every_known_target_is_described_to_its_own_compiler(target: str, asked:
     platform, _, rest = target.partition(":")
     assert asked[0]["platform"] == platform
     if platform == "tpu":
-        one_chip = {"chips_per_host_bounds": [1, 1, 1]} if rest.endswith(":1x1") else {}
-        assert asked == [{"platform": "tpu", "topology": rest, **one_chip}]
+        chips = [2, 2, 1] if rest == "v5p:2x2x1" else [1, 1, 1]
+        assert asked == [{"platform": "tpu", "topology": rest, "chips_per_host_bounds": chips}]
     else:
+        assert asked[0]["topology"] == "1x1x1"
         assert GPUS[rest].kind in asked[0]["target_config"]
 
 
-def test_larger_arrangements_of_chips_are_left_to_libtpu(asked: list[dict[str, Any]]) -> None:
-    devices_of("tpu:v6e:16x16")
-    assert asked[0]["topology"] == "v6e:16x16"
+@pytest.mark.parametrize(
+    ("target", "bounds"), [("v5e:2x4", [2, 4, 1]), ("v6e:2x2", [2, 2, 1]), ("v6e:16x16", None), ("v5p:2x2x2", None)]
+)
+def test_chips_are_those_of_one_host_if_a_host_can_have_as_many(
+    target: str, bounds: list[int] | None, asked: list[dict[str, Any]]
+) -> None:
+    devices_of(f"tpu:{target}")
+    one_host = {} if bounds is None else {"chips_per_host_bounds": bounds}
+    assert asked == [{"platform": "tpu", "topology": target, **one_host}]
+
+
+def test_gpus_are_those_of_one_host(asked: list[dict[str, Any]]) -> None:
+    devices_of("cuda:h100:8")
+    assert asked[0]["topology"] == "1x1x8"
+    assert GPUS["h100"].kind in asked[0]["target_config"]
 
 
 @pytest.mark.parametrize(
@@ -60,11 +73,11 @@ def test_larger_arrangements_of_chips_are_left_to_libtpu(asked: list[dict[str, A
     [
         *("", "tpu", "tpu:", "tpu:v9:1x1", "tpu:v5e", "tpu:v5e:", "tpu:v5e:2", "tpu:v5e:1x1x1", "tpu:v5p:2x2"),
         *("tpu:v5e:0x1", "tpu:v5e:-1x1", "tpu:v5e:ax1", "tpu:v5e:1x1:1", "TPU:v5e:1x1"),
-        *("cuda", "cuda:", "cuda:h100:1", "cuda:NVIDIA", "gpu:h100", "cpu"),
+        *("cuda", "cuda:", "cuda:h100:0", "cuda:h100:9", "cuda:h100:", "cuda:h100:x", "cuda:NVIDIA", "gpu:h100", "cpu"),
     ],
 )
 def test_other_names_are_refused_with_those_that_are_known(target: str, asked: list[dict[str, Any]]) -> None:
-    with pytest.raises(ConfigError, match=rf"no target '{re.escape(target)}'; known are tpu:v5e:1x1, .*cuda:h100"):
+    with pytest.raises(ConfigError, match=rf"no target '{re.escape(target)}'; known are tpu:v5e:1x1, .*cuda:h100:8$"):
         devices_of(target)
     assert asked == []
 

@@ -117,7 +117,9 @@ def test_a_page_that_comes_back_to_the_device_leaves_the_host_tier() -> None:
         one.admit(number, document(number, 12), max_tokens=1)
         one.drain()
     assert found_of(one, document(0, 12)) == 12
-    assert one.scheduler.cache.tree.in_both <= 16 // 8, "those alone that are offloaded ahead of their eviction"
+    assert one.scheduler.groups[0].cache.tree.in_both <= 16 // 8, (
+        "those alone that are offloaded ahead of their eviction"
+    )
 
 
 def engine_with_documents_on_disk(pages: list[int], num_pages: int, policy: Policy) -> ByHand:

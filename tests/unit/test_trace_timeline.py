@@ -72,7 +72,7 @@ class Truth:
         if plans:
             # Requests that no plan told of lost their pages after the last plan.
             waiting = {tracked.request.id for tracked in self._scheduler._waiting}
-            self.waiting[plans[-1].tick] = waiting - set(self._scheduler._running.preempted)
+            self.waiting[plans[-1].tick] = waiting - set(self._scheduler.groups[0].running.preempted)
 
 
 # Sums

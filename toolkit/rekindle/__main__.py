@@ -66,6 +66,7 @@ def _parser() -> ArgumentParser:
     generates.set_defaults(run=generate.generate)
     informs = commands.add_parser("info", help="versions, devices and the cache; with MODEL, what it is and needs")
     needed.add_model(informs, nargs="?")
+    needed.add_devices(informs)
     informs.set_defaults(run=info)
     compiles = commands.add_parser(
         "precompile", help="compile a model's programs ahead of need, for this machine or for another"

@@ -1,8 +1,8 @@
 """The settings of `open`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Final, Literal, TypedDict, get_args
 
 from rekindle import buckets, markup
 from rekindle.errors import ConfigError
@@ -15,6 +15,8 @@ Policy = Literal["fcfs", "longest-prefix"] | Order
 Precompile = Literal["all", "background", "lazy"]
 Restore = Literal["auto", "require", "off"]
 SamplingDefaults = Literal["model", "neutral"]
+AXES: Final = ("data", "tensor")
+"""The axes of a mesh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,14 @@ class Settings:
         device: where weights, pages and programs are: a platform, as "gpu", one of its devices, as "gpu:1", or a
             `jax.Device`. None is `jax_default_device`, else JAX's first device.
         tensor: how many devices share the model, from `device` on. Each has some of the heads, the inner features and
-            the vocabulary.
+            the vocabulary. None is one device if the model fits it with a pool of 1 GiB, or of one full request if that
+            is less, or as it is asked for; else the fewest devices of this process, in a number that divides theirs,
+            that it fits. It is always one on a CPU, and if `device` or `jax_default_device` names one device.
+        data: how many groups of so many devices there are. Each group has the whole model, and pages and rows of its
+            own: the sizes below are those of one group. All groups compute their ticks in step, and a request is given
+            to the one that comes to it soonest.
+        mesh: the devices, as a `jax.sharding.Mesh` of one's own, instead of `device`, `tensor` and `data`. Along its
+            axis "tensor" are those that share the model, and along "data" the groups.
         implementation: of the kernels: "xla" runs everywhere, "cpu", "tpu" and "gpu" are written for their platform,
             and "reference" is the slow definition of all of them. None is the best for the device.
         dtype: of weights and pages, "float32" or "bfloat16"; None is float32 on CPU and bfloat16 elsewhere.
@@ -77,7 +86,9 @@ class Settings:
     """
 
     device: Any = None
-    tensor: int = 1
+    tensor: int | None = None
+    data: int = 1
+    mesh: Any = None
     implementation: Implementation | None = None
     dtype: Dtype | None = None
     page_size: int = 64
@@ -116,7 +127,11 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("page_size", "max_prefill_tokens", "prefill_chunk"):
             _integer(name, getattr(self, name), 1, multiple=buckets.QUERY_BLOCK)
-        _integer("tensor", self.tensor, 1)
+        if self.tensor is not None:
+            _integer("tensor", self.tensor, 1)
+        _integer("data", self.data, 1)
+        if self.mesh is not None:
+            self._check_mesh()
         for name in ("max_running", "max_waiting", "max_executables"):
             _integer(name, getattr(self, name), 1)
         for name in ("host_cache_bytes", "disk_cache_bytes", "max_logprobs"):
@@ -146,12 +161,46 @@ class Settings:
         _one_of("restore", self.restore, get_args(Restore))
         _one_of("sampling_defaults", self.sampling_defaults, get_args(SamplingDefaults))
 
+    @property
+    def groups(self) -> int:
+        """The number of groups of devices that compute different rows."""
+        return self.data if self.mesh is None else int(self.mesh.shape.get("data", 1))
+
+    def _check_mesh(self) -> None:
+        beside = [name for name in ("device", "tensor") if getattr(self, name) is not None]
+        beside += ["data"] if self.data != 1 else []
+        if beside:
+            raise ConfigError(f"mesh says which devices share the model, and in which order: leave out {beside[0]}")
+        axes = getattr(self.mesh, "shape", None)
+        if not isinstance(axes, Mapping):
+            raise ConfigError(
+                f'mesh must be a jax.sharding.Mesh with an axis "tensor", got {self.mesh!r:.80}; tensor=N takes the '
+                "first N devices"
+            )
+        check_axes("mesh", {name: size for name, size in axes.items() if size > 1 or name in AXES})
+
+
+def check_axes(what: str, axes: Mapping[str, int]) -> None:
+    """Check the axes of a mesh by their names and sizes.
+
+    Args:
+        what: the name of what they were given as.
+
+    Raises:
+        ConfigError: an axis that nothing is shared over.
+    """
+    for name in axes:
+        if name not in AXES:
+            raise ConfigError(f"{what} has an axis {name!r}; known are {', '.join(AXES)}")
+
 
 class SettingsOptions(TypedDict, total=False):
     """The keywords of `open`; `Settings` says what each does."""
 
     device: Any
-    tensor: int
+    tensor: int | None
+    data: int
+    mesh: Any
     implementation: Implementation | None
     dtype: Dtype | None
     page_size: int

@@ -13,12 +13,11 @@ import jax
 import jax.numpy as jnp
 
 import rekindle
+from rekindle.cli.needed import Needed
 from rekindle.config import Settings
-from rekindle.device.devices import place_of
-from rekindle.engine.planning import plan
+from rekindle.engine.blueprint import Blueprint
 from rekindle.markup import counted, size_text
 from rekindle.models.checkpoint.checkpoint import Checkpoint
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import (
     AttentionConfig,
     BaseScaling,
@@ -31,6 +30,7 @@ from rekindle.models.config import (
     YarnScaling,
 )
 from rekindle.models.decoder import expected_shapes
+from rekindle.models.wire import Wire
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.store.directory import cache_dir
 from rekindle_kernels.api import choose, described
@@ -40,14 +40,16 @@ Rows = Iterator[tuple[str, str]]
 
 def info(arguments: Namespace) -> int:
     """Print the tables. Download the model if it is not on this machine yet, but do not load its weights."""
-    _print(_installation())
+    if arguments.target is None:  # else this machine's devices are hidden
+        _print(_installation())
     if arguments.model is not None:
         with ProgressBars(True) as bars:
-            checkpoint = open_checkpoint(arguments.model, bars.show, revision=arguments.revision)
+            blueprint = Needed.of(arguments, bars.show).blueprint
+        if arguments.target is None:
+            print()
+        _print(_model(blueprint.checkpoint))
         print()
-        _print(_model(checkpoint))
-        print()
-        _print(_needs(checkpoint, Settings(dtype=arguments.dtype)))
+        _print(_needs(blueprint, arguments))
     return 0
 
 
@@ -149,13 +151,11 @@ def _parameters(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in expected_shapes(config).values())
 
 
-def _needs(checkpoint: Checkpoint, settings: Settings) -> Rows:
+def _needs(blueprint: Blueprint, arguments: Namespace) -> Rows:
     """Yield what `open` with these settings would hold, and where."""
-    place = place_of(None, settings.tensor)
-    blueprint = plan(checkpoint, settings, place, cache_dir(), compiles=False)
-    limits, budget = blueprint.limits, blueprint.budget
+    limits, budget, place = blueprint.limits, blueprint.budget, blueprint.place
     tokens, token = (limits.num_pages - 1) * limits.page_size, limits.page_bytes // limits.page_size
-    yield "dtype", blueprint.dtype.name + ("" if settings.dtype else f", the default on {place.first.platform}")
+    yield "dtype", blueprint.dtype.name + ("" if arguments.dtype else f", the default on {place.first.platform}")
     yield "weights", size_text(budget.weights)
     how = "measured" if budget.measured else "by a reckoning from shapes"
     yield "a step", f"{size_text(budget.workspace)} for the largest, {how}; {size_text(budget.slots)} between steps"
@@ -168,10 +168,34 @@ def _needs(checkpoint: Checkpoint, settings: Settings) -> Rows:
     together = budget.beside_pages + limits.num_pages * limits.page_bytes
     has = "" if budget.memory is None else f" of {size_text(budget.memory)} on {place}"
     yield "together", size_text(together) + has
-    on_disk = settings.disk_cache_bytes if limits.snapshots else 0
-    host = limits.host_pages * limits.page_bytes
+    yield from _mesh(blueprint, together)
+    on_disk = Settings().disk_cache_bytes if limits.snapshots else 0
+    host = limits.data * limits.host_pages * limits.page_bytes
     yield "copies", f"at most {size_text(host)} in host memory and {size_text(on_disk)} on disk, for all models there"
-    yield "batch", f"{limits.max_running} requests, each of at most {limits.max_context} tokens"
+    yield "batch", f"{limits.data * limits.max_running} requests, each of at most {limits.max_context} tokens"
     prefill, decode = (", ".join(map(str, sizes)) for sizes in (limits.prefill_buckets, limits.decode_buckets))
     yield "programs", f"{len(limits.all_buckets())}: prompts of {prefill} tokens, decoding of {decode} requests"
-    budget.check(limits, checkpoint.source)
+    budget.check(limits, blueprint.checkpoint.source)
+
+
+def _mesh(blueprint: Blueprint, together: int) -> Rows:
+    """Yield what each of several devices has, and what it sends to the others."""
+    budget, devices, groups = blueprint.budget, blueprint.place.tensor, blueprint.place.data
+    if groups > 1:
+        yield "groups", f"{groups}, each with all of the above"
+    if devices == 1:
+        return
+    parts = {
+        "of weights": budget.weights,
+        "for a step": budget.workspace + budget.slots,
+        "of pages": blueprint.limits.num_pages * blueprint.limits.page_bytes,
+    }
+    said = ", ".join(f"{size_text(size // devices)} {what}" for what, size in parts.items())
+    yield "on each", f"{said}, {size_text(together // devices)} together, of {devices} devices"
+    wire = Wire.of(blueprint.checkpoint.config, devices)
+    decoded = size_text(wire.computed + wire.drawn)
+    yield (
+        "each sends",
+        f"{size_text(wire.computed)} for a token of a prompt, in {wire.sums} sums over all devices, and {decoded} for "
+        "one that is decoded, with its logits",
+    )

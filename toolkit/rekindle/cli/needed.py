@@ -8,13 +8,15 @@ from typing import Any, get_args
 import jax
 
 from rekindle.concurrency.progress import Report
-from rekindle.config import Implementation, Settings, SettingsOptions, Ticks
+from rekindle.config import Implementation, Settings, SettingsOptions, Ticks, check_axes
+from rekindle.device.devices import choices, places_of, shared_by
 from rekindle.device.place import Place
 from rekindle.device.programs.store import ProgramStore
-from rekindle.device.programs.targets import devices_of, known_targets
+from rekindle.device.programs.targets import LARGER, devices_of, known_targets
 from rekindle.engine.blueprint import Blueprint
-from rekindle.engine.planning import plan
+from rekindle.engine.planning import fewest, plan
 from rekindle.engine.stores import PROGRAMS
+from rekindle.errors import ConfigError
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.store.directory import cache_dir
 
@@ -24,8 +26,8 @@ class Needed:
     """A model as `open` would make it.
 
     Attributes:
-        blueprint: for the first device.
-        devices: of the target, or of this machine.
+        blueprint: for the devices that share the model.
+        devices: all of the target, or of this machine.
         store: where its programs are stored.
     """
 
@@ -48,18 +50,11 @@ class Needed:
         target: str | None = arguments.target
         devices = jax.devices() if target is None else devices_of(target)
         settings = _settings(arguments)
+        places = places_of(settings) if target is None else _places(target, devices, settings)
         checkpoint = open_checkpoint(arguments.model, report, revision=arguments.revision)
-        blueprint = plan(
-            checkpoint,
-            settings,
-            Place(tuple(devices[: settings.tensor])),
-            cache_dir(),
-            compiles=compiles,
-            report=report,
-        )
-        return cls(
-            blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), blueprint.place.devices)
-        )
+        place = fewest(checkpoint, settings, places)
+        blueprint = plan(checkpoint, settings, place, cache_dir(), compiles=compiles, report=report)
+        return cls(blueprint, devices, ProgramStore(cache_dir(PROGRAMS), blueprint.program_keys(), place.devices))
 
 
 def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
@@ -71,19 +66,22 @@ def add_model(parser: ArgumentParser, nargs: str | None = None) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=what)
 
 
+def add_devices(parser: ArgumentParser) -> None:
+    """Add a target, and how its devices share a model."""
+    what = f"a machine other than this one: {', '.join(known_targets())}, or {LARGER}"
+    parser.add_argument("--target", metavar="TARGET", help=what)
+    what = "how many devices share the model, and how many such groups there are, as in tensor=8 or data=2,tensor=4"
+    parser.add_argument("--mesh", dest="axes", type=_axes, default={}, metavar="AXIS=N", help=what)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """Add a model, a target and settings. A setting that is not given has the default of `open`."""
     add_model(parser)
-    parser.add_argument(
-        "--target",
-        metavar="TARGET",
-        help=f"a machine other than this one: {', '.join(known_targets())}, or a larger TPU arrangement",
-    )
+    add_devices(parser)
     kernels = get_args(Implementation)
     parser.add_argument("--implementation", choices=kernels, help="of the kernels (the best for the device)")
     settings = parser.add_argument_group("settings, as `open` will be given them")
     for name, what in (
-        ("tensor", "devices that share the model"),
         ("page-size", "tokens per page"),
         ("num-pages", "pages in the pool"),
         ("pool-bytes", "memory for the pool, instead of its pages"),
@@ -120,8 +118,27 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise ArgumentTypeError(f"expected numbers with commas between them, such as 16,64, got {text!r}") from error
 
 
+def _axes(text: str) -> dict[str, int]:
+    """Return the sizes of the axes of a mesh by their names."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    axes = {name.strip(): int(size) for name, _, size in pairs if size.isdecimal() and int(size)}
+    if len(axes) < len(pairs):
+        raise ArgumentTypeError(f"expected an axis and its size, such as tensor=8, got {text!r}")
+    return axes
+
+
+def _places(target: str, devices: Sequence[jax.Device], settings: Settings) -> list[Place]:
+    tensor, data = settings.tensor, settings.data
+    if data * (tensor or 1) > len(devices):
+        raise ConfigError(f"{target} has {len(devices)} devices, and the mesh has data={data}, tensor={tensor or 1}")
+    return choices(devices, data) if tensor is None else [shared_by(devices, tensor, data)]
+
+
 def _settings(arguments: Namespace) -> Settings:
-    chosen = given(arguments, SettingsOptions)
+    check_axes("the mesh", arguments.axes)
+    chosen = given(arguments, SettingsOptions) | {
+        name: size for name, size in arguments.axes.items() if name in SettingsOptions.__annotations__
+    }
     if "max_prefill_tokens" in chosen:
         chosen["prefill_chunk"] = chosen["max_prefill_tokens"]
     return Settings(**chosen, precompile="lazy")  # which does not mind how many programs there are

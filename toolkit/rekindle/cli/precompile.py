@@ -29,17 +29,16 @@ def precompile(arguments: Namespace) -> int:
     target: str | None = arguments.target
     with ProgressBars(not arguments.quiet) as bars:
         needed = Needed.of(arguments, bars.show, compiles=True)
-        blueprint, store, device = needed.blueprint, needed.store, needed.devices[0]
+        blueprint, store = needed.blueprint, needed.store
         keys = blueprint.all_programs()
         missing, start = store.missing(keys), monotonic()
         _make(blueprint.programs, store, missing, target or "this machine", bars.show)
     seconds = monotonic() - start
-    others = f", the first of {len(needed.devices)}: Rekindle runs on one" if len(needed.devices) > 1 else ""
-    print(f"device    {device.device_kind}{others}; {blueprint.dtype.name}")
+    print(f"{_devices(needed)}; {blueprint.dtype.name}")
     print(f"programs  {len(keys)}: {len(missing)} compiled in {seconds:.1f} s, {len(keys) - len(missing)} found stored")
     print(f"stored    {size_text(sum(map(bytes_of, map(store.entry, keys))))} in {cache_dir(PROGRAMS)}")
     if target is not None:
-        print(f"valid     with {_versions(device)}, and the same flags of XLA", flush=True)
+        print(f"valid     with {_versions(blueprint.place.devices)}, and the same flags of XLA", flush=True)
     return 0
 
 
@@ -68,6 +67,17 @@ def _make(programs: Programs, store: ProgramStore, keys: Sequence[Key], where: s
             raise
 
 
-def _versions(device: jax.Device) -> str:
+def _devices(needed: Needed) -> str:
+    """Say what the programs are for, and how many devices there are beside."""
+    place, there = needed.blueprint.place, len(needed.devices)
+    kind, used = place.first.device_kind, len(place.devices)
+    if used > 1:
+        mesh = f"tensor={place.tensor}" if place.data == 1 else f"data={place.data},tensor={place.tensor}"
+        return f"devices   {used}{f' of {there}' if used < there else ''} {kind}, {mesh}"
+    others = f", the first of {there}, as --mesh tensor={there} is not given" if there > 1 else ""
+    return f"device    {kind}{others}"
+
+
+def _versions(devices: Sequence[jax.Device]) -> str:
     packages = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    return f"python {'.'.join(python_version_tuple()[:2])}, {packages}, {Target.of([device]).plugins}"
+    return f"python {'.'.join(python_version_tuple()[:2])}, {packages}, {Target.of(devices).plugins}"

@@ -1,13 +1,17 @@
-"""Which device a session is for."""
+"""Which devices a session is for."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental.mesh_utils import create_device_mesh
+from jax.sharding import Mesh
 
+from rekindle.config import AXES, Settings
 from rekindle.device.jax_settings import default_device, under_own_settings
 from rekindle.device.place import Place
 from rekindle.errors import ConfigError
@@ -36,47 +40,101 @@ def device_of(asked: Any) -> jax.Device:
     return device
 
 
-def place_of(asked: Any, tensor: int) -> Place:
-    """Return the devices that `device=` and `tensor=` of `open` ask for: so many, from one device on.
+def places_of(settings: Settings) -> list[Place]:
+    """Return the devices that `device=`, `tensor=`, `data=` and `mesh=` of `open` ask for.
+
+    Returns:
+        One place, or those that are left to choose from, from the fewest devices to the most.
 
     Raises:
         ConfigError: there are no such devices, or another process of `jax.distributed` has them.
     """
-    first = device_of(asked)
-    local = [device for device in jax.local_devices(backend=first.platform) if device.id >= first.id]
-    if len(local) < tensor:
+    if settings.mesh is not None:
+        return [_place_of_mesh(settings.mesh)]
+    first, tensor, data = device_of(settings.device), settings.tensor, settings.data
+    alike = [each for each in jax.local_devices(backend=first.platform) if each.device_kind == first.device_kind]
+    local = [device for device in alike if device.id >= first.id]
+    if tensor is None:
+        named = settings.device or default_device()
+        alone = shares_memory(first) or not (named is None or (isinstance(named, str) and ":" not in named))
+        tensor = 1 if alone or len(local) < data else None
+    if tensor is None:
+        return choices(local, data)
+    needed = data * tensor
+    if len(local) < needed:
+        what = f"tensor={tensor}" if data == 1 else f"data={data} times tensor={tensor}"
         raise ConfigError(
-            f"tensor={tensor} needs as many devices from {first} on, and there are {len(local)}; this process has "
-            f"{_known()}"
+            f"{what} needs as many devices from {first} on, and there are {len(local)}; this process has {_known()}"
         )
-    return Place(tuple(local[:tensor]))
+    return [shared_by(local, tensor, data)]
 
 
-def place_over(asked: Any, tensor: int) -> Place:
-    """Return as many devices of each process of `jax.distributed`, the first ones, `tensor` in all.
+def choices(devices: Sequence[jax.Device], data: int = 1) -> list[Place]:
+    """Return the places of so many groups, each of a number of devices that divides theirs, from one to all of them."""
+    most = len(devices) // data
+    return [shared_by(devices, tensor, data) for tensor in range(1, most + 1) if most % tensor == 0]
+
+
+def shared_by(devices: Sequence[jax.Device], tensor: int, data: int = 1) -> Place:
+    """Return the first of these devices as a place, attached or not.
+
+    All chips of a TPU are in the order that JAX has for such a mesh, by how they are wired.
+    """
+    chosen = devices[: data * tensor]
+    if chosen[0].platform == "tpu" and len(chosen) == chosen[0].client.device_count():
+        with suppress(NotImplementedError):  # jax knows of no better order
+            chosen = [*create_device_mesh((data, tensor), chosen).flat]
+    return Place(tuple(chosen), data)
+
+
+def _place_of_mesh(mesh: Any) -> Place:
+    if not isinstance(mesh, Mesh):
+        raise ConfigError(f"mesh must be a jax.sharding.Mesh, which has devices, got {mesh!r:.80}")
+    axes = sorted(range(len(mesh.axis_names)), key=lambda axis: (AXES + mesh.axis_names).index(mesh.axis_names[axis]))
+    devices = tuple(np.transpose(mesh.devices, axes).flat)
+    strangers = [device for device in devices if device.process_index != jax.process_index()]
+    if strangers:
+        raise ConfigError(f"mesh has {strangers[0]} of process {strangers[0].process_index}; this one has {_known()}")
+    if len({(device.platform, device.device_kind) for device in devices}) > 1:
+        raise ConfigError(f"the devices of a mesh must be of one kind, got {', '.join(map(str, devices))}")
+    return Place(devices, mesh.shape.get("data", 1))
+
+
+def places_over(asked: Any, settings: Settings) -> list[Place]:
+    """Return as many devices of each process of `jax.distributed` as of the others, the first ones.
 
     Args:
         asked: a platform as `device=` of `open` names it, or None for jax's own choice.
+        settings: whose `tensor` is the number of all of them.
+
+    Returns:
+        One place, or those that are left to choose from, from the fewest devices to the most.
 
     Raises:
         ConfigError: something else is asked for, or the processes have no such devices.
     """
     if not (asked is None or (isinstance(asked, str) and ":" not in asked)):
         raise ConfigError(f'with hosts, device must be None or a platform such as "gpu"; got {asked!r:.80}')
+    if settings.mesh is not None or settings.data > 1:
+        raise ConfigError("with hosts, one group of devices shares the model: leave out mesh and data, and give tensor")
     try:
         known = sorted(jax.devices(asked), key=lambda device: device.id)
     except RuntimeError as error:
         raise ConfigError(f"device {asked!r} is not there; JAX has {_known()} ({error})") from error
-    processes = jax.process_count()
-    each, left = divmod(tensor, processes)
+    processes, tensor = jax.process_count(), settings.tensor
     of_processes = [[device for device in known if device.process_index == index] for index in range(processes)]
     fewest = min(map(len, of_processes))
-    if left or each > fewest:
+    if tensor is None:
+        most = 1 if shares_memory(known[0]) else fewest
+        counts = [each for each in range(1, most + 1) if most % each == 0]
+    elif tensor % processes == 0 and tensor // processes <= fewest:
+        counts = [tensor // processes]
+    else:
         raise ConfigError(
             f"tensor={tensor} must be a multiple of the {processes} processes that share the model, and at most "
             f"{processes * fewest}, since one of them has {fewest} devices"
         )
-    return Place(tuple(device for devices in of_processes for device in devices[:each]))
+    return [Place(tuple(each for devices in of_processes for each in devices[:count])) for count in counts]
 
 
 def put_on(device: jax.Device) -> Callable[[Any], jax.Array]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from rekindle.device.inputs import InputLayout, samples_of
 from rekindle.device.sampling.adjustments import RECENT, PackedSlot, no_adjustments
 from rekindle.device.sampling.rows import ADJUSTED, COLUMNS, FLOATS, OF_MODEL, OF_SAMPLED, PROCESSED
 from rekindle.device.step import TickOutputs
-from rekindle.messages import Dispatched, Plan, Sampled, Scored
+from rekindle.messages import Chunk, Dispatched, Plan, Row, Sampled, Scored
+from rekindle.page import NULL_PAGE
 from rekindle.request import Request, SamplingParams
 from rekindle.results.tokens import TokenLogprob
 from rekindle_kernels.penalties import END, GENERATED, IN_PROMPT
@@ -19,33 +21,78 @@ from rekindle_kernels.penalties import END, GENERATED, IN_PROMPT
 Array = np.ndarray[Any, np.dtype[np.int32]]
 
 
-def pack_plan(plan: Plan, layout: InputLayout) -> Array:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of a plan that one group of devices computes.
+
+    Attributes:
+        first_slot, first_page: where the group's slots and pages begin among those of all groups.
+    """
+
+    chunks: Sequence[Chunk]
+    rows: Sequence[Row]
+    first_slot: int = 0
+    first_page: int = 0
+
+    @property
+    def blocks(self) -> int:
+        """The number of query blocks of its chunks."""
+        return sum(len(chunk.pages) for chunk in self.chunks)
+
+
+def parts_of(plan: Plan, groups: int, slots: int, pages: int) -> list[Part]:
+    """Return what each of the groups computes of a plan.
+
+    Args:
+        slots, pages: how many of them a group has.
+    """
+    if groups == 1:
+        return [Part(plan.chunks, plan.rows)]
+    return [
+        Part(
+            [chunk for chunk in plan.chunks if chunk.slot // slots == group],
+            [row for row in plan.rows if row.slot // slots == group],
+            group * slots,
+            group * pages,
+        )
+        for group in range(groups)
+    ]
+
+
+def pack_plan(parts: Sequence[Part], layout: InputLayout) -> Array:
     """Pack a plan into the array that the step takes: a new one, because the device may still read the last one."""
+    packed = [_packed(part, layout) for part in parts]
+    return packed[0] if len(packed) == 1 else np.concatenate(packed)
+
+
+def _packed(part: Part, layout: InputLayout) -> Array:
     packed = layout.padding()
     inputs = layout.unpack(packed)
     block = sample = 0
-    for place, chunk in enumerate(plan.chunks):
+    for place, chunk in enumerate(part.chunks):
         end, first = block + len(chunk.pages), block * QUERY_BLOCK
         inputs.tokens[first : first + len(chunk.tokens)] = chunk.tokens
-        inputs.block_slot[block:end] = chunk.slot
+        slot = chunk.slot - part.first_slot
+        inputs.block_slot[block:end] = slot
         inputs.block_start[block:end] = range(chunk.start, chunk.start + len(chunk.tokens), QUERY_BLOCK)
-        inputs.block_page[block:end] = chunk.pages
+        inputs.block_page[block:end] = np.maximum(np.subtract(chunk.pages, part.first_page), NULL_PAGE)
         inputs.block_length[block:end] = chunk.length
-        inputs.chunk_slot[place], inputs.chunk_table[place, : len(chunk.table)] = chunk.slot, chunk.table
+        inputs.chunk_slot[place] = slot
+        inputs.chunk_table[place, : len(chunk.table)] = np.subtract(chunk.table, part.first_page)
         if chunk.scoring is not None:
             targets = first + chunk.scoring.first
             inputs.targets[targets : targets + len(chunk.scoring.tokens)] = chunk.scoring.tokens
         if chunk.completes is not None:
             inputs.sample_index[sample] = first + len(chunk.tokens) - 1
-            inputs.sample_slot[sample] = chunk.slot
+            inputs.sample_slot[sample] = slot
             inputs.sample_length[sample] = chunk.start + len(chunk.tokens)
             inputs.sample_params[sample] = pack_sampling(chunk.completes)
             sample += 1
         block = end
-    if plan.rows:
-        inputs.row_slot[: len(plan.rows)] = [row.slot for row in plan.rows]
-        inputs.row_page[: len(plan.rows)] = [row.page for row in plan.rows]
-        inputs.row_length[: len(plan.rows)] = [row.length for row in plan.rows]
+    if count := len(part.rows):
+        inputs.row_slot[:count] = [row.slot - part.first_slot for row in part.rows]
+        inputs.row_page[:count] = [row.page - part.first_page for row in part.rows]
+        inputs.row_length[:count] = [row.length for row in part.rows]
     return packed
 
 
@@ -104,19 +151,22 @@ def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int
     return packed
 
 
-def dispatched(plan: Plan, bucket: Bucket, max_running: int, outputs: TickOutputs) -> Dispatched:
+def dispatched(plan: Plan, parts: Sequence[Part], bucket: Bucket, max_running: int, outputs: TickOutputs) -> Dispatched:
     """Return which requests a tick in this bucket samples and scores, and where in its outputs their results are."""
     sampled: list[Sampled] = []
     scored: list[Scored] = []
-    first_token = 0
-    for chunk in plan.chunks:
-        if (request := chunk.completes) is not None:
-            sampled.append(Sampled(chunk.request_id, len(sampled), request.params.logprobs))
-        if chunk.scoring is not None:
-            scored.append(Scored(chunk.request_id, first_token + chunk.scoring.first, chunk.scoring))
-        first_token += len(chunk.pages) * QUERY_BLOCK
-    first_row = samples_of(bucket, max_running)
-    sampled += [Sampled(row.request_id, at, row.logprobs) for at, row in enumerate(plan.rows, first_row)]
+    samples = samples_of(bucket, max_running)
+    for group, part in enumerate(parts):
+        first_token, first_sample = group * bucket.prefill_tokens, group * (samples + bucket.decode_rows)
+        completing = [(chunk, chunk.completes) for chunk in part.chunks if chunk.completes is not None]
+        for at, (chunk, request) in enumerate(completing, first_sample):
+            sampled.append(Sampled(chunk.request_id, at, request.params.logprobs))
+        for at, row in enumerate(part.rows, first_sample + samples):
+            sampled.append(Sampled(row.request_id, at, row.logprobs))
+        for chunk in part.chunks:
+            if chunk.scoring is not None:
+                scored.append(Scored(chunk.request_id, first_token + chunk.scoring.first, chunk.scoring))
+            first_token += len(chunk.pages) * QUERY_BLOCK
     return Dispatched(plan.tick, tuple(sampled), tuple(scored), outputs, plan.losses)
 
 

@@ -5,17 +5,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from rekindle.models.shard import TENSOR, Order, Shard
+from rekindle.models.shard import DATA, TENSOR, Order, Shard
 
 SAME = PartitionSpec()
 """The same array on each device."""
 WEIGHTS = PartitionSpec(TENSOR)
 """Weights: each device has its share, in a form of its own, and the shares lie one behind the other."""
-PAGES = PartitionSpec(None, None, TENSOR)
-"""Pages of one layer, or one page of all layers: each device has some of the heads."""
+ROWS = PartitionSpec(DATA)
+"""Slots, and what a tick takes and gives: each group has its own, one behind the other."""
+PAGES = PartitionSpec(DATA, None, TENSOR)
+"""Pages of one layer: each group has its own, and each device some of the heads."""
+PAGE = PartitionSpec(None, None, TENSOR)
+"""One page of all layers: each device has some of the heads."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +39,26 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The devices that share a model, in order; all of one kind.
+    """The devices of a session, in order; all of one kind.
 
     One device is a place as if there were no others: its programs know of no mesh.
+
+    Attributes:
+        devices: those of the first group, then those of the next.
+        data: how many groups there are. The devices of a group share a model, and compute the same rows.
     """
 
     devices: tuple[jax.Device, ...]
+    data: int = 1
 
     def __str__(self) -> str:
-        first, last = self.devices[0], self.devices[-1]
-        named = f"{first.platform}:{first.id}"
+        ids = [device.id for device in self.devices]
+        first, last = min(ids), max(ids)
+        together = sorted(ids) == list(range(first, last + 1))
+        named = (f"{first} to {last}" if last > first else str(first)) if together else ",".join(map(str, ids))
+        groups = f" in {self.data} groups" if self.data > 1 else ""
         several = f" of {self.processes} processes" if self.processes > 1 else ""
-        return named if first == last else f"{named} to {last.id}{several}"
+        return f"{self.first.platform}:{named}{groups}{several}"
 
     @property
     def first(self) -> jax.Device:
@@ -53,8 +67,28 @@ class Place:
 
     @property
     def shards(self) -> list[Shard]:
-        """The share of each device."""
-        return [Shard(rank, len(self.devices)) for rank in range(len(self.devices))]
+        """The share of each device of a group."""
+        return [Shard(rank, self.tensor, self.data) for rank in range(self.tensor)]
+
+    @property
+    def tensor(self) -> int:
+        """The number of devices that share a model."""
+        return len(self.devices) // self.data
+
+    def own(self, number: jax.Array, size: int, other: int) -> jax.Array:
+        """Return where a page or a slot is in the device's group, for a program that is run on each device.
+
+        Args:
+            number: of all groups, of which each has `size`.
+            other: what stands for one of another group.
+        """
+        if self.data == 1:
+            return number
+        return jnp.where(number // size == lax.axis_index(DATA), number % size, other)
+
+    def of_group(self, x: jax.Array, number: jax.Array, size: int) -> jax.Array:
+        """Return the array of the group that has a page or a slot, for a program that is run on each device."""
+        return x if self.data == 1 else lax.all_gather(x, DATA)[number // size]
 
     @property
     def processes(self) -> int:
@@ -64,7 +98,7 @@ class Place:
     @property
     def own_shards(self) -> list[tuple[jax.Device, Shard]]:
         """The devices of this process, each with its share."""
-        pairs = zip(self.devices, self.shards, strict=True)
+        pairs = zip(self.devices, self.shards * self.data, strict=True)
         return [(device, shard) for device, shard in pairs if device.process_index == jax.process_index()]
 
     def heads(self, queries: int, keys: int) -> "Heads | None":
@@ -92,11 +126,11 @@ class Place:
 
     def whole(self, share: jax.ShapeDtypeStruct, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
         """Return the form of an array of which each device has such a share."""
-        if len(self.devices) == 1 or TENSOR not in spec:
-            return share
-        axis = spec.index(TENSOR)
-        shape = (*share.shape[:axis], share.shape[axis] * len(self.devices), *share.shape[axis + 1 :])
-        return jax.ShapeDtypeStruct(shape, share.dtype)
+        times = {DATA: self.data, TENSOR: self.tensor}
+        shape = list(share.shape)
+        for axis, name in enumerate(spec):
+            shape[axis] *= times.get(name, 1)
+        return jax.ShapeDtypeStruct(tuple(shape), share.dtype)
 
     def joined(self, shares: list[jax.Array], spec: PartitionSpec) -> jax.Array:
         """Return the array of which each device has a share; these are the shares of this process's devices."""
@@ -107,4 +141,4 @@ class Place:
 
     @property
     def _mesh(self) -> Mesh:
-        return Mesh(np.array(self.devices), (TENSOR,))
+        return Mesh(np.array(self.devices).reshape(self.data, self.tensor), (DATA, TENSOR))

@@ -95,6 +95,7 @@ def step(
             decoder.logits_by_token,
             max_logprobs,
             decoder.implementation,
+            decoder.shard.anywhere,
         ),
     )
     return pages, slots, outputs

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.threads import soon
 from rekindle.config import Settings
-from rekindle.device.devices import place_of, place_over
+from rekindle.device.devices import places_of, places_over
 from rekindle.device.jax_settings import own_settings
 from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables, wait_for
@@ -35,7 +35,7 @@ from rekindle.engine.filling import filled, placed
 from rekindle.engine.hosts.crew import Crew
 from rekindle.engine.hosts.hosts import Hosts
 from rekindle.engine.hosts.opening import asked, require_shareable, weights_asked
-from rekindle.engine.planning import plan
+from rekindle.engine.planning import fewest, plan
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
 from rekindle.errors import CheckpointError, InvalidRequest
@@ -73,6 +73,7 @@ class Assembly:
         weight_bytes: the size of the weights on the device.
         workspace_bytes: what the largest step needs while it runs, as it was reckoned with.
         place: the devices that have weights and pages, and run the programs.
+        spread: why it is so many devices, in words; empty if that is no choice of Rekindle's.
         kernels: those that serve, in words.
         defaults: sampling options of calls that do not give them.
         unserved: entries of the model's generation_config that Rekindle does not implement.
@@ -94,6 +95,7 @@ class Assembly:
     weight_bytes: int
     workspace_bytes: int
     place: Place
+    spread: str
     kernels: str
     defaults: Mapping[str, Any]
     unserved: tuple[str, ...]
@@ -131,8 +133,8 @@ class Assembly:
         made = self.executables
         return Stats(self.scheduler.stats, len(made), made.loads, made.compilations, made.unexpected)
 
-    def look(self, at: Callable[[PrefixTree], T]) -> T:
-        """Return what `at` makes of the prefix tree, between two messages. Any thread may ask."""
+    def look(self, at: Callable[[Sequence[PrefixTree]], T]) -> T:
+        """Return what `at` makes of the groups' prefix trees, between two messages. Any thread may ask."""
         return self.scheduler.look(at)
 
     def restored(self) -> Restored:
@@ -154,7 +156,7 @@ class Assembly:
     def workspace(self) -> int:
         """Return the bytes that the largest step needs while it runs, measured as soon as it is ready."""
         measured = self.executables.workspace() if self.readiness().ready == self.readiness().wanted else None
-        return self.workspace_bytes if measured is None else measured
+        return self.workspace_bytes if measured is None else measured * len(self.place.devices)
 
     def load(self, weights: Weights) -> list[jax.Array]:
         """Read weights of the same structure, in all processes. See `tensors_of` and `Crew.load`, also for the errors.
@@ -209,12 +211,13 @@ def build(
     directory = store_directory(settings.restore)
     with ExitStack() as resources:
         if hosts is None:
-            crew, place = None, place_of(settings.device, settings.tensor)
+            crew, places = None, places_of(settings)
         else:
             require_shareable(settings, family, hosts.followers + 1)
             crew = hosts.crew(report)
             resources.callback(crew.close)
-            place = place_over(settings.device, settings.tensor)
+            places = places_over(settings.device, settings)
+        place = fewest(checkpoint, settings, places)
         blueprint = plan(checkpoint, settings, place, directory, report=report)
         limits = blueprint.limits
         blueprint.budget.check(limits, checkpoint.source)
@@ -246,7 +249,7 @@ def build(
             copies = SharedCopies()
             crew.wait(report)
         host_tier = HostTier(
-            limits.host_pages * limits.page_bytes, blueprint.programs.copy_bytes, copies, snapshot.store
+            limits.data * limits.host_pages * limits.page_bytes, blueprint.programs.copy_bytes, copies, snapshot.store
         )
         resources.callback(host_tier.free)
         scheduler = Scheduler(limits)
@@ -260,8 +263,9 @@ def build(
             dtype=blueprint.dtype.name,
             implementation=blueprint.programs.implementation,
             weight_bytes=sum(array.nbytes for array in state.weights),
-            workspace_bytes=blueprint.budget.workspace,
-            place=blueprint.place,
+            workspace_bytes=place.data * blueprint.budget.workspace,
+            place=place,
+            spread="as it does not fit on fewer devices" if len(places) > 1 and place != places[0] else "",
             kernels=blueprint.kernels(settings.implementation),
             defaults=defaults,
             unserved=unserved,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import jax.numpy as jnp
 
@@ -77,16 +77,20 @@ class Blueprint:
 
     def chosen(self, settings: Settings) -> Settings:
         """Return the settings that this was made of, with what was chosen in place of what was left open."""
+        devices: dict[str, Any] = {
+            "device": f"{self.place.first.platform}:{self.place.first.id}",
+            "tensor": self.place.tensor,
+        }
         return replace(
             self.limits.chosen(settings),
-            device=f"{self.place.first.platform}:{self.place.first.id}",
+            **({} if settings.mesh is not None else devices),
             implementation=self.programs.implementation,
             dtype=cast(Dtype, self.dtype.name),
         )
 
     def kernels(self, asked: Implementation | None) -> str:
         """Return which kernels serve, in words; `asked` is the implementation that the settings name."""
-        pool = self.checkpoint.config.pool(self.limits.num_pages, self.limits.page_size, len(self.place.devices))
+        pool = self.checkpoint.config.pool(self.limits.num_pages, self.limits.page_size, self.place.tensor)
         return described(self.programs.implementation, self.place.first.platform, pool, self.dtype, asked)
 
     @property

@@ -29,8 +29,8 @@ class Budget:
     """The memory that an engine needs beside its pages, and what is left for them; all in bytes.
 
     Attributes:
-        place: the devices; all numbers are of all of them together.
-        memory: what programs on them can use in all; None if that is not known.
+        place: the devices; all numbers are of one group of them together.
+        memory: what programs on these can use in all; None if that is not known.
         weights: the weights, as the kernels read them.
         slots: the state of running requests beside their pages.
         workspace: what the largest step needs while it runs.
@@ -53,10 +53,12 @@ class Budget:
         Args:
             workspace: what the compiler has said of the largest step.
         """
-        devices, memory = len(place.devices), memory_of(place.first)
+        devices, memory = place.tensor, memory_of(place.first)
+        if memory is not None:
+            memory = memory // place.data if shares_memory(place.first) else devices * memory
         return cls(
             place=place,
-            memory=memory if memory is None or shares_memory(place.first) else devices * memory,
+            memory=memory,
             weights=programs.weight_bytes,
             slots=devices * programs.slot_bytes,
             workspace=devices * (workspace_bound(config, limits) if workspace is None else workspace),
@@ -85,6 +87,10 @@ class Budget:
         left = self.memory - self.memory // KEPT_FREE - self.beside_pages
         return _rounded(left * STAGED_PART // (STAGED_PART + 1) if prefix_cache else left)
 
+    def holds(self, pool: int) -> bool:
+        """Tell whether a pool of so many bytes fits beside all else, and leaves what is to be kept free."""
+        return self.memory is None or pool <= self.memory - self.memory // KEPT_FREE - self.beside_pages
+
     def check(self, limits: Limits, source: str) -> None:
         """Check that all of it fits.
 
@@ -94,21 +100,24 @@ class Budget:
         """
         if self.memory is None:
             return
+        count = self.place.tensor
+        devices, has = ("device", "has") if count == 1 else (f"{count} devices", "have")
+        devices += " of a group" if self.place.data > 1 else ""
         pool, room = limits.num_pages * limits.page_bytes, self.memory - self.beside_pages
         if room < 2 * limits.page_bytes:
             smallest = 2 * limits.page_bytes
             raise ModelTooLarge(
                 f"{source} does not fit on {self.place}: its weights take {size_text(self.weights)}, the largest step "
                 f"{size_text(self.slots + self.workspace)}, and the smallest pool of pages {size_text(smallest)}, "
-                f"{size_text(self.beside_pages + smallest)} together, and the device has {size_text(self.memory)} in "
-                'all. Open it with dtype="bfloat16" if it is not, lower max_prefill_tokens and max_running, or take a '
-                "smaller model or a larger device"
+                f"{size_text(self.beside_pages + smallest)} together, and the {devices} {has} {size_text(self.memory)} "
+                'in all. Open it with dtype="bfloat16" if it is not, lower max_prefill_tokens and max_running, share '
+                "it among more devices with tensor=, or take a smaller model or larger devices"
             )
         if pool > room:
             raise ConfigError(
                 f"a pool of {limits.num_pages - 1:,} pages needs {size_text(pool)}, and there is no room for it beside "
                 f"{size_text(self.weights)} of weights and {size_text(self.slots + self.workspace)} for the largest "
-                f"step on {self.place}, which has {size_text(self.memory)} in all; lower pool_bytes, or num_pages to "
+                f"step on {self.place}, which {has} {size_text(self.memory)} in all; lower pool_bytes, or num_pages to "
                 f"at most {room // limits.page_bytes:,}"
             )
 

@@ -88,7 +88,7 @@ def placed(
     place: Place,
     loaded: Callable[[int], None] = lambda _: None,
 ) -> list[jax.Array]:
-    """Read weights onto this process's devices, each one's share after the other.
+    """Read weights onto this process's devices, each one's share after the other. Each share is read once.
 
     Args:
         loaded: called with the bytes that came onto a device since the last call.
@@ -99,8 +99,13 @@ def placed(
     Raises:
         ModelError: the process is ending.
     """
-    shares = [
-        flat_weights(load_decoder(config, tensors, dtype, loaded, put_on(device), implementation, shard))
-        for device, shard in place.own_shards
-    ]
+    read: dict[int, list[jax.Array]] = {}
+    shares = []
+    for device, shard in place.own_shards:
+        if shard.rank in read:
+            there = [under_own_settings(jax.device_put, array, device) for array in read[shard.rank]]
+        else:
+            decoder = load_decoder(config, tensors, dtype, loaded, put_on(device), implementation, shard)
+            there = read[shard.rank] = flat_weights(decoder)
+        shares.append(there)
     return [place.joined(list(each), WEIGHTS) for each in zip(*shares, strict=True)]

@@ -1,5 +1,6 @@
 """From a model and settings to a blueprint whose pool is sized by what the largest step was measured to need."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -14,8 +15,38 @@ from rekindle.device.programs.store import ProgramStore
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.stores import open_programs, require_all
 from rekindle.models.checkpoint.checkpoint import Checkpoint
+from rekindle.scheduler.limits import DEFAULT_POOL_BYTES
 
 MEASURING = "measuring the largest step"
+
+
+def fewest(checkpoint: Checkpoint, settings: Settings, places: Sequence[Place]) -> Place:
+    """Return the first of these places that a model fits with a pool that serves, as `Settings.tensor` says.
+
+    That is reckoned from shapes alone, so that each start chooses the same. If the model fits none of them, it is the
+    last one.
+
+    Raises:
+        ConfigError: the settings do not fit the model.
+    """
+    for place in places[:-1]:
+        blueprint = Blueprint.of(checkpoint, settings, place)
+        if blueprint.budget.holds(_useful_pool(blueprint, settings)):
+            return place
+    return places[-1]
+
+
+def _useful_pool(blueprint: Blueprint, settings: Settings) -> int:
+    """Return the bytes of the pool that is asked for, else of the smallest that serves well."""
+    if settings.num_pages is not None or settings.pool_bytes is not None:
+        return blueprint.limits.num_pages * blueprint.limits.page_bytes
+    full_request = _full_request(blueprint.checkpoint, settings)
+    return min(DEFAULT_POOL_BYTES, (1 + full_request) * blueprint.limits.page_bytes)
+
+
+def _full_request(checkpoint: Checkpoint, settings: Settings) -> int:
+    """Return the pages of the longest request."""
+    return -(-(settings.max_context or checkpoint.config.max_context) // settings.page_size)
 
 
 def plan(
@@ -45,8 +76,8 @@ def plan(
     given = settings.num_pages is not None or settings.pool_bytes is not None
     if given or shares_memory(place.first) or blueprint.budget.memory is None:
         return blueprint
-    full_request = -(-(settings.max_context or checkpoint.config.max_context) // settings.page_size)
-    small = Blueprint.of(checkpoint, replace(settings, num_pages=1 + full_request), place)
+    full_request = replace(settings, num_pages=1 + _full_request(checkpoint, settings))
+    small = Blueprint.of(checkpoint, full_request, place)
     store = open_programs(directory, small)
     workspace = None if store is None else store.workspace(small.largest_step)
     if workspace is None and compiles:

@@ -13,6 +13,8 @@ from jax import lax
 
 TENSOR: Final = "tensor"
 """The name of the axis of a mesh over which a model is cut."""
+DATA: Final = "data"
+"""The name of the axis over which the rows of a tick are divided; each group along it has the whole model."""
 
 Order = np.ndarray[Any, np.dtype[np.intp]]
 
@@ -24,10 +26,12 @@ class Shard:
     Attributes:
         rank: the device's number among those that share a model.
         of: how many these are.
+        groups: how many times there are so many devices, which compute other rows.
     """
 
     rank: int = 0
     of: int = 1
+    groups: int = 1
 
     def units(self, count: int) -> Order:
         """Return which of so many units this device has: as many as each other; -1 stands for none."""
@@ -55,6 +59,10 @@ class Shard:
     def sum(self, x: jax.Array) -> jax.Array:
         """Return the sum over all devices."""
         return x if self.of == 1 else lax.psum(x, TENSOR)
+
+    def anywhere(self, truth: jax.Array) -> jax.Array:
+        """Return whether something is true in any group, so that all groups take the same branch of a program."""
+        return truth if self.groups == 1 else lax.pmax(truth.astype(jnp.int32), DATA) > 0
 
     def joined(self, x: jax.Array, axis: int) -> jax.Array:
         """Return the arrays of all devices, one behind the other."""

@@ -3,7 +3,8 @@
 A kernel may be killed at any moment, so pages are written soon; a tick must not wait for it, so a few at a time.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rekindle.messages import Archive, CacheSaved, CacheSaving, Message, Written
@@ -27,17 +28,15 @@ class Ticket:
 
 
 class Archiving:
-    """Decides what is written next; one batch is on its way at a time.
+    """Decides what is written next; one batch is on its way at a time, of one cache.
 
     Args:
         limits: whether there is a disk tier, and the size of the host tier.
-        cache: whose pages.
+        caches: whose pages, in turns.
     """
 
-    def __init__(self, limits: Limits, cache: PrefixCache):
-        self._cache = cache
-        self._tree = cache.tree
-        self._records = cache.tree.records
+    def __init__(self, limits: Limits, caches: Sequence[PrefixCache]):
+        self._caches = deque(caches)  # the first one is that of the batch
         self._enabled = limits.snapshots
         self._at_once = min(PAGES_AT_ONCE, limits.host_pages)
         self._batch: list[Node] | None = None  # on their way to disk
@@ -48,9 +47,9 @@ class Archiving:
         self._next_tick = TICKS_BETWEEN
         self._retry_tick = 0
 
-    def use(self, node: Node) -> None:
+    def use(self, cache: PrefixCache, node: Node) -> None:
         """Note that a request found a node, so that its copy leaves the disk after others."""
-        self._records.wanted(node)
+        cache.tree.records.wanted(node)
         on_disk = next((each.disk for each in node.upward() if each.disk is not None), None)
         if on_disk is not None:
             self._used.add(on_disk)
@@ -68,17 +67,19 @@ class Archiving:
     def written(self, message: Written) -> None:
         """Take in that a batch is on disk, as far as it could be."""
         assert self._batch is not None, "written without a batch"
+        cache = self._caches[0]
         for node, record in zip(self._batch, message.records, strict=True):
             if record is None:
-                self._records.archive_failed(node)
+                cache.tree.records.archive_failed(node)
                 self._failed = True
             else:
-                self._records.archived(node, record)
-                self._cache.drop_spare(node)
+                cache.tree.records.archived(node, record)
+                cache.drop_spare(node)
         for ticket in self._tickets:
             ticket.pages += sum(record is not None for record in message.records)
         self._batch = None
-        self._cache.crowded_out(message.pruned)
+        for cache in self._caches:
+            cache.crowded_out(message.pruned)
 
     def go_on(self, ticks: int, *, idle: bool) -> Iterator[Message]:
         """Begin a batch or go on with it, if it is time.
@@ -89,7 +90,7 @@ class Archiving:
         """
         if self._batch is None and self._is_time(ticks, idle):
             self._begin(ticks, idle)
-        if self._batch is not None and not self._said and not any(map(self._cache.is_offloading, self._batch)):
+        if self._batch is not None and not self._said and not any(map(self._caches[0].is_offloading, self._batch)):
             yield from self._say(self._batch)
         if self._failed:
             self._failed, self._retry_tick = False, ticks + TICKS_BETWEEN
@@ -105,9 +106,15 @@ class Archiving:
         return self._enabled and not self._failed and due and ticks >= self._retry_tick
 
     def _begin(self, ticks: int, idle: bool) -> None:
-        nodes = self._records.next_to_archive(self._at_once)
-        self._cache.offload(nodes)
-        nodes = self._with_host_copy(nodes)
+        nodes: list[Node] = []
+        for _ in range(len(self._caches)):
+            self._caches.rotate(-1)
+            cache = self._caches[0]
+            nodes = cache.tree.records.next_to_archive(self._at_once)
+            cache.offload(nodes)
+            nodes = self._with_host_copy(nodes)
+            if nodes:
+                break
         if nodes or (idle and self._used):
             self._batch, self._said = nodes, False
         self._next_tick = ticks + TICKS_BETWEEN
@@ -117,14 +124,14 @@ class Archiving:
         entries = tuple(node.host for node in self._batch if node.host is not None)
         yield Archive(tuple(map(self._described, self._batch)), entries, tuple(sorted(self._used)))
         self._used.clear()
-        left = self._tree.nodes - self._tree.disk_pages
+        left = sum(cache.tree.nodes - cache.tree.disk_pages for cache in self._caches)
         for ticket in self._tickets:
             yield CacheSaving(ticket.number, ticket.pages, ticket.pages + left)
 
     def _described(self, node: Node) -> NewPage:
         assert node.parent is not None
-        namespace = node.upward()[-1].key.decode()
-        return NewPage(self._tree.digest(node), self._tree.digest(node.parent), namespace, node.key)
+        tree, namespace = self._caches[0].tree, node.upward()[-1].key.decode()
+        return NewPage(tree.digest(node), tree.digest(node.parent), namespace, node.key)
 
     def _with_host_copy(self, nodes: list[Node]) -> list[Node]:
         """Return those that the host tier has, or is going to have; the others are left for later.
@@ -134,7 +141,7 @@ class Archiving:
         there = [node for node in nodes if node.host is not None]
         for node in nodes:
             if node.host is None:
-                self._records.archive_failed(node)
+                self._caches[0].tree.records.archive_failed(node)
         if nodes and not there:
             self._failed = True
         return there

@@ -9,21 +9,25 @@ from rekindle.scheduler.tracked import Tracked
 class Draft:
     """The work of the next tick, as far as it is decided.
 
+    Args:
+        budget: prompt tokens that each group has room for.
+        groups: how many there are.
+
     Attributes:
-        budget: prompt tokens that it has room for.
+        budgets: prompt tokens that each group has room for.
         chunks, rows, onloads: its parts.
         computing: the requests of the chunks.
-        coming: the first page of each that is not published, which others wait for.
+        coming: for each group, the first page of each of them that is not published, which others wait for.
         said: what is to be said besides the plan.
     """
 
-    def __init__(self, budget: int):
-        self.budget = budget
+    def __init__(self, budget: int, groups: int):
+        self.budgets = [budget] * groups
         self.chunks: list[Chunk] = []
         self.rows: list[Row] = []
         self.onloads: list[Onload] = []
         self.computing: list[Tracked] = []
-        self.coming: set[NextPage | None] = set()
+        self.coming: list[set[NextPage | None]] = [set() for _ in range(groups)]
         self.said: list[Message] = []
 
     @property
@@ -33,10 +37,10 @@ class Draft:
 
     def add(self, chunk: Chunk, tracked: Tracked) -> None:
         """Compute this chunk of a request; the budget is of whole query blocks."""
-        self.budget -= -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
+        self.budgets[tracked.group] -= -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
         self.chunks.append(chunk)
         self.computing.append(tracked)
-        self.coming.add(tracked.next_page())
+        self.coming[tracked.group].add(tracked.next_page())
 
     def plan(self, tick: int, preempted: tuple[int, ...], losses: int) -> Plan:
         """Return the plan for a tick, with who was preempted since the plan before."""

@@ -22,12 +22,13 @@ class Limits:
         max_context: tokens of one request, by the model and by the pool.
         pages_per_request: the length of a page table row.
         page_bytes: of one page over all layers.
-        host_pages: pages that the host tier has room for; 0 without a prefix cache.
+        host_pages: pages of each group that the host tier has room for; 0 without a prefix cache.
         snapshots: whether cached pages are written to disk, which they reach through the host tier.
         depth: ticks that may be dispatched and not yet settled.
         processes_logits: whether the session has a logits processor.
         long_from: requests of more tokens have other positions than shorter ones; None if lengths change nothing.
         grows: whether positions are others for each length above that, rather than the same ones.
+        data: groups of devices that compute different rows. Pages and running requests are those of one group.
         one_shape: whether each tick has the same shape, as rows would not be the same in another.
         Others as in `Settings`.
     """
@@ -53,6 +54,7 @@ class Limits:
     processes_logits: bool
     long_from: int | None = None
     grows: bool = False
+    data: int = 1
 
     @classmethod
     def of(
@@ -89,7 +91,7 @@ class Limits:
         prefill = (tokens,) if one_shape else settings.prefill_buckets
         decode = (running,) if one_shape else settings.decode_buckets
         by_length = model.scalings_by_length
-        host_pages = settings.host_cache_bytes // page_bytes if settings.prefix_cache else 0
+        host_pages = settings.host_cache_bytes // (page_bytes * settings.groups) if settings.prefix_cache else 0
         limits = cls(
             page_size=page_size,
             num_pages=num_pages,
@@ -116,6 +118,7 @@ class Limits:
             processes_logits=settings.logits_processor is not None,
             long_from=min((each.original_context for each in by_length), default=None),
             grows=any(isinstance(each, DynamicScaling) for each in by_length),
+            data=settings.groups,
         )
         limits._check_executables(settings)
         return limits
@@ -132,6 +135,7 @@ class Limits:
         """Return the settings that these limits were made of, with what was chosen in place of what was left open."""
         same = {field.name: getattr(self, field.name) for field in fields(self) if hasattr(settings, field.name)}
         same["pool_bytes"] = None  # as num_pages says it
+        same["data"] = settings.data  # or mesh says it
         if settings.deterministic:  # which chooses the buckets itself, and takes none
             same |= {"prefill_buckets": None, "decode_buckets": None}
         return replace(settings, **same)

@@ -10,7 +10,7 @@ class RunningSet:
     """Requests with a slot and a lease, in the order in which they were admitted.
 
     Args:
-        max_running: how many slots there are.
+        slots: their numbers.
 
     Attributes:
         slots: the slot of each.
@@ -18,9 +18,10 @@ class RunningSet:
         preempted: the ids of those that gave their pages back since the last plan.
     """
 
-    def __init__(self, max_running: int):
+    def __init__(self, slots: range):
+        self._all = slots
         self.slots: dict[Tracked, int] = {}
-        self.free_slots = list(range(max_running))[::-1]
+        self.free_slots = list(reversed(slots))
         self.preempted: list[int] = []
 
     def __len__(self) -> int:
@@ -43,10 +44,10 @@ class RunningSet:
         self.free_slots.append(self.slots.pop(tracked))
         tracked.give_back()
 
-    def check(self, max_running: int) -> None:
+    def check(self) -> None:
         """Assert that every slot has one holder, and that every request is within its pages and its tokens."""
         slots = sorted([*self.slots.values(), *self.free_slots])
-        assert slots == list(range(max_running)), "slots do not add up"
+        assert slots == list(self._all), "slots do not add up"
         for tracked in self.slots:
             assert tracked.lease is not None, "a request runs without a lease"
             tracked.lease.check()

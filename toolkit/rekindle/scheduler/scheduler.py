@@ -35,13 +35,13 @@ from rekindle.page import StoredPage
 from rekindle.results.figures import CachedTokens
 from rekindle.results.generation import EndReason
 from rekindle.scheduler.archiving import Archiving
+from rekindle.scheduler.cache.errands import Errands
 from rekindle.scheduler.cache.nodes import Node
-from rekindle.scheduler.cache.prefix_cache import PrefixCache
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.draft import Draft
+from rekindle.scheduler.groups import Group, least_loaded, requests_of
 from rekindle.scheduler.lease import Lease
 from rekindle.scheduler.limits import Limits
-from rekindle.scheduler.running import RunningSet
 from rekindle.scheduler.stats import Counts, SchedulerStats
 from rekindle.scheduler.tracked import Tracked
 from rekindle.scheduler.waiting import WaitingQueue
@@ -58,7 +58,7 @@ class Scheduler:
     """The scheduling actor: it plans every tick, and decides every end.
 
     Attributes:
-        cache: the pages and the prefix tree; the scheduler's own, unless it is asked through `look`.
+        groups: their pages and prefix trees are the scheduler's own, unless they are asked through `look`.
         stats: a snapshot, replaced after each message; safe to read from any thread.
     """
 
@@ -71,10 +71,10 @@ class Scheduler:
         self._new_weights: deque[NewWeights] = deque()
         self._outputs: list[Output] = []
         self._counts = Counts()
-        self.cache = PrefixCache(limits)
-        self._waiting = WaitingQueue(limits, self.cache, self._counts)
-        self._running = RunningSet(limits.max_running)
-        self._archiving = Archiving(limits, self.cache)
+        self._errands = Errands()
+        self.groups = [Group(limits, self._errands, number) for number in range(limits.data)]
+        self._waiting = WaitingQueue(limits, self.groups, self._counts)
+        self._archiving = Archiving(limits, [group.cache for group in self.groups])
         self.stats = self._snapshot()
 
     def handle(self, message: Message) -> list[Message]:
@@ -82,22 +82,30 @@ class Scheduler:
         with self._lock:
             return self._handle(message)
 
-    def look(self, at: Callable[[PrefixTree], T]) -> T:
-        """Return what `at` says of the prefix tree, between two messages. Any thread may ask; the engine waits."""
+    def look(self, at: Callable[[Sequence[PrefixTree]], T]) -> T:
+        """Return what `at` says of the groups' prefix trees, between two messages.
+
+        Any thread may ask; the engine waits.
+        """
         with self._lock:
-            return at(self.cache.tree)
+            return at([group.cache.tree for group in self.groups])
 
     def restore(self, pages: Iterable[StoredPage]) -> None:
         """Know of the pages that an earlier session wrote to disk, parents before children."""
+        pages = list(pages)
         with self._lock:
-            self.cache.tree.restore(pages)
+            for group in self.groups:
+                group.cache.tree.restore(pages)
             self.stats = self._snapshot()
 
     def check(self) -> None:
         """Assert the invariants: every page and slot has exactly one holder, every request one place."""
-        self._running.check(self._limits.max_running)
-        self.cache.check([page for tracked in self._running if tracked.lease for page in tracked.lease.own])
-        placed = [*self._running, *self._waiting]
+        for group in self.groups:
+            group.running.check()
+            group.cache.check([page for tracked in group.running if tracked.lease for page in tracked.lease.own])
+            waiting = [tracked for tracked in self._waiting if tracked.group == group.number]
+            assert group.owed == sum(tracked.owed for tracked in waiting), "a group owes what nobody waits for"
+        placed = [*requests_of(self.groups), *self._waiting]
         assert len(placed) == len(self._tracked), "a request is in two places, or in none"
         assert set(placed) == set(self._tracked.values()), "a request is nowhere"
         assert all(tracked.lease is None for tracked in self._waiting), "a waiting request has pages"
@@ -108,9 +116,10 @@ class Scheduler:
         if self._outputs:  # after the plans, so that the device does not wait for what callers are told
             said.append(Outputs(tuple(self._outputs)))
             self._outputs = []
-        self.cache.offload_ahead()
+        for group in self.groups:
+            group.cache.offload_ahead()
         said += self._archiving.go_on(self._counts.ticks, idle=not self._tracked and not self._in_flight)
-        said += self.cache.said()
+        said += self._errands.said()
         self.stats = self._snapshot()
         return said
 
@@ -121,18 +130,20 @@ class Scheduler:
                 self._counts.ended += 1
                 self._outputs.append(Output(request, request.begun, "stop"))
             case Admit(request):
-                self._tracked[request.id] = Tracked.of(request, self._limits)
-                self._waiting.join(self._tracked[request.id])
+                self._tracked[request.id] = tracked = Tracked.of(request, self._limits)
+                tracked.group = least_loaded(self.groups, tracked).number
+                self._waiting.join(tracked)
             case Withdraw(request_id):
-                if request_id in self.cache.held:
-                    self.cache.release(request_id)
+                holders = [group.cache for group in self.groups if request_id in group.cache.held]
+                if holders:
+                    holders[0].release(request_id)
                 elif request_id in self._tracked:
                     self._end(self._tracked[request_id], "cancelled")
             case Stopped(request_id, tokens):
                 if request_id in self._tracked:
                     self._stop(self._tracked[request_id], tokens)
             case Settled(losses=losses):
-                if losses > self.cache.losses:
+                if losses > self._losses:
                     yield from self._lose_device()
                 self._settle(message)
             case NewWeights():
@@ -140,7 +151,8 @@ class Scheduler:
             case KeepWeights(ticket):
                 self._new_weights = deque(new for new in self._new_weights if new.ticket != ticket)
             case Offloaded():
-                self.cache.offloaded(message)
+                for group in self.groups:
+                    group.cache.offloaded(message)
             case Written():
                 self._archiving.written(message)
             case SaveCache(ticket):
@@ -163,10 +175,8 @@ class Scheduler:
                 self._in_flight += 1
                 self._counts.ticks += 1
                 self._last_had_rows = bool(draft.rows)
-                yield from self.cache.said()
-                # A request may lose its pages though no plan comes of it: the next plan tells.
-                preempted, self._running.preempted = tuple(self._running.preempted), []
-                yield draft.plan(self._counts.ticks, preempted, self.cache.losses)
+                yield from self._errands.said()
+                yield draft.plan(self._counts.ticks, self._preempted(), self._losses)
             yield from draft.said
             # After the plan, so that a page is found only by ticks that come after the one that computes it.
             for tracked in draft.computing:
@@ -176,7 +186,7 @@ class Scheduler:
                 return
 
     def _draft(self) -> Draft:
-        draft, ticks = Draft(self._limits.max_prefill_tokens), self._limits.ticks
+        draft, ticks = Draft(self._limits.max_prefill_tokens, len(self.groups)), self._limits.ticks
         rows_first = ticks == "combined" or (ticks == "alternate" and not self._last_had_rows)
         if rows_first:
             self._add_rows(draft)
@@ -188,12 +198,12 @@ class Scheduler:
 
     def _add_rows(self, draft: Draft) -> None:
         """Add a decode row for each request that can have one, rows of similar context side by side."""
-        able = [tracked for tracked in list(self._running) if tracked.wants_token and self._reserve_next(tracked)]
+        able = [tracked for tracked in requests_of(self.groups) if tracked.wants_token and self._reserve_next(tracked)]
         for tracked in sorted(able, key=attrgetter("computed")):
             assert tracked.lease is not None, "only those behind it in the running set were preempted since"
             page = tracked.lease.pages[tracked.computed // self._limits.page_size]
             params = tracked.request.params
-            slot = self._running.slots[tracked]
+            slot = self._group(tracked).running.slots[tracked]
             draft.rows.append(Row(tracked.request.id, slot, page, params.logprobs, tracked.length))
             tracked.computed += 1
             tracked.pending += 1
@@ -211,41 +221,49 @@ class Scheduler:
         while (lease := tracked.lease) is not None:
             if tracked.computed < lease.reserved or lease.reserve(1):
                 return True
-            self._preempt(self._running.last)
+            self._preempt(self._group(tracked).running.last)
         return False
 
     def _preempt(self, tracked: Tracked) -> None:
-        self._running.leave(tracked)
-        self._running.preempted.append(tracked.request.id)
+        running = self._group(tracked).running
+        running.leave(tracked)
+        running.preempted.append(tracked.request.id)
         self._waiting.join(tracked, first=True)
         self._counts.preemptions += 1
 
     def _add_chunks(self, draft: Draft) -> None:
         """Add chunks of prompts within the token budget, those that are already under way first."""
-        for tracked in self._running:
-            if tracked.in_prefill and draft.budget:
+        for tracked in requests_of(self.groups):
+            if tracked.in_prefill and draft.budgets[tracked.group]:
                 self._add_chunk(draft, tracked)
+        roomy = {group.number for group in self.groups if group.running.free_slots}
+        able = {number for number in roomy if draft.budgets[number]}
+        next_tick = roomy - able
         # While new weights are to come, what has not started waits for them.
-        ready = self._waiting.ready(draft.coming, draft.said, only_started=bool(self._new_weights))
-        while draft.budget and self._running.free_slots and (candidate := next(ready, None)):
+        ready = self._waiting.ready(able, next_tick, draft.coming, draft.said, only_started=bool(self._new_weights))
+        while able and (candidate := next(ready, None)):
             tracked, nodes = candidate
-            if not self._admit(tracked, nodes, draft):
-                return
-            if tracked.in_prefill:
+            admitted = self._admit(tracked, nodes, draft)
+            if admitted and tracked.in_prefill:
                 self._add_chunk(draft, tracked)
-            else:
+            elif admitted:
                 self._hold(tracked)
+            full = not draft.budgets[tracked.group]
+            if not admitted or full or not self._group(tracked).running.free_slots:
+                able.discard(tracked.group)
+            if admitted and full and self._group(tracked).running.free_slots:
+                next_tick.add(tracked.group)
 
     def _admit(self, tracked: Tracked, nodes: Sequence[Node], draft: Draft) -> bool:
         """Give a request a slot and pages for all its tokens, the cached ones first; return False if there is no room.
 
         A page is left for each running request, or its admission would soon preempt it.
         """
-        request = tracked.request
+        request, group = tracked.request, self._group(tracked)
         warm = [node for node in nodes if node.page is not None]
-        lease = Lease(self.cache, tracked.namespace, warm)
+        lease = Lease(group.cache, tracked.namespace, warm)
         needed = self._pages_for(tracked) - len(warm)
-        if needed + len(self._running) > self.cache.available or not lease.reserve(needed):
+        if needed + len(group.running) > group.cache.available or not lease.reserve(needed):
             lease.release()
             return False
         onload = self._waiting.onload(tracked, nodes[len(warm) :], lease)
@@ -254,12 +272,12 @@ class Scheduler:
         tracked.begin(lease)
         cached = tracked.cached(onload)
         self._waiting.leave(tracked)
-        self._running.join(tracked)
-        self._archiving.use(lease.tip)
+        group.running.join(tracked)
+        self._archiving.use(group.cache, lease.tip)
         self._counts.admitted(tracked.prefill_end, cached, again=tracked.started)
         if not tracked.started:
             tracked.started = True
-            self.cache.tree.hit(lease.tip)
+            group.cache.tree.hit(lease.tip)
             draft.said.append(Started(request.id, request.prompt, request.params.seed, cached))
             if request.begun:
                 self._outputs.append(Output(request, request.begun, None))
@@ -272,30 +290,40 @@ class Scheduler:
         return -(-tokens // self._limits.page_size)
 
     def _add_chunk(self, draft: Draft, tracked: Tracked) -> None:
-        chunk = tracked.next_chunk(self._running.slots[tracked], min(self._limits.prefill_chunk, draft.budget))
+        most = min(self._limits.prefill_chunk, draft.budgets[tracked.group])
+        chunk = tracked.next_chunk(self._group(tracked).running.slots[tracked], most)
         if tracked.request.hold and not tracked.in_prefill:
             tracked.held_at = self._counts.ticks + 1
         draft.add(chunk, tracked)
 
     def _unblock(self) -> Iterator[Message]:
         """Make room for the first who waits, when nothing runs and only staged or held pages are in its way."""
-        while not self._in_flight and not self._running:
+        while not self._in_flight and not requests_of(self.groups):
             first = self._waiting.blocked(only_started=bool(self._new_weights))
             if first is None:
                 return
-            if not self._waiting.give_up_staged(first):
-                assert self.cache.held, "a request has no room though nobody holds any"
-                assert self._pages_for(first) > self.cache.available, "a request is rejected though it fits"
+            if not self._waiting.give_up_staged(first) and not self._moved(first):
+                assert self._group(first).cache.held, "a request has no room though nobody holds any"
                 yield self._reject(first, PromptTooLong(self._held_up(first)))
             yield from self._change_weights()
             yield from self._plans()
 
+    def _moved(self, tracked: Tracked) -> bool:
+        """Let a request that its own group has no room for wait for one that has; return False if there is none."""
+        roomiest = max(self.groups, key=lambda group: group.cache.available)
+        if self._pages_for(tracked) > roomiest.cache.available:
+            return False
+        assert roomiest is not self._group(tracked), "a request has no room though it fits"
+        self._waiting.move(tracked, roomiest)
+        return True
+
     def _held_up(self, tracked: Tracked) -> str:
         """Say that a request has no room beside the prefixes that are held, and what the caller can do."""
         then = "go on, with the tokens that it has generated" if tracked.started else "start"
+        left = max(group.cache.available for group in self.groups)
         return (
             f"the request needs {self._pages_for(tracked)} pages to {then}, and prefixes that are held leave "
-            f"{self.cache.available} of {self._limits.num_pages - 1}; release one, or raise num_pages in open()"
+            f"{left} of {self._limits.num_pages - 1}; release one, or raise num_pages in open()"
         )
 
     # Ends
@@ -303,7 +331,7 @@ class Scheduler:
     def _settle(self, settled: Settled) -> None:
         """Take in what one tick gave; what is of requests that ended meanwhile is surplus and dropped."""
         self._in_flight -= 1
-        for tracked in [tracked for tracked in self._running if tracked.held_at == settled.tick]:
+        for tracked in [tracked for tracked in requests_of(self.groups) if tracked.held_at == settled.tick]:
             self._hold(tracked)
         for request_id, scores in settled.prompt_logprobs.items():
             if request_id in self._tracked:
@@ -334,7 +362,7 @@ class Scheduler:
         """End a request whose prefix is computed; the prefix stays locked until it is withdrawn."""
         assert tracked.lease is not None
         tracked.publish()
-        self.cache.hold(tracked.request.id, tracked.lease.tip)
+        self._group(tracked).cache.hold(tracked.request.id, tracked.lease.tip)
         self._end(tracked, "held")
 
     def _reject(self, tracked: Tracked, error: Exception) -> Rejected:
@@ -349,7 +377,7 @@ class Scheduler:
         del self._tracked[tracked.request.id]
         self._counts.ended += 1
         if tracked.lease is not None:
-            self._running.leave(tracked)
+            self._group(tracked).running.leave(tracked)
         else:
             self._waiting.leave(tracked)
 
@@ -361,10 +389,11 @@ class Scheduler:
             tracked.lose_dispatched()
             if self._limits.one_shape and len(tracked.tokens) > len(tracked.request.known):
                 yield self._reject(tracked, RequestCancelled(CONTINUED_ELSEWHERE))
-        while self._running:
-            self._preempt(self._running.last)
+        for tracked in requests_of(self.groups)[::-1]:
+            self._preempt(tracked)
         self._waiting.forget_cache()
-        self.cache.lose_device()
+        for group in self.groups:
+            group.cache.lose_device()
 
     # New weights
 
@@ -376,23 +405,38 @@ class Scheduler:
         while self._new_weights and not any(tracked.started for tracked in self._tracked.values()):
             new = self._new_weights.popleft()
             self._waiting.forget_cache()
-            self.cache.forget()
+            for group in self.groups:
+                group.cache.forget()
             self._archiving.stop()
             yield UseWeights(new.ticket, new.weights)
 
-    # Statistics
+    # Groups and statistics
+
+    def _group(self, tracked: Tracked) -> Group:
+        return self.groups[tracked.group]
+
+    def _preempted(self) -> tuple[int, ...]:
+        """Return, once, who lost its pages; the next plan tells, even if none came of the draft that took them."""
+        preempted = tuple(request_id for group in self.groups for request_id in group.running.preempted)
+        for group in self.groups:
+            group.running.preempted.clear()
+        return preempted
+
+    @property
+    def _losses(self) -> int:
+        return self.groups[0].cache.losses
 
     def _snapshot(self) -> SchedulerStats:
-        tree = self.cache.tree
+        trees = [group.cache.tree for group in self.groups]
         return SchedulerStats(
             waiting=len(self._waiting),
-            running=len(self._running),
-            pages=self._limits.num_pages - 1,
-            free_pages=self.cache.available,
-            cached_pages=tree.device_pages,
-            evictable_pages=tree.evictable,
-            device_losses=self.cache.losses,
-            host_pages=tree.host_pages,
-            disk_pages=tree.disk_pages,
+            running=sum(len(group.running) for group in self.groups),
+            pages=(self._limits.num_pages - 1) * len(self.groups),
+            free_pages=sum(group.cache.available for group in self.groups),
+            cached_pages=sum(tree.device_pages for tree in trees),
+            evictable_pages=sum(tree.evictable for tree in trees),
+            device_losses=self._losses,
+            host_pages=sum(tree.host_pages for tree in trees),
+            disk_pages=max(tree.disk_pages for tree in trees),
             **vars(self._counts),
         )

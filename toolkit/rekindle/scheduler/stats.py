@@ -35,7 +35,7 @@ class SchedulerStats(_Counters):
         cached_pages: those that hold a cached prefix.
         evictable_pages: cached pages that nobody uses; they are among the free ones.
         host_pages: pages with a copy in the host tier.
-        disk_pages: pages with a copy on disk.
+        disk_pages: pages with a copy on disk; with several groups of devices, those of the one that knows of most.
         device_losses: times that a damaged program took all pages of the device with it, and what ran began again.
         ended: requests that ended, for any reason.
         ticks: plans made.

@@ -53,6 +53,8 @@ class Tracked:
         scores_settled: those of them that are settled.
         held_at: the tick that computes the last of a prefix that is to be held.
         turning: how its length changes its positions.
+        group: the number of the group that computes it, or is to compute it.
+        owed: tokens that it was to compute when it joined the waiting queue.
     """
 
     request: Request
@@ -72,6 +74,8 @@ class Tracked:
     scores_settled: int = 1
     held_at: int | None = None
     turning: Turning = field(default_factory=lambda: Turning(None, False))
+    group: int = 0
+    owed: int = 0
 
     @classmethod
     def of(cls, request: Request, limits: Limits) -> "Tracked":

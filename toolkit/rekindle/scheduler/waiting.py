@@ -1,14 +1,14 @@
 """The waiting queue: who comes next, who waits for what another computes, and who for the host tier or the disk."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
 from rekindle.messages import Copy, Fetch, Fetched, Message, Onload
 from rekindle.policy import Candidate, Ordering
 from rekindle.scheduler.cache.nodes import Node
-from rekindle.scheduler.cache.prefix_cache import PrefixCache
 from rekindle.scheduler.cache.tree import NextPage
+from rekindle.scheduler.groups import Group, least_loaded
 from rekindle.scheduler.lease import Lease
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.stats import Counts
@@ -25,16 +25,16 @@ class WaitingQueue:
 
     Args:
         limits: the policy, and the sizes of pool and page.
-        cache: where their prefixes may be found.
+        groups: which are to compute them, and where their prefixes may be found.
         counts: the scheduler's, which say how many ticks are planned.
 
     Attributes:
         changes: how often a request joined, left, or began to wait for copies.
     """
 
-    def __init__(self, limits: Limits, cache: PrefixCache, counts: Counts):
+    def __init__(self, limits: Limits, groups: Sequence[Group], counts: Counts):
         self._limits = limits
-        self._cache = cache
+        self._groups = groups
         self._counts = counts
         self._ordering = Ordering(limits.policy)
         self._queue: deque[Tracked] = deque()
@@ -50,15 +50,15 @@ class WaitingQueue:
 
     def blocked(self, *, only_started: bool) -> Tracked | None:
         """Return who comes next; None if nobody waits, or pages are under way that may change that it waits."""
-        if self._fetching or self._cache.offloading:
+        if self._fetching or any(group.cache.offloading for group in self._groups):
             return None
         return next(iter(self._candidates(only_started)), None)
 
     def join(self, tracked: Tracked, *, first: bool = False) -> None:
-        """Let a request wait, behind all others or before them."""
+        """Let a request wait for its group, behind all others or before them."""
         self.changes += 1
         tracked.joined = self._counts.ticks
-        self._found(tracked)  # now, when it is one request; later looks go on from there, at 64 in one tick
+        self._owe(tracked)  # it is looked for now, when it is one request; later looks go on, at 64 in one tick
         if first:
             self._queue.appendleft(tracked)
         else:
@@ -68,16 +68,35 @@ class WaitingQueue:
         """Let a request wait no longer, and give up what is staged for it."""
         self.changes += 1
         self._give_up(tracked)
+        self._groups[tracked.group].owed -= tracked.owed
         if self._fetching.pop(tracked.request.id, None) is None:
             self._queue.remove(tracked)
 
+    def move(self, tracked: Tracked, group: Group) -> None:
+        """Let a request wait for another group, and give up what is staged for it."""
+        self.changes += 1
+        self._give_up(tracked)
+        self._groups[tracked.group].owed -= tracked.owed
+        tracked.group, tracked.found, tracked.fetchable = group.number, [], True
+        self._owe(tracked)
+
     def ready(
-        self, coming: set[NextPage | None], said: list[Message], *, only_started: bool
+        self,
+        able: Collection[int],
+        next_tick: Collection[int],
+        coming: Sequence[Collection[NextPage | None]],
+        said: list[Message],
+        *,
+        only_started: bool,
     ) -> Iterator[tuple[Tracked, list[Node]]]:
         """Yield who could be admitted now, each with the nodes of its cached prefix; some may leave meanwhile.
 
+        Who waits for a group that admits nobody moves to one that does, unless less is to be computed in the next tick.
+
         Args:
-            coming: pages that are being computed; who would begin with one of them waits for it instead.
+            able: the groups that may admit somebody, looked at anew for each request.
+            next_tick: those of the others in whose way only the size of the tick is.
+            coming: for each group, the pages that it computes; who would begin with one of them waits for it instead.
             said: gets the messages to the host tier.
             only_started: pass over those that have not started.
         """
@@ -86,15 +105,22 @@ class WaitingQueue:
         for place, tracked in enumerate(candidates):
             if tracked.pending:
                 return  # it lost its pages, and a token of it is still on its way
-            nodes = self._found(tracked)
+            if tracked.group not in able:
+                if tracked.fetching is not None or not able:
+                    continue
+                other = least_loaded([self._groups[number] for number in sorted(able)], tracked)
+                if tracked.group in next_tick and other.uncached(tracked) > tracked.owed:
+                    continue
+                self.move(tracked, other)
+            cache, nodes = self._groups[tracked.group].cache, self._found(tracked)
             after = nodes[-1] if nodes else tracked.namespace
-            page = self._cache.tree.next_page(after, tracked.reusable)
-            if page is not None and page in coming:
+            page = cache.tree.next_page(after, tracked.reusable)
+            if page is not None and page in coming[tracked.group]:
                 continue
             colder = [node for node in nodes if node.page is None]
             if not colder or tracked.fetching is not None or not tracked.fetchable:
                 yield tracked, nodes
-            elif not full and not self._is_fetched(colder[0]) and not any(map(self._cache.is_offloading, colder)):
+            elif not full and not self._is_fetched(colder[0]) and not any(map(cache.is_offloading, colder)):
                 full = not self._make_room_to_stage(colder, candidates[place + 1 :])  # also for later ones
                 if not full:
                     said.append(self._fetch(tracked, colder))
@@ -112,7 +138,7 @@ class WaitingQueue:
             return
         nodes, tracked.fetchable = tracked.fetching.nodes, bool(message.bad)
         self._give_up(tracked)
-        self._cache.unreadable(node for node in nodes if _copy_of(node) in message.bad)
+        self._groups[tracked.group].cache.unreadable(node for node in nodes if _copy_of(node) in message.bad)
 
     def onload(self, tracked: Tracked, nodes: Sequence[Node], lease: Lease) -> Onload | None:
         """Let what is staged for a request of these nodes go to the pages of its lease; None if nothing is."""
@@ -149,8 +175,14 @@ class WaitingQueue:
         return Candidate(tracked.request, tracked.started, self._counts.ticks - tracked.joined, find)
 
     def _found(self, tracked: Tracked) -> list[Node]:
-        tracked.found = self._cache.tree.match(tracked.namespace, tracked.reusable, tracked.found)
+        tree = self._groups[tracked.group].cache.tree
+        tracked.found = tree.match(tracked.namespace, tracked.reusable, tracked.found)
         return tracked.found
+
+    def _owe(self, tracked: Tracked) -> None:
+        """Count the tokens that a request is to compute as its group's."""
+        tracked.owed = len(tracked.tokens) - len(self._found(tracked)) * self._limits.page_size
+        self._groups[tracked.group].owed += tracked.owed
 
     def _is_fetched(self, node: Node) -> bool:
         """Return whether a node's copy is staged, or on its way, for any request."""
@@ -173,7 +205,7 @@ class WaitingQueue:
 
     def _fetch(self, tracked: Tracked, nodes: list[Node]) -> Fetch:
         self.changes += 1
-        self._cache.tree.lock(nodes[-1])
+        self._groups[tracked.group].cache.tree.lock(nodes[-1])
         tracked.fetching = Fetching(nodes, {node for node in nodes if node.host is None})
         self._queue.remove(tracked)
         self._fetching[tracked.request.id] = tracked
@@ -181,7 +213,7 @@ class WaitingQueue:
 
     def _give_up(self, tracked: Tracked) -> None:
         if tracked.fetching is not None:
-            self._cache.tree.unlock(tracked.fetching.nodes[-1])
+            self._groups[tracked.group].cache.tree.unlock(tracked.fetching.nodes[-1])
             tracked.fetching = None
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 
 from rekindle import markup
 from rekindle.engine.assembly import Assembly
+from rekindle.models.wire import Wire
 from rekindle.scheduler.stats import SchedulerStats, of_them_cached, prompt_shares
 
 
@@ -12,9 +13,10 @@ class Memory:
     """The memory of a session, in bytes but for `tokens`, from `session.memory`.
 
     Attributes:
-        weights: the weights on the device.
+        weights: the weights on all devices.
         workspace: what the largest step needs while it runs, as the compiler says; a bound until it is compiled.
-        pool: all pages on the device, used or not.
+        pool: all pages on the devices, used or not.
+        devices: how many devices have these, each an equal part of each.
         token: what one token of context takes of the pool.
         tokens: how many tokens of context the pool holds.
         host: copies of cached pages in host memory; `host_limit` is the most that they may take.
@@ -24,6 +26,7 @@ class Memory:
     weights: int
     workspace: int
     pool: int
+    devices: int
     token: int
     tokens: int
     host: int
@@ -35,35 +38,44 @@ class Memory:
     def of(cls, assembly: Assembly) -> "Memory":
         """Return the memory that an engine has now."""
         limits, counts = assembly.limits, assembly.stats().scheduler
-        page = limits.page_bytes
+        page, groups = limits.page_bytes, limits.data
         return cls(
-            weights=assembly.weight_bytes,
+            weights=groups * assembly.weight_bytes,
             workspace=assembly.workspace(),
-            pool=limits.num_pages * page,
+            pool=groups * limits.num_pages * page,
+            devices=len(assembly.place.devices),
             token=page // limits.page_size,
-            tokens=(limits.num_pages - 1) * limits.page_size,
+            tokens=groups * (limits.num_pages - 1) * limits.page_size,
             host=counts.host_pages * page,
-            host_limit=limits.host_pages * page,
+            host_limit=groups * limits.host_pages * page,
             disk=counts.disk_pages * page,
             disk_limit=assembly.settings.disk_cache_bytes if limits.snapshots else 0,
         )
 
     def said(self) -> dict[str, str | None]:
         """Return what a cell shows of this memory, by name; None for what the session does not have."""
+        on_each = ", ".join(f"{markup.size_text(size)} for {name}" for name, size in self.on_each.items())
         return {
             "weights": markup.size_text(self.weights),
             "a step": markup.size_text(self.workspace),
             "pages": f"{markup.size_text(self.pool)} for {markup.counted(self.tokens, 'token')}",
+            f"on each of {self.devices} devices": on_each if self.devices > 1 else None,
             "in host memory": self._share(self.host, self.host_limit),
             "on disk": self._share(self.disk, self.disk_limit),
         }
+
+    @property
+    def on_each(self) -> dict[str, int]:
+        """The bytes of weights, workspace and pool on each device, by these names."""
+        sizes = {"weights": self.weights, "workspace": self.workspace, "pool": self.pool}
+        return {name: size // self.devices for name, size in sizes.items()}
 
     def _share(self, used: int, limit: int) -> str | None:
         return f"{markup.size_text(used)} of {markup.size_text(limit)}" if limit else None
 
     def __repr__(self) -> str:
         sizes = {field.name: markup.size_text(getattr(self, field.name)) for field in fields(self)}
-        rows = sizes | {"tokens": f"{self.tokens:,}"}
+        rows = sizes | {"devices": f"{self.devices:,}", "tokens": f"{self.tokens:,}"}
         return "\n".join(f"{name:10}  {value}" for name, value in rows.items())
 
 
@@ -130,13 +142,15 @@ class About:
     def _model(self) -> dict[str, str | None]:
         """Return what the session computes with."""
         assembly = self.assembly
-        programs = assembly.readiness()
+        programs, wire = assembly.readiness(), Wire.of(assembly.model, assembly.place.tensor)
+        sent = markup.size_text(wire.computed + wire.drawn)
         return {
-            "on": str(assembly.place),
+            "on": ", ".join(filter(None, [str(assembly.place), assembly.spread])),
+            "sending": None if wire.devices == 1 else f"{sent} from each device to decode a token",
             "with": assembly.kernels or None,
             "computes in": assembly.dtype,
             "context": markup.counted(assembly.limits.max_context, "token"),
-            "serves": f"{markup.counted(assembly.limits.max_running, 'request')} at once",
+            "serves": f"{markup.counted(assembly.limits.data * assembly.limits.max_running, 'request')} at once",
             "programs": f"{programs.ready} of {programs.wanted} ready"
             if programs.wanted and not programs.said
             else None,

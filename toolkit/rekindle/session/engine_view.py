@@ -27,11 +27,11 @@ class EngineView(Source):
         first_tokens = tuple(self._callers.first_tokens)
         return Facts(
             name=self._name,
-            dtype=self._assembly.dtype,
+            dtype=self._computes(),
             state=self._state(),
             ended=self._engine.error is not None,
             stats=self._assembly.stats(),
-            slots=self._assembly.limits.max_running,
+            slots=self._assembly.limits.data * self._assembly.limits.max_running,
             first_tokens=tuple(waited for when, waited in first_tokens if when >= at - SECONDS),
             ready=programs.ready,
             wanted=programs.wanted,
@@ -53,6 +53,11 @@ class EngineView(Source):
         handle = self._callers.under_way.get(request_id)
         if handle is not None:
             handle.cancel()
+
+    def _computes(self) -> str:
+        """Return what the model computes in, and on which devices if there are several."""
+        place = self._assembly.place
+        return self._assembly.dtype + (f" on {place}" if len(place.devices) > 1 else "")
 
     def _state(self) -> str:
         match self._engine.error:

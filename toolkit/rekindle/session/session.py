@@ -561,7 +561,7 @@ class Session:
         """The content of the prefix cache, now."""
         tokenizer, page_bytes = self._assembly.tokenizer, self._assembly.limits.page_bytes
         text_of = tokenizer.decode if tokenizer else lambda tokens: ""
-        return self._assembly.look(lambda tree: view(tree, page_bytes, text_of)).with_texts(text_of)
+        return self._assembly.look(lambda trees: view(trees, page_bytes, text_of)).with_texts(text_of)
 
     @property
     def sampling_defaults(self) -> SamplingParams:

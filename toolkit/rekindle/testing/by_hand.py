@@ -70,7 +70,7 @@ class ByHand:
         self.scheduler = CheckedScheduler(self.limits)
         self.disk_tier = disk_tier or FakeDiskTier()
         self.scheduler.restore(self.disk_tier.stored())
-        self.host_tier = FakeHostTier(self.limits.host_pages, self.disk_tier)
+        self.host_tier = FakeHostTier(self.limits.data * self.limits.host_pages, self.disk_tier)
         self.in_flight: deque[Dispatched] = deque()
         self.offloading: deque[Gathered] = deque()
         self.fetching: deque[tuple[Fetch, Fetched]] = deque()

@@ -43,7 +43,7 @@ class FakeStepper:
     def __init__(self, limits: Limits):
         self._limits = limits
         self._pages: dict[int, list[int | None]] = {}
-        self._slots = [_Slot() for _ in range(limits.max_running)]
+        self._slots = _slots(limits)
         self._weights = 0
         self._losses = 0
 
@@ -51,7 +51,7 @@ class FakeStepper:
         """Lose the pages and the slots, as a damaged program does; the next plan tells."""
         self._losses += 1
         self._pages = {}
-        self._slots = [_Slot() for _ in range(self._limits.max_running)]
+        self._slots = _slots(self._limits)
 
     def handle(self, message: Message) -> list[Dispatched | Gathered | WeightsUsed]:
         """Answer Plan with Dispatched, Offload with Gathered, and UseWeights with WeightsUsed."""
@@ -103,26 +103,37 @@ class FakeStepper:
     def _scatter(self, onload: Onload) -> None:
         assert len(set(onload.pages)) == len(onload.pages), "a page is onloaded twice"
         for page, content in zip(onload.pages, onload.staged, strict=True):
-            assert NULL_PAGE < page < self._limits.num_pages, f"page {page} is not in the pool"
+            self._check_page(page)
             self._pages[page] = list(content)
 
     def _check(self, plan: Plan) -> None:
         assert plan.chunks or plan.rows or plan.onloads, "a plan for nothing"
-        if not plan.chunks and not plan.rows:
-            return
-        blocks = sum(len(chunk.pages) for chunk in plan.chunks)
-        assert blocks * QUERY_BLOCK <= self._limits.max_prefill_tokens, "more prompt tokens than a tick may have"
-        assert len(plan.rows) <= self._limits.max_running, "more rows than slots"
-        bucket = Bucket(
-            smallest(self._limits.prefill_buckets, blocks * QUERY_BLOCK),
-            smallest(self._limits.decode_buckets, len(plan.rows)),
-        )
-        assert bucket in self._limits.all_buckets(), f"no program is compiled for {bucket}"
-        completed = sum(chunk.completes is not None for chunk in plan.chunks)
-        assert completed <= min(bucket.blocks, self._limits.max_running), "more completed prompts than samples"
         slots = [chunk.slot for chunk in plan.chunks] + [row.slot for row in plan.rows]
         assert len(set(slots)) == len(slots), "a slot is in one plan twice"
-        assert 0 <= min(slots) <= max(slots) < self._limits.max_running, "there is no such slot"
+        assert not slots or 0 <= min(slots) <= max(slots) < len(self._slots), "there is no such slot"
+        prefill, decode = zip(*(self._check_group(plan, group) for group in range(self._limits.data)), strict=True)
+        bucket = Bucket(max(prefill), max(decode))
+        if plan.chunks or plan.rows:
+            assert bucket in self._limits.all_buckets(), f"no program is compiled for {bucket}"
+
+    def _check_group(self, plan: Plan, group: int) -> tuple[int, int]:
+        """Check one group's part of a plan; return the bucket that it needs."""
+        limits = self._limits
+        chunks = [chunk for chunk in plan.chunks if chunk.slot // limits.max_running == group]
+        rows = [row for row in plan.rows if row.slot // limits.max_running == group]
+        blocks = sum(len(chunk.pages) for chunk in chunks)
+        assert blocks * QUERY_BLOCK <= limits.max_prefill_tokens, "more prompt tokens than a tick may have"
+        prefill = smallest(limits.prefill_buckets, blocks * QUERY_BLOCK)
+        completed = sum(chunk.completes is not None for chunk in chunks)
+        assert completed <= prefill // QUERY_BLOCK, "more completed prompts than samples"
+        pages = {page for chunk in chunks for page in (*chunk.pages, *chunk.table)} | {row.page for row in rows}
+        assert {page // limits.num_pages for page in pages - {NULL_PAGE}} <= {group}, "pages of another group"
+        return prefill, smallest(limits.decode_buckets, len(rows))
+
+    def _check_page(self, page: int) -> None:
+        group, place = divmod(page, self._limits.num_pages)
+        assert 0 <= group < self._limits.data, f"page {page} is not in a pool"
+        assert place != NULL_PAGE, f"page {page} is for padding"
 
     def _write_chunk(self, chunk: Chunk) -> _Slot:
         assert len(chunk.tokens) > 0, "an empty chunk"
@@ -163,7 +174,7 @@ class FakeStepper:
         return slot
 
     def _write(self, page: int, position: int, tokens: Sequence[int | None]) -> None:
-        assert NULL_PAGE < page < self._limits.num_pages, f"page {page} is not in the pool"
+        self._check_page(page)
         index, offset = divmod(position, self._limits.page_size)
         assert index < self._limits.pages_per_request, f"position {position} is beyond the page table"
         content = self._pages.setdefault(page, [None] * self._limits.page_size)
@@ -177,6 +188,10 @@ class FakeStepper:
         assert len(stamped) == len(found), "a position is read that was never written"
         assert {token // VOCAB_SIZE for token in stamped} <= {self._weights}, "a page of other weights is read"
         return [token % VOCAB_SIZE for token in stamped]
+
+
+def _slots(limits: Limits) -> list[_Slot]:
+    return [_Slot() for _ in range(limits.data * limits.max_running)]
 
 
 class FakeSettler:

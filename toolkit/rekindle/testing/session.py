@@ -55,7 +55,7 @@ def fake_assembly(
         stepper=FakeStepper(limits),
         settler=settler or FakeSettler(),
         detokenizer=Detokenizer(tokenizer),
-        host_tier=FakeHostTier(limits.host_pages, disk_tier),
+        host_tier=FakeHostTier(limits.data * limits.host_pages, disk_tier),
         disk_tier=disk_tier,
     )
     resources = ExitStack()
@@ -70,6 +70,7 @@ def fake_assembly(
         weight_bytes=0,
         workspace_bytes=0,
         place=Place((jax.devices("cpu")[0],)),
+        spread="",
         kernels="",
         defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),

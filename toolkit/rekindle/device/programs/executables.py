@@ -163,7 +163,12 @@ class Executables:
             return self._ask(key, self._workers.now)
 
     def compile_for(self, key: Key, arguments: Sequence[Any]) -> Program:
-        """Compile a program for arguments other than it was made for, which takes seconds, and warn of it."""
+        """Compile a program for arguments other than it was made for, which takes seconds, and warn of it.
+
+        Raises:
+            RuntimeError: they lie on other devices, for which nothing is ever compiled.
+        """
+        self._programs.check_here(key, arguments)
         differences = list(_differences(self._programs.arguments(key), arguments))
         more = f"; and {len(differences) - TOLD} more" if len(differences) > TOLD else ""
         self._tell(

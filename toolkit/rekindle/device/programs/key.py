@@ -65,8 +65,8 @@ class Target:
         platform_version: the version of the runtime, on TPU libtpu's build. Empty on GPU, where attached devices give
             the release of CUDA that the plugin was built with, and others give none; `plugins` says more than that.
         device_kind: the model of the device, on GPU with its compute capability.
-        topology: the devices in order, out of how many they are, on TPU where they are wired, and whose program it is
-            where they belong to several processes, since each of these has another part of it.
+        topology: the devices in order, each with its process, out of how many they are, and on TPU where they are
+            wired; where they are of several processes, also which of them this one is.
         plugins: versions of the packages that compile for the devices; empty on CPU, where jaxlib does.
         host_cpu: model, features and threads that the CPU compiler reckons with; empty on other platforms.
     """
@@ -201,11 +201,15 @@ def _kind(device: jax.Device) -> str:
 
 
 def _topology(devices: Sequence[jax.Device]) -> str:
-    """Return the ids by which programs name devices, and on TPU how all devices are wired, which is compiled in."""
+    """Return the ids by which programs name devices, and on TPU how all devices are wired, which is compiled in.
+
+    What a program is to one of several processes that run it together, it is not to the others.
+    """
     places = " ".join(map(_place, devices))
-    if len({device.process_index for device in devices}) > 1:
-        places = f"{places} in process {jax.process_index()}"
-    return places if devices[0].platform == "gpu" else f"{places} of {devices[0].client.device_count()}"
+    if devices[0].platform != "gpu":
+        places = f"{places} of {devices[0].client.device_count()}"
+    several = len({device.process_index for device in devices}) > 1
+    return f"{places}, in process {jax.process_index()}" if several else places
 
 
 def _place(device: jax.Device) -> str:

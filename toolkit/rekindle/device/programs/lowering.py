@@ -13,17 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec
+from jax.tree_util import keystr
 
 from rekindle.buckets import Bucket
 from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import JaxSettings
-from rekindle.device.place import PAGES, SAME, WEIGHTS, Heads, Place
-from rekindle.device.sampling.adjustments import enter_slot, no_adjustments
+from rekindle.device.place import PAGE, PAGES, ROWS, SAME, WEIGHTS, Heads, Place
+from rekindle.device.sampling.adjustments import Adjustments, enter_slot, no_adjustments
 from rekindle.device.sampling.processing import LogitsProcessor
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
 from rekindle.device.step import step
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import abstract_decoder
+from rekindle.page import NULL_PAGE
 from rekindle_kernels.api import Implementation, choose
 
 Program = Callable[..., Any]
@@ -98,8 +100,7 @@ class Programs:
         logits_processor: Callable[[Any, Any], Any] | None = None,
     ):
         self.jax_settings = JaxSettings.here()
-        devices = len(place.devices)
-        pool = config.pool(sizes.num_pages, sizes.page_size, devices)
+        pool = config.pool(sizes.num_pages, sizes.page_size, place.tensor)
         self.implementation = kernels = choose(place.first.platform, pool, dtype, implementation)
         decoder, _ = abstract_decoder(config, dtype, kernels, place.shards[0])
         graph, state = nnx.split(decoder)
@@ -109,7 +110,8 @@ class Programs:
         self.statics: dict[str, int | str] = asdict(sizes) | {
             "dtype": dtype.name,
             "kernels": kernels,
-            "tensor": devices,
+            "tensor": place.tensor,
+            "data": place.data,
         }
         processor: LogitsProcessor | None = None
         if logits_processor is not None:
@@ -118,7 +120,7 @@ class Programs:
             self.statics["logits_processor"] = processor.name
 
         def empty() -> tuple[Pages, Slots]:
-            pages = empty_pages(config, sizes.num_pages, sizes.page_size, dtype, kernels, devices)
+            pages = empty_pages(config, sizes.num_pages, sizes.page_size, dtype, kernels, place.tensor)
             return pages, empty_slots(sizes.max_running, sizes.pages_per_request, config.vocab_size)
 
         def run(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
@@ -126,23 +128,28 @@ class Programs:
             return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, kernels, processor)
 
         with self.jax_settings.applied():
-            pages, self._slots = jax.eval_shape(empty)
+            pages, slots = jax.eval_shape(empty)
+        self._group_slots = slots
+        self._slots = jax.tree.map(lambda rows: place.whole(rows, ROWS), slots)
         self._pages = tuple(place.whole(layer, PAGES) for layer in pages)
         self._heads = heads = place.heads(config.attention.heads, config.attention.kv_heads)
         # One process keeps the copies of all: it needs whole pages, and gives them to the others.
-        page = PAGES if heads is None and place.processes == 1 else SAME
+        page = PAGE if heads is None and place.processes == 1 else SAME
         self.page_sharding = place.sharding(page)
 
-        gathered, scattered = _copies(place, heads, kernels)
+        gathered, scattered = _copies(place, heads, kernels, sizes.num_pages)
+
+        def entered(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
+            return enter_slot(adjustments, place.own(slot, sizes.max_running, other=sizes.max_running), packed)
 
         def stepped(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
-            of_device = place.mapped(partial(run, bucket=bucket), (WEIGHTS, PAGES, SAME, SAME), (PAGES, SAME, SAME))
+            of_device = place.mapped(partial(run, bucket=bucket), (WEIGHTS, PAGES, ROWS, ROWS), (PAGES, ROWS, ROWS))
             return of_device(weights, pages, slots, packed)
 
         self._functions: dict[Any, _Function] = {
-            Bucket: _Function(stepped, (WEIGHTS, PAGES, SAME, SAME), (PAGES, SAME, SAME), (1, 2)),
-            EMPTY: _Function(place.mapped(empty, (), (PAGES, SAME)), (), (PAGES, SAME)),
-            ENTER: _Function(enter_slot, (SAME, SAME, SAME), SAME, (0,)),
+            Bucket: _Function(stepped, (WEIGHTS, PAGES, ROWS, ROWS), (PAGES, ROWS, ROWS), (1, 2)),
+            EMPTY: _Function(place.mapped(empty, (), (PAGES, ROWS)), (), (PAGES, ROWS)),
+            ENTER: _Function(place.mapped(entered, (ROWS, SAME, SAME), ROWS), (ROWS, SAME, SAME), ROWS, (0,)),
             GATHER: _Function(gathered, (PAGES, SAME), page),
             SCATTER: _Function(scattered, (PAGES, SAME, page), PAGES, (0,)),
         }
@@ -171,8 +178,8 @@ class Programs:
 
     @property
     def slot_bytes(self) -> int:
-        """The bytes of all slots."""
-        return _bytes(jax.tree.leaves(self._slots))
+        """The bytes of all slots of a group."""
+        return _bytes(jax.tree.leaves(self._group_slots))
 
     def arguments(self, key: Key) -> dict[str, Any]:
         """Return the shapes of what a program takes, by name and in order."""
@@ -188,8 +195,23 @@ class Programs:
             case "scatter":
                 return {"pages": self._pages, "page_id": np.int32(0), "content": self.page}
             case Bucket():
-                packed = InputLayout.of(key, self._slots).padding()
+                packed = np.tile(InputLayout.of(key, self._group_slots).padding(), self._place.data)
                 return {"weights": self._weights, "pages": self._pages, "slots": self._slots, "packed": packed}
+
+    def check_here(self, key: Key, arguments: Sequence[Any]) -> None:
+        """Check that arguments lie on the devices of the programs, if they were put anywhere.
+
+        Raises:
+            RuntimeError: they lie on others.
+        """
+        for name, argument in zip(self.arguments(key), arguments, strict=True):
+            for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
+                put = isinstance(leaf, jax.Array) and leaf.committed
+                if put and leaf.devices() != set(self._place.devices):
+                    raise RuntimeError(
+                        f"the program {program_name(key)!r} runs on {self._place}, and {name}{keystr(path)} is on "
+                        f"{', '.join(sorted(map(str, leaf.devices())))}: put it where the program runs"
+                    )
 
     def lowered(self, key: Key, arguments: Sequence[Any] | None = None) -> jax.stages.Lowered:
         """Trace and lower one program, which can take seconds.
@@ -228,11 +250,21 @@ class Programs:
 
 
 def _copies(
-    place: Place, heads: Heads | None, kernels: Implementation
+    place: Place, heads: Heads | None, kernels: Implementation, num_pages: int
 ) -> tuple[Callable[..., jax.Array], Callable[..., Pages]]:
     """Return what copies a page out of pools, with each head once, and back in."""
-    out = place.mapped(partial(gather, implementation=kernels), (PAGES, SAME), PAGES)
-    into = place.mapped(partial(scatter, implementation=kernels), (PAGES, SAME, PAGES), PAGES)
+
+    def own(page_id: jax.Array) -> jax.Array:
+        return place.own(page_id, num_pages, other=NULL_PAGE)
+
+    def read(pages: Pages, page_id: jax.Array) -> jax.Array:
+        return place.of_group(gather(pages, own(page_id), kernels), page_id, num_pages)
+
+    def write(pages: Pages, page_id: jax.Array, content: jax.Array) -> Pages:
+        return scatter(pages, own(page_id), content, kernels)
+
+    out = place.mapped(read, (PAGES, SAME), PAGE)
+    into = place.mapped(write, (PAGES, SAME, PAGE), PAGES)
 
     def gathered(pages: Pages, page_id: jax.Array) -> jax.Array:
         shares: jax.Array = out(pages, page_id)

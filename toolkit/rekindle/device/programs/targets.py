@@ -1,5 +1,6 @@
 """The names of devices for which programs can be compiled on a machine that has none of them."""
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from rekindle.errors import ConfigError
 
 TPUS: Final[Mapping[str, tuple[int, ...]]] = {"v5e": (1, 1), "v6e": (1, 1), "v5p": (2, 2, 1)}
 """Generations of TPUs, each with the chips of its smallest machine along the axes in which they are wired."""
+TPUS_OF_A_HOST: Final[Mapping[str, int]] = {"v5e": 8, "v6e": 8, "v5p": 4}
+"""The most chips of one host, which one process has. More are those of several hosts with four chips each."""
+GPUS_OF_A_HOST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ _TPU_MACHINE: Final = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-1",  # or takes it from here; a target is described by its own name
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
+LARGER: Final = "larger ones such as tpu:v5e:2x4 and cuda:h100:8"
+"""The targets that `known_targets` does not name."""
 _PLUGINS: Final = {"xla_cuda13": 13, "xla_cuda12": 12}
 """Entry points of the CUDA plugins, with the major version of CUDA of each."""
 
@@ -78,7 +84,8 @@ def devices_of(target: str) -> list[jax.Device]:
     and the environment of a machine with the target's devices.
 
     Args:
-        target: the name, such as "cuda:h100", or "tpu:v5e:2x2" for a machine with chips in this arrangement.
+        target: the name, such as "cuda:h100" for one, "cuda:h100:8" for a host with eight of them, or "tpu:v5e:2x4"
+            for chips in this arrangement: those of one host, if a host can have as many.
 
     Returns:
         The devices in the order in which `jax.devices()` has them there.
@@ -90,15 +97,20 @@ def devices_of(target: str) -> list[jax.Device]:
     generation, _, arrangement = model.partition(":")
     if platform == "tpu" and generation in TPUS and _is_arrangement(arrangement, len(TPUS[generation])):
         return _tpus(target, f"{generation}:{arrangement}")
-    if platform == "cuda" and model in GPUS:
-        return _gpu(target, GPUS[model])
-    raise ConfigError(f"no target {target!r}; known are {', '.join(known_targets())}, and larger TPU arrangements")
+    kind, _, count = model.partition(":")
+    if platform == "cuda" and kind in GPUS and (kind == model or _is_count(count)):
+        return _gpus(target, GPUS[kind], int(count or 1))
+    raise ConfigError(f"no target {target!r}; known are {', '.join(known_targets())}, and {LARGER}")
 
 
 def known_targets() -> tuple[str, ...]:
     """Return one name for each kind of device."""
     tpus = (f"tpu:{generation}:{'x'.join(map(str, shape))}" for generation, shape in TPUS.items())
     return (*tpus, *(f"cuda:{model}" for model in GPUS))
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and 1 <= int(text) <= GPUS_OF_A_HOST
 
 
 def _is_arrangement(text: str, axes: int) -> bool:
@@ -116,8 +128,11 @@ def _tpus(target: str, topology: str) -> list[jax.Device]:
     _have_no_devices()
     for name, value in _TPU_MACHINE.items():
         os.environ.setdefault(name, value)
-    # Some versions take a host to have at least four chips, unless they are told otherwise.
-    bounds = {"chips_per_host_bounds": [1, 1, 1]} if set(topology.partition(":")[2].split("x")) == {"1"} else {}
+    generation, _, arrangement = topology.partition(":")
+    sizes = [*map(int, arrangement.split("x")), 1][:3]
+    # libtpu takes a host to have four chips, unless it is told otherwise.
+    one_host = math.prod(sizes) <= TPUS_OF_A_HOST[generation]
+    bounds = {"chips_per_host_bounds": sizes} if one_host else {}
     cloud_tpu_init()  # adds to LIBTPU_INIT_ARGS, which are in the key, as it does where there are chips
     try:
         return list(get_topology_desc(topology, "tpu", **bounds).devices)
@@ -125,7 +140,7 @@ def _tpus(target: str, topology: str) -> list[jax.Device]:
         raise ConfigError(f"libtpu has no target {target!r}: {_first_line(error)}") from error
 
 
-def _gpu(target: str, gpu: Gpu) -> list[jax.Device]:
+def _gpus(target: str, gpu: Gpu, count: int) -> list[jax.Device]:
     installed = {point.name for point in metadata.entry_points(group="jax_plugins")}
     versions = [version for plugin, version in _PLUGINS.items() if plugin in installed]
     if not versions:
@@ -135,7 +150,8 @@ def _gpu(target: str, gpu: Gpu) -> list[jax.Device]:
     _have_no_devices()
     text = _description(gpu, versions[0])
     try:
-        return list(get_topology_desc(platform="cuda", topology="1x1x1", target_config=text).devices)
+        # So many slices, hosts, and GPUs of a host.
+        return list(get_topology_desc(platform="cuda", topology=f"1x1x{count}", target_config=text).devices)
     except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
         raise ConfigError(f"jax's CUDA plugin has no target {target!r}: {_first_line(error)}") from error
 

@@ -73,6 +73,7 @@ def score_prompt(
     columns_of: Callable[[jax.Array], jax.Array],
     most: int,
     implementation: Implementation = "xla",
+    anywhere: Callable[[jax.Array], jax.Array] = lambda wanted: wanted,
 ) -> jax.Array:
     """Compute how likely the known next token is at each position of a prompt.
 
@@ -82,6 +83,7 @@ def score_prompt(
         columns_of: maps hidden states to logits, (vocabulary, tokens) float32.
         most: how many of the likeliest tokens to return.
         implementation: of the kernels.
+        anywhere: tells what is true on any device that runs the program; `columns_of` needs all of them.
 
     Returns:
         (tokens, score_columns(most)) int32, packed as by `score`; zeros in groups where nothing is to be scored.
@@ -101,7 +103,7 @@ def score_prompt(
             columns = columns_of(group_hidden)
             return columns, of_tokens(columns, argmax(columns, implementation=implementation))
 
-        return score_if(group_targets >= 0, logits, jnp.maximum(group_targets, 0), most, implementation)
+        return score_if(anywhere(group_targets >= 0), logits, jnp.maximum(group_targets, 0), most, implementation)
 
     scores: jax.Array = lax.map(one, groups)
     return scores.reshape(-1, score_columns(most))[: len(hidden)]

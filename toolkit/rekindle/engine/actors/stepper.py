@@ -11,7 +11,7 @@ from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.orders import DeviceState, Enter, Gather, Order, Scatter, SharedWeights, Step, Use
-from rekindle.device.packing import dispatched, pack_adjustments, pack_plan
+from rekindle.device.packing import Part, dispatched, pack_adjustments, pack_plan, parts_of
 from rekindle.device.programs.executables import ArgumentsLost, Executables
 from rekindle.device.programs.lowering import EMPTY, Program
 from rekindle.errors import EngineFailed
@@ -79,11 +79,13 @@ class Stepper:
                 await self._enter(chunk)
         if not plan.chunks and not plan.rows:
             return Dispatched(plan.tick, (), (), None, plan.losses)
-        bucket, step = await self._programs.for_step(_bucket(plan, self._limits))
-        packed = pack_plan(plan, InputLayout.of(bucket, self._state.slots))
+        limits = self._limits
+        parts = parts_of(plan, limits.data, limits.max_running, limits.num_pages)
+        bucket, step = await self._programs.for_step(_bucket(parts, limits))
+        packed = pack_plan(parts, InputLayout(bucket, limits.max_running, limits.pages_per_request))
         outputs = await self._run(Step(bucket, packed), step)
         outputs.tokens.copy_to_host_async()
-        return dispatched(plan, bucket, self._limits.max_running, outputs)
+        return dispatched(plan, parts, bucket, limits.max_running, outputs)
 
     async def _gather(self, offload: Offload) -> Gathered:
         if offload.losses < self._losses:
@@ -143,10 +145,9 @@ class Stepper:
         self._state.delete()
 
 
-def _bucket(plan: Plan, limits: Limits) -> Bucket:
-    """Return the smallest bucket that holds a plan."""
-    blocks = sum(len(chunk.pages) for chunk in plan.chunks)
+def _bucket(parts: Sequence[Part], limits: Limits) -> Bucket:
+    """Return the smallest bucket that holds what each group computes."""
     return Bucket(
-        buckets.smallest(limits.prefill_buckets, blocks * QUERY_BLOCK),
-        buckets.smallest(limits.decode_buckets, len(plan.rows)),
+        buckets.smallest(limits.prefill_buckets, max(part.blocks for part in parts) * QUERY_BLOCK),
+        buckets.smallest(limits.decode_buckets, max(len(part.rows) for part in parts)),
     )

@@ -11,7 +11,7 @@ import jax
 
 from rekindle.concurrency.progress import silent
 from rekindle.config import Settings
-from rekindle.device.devices import place_over
+from rekindle.device.devices import places_over
 from rekindle.device.jax_settings import JaxSettings, own_settings
 from rekindle.device.orders import DeviceState
 from rekindle.device.programs.executables import Executables, wait_for
@@ -36,7 +36,7 @@ def require_shareable(settings: Settings, family: object, processes: int) -> Non
     Raises:
         ConfigError: something would have to be sent to followers that cannot be, or not all have the same part to do.
     """
-    if settings.tensor % processes:
+    if settings.tensor is not None and settings.tensor % processes:
         raise ConfigError(
             f"with hosts, tensor must be a multiple of the {processes} processes that share the model, such as "
             f"tensor={processes}; got {settings.tensor}"
@@ -119,7 +119,8 @@ class Share:
         settings = Settings(**asked["settings"])
         # A path is where the leader has the model.
         checkpoint = open_checkpoint(model or asked["model"], silent, None, asked["revision"])
-        blueprint = Blueprint.of(checkpoint, settings, place_over(asked["platform"], settings.tensor))
+        (place,) = places_over(asked["platform"], settings)
+        blueprint = Blueprint.of(checkpoint, settings, place)
         unlike = differences(of_model(blueprint), asked["facts"])
         if unlike:
             raise HostRefused(f"the leader has another model, or computes it otherwise (there) than here: {unlike}")

@@ -20,7 +20,8 @@ class Facts:
     """The facts about an engine at one moment.
 
     Attributes:
-        name, dtype: the model as its user calls it, and what it computes in.
+        name: the model as its user calls it.
+        dtype: what it computes in, and on which devices if there are several.
         state: "running", "paused", or why it has ended.
         ended: whether the engine has ended.
         stats: see `session.stats`.

@@ -10,10 +10,14 @@ class PagePool:
     """The ids of free pages.
 
     Invariant: every page but the null page is either free or held by exactly one owner.
+
+    Args:
+        num_pages: pages with the null page, which is the first.
+        first: the number of the null page.
     """
 
-    def __init__(self, num_pages: int):
-        self._free = deque(range(NULL_PAGE + 1, num_pages))
+    def __init__(self, num_pages: int, first: int = NULL_PAGE):
+        self._free = deque(range(first + 1, first + num_pages))
 
     @property
     def free(self) -> int:

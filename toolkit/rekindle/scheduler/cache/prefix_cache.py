@@ -1,10 +1,10 @@
 """The prefix cache: the page pool, the prefix tree over it, and what moves between the tiers. Pure host logic."""
 
-import itertools
 from collections.abc import Iterable, Sequence
 
-from rekindle.messages import Drop, Message, Offload, Offloaded
+from rekindle.messages import Offloaded
 from rekindle.page import NULL_PAGE
+from rekindle.scheduler.cache.errands import Errands
 from rekindle.scheduler.cache.nodes import Evicted, Node
 from rekindle.scheduler.cache.pool import PagePool
 from rekindle.scheduler.cache.tree import PrefixTree
@@ -19,6 +19,8 @@ class PrefixCache:
 
     Args:
         limits: the sizes of both tiers, and whether anything is cached.
+        errands: what the host tier is told.
+        group: the number of the group of devices that has the pages.
 
     Attributes:
         enabled: whether pages are published; if not, nothing is ever found.
@@ -27,12 +29,10 @@ class PrefixCache:
         losses: how often all pages of the device were lost.
     """
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: Limits, errands: Errands, group: int = 0):
         self._limits = limits
-        self._pool = PagePool(limits.num_pages)
-        self._ids = itertools.count()
-        self._offloads: list[Offload] = []  # to be said
-        self._dropped: list[int] = []  # entries that nobody needs any more, to be said
+        self._pool = PagePool(limits.num_pages, group * limits.num_pages)
+        self._errands = errands
         self._offloading: dict[int, dict[int, Node]] = {}  # the node of each entry of each `Offload` that is under way
         self._ahead: tuple[int, int] | None = None  # free pages and those in both tiers, when it last offloaded ahead
         self.enabled = limits.prefix_cache
@@ -49,14 +49,6 @@ class PrefixCache:
     def offloading(self) -> bool:
         """Tell whether pages are on their way to the host tier."""
         return bool(self._offloading)
-
-    def said(self) -> list[Message]:
-        """Return what the host tier is to be told, once; it must be told before the next plan overwrites pages."""
-        said: list[Message] = [*self._offloads]
-        if self._dropped:
-            said.append(Drop(tuple(self._dropped)))
-        self._offloads, self._dropped = [], []
-        return said
 
     # The device tier
 
@@ -116,8 +108,8 @@ class PrefixCache:
         self._offload(needed[: self._host_room])
 
     def offloaded(self, message: Offloaded) -> None:
-        """Note that host copies are there, or could not be kept."""
-        for entry, node in self._offloading.pop(message.offload_id).items():
+        """Note that host copies are there, or could not be kept; pass over what was offloaded by another cache."""
+        for entry, node in self._offloading.pop(message.offload_id, {}).items():
             if not message.kept and node.host == entry:  # a later host copy is good still, and so is one on disk
                 self._free(self.tree.drop_host(node))
 
@@ -175,14 +167,13 @@ class PrefixCache:
         """Begin to offload these; their host copies count as being there from now on."""
         begun: dict[int, Node] = {}
         for node in nodes:
-            entry = next(self._ids)
+            entry = self._errands.entry()
             self.tree.offloaded(node, entry)
             begun[entry] = node
         if begun:
             pages = tuple(node.page for node in begun.values() if node.page is not None)
-            self._offloads.append(Offload(next(self._ids), pages, tuple(begun), self.losses))
-            self._offloading[self._offloads[-1].offload_id] = begun
+            self._offloading[self._errands.offload(pages, tuple(begun), self.losses)] = begun
 
     def _free(self, evicted: Evicted) -> None:
         self._pool.release(evicted.pages)
-        self._dropped += evicted.entries
+        self._errands.drop(evicted.entries)

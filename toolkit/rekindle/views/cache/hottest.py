@@ -41,7 +41,7 @@ class _Queue(Generic[T]):
         return -hits, thing
 
 
-def hottest_ends(tree: PrefixTree) -> list[tuple[int, Node]]:
+def hottest_ends(trees: Sequence[PrefixTree]) -> list[tuple[int, Node]]:
     """Return the ends of the `MAX_PATHS` hottest paths, each after the number that stands for its salt.
 
     Among equals, they are those that were used last.
@@ -50,7 +50,7 @@ def hottest_ends(tree: PrefixTree) -> list[tuple[int, Node]]:
     looks at the hottest node first finds the ends in order.
     """
     waiting: _Queue[tuple[int, Node]] = _Queue()
-    for salt, root in _numbered(tree.roots):
+    for salt, root in _numbered(_roots(trees)):
         for node in root.children.values():
             waiting.push(node.hits, node.last_used, (salt, node))
     ends: list[tuple[int, Node]] = []
@@ -73,7 +73,7 @@ class _Found:
     drawn: int = 0
 
 
-def hottest_runs(tree: PrefixTree, text_of: Callable[[Sequence[int]], str]) -> tuple[tuple[Run, ...], int]:
+def hottest_runs(trees: Sequence[PrefixTree], text_of: Callable[[Sequence[int]], str]) -> tuple[tuple[Run, ...], int]:
     """Return at most `MAX_RUNS` runs, those with the most hits; among equals, those that were used last.
 
     A parent has at least the hits of its children. Therefore the search that looks at the hottest branch first finds
@@ -87,7 +87,7 @@ def hottest_runs(tree: PrefixTree, text_of: Callable[[Sequence[int]], str]) -> t
     """
     found: list[_Found] = []
     waiting: _Queue[_Found] = _Queue()
-    for salt, root in _numbered(tree.roots):
+    for salt, root in _numbered(_roots(trees)):
         _push_branches(waiting, root, -1, salt)
     while waiting and len(found) < MAX_RUNS:
         _, run = waiting.pop()
@@ -96,17 +96,21 @@ def hottest_runs(tree: PrefixTree, text_of: Callable[[Sequence[int]], str]) -> t
             found[run.parent].drawn += 1
         _push_branches(waiting, run.nodes[-1], len(found), run.salt)
         found.append(run)
-    beginnings = sum(len(root.children) for root in tree.roots)
+    beginnings = sum(len(root.children) for root in _roots(trees))
     drawn = len([run for run in found if run.parent < 0])
-    shared = _shared(tree, found)
-    runs = (_frozen(tree, run, text_of, alike) for run, alike in zip(found, shared, strict=True))
+    shared = _shared(trees[0], found)
+    runs = (_frozen(trees[0], run, text_of, alike) for run, alike in zip(found, shared, strict=True))
     return tuple(runs), beginnings - drawn
+
+
+def _roots(trees: Sequence[PrefixTree]) -> list[Node]:
+    return [root for tree in trees for root in tree.roots]
 
 
 def _numbered(roots: Iterable[Node]) -> list[tuple[int, Node]]:
     """Return each root after the number that stands for its salt, because a salt may be a secret."""
-    numbers = count(1)
-    return [(-1 if root.last_used == FORGOTTEN else next(numbers) if root.key else 0, root) for root in roots]
+    salts: dict[bytes, int] = defaultdict(count(1).__next__, {b"": 0})
+    return [(-1 if root.last_used == FORGOTTEN else salts[root.key], root) for root in roots]
 
 
 def _push_branches(waiting: _Queue[_Found], above: Node, parent: int, salt: int) -> None:

@@ -50,7 +50,8 @@ class CacheView:
     Attributes:
         page_size: tokens in a page.
         nodes: how many pages are cached, in any tier.
-        device_pages, host_pages, disk_pages: how many pages are in each tier; some are in several.
+        device_pages, host_pages, disk_pages: how many pages are in each tier; some are in several. Groups of devices
+            share the disk: the pages of the one that knows of most are counted.
         device_bytes, host_bytes, disk_bytes: the bytes that they take; on disk, before compression.
         hottest: the paths that were found most often.
         runs: the hottest part of the tree, for `draw`.
@@ -114,24 +115,30 @@ class CacheView:
         return markup.bundle(repr(self), shown)
 
 
-def view(tree: PrefixTree, page_bytes: int, text_of: Callable[[Sequence[int]], str]) -> CacheView:
-    """Describe a tree, without the texts of its paths: those may be long, and the engine waits meanwhile.
+def view(trees: Sequence[PrefixTree], page_bytes: int, text_of: Callable[[Sequence[int]], str]) -> CacheView:
+    """Describe a cache, without the texts of its paths: those may be long, and the engine waits meanwhile.
 
     Args:
+        trees: that of each group of devices.
         page_bytes: the bytes of one page over all layers.
         text_of: turns the first tokens of a run into text.
     """
-    runs, more_beginnings = hottest_runs(tree, text_of)
+    runs, more_beginnings = hottest_runs(trees, text_of)
+    device_pages, host_pages, disk_pages = (
+        sum(tree.device_pages for tree in trees),
+        sum(tree.host_pages for tree in trees),
+        max(tree.disk_pages for tree in trees),
+    )
     return CacheView(
-        page_size=tree.page_size,
-        nodes=tree.nodes,
-        device_pages=tree.device_pages,
-        host_pages=tree.host_pages,
-        disk_pages=tree.disk_pages,
-        device_bytes=tree.device_pages * page_bytes,
-        host_bytes=tree.host_pages * page_bytes,
-        disk_bytes=tree.disk_pages * page_bytes,
-        hottest=tuple(_described(tree, salt, end) for salt, end in hottest_ends(tree)),
+        page_size=trees[0].page_size,
+        nodes=sum(tree.nodes for tree in trees),
+        device_pages=device_pages,
+        host_pages=host_pages,
+        disk_pages=disk_pages,
+        device_bytes=device_pages * page_bytes,
+        host_bytes=host_pages * page_bytes,
+        disk_bytes=disk_pages * page_bytes,
+        hottest=tuple(_described(trees[0], salt, end) for salt, end in hottest_ends(trees)),
         runs=runs,
         more_beginnings=more_beginnings,
     )
