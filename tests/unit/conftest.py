@@ -1,14 +1,17 @@
-"""Fixtures of the unit tests: sessions on the fake device, a small disk, and interrupts."""
+"""Fixtures of the unit tests: sessions on the fake device, a small disk, interrupts, and links of processes."""
 
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rekindle.concurrency import mailbox
+from rekindle.engine.hosts.link import Link, greet
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
@@ -66,3 +69,18 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def links() -> Iterator[tuple[list[Link], list[Link]]]:
+    """Return both ends of two links, those of the leader first."""
+    pairs = []
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            near = socket.create_connection(server.getsockname())
+            follower = pool.submit(greet, near, b"secret", "follower")
+            pairs.append((greet(server.accept()[0], b"secret", "leader"), follower.result()))
+    yield [leader for leader, _ in pairs], [follower for _, follower in pairs]
+    for pair in pairs:
+        for link in pair:
+            link.close()

@@ -4,7 +4,6 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -17,23 +16,20 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
-from rekindle.buckets import Bucket
 from rekindle.concurrency.progress import Progress, silent
 from rekindle.config import Settings, SettingsOptions
 from rekindle.device.devices import places_over
-from rekindle.device.orders import Enter, Gather, Order, Scatter, SharedWeights, Step, Use
-from rekindle.engine.blueprint import Blueprint
+from rekindle.device.orders import Gather, SharedWeights
 from rekindle.engine.hosts import following, joining, meeting
 from rekindle.engine.hosts.address import Address
-from rekindle.engine.hosts.agreement import differences, of_code
+from rekindle.engine.hosts.agreement import of_code
 from rekindle.engine.hosts.crew import Crew
-from rekindle.engine.hosts.link import Link, greet
+from rekindle.engine.hosts.link import Link
 from rekindle.engine.hosts.members import Members
-from rekindle.engine.hosts.opening import Share, asked, require_shareable, weights_asked
+from rekindle.engine.hosts.opening import require_shareable, weights_asked
 from rekindle.engine.hosts.secret import shared_secret
-from rekindle.engine.hosts.wire import frame_of, order_of
+from rekindle.engine.hosts.wire import order_of
 from rekindle.errors import ConfigError, HostLost, HostRefused, InvalidRequest, RekindleError, UnsafeStorage
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.store.snapshot_key import content_fingerprint
 from tests.engine.small import FEW_PAGES
 
@@ -42,42 +38,6 @@ SECRET = "a secret of the tests"
 
 def free_address() -> Address:
     return Address("127.0.0.1", joining.free_port("127.0.0.1"))
-
-
-@pytest.fixture
-def links() -> Iterator[tuple[list[Link], list[Link]]]:
-    """Return both ends of two links, those of the leader first."""
-    pairs = []
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
-        for _ in range(2):
-            near = socket.create_connection(server.getsockname())
-            follower = pool.submit(greet, near, b"secret", "follower")
-            pairs.append((greet(server.accept()[0], b"secret", "leader"), follower.result()))
-    yield [leader for leader, _ in pairs], [follower for _, follower in pairs]
-    for pair in pairs:
-        for link in pair:
-            link.close()
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        Step(Bucket(16, 4), np.arange(9, dtype=np.int32)),
-        Enter(3, np.arange(5, dtype=np.int32)),
-        Gather(7),
-        Use(4),
-        Scatter(3, np.arange(24, dtype=np.float32).reshape(2, 3, 4)),
-        Scatter(2, jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3)),
-    ],
-)
-def test_an_order_is_the_same_on_the_other_side(order: Order | Use) -> None:
-    came = order_of(frame_of(order))
-    assert type(came) is type(order)
-    assert getattr(came, "key", None) == getattr(order, "key", None)
-    for name in type(order).__dataclass_fields__:
-        mine, theirs = np.asarray(getattr(order, name)), np.asarray(getattr(came, name))
-        np.testing.assert_array_equal(mine, theirs)
-        assert mine.dtype == theirs.dtype or mine.ndim == 0
 
 
 def test_the_secret_of_the_cache_directory_is_made_once_and_for_this_user_alone() -> None:
@@ -311,37 +271,6 @@ def test_copies_of_weights_are_the_same_and_others_are_not(tmp_path: Path) -> No
     assert content_fingerprint(paths[:2]) == content_fingerprint([paths[1], paths[0]]) != one
 
 
-@pytest.fixture(scope="module")
-def request_of(families: Path) -> dict[str, Any]:
-    """Return what a leader on one device asks its followers to open."""
-    model, settings = families / "llama-tied", Settings(**FEW_PAGES)
-    blueprint = Blueprint.of(open_checkpoint(model), settings, places_over(None, Settings(tensor=1))[0])
-    return asked(model, None, blueprint.chosen(settings), blueprint)
-
-
-def run(share: Share, order: Order) -> Any:
-    return share.state.take(order, share.executables.run(order.key, *share.state.arguments(order)))
-
-
-def test_a_follower_opens_what_it_is_asked_for(request_of: dict[str, Any]) -> None:
-    share = Share.opened(request_of, None)
-    with share.resources:
-        empty = run(share, Gather(1))
-        content = np.arange(empty.size, dtype=empty.dtype).reshape(empty.shape)
-        run(share, Scatter(2, content))
-        np.testing.assert_array_equal(run(share, Gather(2)), content)
-    assert all(array.is_deleted() for array in share.state.weights)
-
-
-def test_a_follower_refuses_another_model(request_of: dict[str, Any], families: Path) -> None:
-    with pytest.raises(HostRefused, match=r"has another model.* than here: weights"):
-        Share.opened(request_of, str(families / "llama-bias"))
-    other = {**request_of, "facts": {**request_of["facts"], "jax_config": "another"}}
-    with pytest.raises(HostRefused, match=r"computes it otherwise.*jax_config"):
-        Share.opened(other, None)
-    assert not differences(request_of["facts"], request_of["facts"])
-
-
 def test_devices_are_shared_out_evenly_over_processes() -> None:
     assert [len(place.devices) for place in places_over("cpu", Settings())] == [1]
     for asked_for in ("cpu:0", jax.devices()[0]):
@@ -353,53 +282,6 @@ def test_devices_are_shared_out_evenly_over_processes() -> None:
         places_over(None, Settings(tensor=99))
     with pytest.raises(ConfigError, match="with hosts, one group of devices shares the model: leave out mesh and data"):
         places_over(None, Settings(data=2))
-
-
-def obeyed(monkeypatch: pytest.MonkeyPatch, link: Link, model: str | None = None) -> list[str]:
-    """Follow who is at the other end of a link until it ends, and return what was said in the terminal."""
-    said: list[str] = []
-    monkeypatch.setattr(following, "END_SECONDS", 0)
-    following._serve(following._frames(link, lambda _: None), link, model, said.append)
-    return said
-
-
-def test_a_follower_serves_one_session_after_the_other(
-    monkeypatch: pytest.MonkeyPatch, links: tuple[list[Link], list[Link]], request_of: dict[str, Any]
-) -> None:
-    leader, follower = links[0][0], links[1][0]
-    content = np.zeros((3, 2, 2, 16, 16), np.float32)
-    with ThreadPoolExecutor(1) as pool:
-        said = pool.submit(obeyed, monkeypatch, follower)
-        for session in (1, 2):
-            leader.send({"say": "open", "session": session, **request_of})
-            assert leader.receive().header == {"say": "ready", "session": session, "load": 0}
-            leader.send(*frame_of(Scatter(2, content)))
-            leader.send({"say": "load", "session": session, "load": 1, **weights_asked(request_of["model"])})
-            assert leader.receive().header == {"say": "ready", "session": session, "load": 1}
-            leader.send(*frame_of(Use(1)))
-            leader.send({"say": "close"})
-        leader.send({"say": "open", "session": 3, **request_of, "facts": {}})
-        answer = leader.receive().header
-        assert (answer["say"], answer["session"]) == ("refused", 3)
-        assert "another model" in answer["why"]
-        leader.send({"say": "close"})
-        leader.send({"say": "end"})
-        lines = said.result()
-    assert [line.partition(" after ")[2][:8] for line in lines if "is closed" in line] == ["2 orders"] * 2
-    assert lines[-1] == "the leader has ended"
-
-
-def test_a_follower_that_cannot_go_on_says_so_to_its_leader(
-    monkeypatch: pytest.MonkeyPatch, links: tuple[list[Link], list[Link]], request_of: dict[str, Any]
-) -> None:
-    leader, follower = links[0][0], links[1][0]
-    with ThreadPoolExecutor(1) as pool:
-        said = pool.submit(obeyed, monkeypatch, follower)
-        leader.send({"say": "open", "session": 1, **request_of})
-        assert leader.receive().header["say"] == "ready"
-        leader.send({"say": "over", "why": "another follower is lost"})
-        with pytest.raises(HostLost, match="another follower is lost"):
-            said.result()
 
 
 @pytest.mark.parametrize(

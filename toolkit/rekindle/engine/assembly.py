@@ -210,13 +210,10 @@ def build(
     report(Progress("opening the model", 1, 1, "model"))
     directory = store_directory(settings.restore)
     with ExitStack() as resources:
-        if hosts is None:
-            crew, places = None, places_of(settings)
-        else:
+        if hosts is not None:
             require_shareable(settings, family, hosts.followers + 1)
-            crew = hosts.crew(report)
-            resources.callback(crew.close)
-            places = places_over(settings.device, settings)
+        crew = None if hosts is None else resources.enter_context(hosts.crew(report))
+        places = places_of(settings) if crew is None else places_over(settings.device, settings)
         place = fewest(checkpoint, settings, places)
         blueprint = plan(checkpoint, settings, place, directory, report=report)
         limits = blueprint.limits
@@ -243,10 +240,10 @@ def build(
         if wait:
             wait_for(preparing, report)
         preparing += executables.prepare(later, patient=True)
+        copies: Copies = SharedCopies()
         if crew is None:
-            copies: Copies = DeviceCopies(blueprint.programs.page_sharding, host_memory(place.first))
+            copies = DeviceCopies(blueprint.programs.page_sharding, host_memory(place.first))
         else:
-            copies = SharedCopies()
             crew.wait(report)
         host_tier = HostTier(
             limits.data * limits.host_pages * limits.page_bytes, blueprint.programs.copy_bytes, copies, snapshot.store

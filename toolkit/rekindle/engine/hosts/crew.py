@@ -20,7 +20,7 @@ NOTICE_SECONDS = 2.0
 
 
 class Crew:
-    """All followers, for one session.
+    """All followers, for one session; a context manager that closes it.
 
     Args:
         members: the followers.
@@ -37,6 +37,12 @@ class Crew:
         self._loading = threading.Lock()
         self.closed = False
         members.when_lost(self._lost.put)
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def open(self, asked: Mapping[str, Any]) -> None:
         """Have all followers open a model, as `opening.asked` says it."""

@@ -1,0 +1,122 @@
+"""A follower opens what its leader has opened, runs its orders, and says why where it cannot."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rekindle.buckets import Bucket
+from rekindle.config import Settings
+from rekindle.device.devices import places_over
+from rekindle.device.orders import Enter, Gather, Order, Scatter, Step, Use
+from rekindle.engine.blueprint import Blueprint
+from rekindle.engine.hosts import following
+from rekindle.engine.hosts.agreement import differences
+from rekindle.engine.hosts.link import Link
+from rekindle.engine.hosts.opening import Share, asked, weights_asked
+from rekindle.engine.hosts.wire import frame_of, order_of
+from rekindle.errors import HostLost, HostRefused
+from rekindle.models.checkpoint.open import open_checkpoint
+from tests.engine.small import FEW_PAGES
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        Step(Bucket(16, 4), np.arange(9, dtype=np.int32)),
+        Enter(3, np.arange(5, dtype=np.int32)),
+        Gather(7),
+        Use(4),
+        Scatter(3, np.arange(24, dtype=np.float32).reshape(2, 3, 4)),
+        Scatter(2, jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3)),
+    ],
+)
+def test_an_order_is_the_same_on_the_other_side(order: Order | Use) -> None:
+    came = order_of(frame_of(order))
+    assert type(came) is type(order)
+    assert getattr(came, "key", None) == getattr(order, "key", None)
+    for name in type(order).__dataclass_fields__:
+        mine, theirs = np.asarray(getattr(order, name)), np.asarray(getattr(came, name))
+        np.testing.assert_array_equal(mine, theirs)
+        assert mine.dtype == theirs.dtype or mine.ndim == 0
+
+
+@pytest.fixture(scope="module")
+def request_of(families: Path) -> dict[str, Any]:
+    """Return what a leader on one device asks its followers to open."""
+    model, settings = families / "llama-tied", Settings(**FEW_PAGES)
+    blueprint = Blueprint.of(open_checkpoint(model), settings, places_over(None, Settings(tensor=1))[0])
+    return asked(model, None, blueprint.chosen(settings), blueprint)
+
+
+def run(share: Share, order: Order) -> Any:
+    return share.state.take(order, share.executables.run(order.key, *share.state.arguments(order)))
+
+
+def test_a_follower_opens_what_it_is_asked_for(request_of: dict[str, Any]) -> None:
+    share = Share.opened(request_of, None)
+    with share.resources:
+        empty = run(share, Gather(1))
+        content = np.arange(empty.size, dtype=empty.dtype).reshape(empty.shape)
+        run(share, Scatter(2, content))
+        np.testing.assert_array_equal(run(share, Gather(2)), content)
+    assert all(array.is_deleted() for array in share.state.weights)
+
+
+def test_a_follower_refuses_another_model(request_of: dict[str, Any], families: Path) -> None:
+    with pytest.raises(HostRefused, match=r"has another model.* than here: weights"):
+        Share.opened(request_of, str(families / "llama-bias"))
+    other = {**request_of, "facts": {**request_of["facts"], "jax_config": "another"}}
+    with pytest.raises(HostRefused, match=r"computes it otherwise.*jax_config"):
+        Share.opened(other, None)
+    assert not differences(request_of["facts"], request_of["facts"])
+
+
+def obeyed(monkeypatch: pytest.MonkeyPatch, link: Link, model: str | None = None) -> list[str]:
+    """Follow who is at the other end of a link until it ends, and return what was said in the terminal."""
+    said: list[str] = []
+    monkeypatch.setattr(following, "END_SECONDS", 0)
+    following._serve(following._frames(link, lambda _: None), link, model, said.append)
+    return said
+
+
+def test_a_follower_serves_one_session_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, links: tuple[list[Link], list[Link]], request_of: dict[str, Any]
+) -> None:
+    leader, follower = links[0][0], links[1][0]
+    content = np.zeros((3, 2, 2, 16, 16), np.float32)
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(obeyed, monkeypatch, follower)
+        for session in (1, 2):
+            leader.send({"say": "open", "session": session, **request_of})
+            assert leader.receive().header == {"say": "ready", "session": session, "load": 0}
+            leader.send(*frame_of(Scatter(2, content)))
+            leader.send({"say": "load", "session": session, "load": 1, **weights_asked(request_of["model"])})
+            assert leader.receive().header == {"say": "ready", "session": session, "load": 1}
+            leader.send(*frame_of(Use(1)))
+            leader.send({"say": "close"})
+        leader.send({"say": "open", "session": 3, **request_of, "facts": {}})
+        answer = leader.receive().header
+        assert (answer["say"], answer["session"]) == ("refused", 3)
+        assert "another model" in answer["why"]
+        leader.send({"say": "close"})
+        leader.send({"say": "end"})
+        lines = said.result()
+    assert [line.partition(" after ")[2][:8] for line in lines if "is closed" in line] == ["2 orders"] * 2
+    assert lines[-1] == "the leader has ended"
+
+
+def test_a_follower_that_cannot_go_on_says_so_to_its_leader(
+    monkeypatch: pytest.MonkeyPatch, links: tuple[list[Link], list[Link]], request_of: dict[str, Any]
+) -> None:
+    leader, follower = links[0][0], links[1][0]
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(obeyed, monkeypatch, follower)
+        leader.send({"say": "open", "session": 1, **request_of})
+        assert leader.receive().header["say"] == "ready"
+        leader.send({"say": "over", "why": "another follower is lost"})
+        with pytest.raises(HostLost, match="another follower is lost"):
+            said.result()
