@@ -115,11 +115,11 @@ def main(address: str, model: Path) -> None:
             case "break off":
                 say(broken_off(model, hosts))
             case "another":
-                with rekindle.open_sync(model, progress=False, hosts=hosts, **OF_HOSTS):
+                with rekindle.open_sync(model, progress=False, hosts=hosts, **FEW_PAGES) as session:
                     try:
-                        rekindle.open_sync(model, progress=False, hosts=hosts, **OF_HOSTS)
+                        rekindle.open_sync(model, progress=False, hosts=hosts, **FEW_PAGES)
                     except rekindle.ConfigError as error:
-                        say(str(error))
+                        say([repr(session), str(error)])
             case "die":
                 session = rekindle.open_sync(model, progress=False, hosts=hosts, **OF_HOSTS)
                 for _ in session.submit(token_ids=prompt_of(model), max_tokens=40, ignore_eos=True):

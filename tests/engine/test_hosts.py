@@ -97,7 +97,9 @@ def test_two_processes_serve_as_one_and_either_may_be_killed(model: Path) -> Non
         alone, together = first.answer()
         assert alone == together, "weights are replaced in all processes"
         assert alone[0] != alone[1] == one["tokens"][0][:9]
-        assert "one at a time" in first.answer()
+        shown, refused = first.answer()
+        assert "of 2 processes" in shown, "a device of each, unless it is said how many"
+        assert "one at a time" in refused
         assert ended(first.leader)[0] == -signal.SIGKILL
         status, said, error = ended(first.follower)
         assert status == 1, "it ends by itself, and not by jax's abort"
