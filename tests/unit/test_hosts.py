@@ -19,7 +19,7 @@ import rekindle
 from rekindle.__main__ import main
 from rekindle.buckets import Bucket
 from rekindle.concurrency.progress import Progress, silent
-from rekindle.config import Settings
+from rekindle.config import Settings, SettingsOptions
 from rekindle.device.devices import places_over
 from rekindle.device.orders import Enter, Gather, Order, Scatter, SharedWeights, Step, Use
 from rekindle.engine.blueprint import Blueprint
@@ -29,7 +29,7 @@ from rekindle.engine.hosts.agreement import differences, of_code
 from rekindle.engine.hosts.crew import Crew
 from rekindle.engine.hosts.link import Link, greet
 from rekindle.engine.hosts.members import Members
-from rekindle.engine.hosts.opening import Share, asked, require_sendable, weights_asked
+from rekindle.engine.hosts.opening import Share, asked, require_shareable, weights_asked
 from rekindle.engine.hosts.secret import shared_secret
 from rekindle.engine.hosts.wire import frame_of, order_of
 from rekindle.errors import ConfigError, HostLost, HostRefused, InvalidRequest, RekindleError, UnsafeStorage
@@ -115,14 +115,19 @@ def test_bad_hosts_are_refused_where_they_are_given(families: Path) -> None:
     with pytest.raises(ConfigError, match=r"hosts must be a rekindle\.Hosts, got 2"):
         rekindle.open(families / "llama-tied", hosts=2)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="with hosts, logits_processor must be None"):
-        require_sendable(Settings(logits_processor=lambda logits, _: logits), None)
+        require_shareable(Settings(logits_processor=lambda logits, _: logits), None, 1)
+    with pytest.raises(ConfigError, match="with hosts, one group of devices shares the model: leave out mesh and data"):
+        require_shareable(Settings(data=2), None, 2)
+    with pytest.raises(ConfigError, match=r"tensor must be a multiple of the 2 processes .*, such as tensor=2; got 1"):
+        rekindle.open_sync(families / "llama-tied", progress=False, hosts=rekindle.Hosts(), tensor=1)
     assert "waited for by open" in repr(rekindle.Hosts())
 
 
 def test_a_process_that_has_used_a_device_cannot_join(families: Path) -> None:
     jax.devices()
+    settings: SettingsOptions = {**FEW_PAGES, "tensor": 2}
     with pytest.raises(ConfigError, match="restart this process"):
-        rekindle.open_sync(families / "llama-tied", progress=False, hosts=rekindle.Hosts(), **FEW_PAGES)
+        rekindle.open_sync(families / "llama-tied", progress=False, hosts=rekindle.Hosts(), **settings)
     with pytest.raises(ConfigError, match="restart this process"):
         following.follow(free_address(), print, print)
 
@@ -283,7 +288,8 @@ def test_the_failure_of_a_session_ends_its_followers(links: tuple[list[Link], li
 
 def test_hosts_that_are_closed_let_followers_go(links: tuple[list[Link], list[Link]]) -> None:
     leaders, followers = links
-    members = Members(leaders)
+    members, told = Members(leaders), list[HostLost]()
+    members.when_lost(told.append)
     Crew(members, 1).send(Gather(1))
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(members.end)
@@ -292,7 +298,8 @@ def test_hosts_that_are_closed_let_followers_go(links: tuple[list[Link], list[Li
             assert not ending.done(), "jax would abort those that are still there"
             link.close()
         ending.result()
-    assert "the hosts are closed" in str(members.lost())
+    assert told == [members.lost()], "a session that is open is told of it, once"
+    assert "the hosts are closed" in str(told[0])
 
 
 def test_copies_of_weights_are_the_same_and_others_are_not(tmp_path: Path) -> None:
@@ -345,8 +352,6 @@ def test_devices_are_shared_out_evenly_over_processes() -> None:
         places_over("gpu", Settings(tensor=1))
     with pytest.raises(ConfigError, match=r"tensor=99 must be a multiple of the 1 processes.* and at most"):
         places_over(None, Settings(tensor=99))
-    with pytest.raises(ConfigError, match="with hosts, one group of devices shares the model: leave out mesh and data"):
-        places_over(None, Settings(data=2))
 
 
 def obeyed(monkeypatch: pytest.MonkeyPatch, link: Link, model: str | None = None) -> list[str]:

@@ -566,3 +566,22 @@ def test_temporary_names_are_made_in_the_store_itself(
     monkeypatch.setattr(tempfile, "mkdtemp", remember)
     assert open_programs(directory).save(nth(0), program)
     assert made == [directory]
+
+
+def test_a_process_that_follows_stores_its_part_of_a_program_by_itself(
+    directory: Path, program: Serialized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orbax writes arrays in the first process alone, and waits there for all others."""
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    store = open_programs(directory)
+    assert store.save(nth(0), program)
+    entry = store.entry(nth(0))
+    assert not [path for path in entry.iterdir() if path.is_dir()], "nothing of Orbax's"
+    assert store_entries.verified(entry)["parts"] == some_key(0).parts()
+    found = store_entries.arrays_of(entry)
+    assert {name: array.tobytes() for name, array in found.items()} == {
+        name: array.tobytes() for name, array in program.arrays.items()
+    }
+    assert list(store_entries.arrays_of(entry, ["trees"])) == ["trees"]
+    assert loads(directory, 0)
+    assert KeptPrograms(directory).verify() == {}

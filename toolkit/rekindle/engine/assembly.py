@@ -34,7 +34,7 @@ from rekindle.engine.engine import Actors, Compose, composed
 from rekindle.engine.filling import filled, placed
 from rekindle.engine.hosts.crew import Crew
 from rekindle.engine.hosts.hosts import Hosts
-from rekindle.engine.hosts.opening import asked, require_sendable, weights_asked
+from rekindle.engine.hosts.opening import asked, require_shareable, weights_asked
 from rekindle.engine.planning import fewest, plan
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
@@ -213,7 +213,7 @@ def build(
         if hosts is None:
             crew, places = None, places_of(settings)
         else:
-            require_sendable(settings, family)
+            require_shareable(settings, family, hosts.followers + 1)
             crew = hosts.crew(report)
             resources.callback(crew.close)
             places = places_over(settings.device, settings)

@@ -254,7 +254,7 @@ def _save(entry: Path, arrays: Mapping[str, Array], compressed: bool) -> None:
     if jax.process_index():  # Orbax leaves arrays of the host to the first process
         from safetensors.numpy import save_file
 
-        save_file(dict(arrays), entry / OF_A_FOLLOWER)
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, entry / OF_A_FOLLOWER)
         return
     with _checkpointer(compressed) as checkpointer:
         checkpointer.save((entry / ARRAYS).absolute(), dict(arrays))

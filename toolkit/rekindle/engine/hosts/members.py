@@ -68,8 +68,9 @@ class Members:
 
     def end(self) -> None:
         """Tell all of them that nothing more will come, and wait for a moment until they are gone."""
-        self._lost = self._lost or HostLost("the hosts are closed; restart this process to join others again")
         self.say({"say": "end"})
+        if self._lost is None:
+            self._notice(HostLost("the hosts are closed; restart this process to join others again"))
         for unsent in self._unsent:
             unsent.put(None)
         latest = monotonic() + END_SECONDS
@@ -111,8 +112,11 @@ class Members:
         self._over(lost, f"another follower, process {place + 1}, is lost: {why}")
 
     def _over(self, lost: HostLost, why: str) -> None:
+        self.say({"say": "over", "why": why})
+        self._notice(lost)
+
+    def _notice(self, lost: HostLost) -> None:
         self._lost = lost
         self._noticed.set()
-        self.say({"say": "over", "why": why})
         for call in tuple(self._to_tell):
             call(lost)

@@ -30,12 +30,19 @@ LEADERS_OWN: Final = ("device", "policy", "logits_processor")
 """Settings that are not sent: a follower has devices of its own, plans nothing, and takes no functions."""
 
 
-def require_sendable(settings: Settings, family: object) -> None:
-    """Check that a session can be opened over hosts.
+def require_shareable(settings: Settings, family: object, processes: int) -> None:
+    """Check that a session can be opened over so many processes, as far as that is known before they have come.
 
     Raises:
-        ConfigError: something would have to be sent to followers that cannot be.
+        ConfigError: something would have to be sent to followers that cannot be, or not all have the same part to do.
     """
+    if settings.mesh is not None or settings.data > 1:
+        raise ConfigError("with hosts, one group of devices shares the model: leave out mesh and data, and give tensor")
+    if settings.tensor is not None and settings.tensor % processes:
+        raise ConfigError(
+            f"with hosts, tensor must be a multiple of the {processes} processes that share the model, such as "
+            f"tensor={processes}; got {settings.tensor}"
+        )
     for name, value in (("family", family), ("logits_processor", settings.logits_processor)):
         if value is not None:
             raise ConfigError(f"with hosts, {name} must be None, because functions are not sent to other processes")
