@@ -239,6 +239,21 @@ def test_the_order_of_devices_is_in_the_key_and_which_of_several_processes_this_
     assert of(shared).topology == first.replace("in process 0", "in process 1")
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_the_parts_of_a_program_of_several_processes_have_a_key_each(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of: Callable[[list[Any]], Target] = Target.of
+    own, other = (FakeDevice(index, platform, process_index=index) for index in (0, 1))
+    alone, keys = set[Target](), set[Target]()
+    for index in (0, 1):
+        monkeypatch.setattr(jax, "process_index", lambda index=index: index)
+        keys.add(of([own, other]))
+        alone.add(of([own]))
+    assert len(keys) == 2
+    assert len(alone) == 1, "a program of one process is whole"
+
+
 @dataclass(frozen=True)
 class FakeGpu(FakeDevice):
     platform: str = "gpu"

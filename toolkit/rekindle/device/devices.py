@@ -115,8 +115,6 @@ def places_over(asked: Any, settings: Settings) -> list[Place]:
     """
     if not (asked is None or (isinstance(asked, str) and ":" not in asked)):
         raise ConfigError(f'with hosts, device must be None or a platform such as "gpu"; got {asked!r:.80}')
-    if settings.mesh is not None or settings.data > 1:
-        raise ConfigError("with hosts, one group of devices shares the model: leave out mesh and data, and give tensor")
     try:
         known = sorted(jax.devices(asked), key=lambda device: device.id)
     except RuntimeError as error:

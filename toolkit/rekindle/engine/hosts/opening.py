@@ -36,6 +36,8 @@ def require_shareable(settings: Settings, family: object, processes: int) -> Non
     Raises:
         ConfigError: something would have to be sent to followers that cannot be, or not all have the same part to do.
     """
+    if settings.mesh is not None or settings.data > 1:
+        raise ConfigError("with hosts, one group of devices shares the model: leave out mesh and data, and give tensor")
     if settings.tensor is not None and settings.tensor % processes:
         raise ConfigError(
             f"with hosts, tensor must be a multiple of the {processes} processes that share the model, such as "
