@@ -2,8 +2,9 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,15 +12,21 @@ import pytest
 from rekindle.buckets import Bucket
 from rekindle.config import Settings
 from rekindle.device.devices import places_over
-from rekindle.device.orders import Enter, Gather, Order, Scatter, Step, Use
+from rekindle.device.orders import DeviceState, Enter, Gather, Order, Scatter, Step, Use
+from rekindle.device.programs.executables import Executables
+from rekindle.device.programs.lowering import Key
+from rekindle.device.state import Slots
+from rekindle.engine.actors.stepper import Stepper
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.hosts import following
 from rekindle.engine.hosts.agreement import differences
 from rekindle.engine.hosts.link import Link
 from rekindle.engine.hosts.opening import Share, asked, weights_asked
 from rekindle.engine.hosts.wire import frame_of, order_of
-from rekindle.errors import HostLost, HostRefused
+from rekindle.errors import EngineFailed, HostLost, HostRefused
+from rekindle.messages import Gathered, Offload
 from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.testing import fake_limits
 from tests.engine.small import FEW_PAGES
 
 
@@ -120,3 +127,25 @@ def test_a_follower_that_cannot_go_on_says_so_to_its_leader(
         leader.send({"say": "over", "why": "another follower is lost"})
         with pytest.raises(HostLost, match="another follower is lost"):
             said.result()
+
+
+class Failing:
+    """A stand-in for `Executables`, whose programs have no room."""
+
+    async def ready(self, key: Key) -> Any:
+        return None
+
+    def run(self, key: Key, *arguments: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+
+@pytest.mark.anyio
+async def test_an_order_that_fails_after_others_were_told_of_it_ends_the_session() -> None:
+    sent: list[Order | Use] = []
+    programs, state = cast(Executables, Failing()), DeviceState([], (), cast(Slots, None))
+    alone = Stepper(programs, state, fake_limits())
+    assert await alone.handle(Offload(1, (2,), (3,))) == [Gathered(1, (3,), ())]
+    leading = Stepper(programs, state, fake_limits(), sent.append)
+    with pytest.raises(EngineFailed, match="failed in this process and not in those that follow it"):
+        await leading.handle(Offload(1, (2,), (3,)))
+    assert sent == [Gather(2)]

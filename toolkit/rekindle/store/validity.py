@@ -27,6 +27,7 @@ SOURCES: Final = (
     "rekindle/models/layers.py",
     "rekindle/models/rope.py",
     "rekindle/models/shard.py",
+    "rekindle/page.py",
     "rekindle_kernels",
 )
 """The files and packages that `lowering` imports; code of any of them may end up in a program."""
