@@ -108,7 +108,13 @@ def meet(
     with ThreadPoolExecutor(1 + len(followers)) as pool:
         leader = pool.submit(meeting.meet, address, count, SECRET.encode(), silent)
         coming = [
-            pool.submit(following.follow, address, lambda _: None, pytest.fail, **{"secret": SECRET, **follower})
+            pool.submit(
+                following.follow,
+                address,
+                lambda _: None,
+                lambda why, _: pytest.fail(why),
+                **{"secret": SECRET, **follower},
+            )
             for follower in followers
         ]
     errors = [error_of(leader), *map(error_of, coming)]

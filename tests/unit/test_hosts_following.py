@@ -19,6 +19,7 @@ from rekindle.device.state import Slots
 from rekindle.engine.actors.stepper import Stepper
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.hosts import following
+from rekindle.engine.hosts.address import Address
 from rekindle.engine.hosts.agreement import differences
 from rekindle.engine.hosts.link import Link
 from rekindle.engine.hosts.opening import Share, asked, weights_asked
@@ -86,7 +87,8 @@ def obeyed(monkeypatch: pytest.MonkeyPatch, link: Link, model: str | None = None
     """Follow who is at the other end of a link until it ends, and return what was said in the terminal."""
     said: list[str] = []
     monkeypatch.setattr(following, "END_SECONDS", 0)
-    following._serve(following._frames(link, lambda _: None), link, model, said.append)
+    frames = following._frames(link, Address("leader", 1), lambda *_: None)
+    following._serve(frames, link, model, said.append)
     return said
 
 

@@ -64,9 +64,9 @@ def _say(text: str) -> None:
     print(f"rekindle: {text}", flush=True)
 
 
-def _gone(why: str) -> None:
+def _gone(why: str, status: int) -> None:
     print(f"rekindle: {why}", file=sys.stderr)
-    _left(1)
+    _left(status)
 
 
 def _left(status: int) -> int:

@@ -33,7 +33,7 @@ END_SECONDS = 2.0
 def follow(
     address: Address,
     say: Say,
-    gone: Callable[[str], None],
+    gone: Callable[[str, int], None],
     *,
     secret: str | None = None,
     index: int | None = None,
@@ -44,7 +44,8 @@ def follow(
     Args:
         address: where the leader listens, or will.
         say: told what happens.
-        gone: called on another thread when the leader is gone without a word. It must end the process, since this
+        gone: called on another thread with why the leader is gone, and with the status to end with: 0 if it has ended
+            as it should, and this thread is not yet done with what it was told. It must end the process, since this
             thread may be within a program that waits for the leader.
         secret: see `Hosts`.
         index: the number of this process, from 1 on, which compiled programs are stored for; None is the next that is
@@ -69,7 +70,7 @@ def follow(
         raise HostRefused(f"the leader at {address} has turned this process away: {said['why']}")
     joining.follow(address.host, said["port"], said["of"], said["index"])
     say(f"following {address} as process {said['index']} of {said['of']}")
-    frames = _frames(link, lambda why: gone(f"the leader at {address} is gone: {why}"))
+    frames = _frames(link, address, gone)
     try:
         _serve(frames, link, model, say)
     except BaseException as error:
@@ -89,7 +90,7 @@ def _connected(address: Address, secret: bytes, say: Say) -> Link:
             sleep(RETRY_SECONDS)
 
 
-def _frames(link: Link, gone: Callable[[str], None]) -> SimpleQueue[Frame]:
+def _frames(link: Link, address: Address, gone: Callable[[str, int], None]) -> SimpleQueue[Frame]:
     """Return a queue of what the leader says, which a thread reads, so that its end is noticed at any time."""
     frames: SimpleQueue[Frame] = SimpleQueue()
 
@@ -99,9 +100,12 @@ def _frames(link: Link, gone: Callable[[str], None]) -> SimpleQueue[Frame]:
                 frames.put(frame)
             frames.put(frame)
             sleep(END_SECONDS)  # where this process can end by itself, it does
-            gone(frame.header.get("why", "it has ended in the middle of an order"))
+            if frame.header["say"] == "end":
+                gone(f"the leader at {address} has ended", 0)
+            else:
+                gone(f"the leader at {address} has ended this process: {frame.header['why']}", 1)
         except LinkLost as error:
-            gone(str(error))
+            gone(f"the leader at {address} is gone: {error}", 1)
 
     threading.Thread(target=read, name="rekindle-leader", daemon=True).start()
     return frames
