@@ -23,7 +23,7 @@ help:
 	@echo "make test-native   the C++ kernels under sanitizers of addresses and of undefined behaviour"
 	@echo "make test-tpu      compiles for TPUs that are not here, with the real compiler"
 	@echo "make test-gpu      compiles for GPUs that are not here, with the real compiler"
-	@echo "make test-versions sessions under each setting of JAX, on the oldest and the newest JAX that are supported"
+	@echo "make test-versions sessions under each setting of JAX, on the oldest and the newest JAX; notebooks on Colab's kernel"
 	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
 	@echo "make screenshot    the README's picture of a notebook"
 	@echo "make tutorials     runs the notebooks and compares them with those that are committed"
@@ -55,12 +55,13 @@ test-tpu: $(VENV)-tpu/.dev
 test-gpu: $(VENV)-gpu/.dev
 	@JAX_PLATFORMS=cpu $(VENV)-gpu/bin/python -m pytest $(GPU_TESTS)
 
-# The oldest are the lower bounds of pyproject.toml, all of them at once. VERSIONS='-m ""' runs the deep ones too.
-test-versions: $(VENV)-oldest/.dev $(VENV)-newest/.dev
+# The oldest are the lower bounds of pyproject.toml, all of them at once; then the kernel of Colab. VERSIONS='-m ""' runs the deep ones too.
+test-versions: $(VENV)-oldest/.dev $(VENV)-newest/.dev $(VENV)/.dev
 	@$(VENV)-oldest/bin/python $(NATIVE)
 	@$(VENV)-oldest/bin/python -m pytest $(VERSIONS_TESTS) $(VERSIONS)
 	@$(VENV)-newest/bin/python $(NATIVE)
 	@$(VENV)-newest/bin/python -m pytest $(VERSIONS_TESTS) $(VERSIONS)
+	@$(BIN)/python -m pytest -m older_kernel tests/notebook
 
 test-browser: $(VENV)-browser/.dev
 	@$(VENV)-browser/bin/python -m tests.browser.chromium

@@ -72,7 +72,11 @@ def prelude(tiny_model: Path, families: Path) -> str:
     return PRELUDE.format(settings=SETTINGS, prompt=prompt, golden=new, model=repr(str(tiny_model)))
 
 
-@pytest.fixture(scope="session", params=[CURRENT, COLAB], ids=["current", COLAB_PINS[0]])
+@pytest.fixture(
+    scope="session",
+    params=[CURRENT, pytest.param(COLAB, marks=pytest.mark.older_kernel)],
+    ids=["current", COLAB_PINS[0]],
+)
 def kernel(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
