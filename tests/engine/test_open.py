@@ -39,9 +39,11 @@ def test_a_device_can_be_named_or_given(model: Path) -> None:
 
 
 def test_the_kernels_can_be_named(model: Path) -> None:
-    answers, short = {}, SettingsOptions(max_prefill_tokens=16, prefill_chunk=16, prefill_buckets=(16,))
-    for implementation in ("xla", "reference"):
-        with opened(model, implementation=implementation, **short) as session:
+    answers = {}
+    short: SettingsOptions = {"max_prefill_tokens": 16, "prefill_chunk": 16, "prefill_buckets": (16,)}
+    named: list[Implementation] = ["xla", "reference"]
+    for implementation in named:
+        with opened(model, **(short | SettingsOptions(implementation=implementation))) as session:
             assert session._assembly.executables._programs.statics["kernels"] == implementation
             answers[implementation] = session.generate_sync(token_ids=[1, 2, 3], max_tokens=5).token_ids
     assert answers["xla"] == answers["reference"]
