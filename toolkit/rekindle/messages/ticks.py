@@ -37,6 +37,7 @@ class Chunk:
         generated: the tokens among the known ones that it generated before it lost its pages.
         scoring: the part of the prompt to score.
         length: the request's length, by which its tokens turn, if the model's positions depend on it; else 0.
+        group: the group of devices that computes it.
     """
 
     request_id: int
@@ -49,10 +50,12 @@ class Chunk:
     generated: tuple[int, ...] = ()
     scoring: Scoring | None = None
     length: int = 0
+    group: int = 0
 
     def __str__(self) -> str:
         end = "" if self.completes is None else ", then sample"
-        return f"prefill {self.request_id} from {self.start} to {self.start + len(self.tokens)}{end}"
+        where = f" in group {self.group}" if self.group else ""
+        return f"prefill {self.request_id} from {self.start} to {self.start + len(self.tokens)}{where}{end}"
 
 
 @dataclass(frozen=True, slots=True)

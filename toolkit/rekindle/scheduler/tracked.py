@@ -168,6 +168,7 @@ class Tracked:
             generated=tuple(self.tokens[len(request.prompt) :]) if last else (),
             scoring=self._scoring(start, end),
             length=self.length,
+            group=self.group,
         )
 
     def take(self, token: int) -> EndReason | None:

@@ -35,12 +35,13 @@ class Begun(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A chunk of a plan."""
+    """A chunk of a plan, and which group of devices computes it."""
 
     request: int
     start: int
     tokens: int
     samples: bool
+    group: int = 0
 
 
 class Planned(NamedTuple):
@@ -181,4 +182,4 @@ def _planned(plan: Plan) -> Planned:
 
 
 def _part(chunk: Chunk) -> Part:
-    return Part(chunk.request_id, chunk.start, len(chunk.tokens), chunk.completes is not None)
+    return Part(chunk.request_id, chunk.start, len(chunk.tokens), chunk.completes is not None, chunk.group)

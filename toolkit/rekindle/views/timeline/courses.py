@@ -89,6 +89,7 @@ class Course:
             request may be known late.
         last: the last tick that it had a part in; -1 if it ended before any.
         how, why: how and why it ended, as in `Over`; empty while it has not ended.
+        group: the group of devices that computed it last; None if all that was seen is of one group.
         at: seconds since the trace began when it "joined", when its first "token" was given, and when it "ended".
     """
 
@@ -102,6 +103,7 @@ class Course:
     last: int = -1
     how: str = ""
     why: str = ""
+    group: int | None = None
     at: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -187,6 +189,9 @@ class Timeline:
                 self._add(fact, record, before)
         # A loss may be told late. A request of which nothing else is known may have ended before the trace.
         self.courses = {name: course for name, course in self.courses.items() if course.known}
+        if not any(course.group for course in self.courses.values()):
+            for course in self.courses.values():
+                course.group = None
 
     @property
     def _newest(self) -> int:
@@ -239,7 +244,8 @@ class Timeline:
         for request in plan.preempted:
             self._course(request).lost.append(tick)
         for part in plan.chunks:
-            self._course(part.request).cells[tick] = Cell(part.start, part.tokens, part.samples)
+            course = self._course(part.request)
+            course.cells[tick], course.group = Cell(part.start, part.tokens, part.samples), part.group
         for request in plan.rows:
             self._course(request).cells[tick] = Cell(None, 1, True)
 

@@ -41,8 +41,9 @@ def title(view: View) -> str:
 
 
 def named(course: Course) -> str:
-    """Return the name of a row."""
-    return f"{'prefix' if course.hold else 'request'} {course.request}"
+    """Return the name of a row, with the group of devices where there are several."""
+    group = "" if course.group is None else f", group {course.group}"
+    return f"{'prefix' if course.hold else 'request'} {course.request}{group}"
 
 
 def summary(course: Course) -> str:
