@@ -15,13 +15,14 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 from rekindle.errors import CheckpointError
-from rekindle.models import copying
+from rekindle.models import copying, load
 from rekindle.models.attention import Attention
 from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors
 from rekindle.models.checkpoint.huggingface.safetensors_file import open_safetensors
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.decoder import Layer
+from rekindle.models.decoder import Layer, abstract_decoder
 from rekindle.models.load import load_decoder
+from rekindle.models.shard import Shard
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
 
@@ -196,6 +197,26 @@ def resident(view: Array) -> int:
         elif found and first == "Rss:":
             return int(rest.split()[0]) << 10
     raise AssertionError("the view is in no mapping")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_device_copies_its_share_alone(family: str, families: Path) -> None:
+    config, half = open_checkpoint(families / family).config, Shard(1, 2)
+    _, requests = abstract_decoder(config, FLOAT32, "xla", half)
+    matrices = [asked for asked in requests if asked.matrix]
+    assert len(matrices) > 8
+    for asked in matrices:
+        stored = [np.zeros(shape, np.float32) for shape in asked.shapes.values()]
+        shares = load._as_asked(asked, stored)
+        assert all(any(np.shares_memory(share, each) for each in stored) for share in shares), "no copy of the whole"
+        assert 2 * sum(share.size for share in shares) == sum(each.size for each in stored)
+
+
+def test_rows_in_any_order_are_found() -> None:
+    stored = [np.arange(200).reshape(100, 2), 1000 + np.arange(300).reshape(150, 2)]
+    for order in (np.arange(90, 130), np.array([249, 3, 4, 0]), np.arange(250)[::-1], np.repeat([7, 240], 40)):
+        found = load._rows(list(stored), order)
+        np.testing.assert_array_equal(np.concatenate(found), np.concatenate(stored)[order])
 
 
 def test_a_users_own_arrays_keep_what_they_hold() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.errors import ModelError
 from rekindle.models.config import ModelConfig
-from rekindle.models.copying import Room, copy_into, release
+from rekindle.models.copying import Room, between, copy_into, release
 from rekindle.models.decoder import Decoder, abstract_decoder
 from rekindle.models.layers import Joined
 from rekindle.models.shard import WHOLE, Order, Shard
@@ -27,6 +27,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Put = Callable[[Array], jax.Array]
 
 _THREADS: Final = min(4, os.cpu_count() or 1)
+MOST_RUNS: Final = 64
+"""Rows in fewer runs are copied one run after the other, straight from a file; others from a copy of all of them."""
 
 
 def load_decoder(
@@ -140,8 +142,16 @@ def _as_asked(asked: Joined, matrices: list[Array]) -> list[Array]:
     if asked.turned:
         matrices = [matrix.T for matrix in matrices]
     if asked.order is not None:
-        matrices = [np.concatenate(matrices)[asked.order]]
+        matrices = _rows(matrices, asked.order)
     return matrices if asked.inputs is None else [_columns(matrix, asked.inputs) for matrix in matrices]
+
+
+def _rows(matrices: list[Array], chosen: Order) -> list[Array]:
+    """Return some rows of matrices that lie one behind the other, as views of those that follow each other."""
+    ends = np.flatnonzero(np.diff(chosen) != 1) + 1
+    if len(ends) >= MOST_RUNS:
+        return [np.concatenate(matrices)[chosen]]
+    return [rows for run in np.split(chosen, ends) for rows in between(matrices, run[0], run[-1] + 1)]
 
 
 def _columns(matrix: Array, chosen: Order) -> Array:
