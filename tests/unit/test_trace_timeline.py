@@ -81,7 +81,9 @@ class Truth:
 @pytest.mark.parametrize("data", [1, 2])
 async def test_a_request_is_named_with_its_group_where_there_are_several(data: int) -> None:
     with fake_session(page_size=16, num_pages=9, max_running=2, data=data) as session, session.trace() as trace:
-        asked = [session.submit(token_ids=[token] * 9, max_tokens=5) for token in range(4)]
+        await session.pause()  # so that all of them are there before the first has ended
+        asked = [session.submit(token_ids=[token] * 9, max_tokens=50) for token in range(4)]
+        session.resume()
         for handle in asked:
             await handle
     groups = [course.group for course in timeline_of(trace).courses.values()]
