@@ -80,9 +80,9 @@ def note(handled):
 def cached_pages():
     """Return how often each page of the tree is locked, and its text, for those that are on the device."""
     return opened["scheduler"].look(
-        lambda tree: {
-            node.page: (node.locks, session.decode(tree.tokens_of(node)))
-            for node in tree.walk()
+        lambda trees: {  # one tree, as there is one device
+            node.page: (node.locks, session.decode(trees[0].tokens_of(node)))
+            for node in trees[0].walk()
             if node.page is not None
         }
     )
@@ -355,7 +355,9 @@ with session.watch(handled.append):
         await session.step()
 fetch, fetched = handled[-1].message, handled[-1].said[0]
 in_host = opened["scheduler"].look(
-    lambda tree: {node.host: session.decode(tree.tokens_of(node)) for node in tree.walk() if node.host is not None}
+    lambda trees: {
+        node.host: session.decode(trees[0].tokens_of(node)) for node in trees[0].walk() if node.host is not None
+    }
 )
 staged = [in_host[copy.entry] for copy in fetch.copies]
 free_while_staged = session.stats.scheduler.free_pages
