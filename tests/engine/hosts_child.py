@@ -15,6 +15,7 @@ import numpy as np
 
 import rekindle
 from rekindle.config import SettingsOptions
+from tests.engine.reports import report_of
 from tests.engine.sampled import MIXED, SEEDED
 from tests.engine.small import FEW_PAGES
 
@@ -47,12 +48,7 @@ def served(model: Path, hosts: rekindle.Hosts | None) -> dict[str, Any]:
         return {
             "tokens": [each.token_ids for each in (alone, *mixed, again)],
             "logprobs": [each.logprob for each in mixed[3].logprobs or ()],
-            "from disk": alone.cached.disk,
-            "cached": again.cached_tokens,
-            "preemptions": session.stats.scheduler.preemptions,
-            "compilations": session.stats.compilations,
-            "loads": session.stats.loads,
-            "repr": repr(session),
+            **report_of(session, alone, again),
         }
 
 

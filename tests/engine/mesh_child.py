@@ -36,6 +36,7 @@ from rekindle.engine.blueprint import Blueprint  # noqa: E402
 from rekindle.models.checkpoint.open import open_checkpoint  # noqa: E402
 from rekindle.models.wire import Wire  # noqa: E402
 from rekindle.session.about import About  # noqa: E402
+from tests.engine.reports import report_of  # noqa: E402
 from tests.engine.small import FEW_PAGES  # noqa: E402
 from tests.two_steps import OPTIONS, SETTINGS  # noqa: E402
 
@@ -59,12 +60,7 @@ def served(model: Path, tensor: int, data: int = 1) -> dict[str, Any]:
             "tokens": [each.token_ids for each in (alone, *batch, again, *many, adjusted)],
             "drawn": drawn.token_ids,
             "logprobs": [each.logprob for each in drawn.logprobs or ()],
-            "from disk": alone.cached.disk,
-            "cached": again.cached_tokens,
-            "preemptions": session.stats.scheduler.preemptions,
-            "compilations": session.stats.compilations,
-            "loads": session.stats.loads,
-            "repr": repr(session),
+            **report_of(session, alone, again),
         }
 
 

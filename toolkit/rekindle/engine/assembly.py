@@ -53,6 +53,7 @@ from rekindle.scheduler.scheduler import Scheduler
 from rekindle.scheduler.stats import Stats
 from rekindle.store.entries import import_orbax
 from rekindle.store.restored import Restored
+from rekindle.store.snapshot_store import SnapshotStore
 from rekindle.store.validity import apart
 from rekindle_kernels.api import Implementation
 
@@ -240,14 +241,9 @@ def build(
         if wait:
             wait_for(preparing, report)
         preparing += executables.prepare(later, patient=True)
-        copies: Copies = SharedCopies()
-        if crew is None:
-            copies = DeviceCopies(blueprint.programs.page_sharding, host_memory(place.first))
-        else:
+        if crew is not None:
             crew.wait(report)
-        host_tier = HostTier(
-            limits.data * limits.host_pages * limits.page_bytes, blueprint.programs.copy_bytes, copies, snapshot.store
-        )
+        host_tier = _host_tier(blueprint, snapshot.store, alone=crew is None)
         resources.callback(host_tier.free)
         scheduler = Scheduler(limits)
         scheduler.restore(snapshot.pages)
@@ -274,6 +270,15 @@ def build(
             resources=resources.pop_all(),
             crew=crew,
         )
+
+
+def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool) -> HostTier:
+    """Return an empty host tier; pages of which other processes have shares are copied whole, through the host."""
+    limits, programs = blueprint.limits, blueprint.programs
+    copies: Copies = SharedCopies()
+    if alone:
+        copies = DeviceCopies(programs.page_sharding, host_memory(blueprint.place.first))
+    return HostTier(limits.data * limits.host_pages * limits.page_bytes, programs.copy_bytes, copies, disk)
 
 
 def _actors(blueprint: Blueprint, scheduler: Actor, stepper: Actor, host_tier: Actor, disk_tier: Actor) -> Actors:
