@@ -14,7 +14,7 @@ VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py te
 NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-native test-tpu test-gpu test-versions test-browser screenshot tutorials tutorials-write lint format bench clean
+.PHONY: help demo test test-deep test-native test-tpu test-gpu test-versions test-browser test-lm-eval screenshot tutorials tutorials-write lint format bench clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -25,6 +25,7 @@ help:
 	@echo "make test-gpu      compiles for GPUs that are not here, with the real compiler"
 	@echo "make test-versions sessions under each setting of JAX, on the oldest and the newest JAX; notebooks on Colab's kernel"
 	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
+	@echo "make test-lm-eval  tasks of lm-eval on a session, as its model"
 	@echo "make screenshot    the README's picture of a notebook"
 	@echo "make tutorials     runs the notebooks and compares them with those that are committed"
 	@echo "make lint          format, style, types and layers"
@@ -66,6 +67,9 @@ test-versions: $(VENV)-oldest/.dev $(VENV)-newest/.dev $(VENV)/.dev
 test-browser: $(VENV)-browser/.dev
 	@$(VENV)-browser/bin/python -m tests.browser.chromium
 	@$(VENV)-browser/bin/python -m pytest tests/browser
+
+test-lm-eval: $(VENV)-lm-eval/.dev
+	@HF_HUB_OFFLINE=1 $(VENV)-lm-eval/bin/python -m pytest -W default tests/harness
 
 screenshot: $(VENV)-browser/.dev
 	@$(VENV)-browser/bin/python -m tests.browser.chromium
@@ -150,6 +154,12 @@ $(VENV)-newest/.dev: pyproject.toml | $(VENV)-newest/bin/python
 	@echo "installing rekindle, its tests and the newest versions of what they need into $(VENV)-newest (once; about a minute)"
 	@$(VENV)-newest/bin/python $(PIP) --editable '.[test]'
 	@$(VENV)-newest/bin/python $(NATIVE)
+	@touch $@
+
+$(VENV)-lm-eval/.dev: pyproject.toml | $(VENV)-lm-eval/bin/python
+	@echo "installing rekindle, its tests and lm-eval into $(VENV)-lm-eval (once; some minutes)"
+	@$(VENV)-lm-eval/bin/python $(PIP) --editable '.[test,lm-eval]'
+	@$(VENV)-lm-eval/bin/python $(NATIVE)
 	@touch $@
 
 $(VENV)-browser/.dev: pyproject.toml | $(VENV)-browser/bin/python

@@ -7,7 +7,8 @@ from statistics import median
 import numpy as np
 
 from rekindle.device.packing import pack_sampling
-from rekindle.request import Request, SamplingParams
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request
 from tests.bench.steps import BareStep, Table
 
 ROWS, CONTEXT = 32, 200

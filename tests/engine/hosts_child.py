@@ -45,7 +45,9 @@ def served(model: Path, hosts: rekindle.Hosts | None) -> dict[str, Any]:
         handles = [session.submit(token_ids=ids, **greedy, **more) for ids, more in zip(prompts, options, strict=True)]
         mixed = [handle.result() for handle in handles]
         again = session.generate_sync(token_ids=prompt, **greedy)
+        states = [session.embed_sync(token_ids=[prompt, prompt[4:]], pooling=way) for way in ("last", "mean")]
         return {
+            "states": np.stack(states).tolist(),
             "tokens": [each.token_ids for each in (alone, *mixed, again)],
             "logprobs": [each.logprob for each in mixed[3].logprobs or ()],
             **report_of(session, alone, again),

@@ -56,7 +56,9 @@ def served(model: Path, tensor: int, data: int = 1) -> dict[str, Any]:
         many = session.generate_sync(token_ids=[prompt[place:] for place in range(6)], **asked)
         adjusted = session.generate_sync(token_ids=prompt, frequency_penalty=0.7, logit_bias={5: 1.0}, **asked)
         drawn = session.generate_sync(token_ids=prompt, max_tokens=12, ignore_eos=True, **DRAWN)
+        states = [session.embed_sync(token_ids=[prompt, prompt[5:], [7] * 40], pooling=way) for way in ("last", "mean")]
         return {
+            "states": np.stack(states).tolist(),
             "tokens": [each.token_ids for each in (alone, *batch, again, *many, adjusted)],
             "drawn": drawn.token_ids,
             "logprobs": [each.logprob for each in drawn.logprobs or ()],

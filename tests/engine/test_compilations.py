@@ -22,7 +22,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(("ticks", "programs"), [("alternate", 7), ("prefill-first", 7), ("combined", 9)])
+@pytest.mark.parametrize(("ticks", "programs"), [("alternate", 8), ("prefill-first", 8), ("combined", 10)])
 def test_nothing_is_compiled_after_open(
     ticks: Ticks,
     programs: int,
@@ -77,6 +77,10 @@ def test_nothing_is_compiled_after_open(
             )
             if i % 5 == 0:
                 handles[int(rng.integers(len(handles)))].cancel()
+            if i % 10 == 0:  # beside those that generate, and out of what they cached
+                texts = rng.integers(0, 512, (3, 40)).tolist()
+                session.embed_sync(token_ids=texts, pooling="mean" if i else "last")
+                session.perplexity_sync(token_ids=texts[0], window=int(rng.integers(2, 40)))
             if i % 7 == 0:
                 next(iter(session.stream_sync(token_ids=[5, 6, 7], max_tokens=9)), None)
         for handle in handles:

@@ -88,6 +88,7 @@ def test_two_processes_serve_as_one_and_either_may_be_killed(model: Path) -> Non
         cold, one, again = (first.answer() for _ in range(3))
         assert one["tokens"][0] == expected
         for answer in (cold, again):
+            np.testing.assert_allclose(answer["states"], one["states"], atol=1e-4)
             assert answer["tokens"] == one["tokens"]
             np.testing.assert_allclose(answer["logprobs"], one["logprobs"], atol=1e-4)
             assert answer["cached"] == 16

@@ -36,9 +36,19 @@ OPTIONS = st.fixed_dictionaries(
         "ignore_eos": st.booleans(),
         "logprobs": st.integers(0, 5),
         "prompt_logprobs": st.integers(0, 5),
+        "prompt_logprobs_from": st.integers(0, 80),
     },
 )
-ASK = st.tuples(st.lists(TOKEN, min_size=1, max_size=70), OPTIONS)
+
+
+def make_ask(prompt: list[int], options: dict[str, Any]) -> Ask:
+    """Return a request whose first token to score, if any, is in its prompt."""
+    scored = options.get("prompt_logprobs") is not None
+    first = min(options.get("prompt_logprobs_from", 0), len(prompt) - 1) if scored else 0
+    return prompt, {**options, "prompt_logprobs_from": first}
+
+
+ASK = st.builds(make_ask, st.lists(TOKEN, min_size=1, max_size=70), OPTIONS)
 SMALL: dict[str, Any] = {"page_size": 16, "max_running": 4, "max_prefill_tokens": 64, "max_context": 128}
 
 

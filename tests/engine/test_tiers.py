@@ -26,7 +26,8 @@ from rekindle.messages import (
     Row,
     Settled,
 )
-from rekindle.request import Request, SamplingParams
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request
 from rekindle.results.tokens import TokenLogprob
 from tests.engine.small import SMALL
 

@@ -28,7 +28,7 @@ from safetensors.numpy import load_file, save_file
 import rekindle
 from rekindle.buckets import Bucket
 from rekindle.config import SettingsOptions
-from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program
+from rekindle.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Program
 from rekindle.device.programs.store import KeptPrograms, ProgramStore
 from rekindle.errors import UnsafeStorage
 from rekindle.messages import SaveCache
@@ -608,7 +608,7 @@ def test_programs_that_become_unsafe_while_a_session_is_open_are_compiled_and_no
 def test_in_the_background_a_first_answer_waits_for_two_steps_alone(
     cache: Path, model: Path, cold: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rest, gate, load = (GATHER, SCATTER, ENTER), threading.Event(), ProgramStore.load
+    rest, gate, load = (GATHER, SCATTER, ENTER, ALLOW), threading.Event(), ProgramStore.load
 
     def gated(store: ProgramStore, key: Key) -> Program | None:
         assert key not in rest or gate.wait(60)

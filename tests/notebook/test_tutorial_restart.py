@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
 TUTORIAL = Path(__file__).parents[2] / "tutorials" / "06_warm_restart.ipynb"
 RESTART = "restart"
 """The tag of the cell that tells the reader to restart the kernel and to run the cells above it again."""
-PROGRAMS, PAGE = 8, 64
+PROGRAMS, PAGE = 9, 64
 OPENING = 300
 """Seconds of silence after which a cell fails: 30 times what compiling takes on a machine at rest."""
 TELL = """

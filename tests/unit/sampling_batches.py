@@ -9,7 +9,8 @@ import numpy as np
 
 from rekindle.device.packing import pack_adjustments, pack_sampling
 from rekindle.device.sampling.adjustments import Adjustments, enter_slot
-from rekindle.request import Request, SamplingParams
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request
 
 PROMPT, OUTPUT, END = (3, 1, 4), [1, 5, 1, 9], frozenset({2})
 HOT: dict[str, Any] = {"temperature": 1.0}

@@ -9,14 +9,16 @@ import anyio
 
 from rekindle.config import SettingsOptions
 from rekindle.engine.actor import Actor, answers
+from rekindle.engine.actors.grammars import Grammars
 from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.messages import Message, Prompt
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.request import Request, SamplingOptions, SamplingParams
+from rekindle.request.params import SamplingOptions, SamplingParams
+from rekindle.request.request import Pooling, Request
 from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session.calls.callers import Callers
 from rekindle.session.calls.handle import Handle
-from rekindle.testing import fake_assembly, fake_limits
+from rekindle.testing import constrained, fake_assembly, fake_limits
 
 Choose = Callable[[int], int]
 """A function that chooses which of so many stages that have mail goes next."""
@@ -46,9 +48,11 @@ class Stages:
         self._routes = self._assembly.actors.by_message()
         self._mail: dict[Actor, deque[Message]] = {stage: deque() for stage in self._routes.values()}
 
-    def ask(self, prompt: Prompt, **options: Unpack[SamplingOptions]) -> Handle:
+    def ask(self, prompt: Prompt, pooling: Pooling | None = None, **options: Unpack[SamplingOptions]) -> Handle:
         """Submit a request; nothing happens to it yet."""
-        return self._callers.submit(prompt, SamplingParams.from_options(options), self.post, wait=False)
+        return self._callers.submit(
+            prompt, SamplingParams.from_options(options), self.post, wait=False, pooling=pooling
+        )
 
     def post(self, message: Message) -> None:
         """Put a message into the mailbox of the stage that takes it."""
@@ -57,6 +61,13 @@ class Stages:
             self._callers.deliver(message)
         else:
             self._mail[stage].append(message)
+
+    def constrained(self, request: Request) -> Request:
+        """Return the request, held to the constraint of its parameters, if it has one."""
+        constraint, compiler = request.params.constraint, self._assembly.preparer.compiler
+        if constraint is None or compiler is None:
+            return request
+        return constrained(request, compiler.compiled(constraint))
 
     def step(self, choose: Choose) -> bool:
         """Let one stage that has mail handle one message; False if none has."""
@@ -93,7 +104,7 @@ def request_of(
 
 
 def _said_by(stage: Actor, message: Message) -> Iterable[Message]:
-    if isinstance(stage, Tokenizing):  # it waits for a thread of its own
+    if isinstance(stage, Tokenizing | Grammars):  # they wait for threads of their own
         return anyio.run(answers, stage, message)
     outcome = stage.handle(message)
     if not isinstance(outcome, Awaitable):

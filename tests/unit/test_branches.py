@@ -11,7 +11,7 @@ import pytest
 
 import rekindle
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.request import SamplingOptions
+from rekindle.request.params import SamplingOptions
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, expected_of, fake_assembly, fake_limits, fake_session
 from tests.unit.stages import request_of

@@ -17,6 +17,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from huggingface_hub.utils._paths import filter_repo_objects
 
 import rekindle
 from rekindle.errors import ConfigError
@@ -220,3 +221,12 @@ def test_a_revision_is_given_once_and_only_for_the_hub(families: Path) -> None:
 
 def test_a_model_that_the_hub_does_not_have_is_named(hub: str, tmp_path: Path) -> None:
     assert "'nobody/nothing'" in open_elsewhere("nobody/nothing", tmp_path / "hub", endpoint=hub)["error"]
+
+
+def test_of_folders_only_small_files_are_fetched() -> None:
+    wanted = ["config.json", "model-00001-of-00002.safetensors", "modules.json", "1_Pooling/config.json"]
+    others = ["onnx/model.safetensors", "original/params.json", "onnx/tokenizer.json", "a/b/config.json", "README.md"]
+    others += ["consolidated.safetensors", "original/consolidated.00.safetensors"]
+    model = HubModel.of("owner/name")
+    assert model is not None
+    assert list(filter_repo_objects(wanted + others, **model.patterns)) == wanted

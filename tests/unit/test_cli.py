@@ -229,3 +229,11 @@ def test_a_reader_that_goes_away_is_no_error_to_speak_of(patient: str) -> None:
         process.stdout.close()
         assert process.wait(120) == 141
         assert process.stderr.read() == ""
+
+
+def test_lm_eval_that_is_not_installed_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    assert main(["lm-eval", "--model", "rekindle", "--tasks", "arc_easy"]) == 1
+    assert "install it: pip install 'rekindle[lm-eval]'" in capsys.readouterr().err

@@ -307,7 +307,7 @@ def explained(capsys: pytest.CaptureFixture[str], needed: Needed, *arguments: st
 def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
     wanted: Needed, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "  not stored: empty, step of 16+0, step of 0+2, scatter, gather, enter\n    no program" in explained(
+    assert "  not stored: empty, step of 16+0, step of 0+2, scatter, gather, enter, allow\n    no program" in explained(
         capsys, wanted
     )
     first, second, *rest = wanted.blueprint.all_programs()
@@ -316,7 +316,7 @@ def test_explain_tells_programs_that_are_stored_from_those_that_are_not(
     assert wanted.store.save(first, serialized())
     save_as(cache / "programs", changed, serialized())
     output = explained(capsys, wanted)
-    assert f"programs: 1 of 6 are stored in {cache / 'programs'}\n  stored: empty\n" in output
+    assert f"programs: 1 of 7 are stored in {cache / 'programs'}\n  stored: empty\n" in output
     assert (
         "  not stored: step of 16+0\n    the stored one most like it differs in\n      code (the sources of Rekindle)"
         in output
@@ -347,7 +347,7 @@ def test_explain_finds_what_a_session_left(cache: Path, families: Path, capsys: 
         session.save_sync()
         assert session.stats.scheduler.disk_pages == 2
     output = said(capsys, "explain", str(model), *OPTIONS.split())
-    assert "programs: 6 of 6 are stored in" in output
+    assert "programs: 7 of 7 are stored in" in output
     assert "snapshot: 2 pages, 32 tokens, " in output
     other = said(capsys, "explain", str(model), *OPTIONS.split(), "--page-size", "32", "--max-context", "128")
     assert f"snapshot: the stored one of {model} is not used; it differs in\n  page_size\n    here    32\n" in other

@@ -13,13 +13,15 @@ import pytest
 
 import rekindle
 from rekindle import SamplingParams, Settings
-from rekindle.request import SamplingOptions
+from rekindle.request.params import SamplingOptions
 from rekindle.testing import fake_session
 
 ASKING = [
     "generate",
     "generate_sync",
     "as_completed",
+    "map",
+    "map_sync",
     "stream",
     "stream_sync",
     "show",

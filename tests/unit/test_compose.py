@@ -93,6 +93,7 @@ def test_any_actor_may_stand_behind_another_that_sees_all_its_messages(name: str
             said.extend(handled.said)
 
     with session_of(compose, byte_tokenizer) as session, session.watch(see):
+        assert session.generate_sync("hi", regex="[a-c]{3}d").parsed[3] == "d"
         generation = session.generate_sync(token_ids=[7] * 70, max_tokens=70)
         assert session.generate_sync("hi", max_tokens=5).token_ids == expected_tokens(byte_tokenizer.encode("hi"), 5)
         session.save_sync(progress=False)

@@ -15,7 +15,7 @@ from rekindle.engine.engine import TO_CALLER, Engine
 from rekindle.engine.handled import Handled
 from rekindle.errors import RequestCancelled, SessionClosed
 from rekindle.messages import Admit, Cancel, Message, Plan, Settled, Started, Submit, Text, Texts
-from rekindle.request import SamplingParams
+from rekindle.request.params import SamplingParams
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.telling import Telling

@@ -14,7 +14,7 @@ from rekindle.device.sampling.distribution import drawn_from
 from rekindle.device.sampling.rows import SamplingRows
 from rekindle.device.sampling.sample import sample
 from rekindle.errors import ParametersIgnored
-from rekindle.request import Request
+from rekindle.request.request import Request
 from rekindle.results.tokens import TokenLogprob
 from tests.unit.sampling_batches import CASES, HOT, OUTPUT, PROMPT, batch_of, request_of
 from tests.unit.sampling_reference import adjusted_logits, distribution

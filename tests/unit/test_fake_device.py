@@ -24,7 +24,8 @@ from rekindle.messages import (
     Scoring,
     Withdraw,
 )
-from rekindle.request import Request, SamplingOptions, SamplingParams
+from rekindle.request.params import SamplingOptions, SamplingParams
+from rekindle.request.request import Request
 from rekindle.scheduler.limits import Limits
 from rekindle.testing import (
     VOCAB_SIZE,

@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle import CachedTokens, Generation, InvalidData, Piece, Timings, TokenLogprob, Usage
+from rekindle.results.response import MessageForm, Response, ToolCall
 from rekindle.testing import fake_session
 
 TOP = TokenLogprob(7, "é", -0.1, 1, (), "é".encode())
+FORM = MessageForm("thinking", True, False)
 FULL = Generation(
     text="né",
     token_ids=(5, 6),
@@ -32,19 +34,25 @@ FULL = Generation(
     cut=b"\xc3",
     end_token="</s>",
     begun=1,
+    response=Response(
+        "né", "Hm.", (ToolCall("f", {"x": [1, None]}, "<f>", "a1"), ToolCall("", {}, "<", "b2", "no JSON")), FORM
+    ),
     drawn_in=4,
 )
 GOLDEN = """
-{"version": 1, "text": "n\\u00e9", "token_ids": [5, 6], "finish_reason": "stop", "stopped_by": 6, "logprobs":
+{"version": 2, "text": "n\\u00e9", "token_ids": [5, 6], "finish_reason": "stop", "stopped_by": 6, "logprobs":
 [{"token_id": 5, "text": "n", "logprob": -1.5, "rank": 2, "top": [{"token_id": 7, "text": "\\u00e9", "logprob": -0.1,
 "rank": 1, "top": [], "bytes": "w6k="}], "bytes": "bg=="}, {"token_id": 6, "text": "\\\\xc3", "logprob": "-inf",
 "rank": 9, "top": [], "bytes": "ww=="}], "prompt_logprobs": [null, {"token_id": 7, "text": "\\u00e9", "logprob": -0.1,
 "rank": 1, "top": [], "bytes": "w6k="}], "prompt_token_ids": [3, 4], "seed": 9223372036854775808, "usage":
 {"prompt_tokens": 2, "completion_tokens": 2}, "timings": {"queued": 0.1, "first_token": 0.30000000000000004, "total":
 1e-300}, "cached": {"device": 1, "host": 0, "disk": 1}, "cut": "ww==", "end_token": "</s>",
-"begun": 1}
+"begun": 1, "constraint": null, "response": {"content": "n\\u00e9", "reasoning": "Hm.", "tool_calls": [{"name": "f",
+"arguments": {"x": [1, null]}, "text": "<f>", "id": "a1", "error": null}, {"name": "", "arguments": {}, "text": "<",
+"id": "b2", "error": "no JSON"}], "form": {"reasoning_key": "thinking", "arguments_as_text": true, "null_content":
+false}}}
 """
-"""FULL in version 1, which every Rekindle that knows version 1 reads."""
+"""FULL in version 2, which every Rekindle that knows version 2 reads."""
 
 counts, texts = st.integers(0, 2**63), st.text(max_size=5)
 floats = st.floats(allow_nan=False)
@@ -72,12 +80,25 @@ generations = st.builds(
     cut=st.binary(max_size=3),
     end_token=st.none() | texts,
     begun=counts,
+    constraint=st.sampled_from([None, "json_schema", "regex"]),
+    response=st.none()
+    | st.builds(
+        Response,
+        texts,
+        st.none() | texts,
+        st.lists(st.builds(ToolCall, texts, st.dictionaries(texts, counts | texts), texts, texts), max_size=2).map(
+            tuple
+        ),
+    ),
 )
+
+
+MADE_AGAIN = ("drawn_in", "parsed", "unparsed")
 
 
 def whole(generation: Generation) -> dict[str, Any]:
     """Return all attributes that outlive the notebook, those that do not count in a comparison too."""
-    return {name: getattr(generation, name) for name in Generation.__slots__ if name != "drawn_in"}
+    return {name: getattr(generation, name) for name in Generation.__slots__ if name not in MADE_AGAIN}
 
 
 def through_json(generation: Generation) -> Generation:
@@ -88,6 +109,31 @@ def test_the_form_is_pinned() -> None:
     assert FULL.to_dict() == json.loads(GOLDEN)
     assert list(FULL.to_dict()) == list(json.loads(GOLDEN))
     assert whole(Generation.from_dict(json.loads(GOLDEN))) == whole(FULL)
+
+
+def test_the_form_before_is_read() -> None:
+    before = json.loads(GOLDEN) | {"version": 1}
+    del before["constraint"], before["response"]
+    assert whole(Generation.from_dict(before)) == whole(replace(FULL, response=None))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text", "reason", "value"),
+    [
+        ("json_schema", '{"a": [1, null]}', "stop", {"a": [1, None]}),
+        ("json_schema", "null", "stop", None),
+        ("choice", "yes", "stop", "yes"),
+        (None, "1", "stop", None),
+    ],
+)
+def test_what_a_text_means_is_read_again(constraint: Any, text: str, reason: Any, value: Any) -> None:
+    written = replace(FULL, constraint=constraint, text=text, finish_reason=reason).to_dict()
+    read = Generation.from_dict(json.loads(json.dumps(written)))
+    assert read.parsed == value
+    assert read.unparsed is None
+    cut = Generation.from_dict(written | {"finish_reason": "length"})
+    assert cut.parsed is None
+    assert (cut.unparsed is None) == (constraint is None)
 
 
 def test_the_form_in_the_docstring_is_the_form() -> None:
@@ -128,10 +174,10 @@ def changed(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("written", "told"),
     [
-        (changed(version=2), "expected a generation of version 1, as to_dict() returns it, got version 2"),
+        (changed(version=3), "expected a generation of version 1 to 2, as to_dict() returns it, got version 3"),
         ({}, "got version None"),
         ([], "from a dict"),
-        ({"version": 1}, "got one with no text and no token_ids"),
+        ({"version": 2}, "got one with no text and no token_ids"),
         (changed(extra=1), "got one with an unknown extra"),
         (changed(token_ids="5 6"), "token_ids: expected a list, got '5 6'"),
         (changed(token_ids=[5, "6"]), "token_ids: item 1: expected int, got '6'"),

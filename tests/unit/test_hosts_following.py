@@ -12,7 +12,7 @@ import pytest
 from rekindle.buckets import Bucket
 from rekindle.config import Settings
 from rekindle.device.devices import places_over
-from rekindle.device.orders import DeviceState, Enter, Gather, Order, Scatter, Step, Use
+from rekindle.device.orders import Allow, DeviceState, Enter, Gather, Order, Scatter, Step, Use
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import Key
 from rekindle.device.state import Slots
@@ -36,6 +36,7 @@ from tests.engine.small import FEW_PAGES
     [
         Step(Bucket(16, 4), np.arange(9, dtype=np.int32)),
         Enter(3, np.arange(5, dtype=np.int32)),
+        Allow(np.arange(3, dtype=np.int32), np.arange(6, dtype=np.int32).reshape(3, 2)),
         Gather(7),
         Use(4),
         Scatter(3, np.arange(24, dtype=np.float32).reshape(2, 3, 4)),

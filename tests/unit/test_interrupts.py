@@ -1,6 +1,8 @@
 """An interrupt says how far the call was that it ended, keeps its kind, and has what had come."""
 
 import asyncio
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +10,9 @@ import anyio
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
+import rekindle
 from rekindle import markup
+from rekindle.concurrency.mailbox import in_trio
 from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
@@ -145,3 +149,46 @@ def test_what_was_drawn_shows_nothing_in_its_cell_and_all_in_another(monkeypatch
     assert shown(drawn) == ({}, {})
     monkeypatch.setattr(markup, "cell", lambda: 8)
     assert "text/html" in shown(drawn)[0]
+
+
+def test_an_interrupt_between_two_instructions_of_a_loop_cancels_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise one where no wait hears it, and keep it, as a notebook keeps the last error."""
+
+    def interrupted(waits: object) -> object:
+        raise KeyboardInterrupt
+
+    settler = FakeSettler(held=True)
+    with held(settler) as session:
+        stream = session.stream_sync(token_ids=PROMPT, max_tokens=500)
+        with monkeypatch.context() as patch:
+            patch.setattr("rekindle.concurrency.loops.blocked", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(stream)
+        settler.release()
+        assert session.generate_sync(token_ids=PROMPT, max_tokens=5).token_ids == expected_tokens(PROMPT, 5)
+        assert not session.requests
+
+
+def test_a_cancellation_that_was_interrupted_is_made_up_for() -> None:
+    settler, failing = FakeSettler(held=True), [KeyboardInterrupt()]
+    with held(settler) as session:
+        handle = session.submit(token_ids=PROMPT, max_tokens=500)
+        post = handle._post
+
+        def interrupted(message: object) -> None:
+            if failing:
+                raise failing.pop()
+            post(message)  # type: ignore[arg-type]
+
+        handle._post = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            handle.cancel()
+        handle.cancel()
+        settler.release()
+        with pytest.raises(rekindle.RequestCancelled):
+            handle.result(timeout=60)
+
+
+def test_a_thread_is_not_in_trio_while_another_imports_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trio", types.ModuleType("trio"))
+    assert not in_trio()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rekindle.errors import InvalidRequest
 from rekindle.models.text.token_bytes import token_bytes
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.request import SamplingOptions
+from rekindle.request.params import SamplingOptions
 from rekindle.results.tokens import TokenLogprob
 from rekindle.session.session import Session
 from rekindle.testing import expected_of, expected_tokens, fake_session, score_of

@@ -34,7 +34,8 @@ from rekindle.messages import (
     WeightsUsed,
 )
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.request import Request, SamplingParams
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request
 from rekindle.results.tokens import TokenLogprob
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.scheduler import Scheduler

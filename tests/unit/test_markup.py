@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rekindle import markup
 from rekindle.messages import Chat, Continued, Started, Submit, Text
-from rekindle.request import SamplingParams
+from rekindle.request.params import SamplingParams
 from rekindle.results.figures import CachedTokens, Timings, Usage
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import LONGEST_TOKEN, MOST_TOKENS, heat_map

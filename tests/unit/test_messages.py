@@ -10,9 +10,11 @@ import pytest
 from rekindle import messages
 from rekindle.engine.engine import TO_CALLER
 from rekindle.engine.handled import Handled
-from rekindle.errors import InvalidRequest
+from rekindle.errors import ConstraintFailed, InvalidRequest
 from rekindle.messages import (
     Admit,
+    Advance,
+    Advanced,
     Archive,
     CacheSaved,
     CacheSaving,
@@ -56,7 +58,9 @@ from rekindle.messages import (
     Written,
 )
 from rekindle.page import NewPage
-from rekindle.request import Request, SamplingParams
+from rekindle.request.allowed import Allowed
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request
 from rekindle.results.figures import CachedTokens
 from rekindle.results.tokens import TokenLogprob
 from rekindle.testing import fake_assembly, fake_limits, fake_session
@@ -110,6 +114,8 @@ HUGE: list[Message] = [
     Started(7, (5,) * 100, None, CachedTokens(64, 16, 16)),
     Outputs((Output(REQUEST, MANY, "length", LOGPROBS, LOGPROBS),)),
     Stopped(7, 5),
+    Advance(((REQUEST, 5),) * 40, MANY),
+    Advanced(((7, Allowed(MANY, ARRAYS[0])), (7, ConstraintFailed(HOSTILE))) * 40),
     NewWeights(1, list(ARRAYS), fail=False),
     KeepWeights(1),
     UseWeights(1, list(ARRAYS)),
@@ -163,6 +169,10 @@ def test_a_message_is_about_the_requests_whose_ids_it_carries(message: Message) 
             assert message.requests == (7,) * 40
         case Settled():
             assert message.requests == tuple(range(40))
+        case Advance():
+            assert message.requests == ((7,) * 40 + MANY)
+        case Advanced():
+            assert message.requests == (7,) * 80
         case Outputs() | Texts() | Tokenize():
             assert message.requests == (7,)
         case _ if any(hasattr(message, name) for name in ("request", "request_id")):
@@ -221,6 +231,10 @@ def test_nothing_is_put_into_words_while_nobody_watches(monkeypatch: pytest.Monk
         (Outputs((OUTPUT, OUTPUT)), "Outputs: request 7, tokens [5]; request 7, tokens [5]"),
         (Texts((Text(3, " hi", (5,), "length"),)), "Texts: request 3, ' hi', ended: length"),
         (SaveCache(1), "SaveCache"),
+        (Advance(((REQUEST, 5),), (2, 3)), "Advance: token 5 for 7; 2, 3 ended"),
+        (Advance((), (2,)), "Advance: 2 ended"),
+        (Advanced(((7, Allowed((3, 1))), (8, Allowed()))), "Advanced: request 7, forced [3, 1], request 8, goes on"),
+        (Advanced(((7, Allowed((3,), None, complete=True)),)), "Advanced: request 7, forced [3] and complete"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )  # fmt: skip

@@ -1,14 +1,17 @@
 """A request's tokens depend on the request alone, with any mix of parameters, alone and in any batch."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rekindle.request import SamplingOptions
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.request.params import SamplingOptions
+from rekindle.results.tokens import TokenLogprob
 from rekindle.session.calls.handle import Handle
 from rekindle.testing import VOCAB_SIZE, expected_of, score_of
 from tests.unit.limits import WAYS
@@ -36,8 +39,19 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "logprobs": st.none() | st.integers(0, 20),
     "logprobs_of": st.sampled_from(["model", "sampled"]),
     "prompt_logprobs": st.none() | st.integers(0, 20),
+    "prompt_logprobs_from": st.integers(0, 45),
     "cache_salt": st.sampled_from(["", "a"]),
 }
+CONSTRAINTS: dict[str, list[Any]] = {
+    "json_schema": [{"type": "array", "items": {"type": "integer"}, "minItems": 2}, {"enum": [1, "b"]}],
+    "regex": ["[a-z]{1,30}", "(foo|bar)+ba?z", "A very long text without any choice at all|[0-9]+"],
+    "choice": [["yes", "no"], ["the only one"]],
+    "grammar": ['start: "x" | "(" start ")"'],
+}
+BANS = {"logit_bias", "bad_words", "min_tokens", "allowed_token_ids", "ignore_eos", "stop_token_ids"}
+BANS |= {"repetition_penalty", "frequency_penalty", "presence_penalty"}  # which are bans in the fake
+"""The parameters that may leave a constraint no token to choose; test_constraints.py mixes some of them."""
+CONSTRAINT = st.none() | st.sampled_from([{name: value} for name, values in CONSTRAINTS.items() for value in values])
 OPTIONS = st.fixed_dictionaries(
     {"max_tokens": st.sampled_from([60, 20, 5, 1]), "seed": st.integers(0, 2**64 - 1)}, optional=PARAMETERS
 )
@@ -69,38 +83,55 @@ class Ask:
     options: SamplingOptions
 
 
-def make_ask(prompt: list[int], options: SamplingOptions) -> Ask:
+def make_ask(prompt: list[int], options: SamplingOptions, constraint: dict[str, Any] | None) -> Ask:
     fewest = min(options.get("min_tokens", 0), options["max_tokens"] or 0)
     fitting: SamplingOptions = {"min_tokens": fewest}
     if options.get("logprobs") is None:
         fitting["logprobs_of"] = "model"
-    return Ask(tuple(prompt), {**options, **fitting})
+    scored = options.get("prompt_logprobs") is not None
+    fitting["prompt_logprobs_from"] = min(options.get("prompt_logprobs_from", 0), len(prompt) - 1) if scored else 0
+    made: Any = {**options, **fitting}
+    if constraint is not None:
+        made = {name: value for name, value in made.items() if name not in BANS} | constraint
+    return Ask(tuple(prompt), made)
 
 
 # At most 30 biases, 10 bad words and 23 end tokens can be banned at once, and at least 70 tokens are allowed.
-ASK = st.builds(make_ask, prompt=st.lists(TOKEN, min_size=1, max_size=40), options=OPTIONS)
+ASK = st.builds(make_ask, prompt=st.lists(TOKEN, min_size=1, max_size=40), options=OPTIONS, constraint=CONSTRAINT)
 
 
-def assert_as_if_alone(ask: Ask, handle: Handle, capacity: int) -> None:
+def unnamed(scores: Sequence[TokenLogprob | None] | None) -> Any:
+    """Return log-probabilities without the texts of their tokens."""
+    if scores is None:
+        return None
+    return tuple(None if s is None else replace(s, text="", bytes=b"", top=unnamed(s.top)) for s in scores)
+
+
+def assert_as_if_alone(ask: Ask, handle: Handle, stages: Stages) -> None:
     """Compare a request with the fake model's answer to it alone."""
     options, generation = ask.options, handle.result(timeout=0)
     ends = frozenset[int]() if options.get("ignore_eos") else EOS
-    request = request_of(ask.prompt, options, capacity, ends)
+    request = stages.constrained(request_of(ask.prompt, options, stages.limits.max_context, ends))
     expected = expected_of(request)
     assert generation.token_ids == expected
     stopped = expected[-1] if expected[-1] in request.end_ids else None
-    assert (generation.finish_reason, generation.stopped_by) == ("length" if stopped is None else "stop", stopped)
+    if request.constrained is None:
+        assert (generation.finish_reason, generation.stopped_by) == ("length" if stopped is None else "stop", stopped)
+    else:
+        assert generation.stopped_by == stopped
+        assert stopped is not None or (generation.unparsed is None) == (generation.finish_reason == "stop")
     assert (generation.usage.prompt_tokens, generation.usage.completion_tokens) == (len(ask.prompt), len(expected))
     k = options.get("logprobs")
-    assert generation.logprobs == (None if k is None else tuple(score_of(token, k) for token in expected))
+    assert unnamed(generation.logprobs) == (None if k is None else tuple(score_of(token, k) for token in expected))
     k = options.get("prompt_logprobs")
-    scores = None if k is None else (None, *(score_of(token, k) for token in ask.prompt[1:]))
-    assert generation.prompt_logprobs == scores
+    first = max(1, options.get("prompt_logprobs_from", 0))
+    scores = None if k is None else (*[None] * first, *(score_of(token, k) for token in ask.prompt[first:]))
+    assert unnamed(generation.prompt_logprobs) == scores
 
 
-def check(asks: list[Ask], limits: dict[str, Any], order: int) -> None:
+def check(asks: list[Ask], limits: dict[str, Any], order: int, tokenizer: Tokenizer) -> None:
     limits |= {"logits_processor": lambda logits, row: logits}
-    together, choose = Stages(eos_ids=EOS, **limits), shuffled(order)
+    together, choose = Stages(tokenizer, EOS, **limits), shuffled(order)
     handles = []
     for ask in asks:
         handles.append(together.ask(ask.prompt, **ask.options))
@@ -108,10 +139,10 @@ def check(asks: list[Ask], limits: dict[str, Any], order: int) -> None:
             together.step(choose)
     together.run(choose)
     for ask, handle in zip(asks, handles, strict=True):
-        assert_as_if_alone(ask, handle, together.limits.max_context)
+        assert_as_if_alone(ask, handle, together)
     stats = together.assert_nothing_is_left()
     assert stats.generated_tokens == sum(len(handle.result().token_ids) for handle in handles)
-    alone = Stages(eos_ids=EOS, **limits)
+    alone = Stages(tokenizer, EOS, **limits)
     handle = alone.ask(asks[0].prompt, **asks[0].options)
     alone.run()
     assert handle.result(timeout=0).token_ids == handles[0].result().token_ids
@@ -124,21 +155,21 @@ CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_to
 @settings(CALM, max_examples=100)
 @given(**STORY)
 def test_any_mix_of_parameters_gives_the_same_alone_and_in_any_batch(
-    asks: list[Ask], limits: dict[str, Any], order: int
+    asks: list[Ask], limits: dict[str, Any], order: int, byte_tokenizer: Tokenizer
 ) -> None:
-    check(asks, limits, order)
+    check(asks, limits, order, byte_tokenizer)
 
 
 @pytest.mark.deep
 @settings(CALM, max_examples=2000, derandomize=False)
 @given(**STORY)
 def test_very_many_mixes_of_parameters_give_the_same_alone_and_in_any_batch(
-    asks: list[Ask], limits: dict[str, Any], order: int
+    asks: list[Ask], limits: dict[str, Any], order: int, byte_tokenizer: Tokenizer
 ) -> None:
-    check(asks, limits, order)
+    check(asks, limits, order, byte_tokenizer)
 
 
 def test_the_mixes_are_of_all_parameters() -> None:
     """Leave out stop strings, which take text: test_stop_strings_property.py mixes them."""
     texts = {"stop", "keep_stop", "skip_special_tokens"}
-    assert {*PARAMETERS, "max_tokens", "seed"} | texts == set(SamplingOptions.__annotations__)
+    assert {*PARAMETERS, *CONSTRAINTS, "max_tokens", "seed"} | texts == set(SamplingOptions.__annotations__)

@@ -7,7 +7,7 @@ import pytest
 
 from rekindle.errors import QueueFull
 from rekindle.messages import Message, Started, Submit
-from rekindle.request import SamplingParams
+from rekindle.request.params import SamplingParams
 from rekindle.results.figures import CachedTokens
 from rekindle.session.calls.callers import Callers
 from rekindle.session.calls.places import Places

@@ -14,7 +14,7 @@ from rekindle.device.sampling.processing import LogitsProcessor
 from rekindle.device.sampling.rows import SamplingRows
 from rekindle.device.sampling.sample import sample
 from rekindle.errors import ConfigError, InvalidRequest
-from rekindle.request import SamplingOptions
+from rekindle.request.params import SamplingOptions
 from rekindle.testing import expected_tokens, fake_session
 from tests.unit.sampling_batches import OUTPUT, PROMPT, batch_of, request_of
 

@@ -7,14 +7,15 @@ from typing import Any
 import rekindle
 from rekindle import SamplingParams, Settings
 from rekindle.config import SettingsOptions
-from rekindle.request import _CHECKS, SamplingOptions
+from rekindle.request.params import _CHECKS, SamplingOptions
 
 PUBLIC = """
-Answers BatchFailed CacheView CachedPath CachedTokens Candidate CheckpointError ConfigError EngineFailed Family
-Generation Handle Handled HostLost HostRefused Hosts InvalidBatch InvalidData InvalidRequest LogitsRow ModelError
-ModelNotFound ModelTooLarge NotRestored ParametersIgnored Piece Prefix PromptTooLong QueueFull RekindleError
-RequestCancelled SamplingParams Session SessionClosed SessionError Settings Stats StorageError Stream Timings
-TokenLogprob UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync
+Answers BatchFailed CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification ConfigError
+EngineFailed Family Generation Handle Handled HostLost HostRefused Hosts InvalidBatch InvalidData InvalidRequest
+LogitsRow MapResults ModelError ModelNotFound ModelTooLarge NotRestored ParametersIgnored Part Perplexity Piece Prefix
+PromptTooLong QueueFull Ranking RekindleError RequestCancelled SamplingParams Scores Session SessionClosed SessionError
+Settings Stats StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage
+UnsupportedModel Usage WeightsChanged open open_sync
 """
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from rekindle.errors import InvalidRequest
-from rekindle.request import Request, SamplingParams, check_bans, check_draws, draws
+from rekindle.request.params import SamplingParams, check_draws, draws
+from rekindle.request.request import Request, check_bans
 
 VOCAB_SIZE = 10
 NOTHING = frozenset[int]()

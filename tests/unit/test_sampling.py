@@ -14,7 +14,8 @@ from rekindle.device.sampling.adjustments import Adjustments
 from rekindle.device.sampling.keys import keys_of
 from rekindle.device.sampling.rows import SamplingRows
 from rekindle.device.sampling.sample import sample
-from rekindle.request import Request, SamplingParams
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.xla.noise import gumbel
 from tests.unit.sampling_batches import CASES, HOT, OUTPUT, PROMPT, batch_of, request_of

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rekindle.messages import Withdraw
-from rekindle.testing import VOCAB_SIZE, ByHand, expected_tokens
+from rekindle.testing import VOCAB_SIZE, ByHand, FakeGrammar, expected_tokens
 from tests.unit.limits import WAYS
 from tests.unit.machines import run, run_deep
 from tests.unit.silences import Silences
@@ -49,6 +49,13 @@ class Asked:
 
     end_ids: frozenset[int]
     tokens: tuple[int, ...]
+    grammar: FakeGrammar | None
+
+    @property
+    def end(self) -> str:
+        """Why it ends."""
+        complete = self.grammar is not None and not self.grammar.may_follow(self.tokens)
+        return "stop" if complete or (self.tokens and self.tokens[-1] in self.end_ids) else "length"
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -69,19 +76,30 @@ class SchedulerMachine(RuleBasedStateMachine):
         draw=st.sampled_from([0, 0, 7]),
         end_ids=st.just(frozenset()) | st.frozensets(st.integers(0, VOCAB_SIZE - 1), max_size=4),
         given=st.sampled_from([0, 0, 0, 1, 5, 40]),
+        grammar=st.none() | st.builds(FakeGrammar, st.integers(0, 999), st.sampled_from([90, 20, 3])),
     )
     def submit(
-        self, lengths: list[int], first: int, max_tokens: int, draw: int, end_ids: frozenset[int], given: int
+        self,
+        lengths: list[int],
+        first: int,
+        max_tokens: int,
+        draw: int,
+        end_ids: frozenset[int],
+        given: int,
+        grammar: FakeGrammar | None,
     ) -> None:
         capacity = self.engine.limits.max_context
         for length in lengths:
             length = min(length, capacity - 1)  # the intake turns longer prompts away
             prompt = [(first + length + 3 * position) % VOCAB_SIZE for position in range(length)]
             most = min(max_tokens, capacity - length)
-            begun = [(first + 5 * place) % VOCAB_SIZE for place in range(min(given, most, capacity - length - 1))]
-            asked: Any = {"draw": draw, "end_ids": end_ids, "begun": begun}
+            given = min(given, most, capacity - length - 1)
+            begun = [(first + 5 * place) % VOCAB_SIZE for place in range(given)]
+            if grammar is not None:  # or it would be turned away
+                begun = list(expected_tokens(prompt, given, grammar=grammar))
+            asked: Any = {"draw": draw, "end_ids": end_ids, "begun": begun, "grammar": grammar}
             self.silences.see(self.engine.admit(len(self.asked), prompt, max_tokens, **asked))
-            self.asked.append(Asked(end_ids, expected_tokens(prompt, most, **asked)))
+            self.asked.append(Asked(end_ids, expected_tokens(prompt, most, **asked), grammar))
 
     @precondition(lambda self: self.engine.in_flight)
     @rule(ticks=st.sampled_from([1, 4, 20]))
@@ -89,6 +107,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         while ticks and self.engine.in_flight:
             self.silences.see(self.engine.settle())
             ticks -= 1
+
+    @precondition(lambda self: self.engine.advancing)
+    @rule()
+    def advance(self) -> None:
+        self.silences.see(self.engine.settle_advance())
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
@@ -107,7 +130,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def the_device_is_never_idle_while_somebody_could_run(self) -> None:
         if len(self.engine.ends) < len(self.asked):
-            assert self.engine.in_flight
+            assert self.engine.in_flight or self.engine.advancing
         assert len(self.engine.in_flight) <= self.engine.limits.depth
 
     @invariant()
@@ -138,7 +161,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (end == "cancelled") == (request_id in self.withdrawn or rejected)
             if end != "cancelled":
                 assert tuple(tokens) == asked.tokens
-                assert end == ("stop" if tokens and tokens[-1] in asked.end_ids else "length")
+                assert end == asked.end
 
 
 def test_no_order_of_messages_breaks_the_scheduler() -> None:

@@ -13,7 +13,7 @@ from anyio import to_thread
 from rekindle.engine.actor import Actor
 from rekindle.errors import InvalidRequest, QueueFull, RequestCancelled, SessionClosed
 from rekindle.messages import Cancel, Message, Submit
-from rekindle.request import SamplingParams
+from rekindle.request.params import SamplingParams
 from rekindle.session.calls.handle import Handle, Stream
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
@@ -310,3 +310,23 @@ async def test_one_who_waits_outside_can_leave_and_nothing_is_kept_of_it(held: S
     await held.generate(token_ids=PROMPT, max_tokens=1)
     assert not held._callers._handles
     assert not held._callers._places._inside
+
+
+@pytest.mark.parametrize("call", ["embed", "perplexity"])
+async def test_leaving_the_wait_for_a_judgement_cancels_all_of_its_requests(held: Session, call: str) -> None:
+    async def wait() -> None:
+        if call == "embed":
+            await held.embed(token_ids=[[1] * 40, [2] * 40, [3]])
+        else:
+            await held.perplexity(token_ids=[*range(60)], window=30)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        handles = list(held.requests.values())
+        assert len(handles) > 1
+        tasks.cancel_scope.cancel()
+    for handle in handles:
+        with pytest.raises(RequestCancelled):
+            await handle
+    assert_all_is_free(held)

@@ -1,5 +1,6 @@
 """A shown batch is a table whose rows fill side by side, drawn at bounded times, and always as it has ended."""
 
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -12,7 +13,7 @@ from anyio import to_thread
 
 from rekindle import markup
 from rekindle.concurrency.feed import TO_THE_END
-from rekindle.errors import BatchFailed, InvalidBatch, SessionClosed
+from rekindle.errors import BatchFailed, InvalidBatch, InvalidRequest, SessionClosed
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_table
 from rekindle.notebook.front_end import VIEW
@@ -20,6 +21,7 @@ from rekindle.notebook.live_table import REDRAWN_SECONDS, TAIL, LiveRow, Redrawn
 from rekindle.results.answer_table import MOST_ROWS
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
+from rekindle.session.calls.handle import Handle
 from rekindle.session.calls.requested import Requested, Shape
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
@@ -135,7 +137,9 @@ async def test_only_rows_that_have_changed_are_sent(page: Page, held: Session, s
     table.close()
 
 
-async def test_a_growing_row_and_the_number_of_rows_are_bounded(page: Page, session: Session) -> None:
+async def test_a_growing_row_and_the_number_of_rows_are_bounded(
+    page: Page, session: Session, held: Session, settler: FakeSettler
+) -> None:
     batch = requested(session, 2 * MOST_ROWS, max_tokens=60)
     await batch.ends.grown(TO_THE_END)
     drawn = rows(batch)
@@ -144,14 +148,17 @@ async def test_a_growing_row_and_the_number_of_rows_are_bounded(page: Page, sess
     assert str(page.card["text/html"]).count("<tr") == MOST_ROWS + 1
     assert f"and {MOST_ROWS} more, of which {MOST_ROWS} have ended" in str(page.card["text/html"])
     table.close()
-    long = requested(session, 1, max_tokens=ENDLESS)
+    long = requested(held, 1, max_tokens=ENDLESS)
     (row,) = rows(long)
     pieces = long.handles[0].record.pieces
+    for _ in range(10 * TAIL):  # and no more, or it might end
+        settler.step()
     while len(pieces.items) < 10 * TAIL:
         await pieces.grown(len(pieces.items))
     assert len(row.html(shade=True)) < 4000
     assert not row.over
     long.cancel()
+    settler.release()
 
 
 async def test_it_is_drawn_four_times_a_second_at_most(page: Page, held: Session, settler: FakeSettler) -> None:
@@ -187,22 +194,25 @@ async def test_where_no_click_is_heard_it_is_drawn_again_instead(
     assert not any(VIEW in drawn for drawn in page.drawn.items)
 
 
-async def leave_once_all_have_begun(session: Session) -> None:
-    """Show endless answers, and leave when something of each has come."""
+async def leave_once_all_have_begun(held: Session, settler: FakeSettler) -> None:
+    """Show endless answers, and leave when something of each has come; no tick settles meanwhile."""
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(session.show, token_ids=PROMPTS, max_tokens=ENDLESS))
+        tasks.start_soon(partial(held.show, token_ids=PROMPTS, max_tokens=ENDLESS))
         await anyio.wait_all_tasks_blocked()
-        for handle in tuple(session.requests.values()):
+        for _ in range(3):
+            settler.step()
+        for handle in tuple(held.requests.values()):
             await handle.record.pieces.grown(0)
         tasks.cancel_scope.cancel()
+        settler.release()
 
 
-async def test_leaving_cancels_all_and_what_had_come_stays(page: Page, session: Session) -> None:
-    await leave_once_all_have_begun(session)
+async def test_leaving_cancels_all_and_what_had_come_stays(page: Page, held: Session, settler: FakeSettler) -> None:
+    await leave_once_all_have_begun(held, settler)
     assert str(page.card["text/plain"]).count("cancelled") == 3
     assert VIEW not in page.card
-    await session.generate(token_ids=PROMPTS, max_tokens=1)
-    assert_all_is_free(session)
+    await held.generate(token_ids=PROMPTS, max_tokens=1)
+    assert_all_is_free(held)
 
 
 async def test_bad_prompts_are_raised_before_anything_is_drawn_or_returned_in_their_rows(
@@ -259,10 +269,23 @@ async def test_in_a_terminal_each_answer_is_printed_as_it_ends(
     assert capsys.readouterr().out == "".join(printed)
 
 
-async def test_what_had_come_of_cancelled_requests_is_printed_too(
+def test_what_has_ended_before_the_first_look_is_printed_in_the_order_of_the_ends(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await leave_once_all_have_begun(session)
+    handles = [session.submit(token_ids=[3, 1, 4], max_tokens=2), session.submit(token_ids=[5], max_tokens=2)]
+    made: list[Handle | Exception] = [handles[0], InvalidRequest("no prompt"), handles[1]]
+    batch = Requested([(3, 1, 4), "", (5,)], Shape(True, None), made, "return")
+    assert batch.ends.grown_blocking(TO_THE_END, 60)
+    live_table.Printed(batch).close()
+    places = re.findall(r"^\[(\d)\]", capsys.readouterr().out, flags=re.MULTILINE)
+    assert list(map(int, places)) == list(batch.ends.items)
+    assert places[0] == "1"
+
+
+async def test_what_had_come_of_cancelled_requests_is_printed_too(
+    held: Session, settler: FakeSettler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await leave_once_all_have_begun(held, settler)
     out = capsys.readouterr().out
     assert [out.count(f"[{place}] token ids") for place in range(3)] == [1, 1, 1]
     assert out.count("ended: cancelled") == 3

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 from rekindle.engine.actor import Actor
 from rekindle.messages import Message, Output, Outputs, Stopped, Text, Texts
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.request import SamplingOptions
+from rekindle.request.params import SamplingOptions
 from rekindle.results.generation import EndReason
 from rekindle.results.tokens import TokenLogprob
 from rekindle.session.calls.handle import Handle

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rekindle.errors import RequestCancelled
 from rekindle.models.text.incremental import IncrementalDecoder
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.request import SamplingOptions
+from rekindle.request.params import SamplingOptions
 from rekindle.session.calls.handle import Handle
 from rekindle.testing import expected_of
 from tests.unit.limits import WAYS

@@ -1,10 +1,13 @@
 """Chat templates run as they do in transformers, and cannot do harm."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rekindle.errors import InvalidRequest
+import rekindle
+from rekindle.errors import ConfigError, InvalidRequest
+from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.text.chat import render
 
 USER = {"role": "user", "content": "Hi"}
@@ -340,3 +343,21 @@ def test_tools_and_variables_that_the_template_does_not_read_are_an_error() -> N
     with pytest.raises(InvalidRequest, match=r"does not read 'thinkng'; besides the messages it reads thinking$"):
         render(messages, template, variables={"thinkng": True})
     assert render(messages, template, variables={"thinking": "!", "add_generation_prompt": False}) == "hi!"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (3, "must be the Jinja source of a chat template"),
+        ("models/template.jinja", "read a file of one first"),
+        ("{% if messages %}", "cannot be read: Unexpected end of template"),
+    ],
+)
+def test_a_chat_template_that_is_none_is_refused_at_the_call(given: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        rekindle.open("smollm2-135m-instruct", chat_template=given)
+
+
+def test_a_model_without_a_tokenizer_takes_no_chat_template(families: Path) -> None:
+    with pytest.raises(ConfigError, match="has no tokenizer, so a chat_template does nothing"):
+        open_checkpoint(families / "llama-tied").with_chat_template("{{ messages }}")

@@ -18,7 +18,7 @@ from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.errors import InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed
 from rekindle.messages import Admit, Cancel, Message, Rejected, Submit, Tokenize, Tokenized, Withdraw
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.request import SamplingParams
+from rekindle.request.params import SamplingParams
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import assert_all_is_free

@@ -16,7 +16,8 @@ from rekindle.engine.handled import Handled
 from rekindle.errors import InvalidRequest, ParametersIgnored
 from rekindle.messages import Admit
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.request import Request, SamplingOptions
+from rekindle.request.params import SamplingOptions
+from rekindle.request.request import Request
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_assembly, fake_limits, fake_session
 
@@ -102,5 +103,5 @@ def test_numbers_of_tokens_may_be_as_large_as_they_can_and_still_be_added(sessio
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_refuses_some_values_and_serves_others(session: Session, name: str) -> None:
-    values = [*INTEGERS, *FLOATS, True, "a", [5, 6], ["a"], {5: 1.0}, object(), "model"]
+    values = [*INTEGERS, *FLOATS, True, "a", [5, 6], ["a"], {5: 1.0}, object(), "model", 'start: "a"']
     assert {served(session, beside(name) | {name: value}) for value in values} == {True, False}

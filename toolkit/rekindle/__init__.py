@@ -36,13 +36,21 @@ from rekindle.errors import (
 )
 from rekindle.models.families.reading import Family
 from rekindle.policy import Candidate
-from rekindle.request import SamplingParams
+from rekindle.request.params import SamplingParams
 from rekindle.results.answers import Answers
 from rekindle.results.figures import CachedTokens, Timings, Usage
 from rekindle.results.generation import Generation
+from rekindle.results.response import Part, ToolCall
+from rekindle.results.scores.classes import Classification
+from rekindle.results.scores.options import Scores
+from rekindle.results.scores.perplexity import Perplexity
+from rekindle.results.scores.ranking import Ranking
 from rekindle.results.tokens import Piece, TokenLogprob
+from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
 from rekindle.scheduler.stats import Stats
 from rekindle.session.calls.handle import Handle, Stream
+from rekindle.session.chats.chat import Chat
+from rekindle.session.mapping.results import MapResults
 from rekindle.session.opening import open, open_sync
 from rekindle.session.prefix import Prefix
 from rekindle.session.session import Session
@@ -57,7 +65,9 @@ __all__ = [
     "CachedPath",
     "CachedTokens",
     "Candidate",
+    "Chat",
     "CheckpointError",
+    "Classification",
     "ConfigError",
     "EngineFailed",
     "Family",
@@ -71,18 +81,23 @@ __all__ = [
     "InvalidData",
     "InvalidRequest",
     "LogitsRow",
+    "MapResults",
     "ModelError",
     "ModelNotFound",
     "ModelTooLarge",
     "NotRestored",
     "ParametersIgnored",
+    "Part",
+    "Perplexity",
     "Piece",
     "Prefix",
     "PromptTooLong",
     "QueueFull",
+    "Ranking",
     "RekindleError",
     "RequestCancelled",
     "SamplingParams",
+    "Scores",
     "Session",
     "SessionClosed",
     "SessionError",
@@ -92,6 +107,10 @@ __all__ = [
     "Stream",
     "Timings",
     "TokenLogprob",
+    "ToolCall",
+    "ToolResult",
+    "ToolRun",
+    "ToolStep",
     "UnsafeStorage",
     "UnsupportedModel",
     "Usage",

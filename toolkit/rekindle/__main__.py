@@ -1,4 +1,4 @@
-"""The command line: `python -m rekindle demo`, `generate`, `info`, `precompile`, `follow`, `cache`."""
+"""The command line: `python -m rekindle demo`, `generate`, `info`, `precompile`, `follow`, `cache`, `lm-eval`."""
 
 import contextlib
 import io
@@ -12,7 +12,8 @@ from time import monotonic
 from typing import NoReturn
 
 import rekindle
-from rekindle.cli import cache, follow, generate, needed
+from rekindle.cli import follow, generate, lm_eval, needed
+from rekindle.cli.cache import command as cache
 from rekindle.cli.demo import demo
 from rekindle.cli.info import info
 from rekindle.cli.precompile import precompile
@@ -78,6 +79,11 @@ def _parser() -> ArgumentParser:
     follows.set_defaults(run=follow.follow)
     caches = commands.add_parser("cache", help="list, measure, explain, verify, prune or clear the cache directory")
     cache.add_arguments(caches)
+    evaluates = commands.add_parser(
+        "lm-eval", help="run lm-eval's tasks (--model rekindle)", prefix_chars=lm_eval.NO_PREFIX, add_help=False
+    )
+    lm_eval.add_arguments(evaluates)
+    evaluates.set_defaults(run=lm_eval.lm_eval)
     return parser
 
 

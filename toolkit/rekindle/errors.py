@@ -121,6 +121,10 @@ class RequestCancelled(RekindleError):
     """The request was cancelled before it ended."""
 
 
+class ConstraintFailed(RekindleError):
+    """A constrained request came to where no token was left to choose."""
+
+
 class WeightsChanged(RekindleError):
     """The request was ended by `update_weights`."""
 
@@ -179,8 +183,13 @@ _ELSEWHERE: Final = {
     "stop_token_ids": ("eos_token_id",),
     "token_ids": ("prompt_token_ids", "input_ids"),
     "logprobs": ("top_logprobs", "n_probs"),
+    "prompt_logprobs_from": ("logprob_start_len", "prompt_logprobs_start"),
     "seed": ("random_seed", "random_state"),
     "bad_words": ("bad_words_ids",),
+    "json_schema": ("guided_json", "response_format", "response_model", "schema", "output_type"),
+    "regex": ("guided_regex", "pattern"),
+    "choice": ("guided_choice", "choices", "options"),
+    "grammar": ("guided_grammar", "ebnf", "lark"),
     "device": ("device_map",),
     "dtype": ("torch_dtype",),
     "tensor": ("tensor_parallel_size", "tp_size", "tp", "num_devices", "num_gpus"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rekindle.concurrency.warning import warn_again
-from rekindle.request import Request
+from rekindle.request.request import Request
 
 T = TypeVar("T")
 FRAMES = 8

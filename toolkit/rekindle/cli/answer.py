@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Unpack
 
-from rekindle.request import SamplingOptions
+from rekindle.request.params import SamplingOptions
 from rekindle.results.generation import Generation
 from rekindle.session.calls.prompts import Messages
 from rekindle.session.session import Session

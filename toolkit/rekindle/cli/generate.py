@@ -9,7 +9,7 @@ import rekindle
 from rekindle.cli import needed
 from rekindle.cli.answer import Answer, answer
 from rekindle.errors import InvalidRequest
-from rekindle.request import SamplingOptions, SamplingParams
+from rekindle.request.params import SamplingOptions, SamplingParams
 from rekindle.session.calls.prompts import Messages
 
 PREFILL_TOKENS = 128

@@ -32,6 +32,11 @@ class Loop(AsyncIterator[T], Iterator[T]):
 
     def __next__(self) -> T:
         __tracebackhide__ = True
-        if (item := blocked(self._next())) is None:
+        try:
+            item = blocked(self._next())
+        except KeyboardInterrupt:  # which may come between any two instructions, and its traceback keeps this alive
+            self.close()
+            raise
+        if item is None:
             raise StopIteration
         return item

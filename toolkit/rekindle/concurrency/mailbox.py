@@ -153,6 +153,6 @@ def in_trio() -> bool:
         return False
     try:
         trio.lowlevel.current_trio_token()
-    except RuntimeError:
+    except (RuntimeError, AttributeError):  # it has no such attribute as long as another thread imports it
         return False
     return True

@@ -30,6 +30,8 @@ class TickInputs(Generic[A]):
         sample_params: (samples, COLUMNS) each completed prompt's packed `SamplingRows`.
         chunk_slot: (samples,) the slots of all chunks.
         chunk_table: (samples, pages_per_request) their page tables.
+        sum_first, sum_count: (samples,) which of their tokens have their hidden states summed: an index into `tokens`,
+            and how many from there on.
         row_slot, row_page: (decode_rows,) the slots that decode, and the page of each one's token.
         row_length: (decode_rows,) like `block_length`.
     """
@@ -46,6 +48,8 @@ class TickInputs(Generic[A]):
     sample_params: A
     chunk_slot: A
     chunk_table: A
+    sum_first: A
+    sum_count: A
     row_slot: A
     row_page: A
     row_length: A

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from rekindle.buckets import Bucket
-from rekindle.device.programs.lowering import ENTER, GATHER, SCATTER, Key
+from rekindle.device.programs.lowering import ALLOW, ENTER, GATHER, SCATTER, Key
 from rekindle.device.state import Pages, Slots
 
 
@@ -40,6 +40,15 @@ class Enter:
 
 
 @dataclass(frozen=True, slots=True)
+class Allow:
+    """Set which tokens may come next in some slots, as `pack_allowed` gives it."""
+
+    slots: Any
+    bits: Any
+    key: ClassVar[Key] = ALLOW
+
+
+@dataclass(frozen=True, slots=True)
 class Gather:
     """Copy a page out of the pool."""
 
@@ -56,7 +65,7 @@ class Scatter:
     key: ClassVar[Key] = SCATTER
 
 
-Order: TypeAlias = Step | Enter | Gather | Scatter
+Order: TypeAlias = Step | Enter | Allow | Gather | Scatter
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,8 @@ class DeviceState:
                 return self.weights, self.pages, self.slots, order.packed
             case Enter():
                 return self.slots.adjustments, np.int32(order.slot), order.packed
+            case Allow():
+                return self.slots.allowed, order.slots, order.bits
             case Gather():
                 return self.pages, np.int32(order.page)
             case Scatter():
@@ -111,6 +122,8 @@ class DeviceState:
                 return outputs
             case Enter():
                 self.slots = replace(self.slots, adjustments=results)
+            case Allow():
+                self.slots = replace(self.slots, allowed=results)
             case Gather():
                 return results
             case Scatter():

@@ -1,7 +1,7 @@
 """The host's side of a tick: packing plans and requests into arrays, and unpacking outputs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,13 @@ import numpy as np
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, QUERY_BLOCK, Bucket
 from rekindle.device.inputs import InputLayout, samples_of
 from rekindle.device.sampling.adjustments import RECENT, PackedSlot, no_adjustments
-from rekindle.device.sampling.rows import ADJUSTED, COLUMNS, FLOATS, OF_MODEL, OF_SAMPLED, PROCESSED
+from rekindle.device.sampling.constraints import AT_ONCE, no_masks
+from rekindle.device.sampling.rows import ADJUSTED, COLUMNS, CONSTRAINED, FLOATS, OF_MODEL, OF_SAMPLED, PROCESSED
 from rekindle.device.step import TickOutputs
-from rekindle.messages import Chunk, Dispatched, Plan, Row, Sampled, Scored
+from rekindle.messages import Chunk, Dispatched, Plan, Row, Sampled, Scored, Summed
 from rekindle.page import NULL_PAGE
-from rekindle.request import Request, SamplingParams
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request
 from rekindle.results.tokens import TokenLogprob
 from rekindle_kernels.penalties import END, GENERATED, IN_PROMPT
 
@@ -82,6 +84,9 @@ def _packed(part: Part, layout: InputLayout) -> Array:
         if chunk.scoring is not None:
             targets = first + chunk.scoring.first
             inputs.targets[targets : targets + len(chunk.scoring.tokens)] = chunk.scoring.tokens
+        if chunk.summing is not None:
+            inputs.sum_first[place] = first + chunk.summing.first
+            inputs.sum_count[place] = chunk.summing.count
         if chunk.completes is not None:
             inputs.sample_index[sample] = first + len(chunk.tokens) - 1
             inputs.sample_slot[sample] = slot
@@ -116,10 +121,25 @@ def pack_sampling(request: Request) -> Array:
     return row
 
 
+def masks_of(constrained: Sequence[Chunk | Row], null_slot: int) -> Iterator[tuple[Array, Array]]:
+    """Yield slots, and which tokens may be sampled in them, as the program takes them.
+
+    Args:
+        constrained: parts of a plan that say what is allowed.
+        null_slot: the number of no slot.
+    """
+    for first in range(0, len(constrained), AT_ONCE):
+        some = constrained[first : first + AT_ONCE]
+        slots, bits = no_masks(len(some[0].allowed), null_slot)
+        slots[: len(some)] = [each.slot for each in some]
+        bits[: len(some)] = [each.allowed for each in some]
+        yield slots, bits
+
+
 def _adjusted(params: SamplingParams) -> int:
-    if params.processor_args is not None:
-        return PROCESSED
-    return ADJUSTED if params.adjusts else 0
+    adjusted = ADJUSTED if params.adjusts else 0
+    processed = PROCESSED if params.processor_args is not None else 0
+    return adjusted | processed | (CONSTRAINED if params.constraint is not None else 0)
 
 
 def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int) -> Array:
@@ -152,9 +172,10 @@ def pack_adjustments(request: Request, generated: Sequence[int], vocabulary: int
 
 
 def dispatched(plan: Plan, parts: Sequence[Part], bucket: Bucket, max_running: int, outputs: TickOutputs) -> Dispatched:
-    """Return which requests a tick in this bucket samples and scores, and where in its outputs their results are."""
+    """Return which requests get something of a tick in this bucket, and where in its outputs that is."""
     sampled: list[Sampled] = []
     scored: list[Scored] = []
+    summed: list[Summed] = []
     samples = samples_of(bucket, max_running)
     for group, part in enumerate(parts):
         first_token, first_sample = group * bucket.prefill_tokens, group * (samples + bucket.decode_rows)
@@ -163,11 +184,13 @@ def dispatched(plan: Plan, parts: Sequence[Part], bucket: Bucket, max_running: i
             sampled.append(Sampled(chunk.request_id, at, request.params.logprobs))
         for at, row in enumerate(part.rows, first_sample + samples):
             sampled.append(Sampled(row.request_id, at, row.logprobs))
-        for chunk in part.chunks:
+        for place, chunk in enumerate(part.chunks, group * samples):
+            if chunk.summing is not None:
+                summed.append(Summed(chunk.request_id, place, chunk.summing.count))
             if chunk.scoring is not None:
                 scored.append(Scored(chunk.request_id, first_token + chunk.scoring.first, chunk.scoring))
             first_token += len(chunk.pages) * QUERY_BLOCK
-    return Dispatched(plan.tick, tuple(sampled), tuple(scored), outputs, plan.losses)
+    return Dispatched(plan.tick, tuple(sampled), tuple(scored), outputs, plan.losses, tuple(summed))
 
 
 def unpack_score(row: np.ndarray[Any, np.dtype[np.int32]], token: int, alternatives: int) -> TokenLogprob:

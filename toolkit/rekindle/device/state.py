@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from rekindle.device.sampling.adjustments import Adjustments
+from rekindle.device.sampling.constraints import words_of
 from rekindle.device.sampling.rows import COLUMNS
 from rekindle.models.config import ModelConfig
 from rekindle_kernels import api as kernels
@@ -29,6 +30,7 @@ class Slots:
         page_table: (slots, pages_per_request) int32.
         sampling: (slots, COLUMNS) int32, packed `SamplingRows`.
         adjustments: bias, penalties and bans of each slot.
+        allowed: (slots, words) int32, the bits of the tokens that its constraint allows next; stale where it has none.
     """
 
     token: jax.Array
@@ -36,6 +38,7 @@ class Slots:
     page_table: jax.Array
     sampling: jax.Array
     adjustments: Adjustments
+    allowed: jax.Array
 
 
 def empty_slots(max_running: int, pages_per_request: int, vocab_size: int) -> Slots:
@@ -47,6 +50,7 @@ def empty_slots(max_running: int, pages_per_request: int, vocab_size: int) -> Sl
         page_table=jnp.zeros((rows, pages_per_request), jnp.int32),
         sampling=jnp.zeros((rows, COLUMNS), jnp.int32),
         adjustments=Adjustments.empty(rows, vocab_size),
+        allowed=jnp.full((rows, words_of(vocab_size)), -1, jnp.int32),
     )
 
 

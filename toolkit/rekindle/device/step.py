@@ -13,6 +13,7 @@ from rekindle.device.sampling.rows import SamplingRows
 from rekindle.device.sampling.sample import sample
 from rekindle.device.sampling.scores import score_prompt
 from rekindle.device.state import Pages, Slots
+from rekindle.device.sums import sum_states
 from rekindle.models.attention import Scores
 from rekindle.models.decoder import Decoder
 from rekindle_kernels import api as kernels
@@ -27,11 +28,13 @@ class TickOutputs:
         tokens: (samples + decode_rows,) int32, first of the completed prompts, then of the decode rows.
         scores: (samples + decode_rows, columns) int32, of these tokens.
         prompt_scores: (prefill_tokens, columns) int32, of the known next token of each prompt token.
+        sums: (samples, hidden) float32, the sum of the hidden states of the tokens that each chunk is asked for.
     """
 
     tokens: jax.Array
     scores: jax.Array
     prompt_scores: jax.Array
+    sums: jax.Array
 
 
 def step(
@@ -78,7 +81,15 @@ def step(
     lengths = jnp.concatenate([inputs.sample_length, row_length + 1])
     rows, columns = SamplingRows.unpack(parameters[owners]), decoder.logits_by_token(sampled)
     new_tokens, scores = sample(
-        columns, rows, lengths, slots.adjustments, owners, max_logprobs, processor, decoder.implementation
+        columns,
+        rows,
+        lengths,
+        slots.adjustments,
+        owners,
+        max_logprobs,
+        processor,
+        decoder.implementation,
+        slots.allowed,
     )
     slots = replace(
         slots,
@@ -97,6 +108,7 @@ def step(
             decoder.implementation,
             decoder.shard.anywhere,
         ),
+        sums=sum_states(hidden[: bucket.prefill_tokens], inputs.sum_first, inputs.sum_count),
     )
     return pages, slots, outputs
 

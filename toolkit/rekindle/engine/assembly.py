@@ -21,9 +21,9 @@ from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.device.programs.lowering import Key
 from rekindle.device.programs.readiness import Readiness
-from rekindle.engine.actor import Actor
 from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.engine.actors.disk_tier import DiskTier
+from rekindle.engine.actors.grammars import Grammars, jumps_on
 from rekindle.engine.actors.host_tier import Copies, DeviceCopies, HostTier, SharedCopies, host_memory
 from rekindle.engine.actors.intake import Intake
 from rekindle.engine.actors.settler import Settler
@@ -46,7 +46,7 @@ from rekindle.models.checkpoint.weights import Weights, tensors_of
 from rekindle.models.config import ModelConfig
 from rekindle.models.families.reading import Family
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.request import SamplingParams
+from rekindle.request.params import SamplingParams
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.scheduler import Scheduler
@@ -79,6 +79,7 @@ class Assembly:
         defaults: sampling options of calls that do not give them.
         unserved: entries of the model's generation_config that Rekindle does not implement.
         scheduler: the one that was made; `actors` may have another around it.
+        preparer: makes requests, also for callers that look at a prompt before they submit it.
         actors: wired by an `Engine`.
         executables: the compiled programs.
         preparing: every program that is made ahead of need, whether it is ready or not.
@@ -101,6 +102,7 @@ class Assembly:
     defaults: Mapping[str, Any]
     unserved: tuple[str, ...]
     scheduler: Scheduler
+    preparer: Preparer
     actors: Actors
     executables: Executables
     preparing: Sequence[Future[Any]]
@@ -122,12 +124,6 @@ class Assembly:
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer of the model; None for one that is asked by token ids alone."""
         return self.checkpoint.tokenizer
-
-    @property
-    def preparer(self) -> Preparer:
-        """The maker of requests, for callers that look at a prompt before they submit it."""
-        model = self.checkpoint
-        return Preparer(model.tokenizer, model.config.vocab_size, model.eos_ids, self.limits.max_context)
 
     def stats(self) -> Stats:
         """Return a snapshot of all counters. Any thread may ask."""
@@ -187,6 +183,7 @@ def build(
     compose: Compose | None = None,
     family: Family | None = None,
     revision: str | None = None,
+    chat_template: str | None = None,
     hosts: Hosts | None = None,
 ) -> Assembly:
     """Load a model, allocate its pages, and make the programs that `settings.precompile` says.
@@ -194,7 +191,7 @@ def build(
     While the weights are read, programs are loaded or compiled, and pages allocated, on threads of their own.
 
     Args:
-        compose, family, revision, hosts: as `rekindle.open` takes them.
+        compose, family, revision, chat_template, hosts: as `rekindle.open` takes them.
 
     Raises:
         ModelError: the model cannot be opened.
@@ -208,6 +205,8 @@ def build(
     started = monotonic()
     report(Progress("opening the model", 0, 1, "model"))
     checkpoint = open_checkpoint(model, report, family, revision)
+    if chat_template is not None:
+        checkpoint = checkpoint.with_chat_template(chat_template)
     report(Progress("opening the model", 1, 1, "model"))
     directory = store_directory(settings.restore)
     with ExitStack() as resources:
@@ -247,7 +246,18 @@ def build(
         resources.callback(host_tier.free)
         scheduler = Scheduler(limits)
         scheduler.restore(snapshot.pages)
-        actors = _actors(blueprint, scheduler, stepper, host_tier, DiskTier(snapshot.store))
+        preparer = Preparer.of(checkpoint, limits.max_context)
+        actors = Actors(
+            intake=Intake(preparer, TOKENIZED_AT_ONCE),
+            tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
+            scheduler=scheduler,
+            stepper=stepper,
+            settler=Settler(),
+            detokenizer=Detokenizer(checkpoint.tokenizer),
+            grammars=Grammars(jumps_on(place.first.platform, limits)),
+            host_tier=host_tier,
+            disk_tier=DiskTier(snapshot.store),
+        )
         return Assembly(
             checkpoint=checkpoint,
             family=family,
@@ -263,6 +273,7 @@ def build(
             defaults=defaults,
             unserved=unserved,
             scheduler=scheduler,
+            preparer=preparer,
             actors=composed(actors, compose),
             executables=executables,
             preparing=preparing,
@@ -279,21 +290,6 @@ def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool)
     if alone:
         copies = DeviceCopies(programs.page_sharding, host_memory(blueprint.place.first))
     return HostTier(limits.data * limits.host_pages * limits.page_bytes, programs.copy_bytes, copies, disk)
-
-
-def _actors(blueprint: Blueprint, scheduler: Actor, stepper: Actor, host_tier: Actor, disk_tier: Actor) -> Actors:
-    model, capacity = blueprint.checkpoint, blueprint.limits.max_context
-    preparer = Preparer(model.tokenizer, model.config.vocab_size, model.eos_ids, capacity)
-    return Actors(
-        intake=Intake(preparer, TOKENIZED_AT_ONCE),
-        tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
-        scheduler=scheduler,
-        stepper=stepper,
-        settler=Settler(),
-        detokenizer=Detokenizer(model.tokenizer),
-        host_tier=host_tier,
-        disk_tier=disk_tier,
-    )
 
 
 def _found(snapshot: Stored, page_size: int, compile_seconds: Mapping[Key, float | None], seconds: float) -> Restored:

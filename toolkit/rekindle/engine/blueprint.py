@@ -11,7 +11,7 @@ from rekindle.buckets import Bucket
 from rekindle.config import Dtype, Precompile, Settings
 from rekindle.device.place import Place
 from rekindle.device.programs.key import Build, ProgramKey, Target
-from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes, program_name
+from rekindle.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes, program_name
 from rekindle.engine.budget import Budget
 from rekindle.errors import ConfigError
 from rekindle.models.checkpoint.checkpoint import Checkpoint
@@ -108,7 +108,7 @@ class Blueprint:
         little: list[Key] = [SCATTER, Bucket(self.limits.prefill_buckets[0], 0)]
         largest = sorted(self.limits.all_buckets(), key=sum, reverse=True)
         first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
-        return list(dict.fromkeys([*first, GATHER, ENTER, *largest]))
+        return list(dict.fromkeys([*first, GATHER, ENTER, ALLOW, *largest]))
 
     def in_turn(self, precompile: Precompile, wanted: list[Key], *, stored: bool) -> tuple[list[Key], list[Key], bool]:
         """Return the programs to make first, those that can wait for quiet, and whether requests wait for the first.

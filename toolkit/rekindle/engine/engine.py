@@ -1,4 +1,4 @@
-"""The engine: eight actors wired by message type, on one event loop."""
+"""The engine: nine actors wired by message type, on one event loop."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +11,8 @@ from rekindle.engine.handled import Handled, Pending, See
 from rekindle.errors import ConfigError
 from rekindle.messages import (
     Admit,
+    Advance,
+    Advanced,
     Archive,
     CacheSaved,
     CacheSaving,
@@ -60,6 +62,7 @@ class Actors:
     stepper: Actor
     settler: Actor
     detokenizer: Actor
+    grammars: Actor
     host_tier: Actor
     disk_tier: Actor
 
@@ -68,11 +71,12 @@ class Actors:
         takers = (
             (self.intake, (Submit, Cancel, Tokenized)),
             (self.tokenizer, (Tokenize,)),
-            (self.scheduler, (Admit, Withdraw, Settled, Stopped)),
+            (self.scheduler, (Admit, Withdraw, Settled, Stopped, Advanced)),
             (self.scheduler, (Offloaded, Fetched, Written, SaveCache, NewWeights, KeepWeights)),
             (self.stepper, (Plan, Offload, UseWeights)),
             (self.settler, (Dispatched,)),
             (self.detokenizer, (Outputs,)),
+            (self.grammars, (Advance,)),
             (self.host_tier, (Gathered, Fetch, Drop, Archive)),
             (self.disk_tier, (Write,)),
         )

@@ -6,9 +6,14 @@ from dataclasses import dataclass, replace
 
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat, Continued, Prompt, Submit
+from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.text.chat import render
+from rekindle.models.text.grammar import Compiler
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.request import Request, SamplingParams, check_bans, check_length, check_token_ids
+from rekindle.request.allowed import Constrained
+from rekindle.request.constraint import Constraint
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request, check_bans, check_length, check_scored, check_token_ids
 
 TOKENIZED_AT_ONCE = 2
 """Requests that are tokenized at once, each in a worker thread."""
@@ -25,16 +30,27 @@ class Preparer:
         vocab_size: the bound that token ids are below.
         eos_ids: the model's own end tokens.
         capacity: the most tokens, prompt and output together, that one request can have.
+        compiler: of constraints; None without a tokenizer.
     """
 
     tokenizer: Tokenizer | None
     vocab_size: int
     eos_ids: frozenset[int]
     capacity: int
+    compiler: Compiler | None = None
+
+    @classmethod
+    def of(cls, model: Checkpoint, capacity: int) -> "Preparer":
+        """Return what makes the requests of a model."""
+        vocabulary = model.config.vocab_size
+        compiler = None if model.tokenizer is None else Compiler(model.tokenizer, vocabulary, model.eos_ids)
+        return cls(model.tokenizer, vocabulary, model.eos_ids, capacity, compiler)
 
     def is_quick(self, submit: Submit) -> bool:
         """Tell whether `outcome` surely takes less than a millisecond: nothing is tokenized, and no list is long."""
         params = submit.params
+        if params.constraint is not None:
+            return False
         words = sum(math.inf if isinstance(word, str) else len(word) for word in params.bad_words)
         lists = (params.logit_bias, params.allowed_token_ids or (), params.stop_token_ids)
         return _numbers(submit.prompt) + words + sum(map(len, lists)) <= QUICK
@@ -44,6 +60,7 @@ class Preparer:
         try:
             ids = self.token_ids(submit.prompt)
             check_length(ids + submit.begun.token_ids, self.capacity)
+            check_scored(ids, submit.params)
             return self._request(submit, ids)
         except Exception as error:  # any error, be it of the model's own chat template, is one request's
             return error
@@ -109,9 +126,22 @@ class Preparer:
             namespace=params.cache_salt,
             hold=submit.hold,
             begun=submit.begun.token_ids,
+            pooling=submit.pooling,
         )
         check_bans(request, self.vocab_size)
-        return request
+        return request if params.constraint is None else self._constrained(request, params.constraint)
+
+    def _constrained(self, request: Request, constraint: Constraint) -> Request:
+        """Hold a request to its constraint.
+
+        Raises:
+            InvalidRequest: it cannot be compiled; or the output begins with what it does not allow.
+            ConstraintFailed: nothing may follow that beginning, though more is asked for.
+        """
+        if self.compiler is None:
+            raise InvalidRequest(f"the model has no tokenizer, so {constraint.kind} cannot be served")
+        grammar = self.compiler.compiled(constraint)
+        return replace(request, constrained=Constrained(grammar, grammar.matcher(request).start()))
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         """Return the token ids of each word as it is written at the start of a text and after a space."""

@@ -5,6 +5,7 @@ Submit, Cancel ─▶ Intake ─▶ Admit, Withdraw ─▶ Scheduler ─▶ Plan
          Tokenized │  │ └─ Rejected ─▶ caller    │  │  └─▶ Outputs ─▶ Detokenizer ─▶ Texts ─▶ caller
                    │  ▼ Tokenize                 │  └─── Stopped ◀──────┘                       │
                  Tokenizer                       └───────────────────── Settled ◀───────────────┘
+                                    Advance ─▶ Grammars ─▶ Advanced, from the Scheduler and back to it
 """
 
 from rekindle.messages.answers import Output, Outputs, Started, Stopped, Text, Texts
@@ -22,6 +23,7 @@ from rekindle.messages.asking import (
     Tokenized,
     Withdraw,
 )
+from rekindle.messages.grammars import Advance, Advanced
 from rekindle.messages.message import Message
 from rekindle.messages.pages import (
     Archive,
@@ -38,12 +40,26 @@ from rekindle.messages.pages import (
     Write,
     Written,
 )
-from rekindle.messages.ticks import Chunk, Dispatched, Onload, Plan, Row, Sampled, Scored, Scoring, Settled
+from rekindle.messages.ticks import (
+    Chunk,
+    Dispatched,
+    Onload,
+    Plan,
+    Row,
+    Sampled,
+    Scored,
+    Scoring,
+    Settled,
+    Summed,
+    Summing,
+)
 from rekindle.messages.weights import KeepWeights, NewWeights, UseWeights, WeightsUsed
 
 __all__ = [
     "NOTHING",
     "Admit",
+    "Advance",
+    "Advanced",
     "Archive",
     "Begun",
     "CacheSaved",
@@ -78,6 +94,8 @@ __all__ = [
     "Started",
     "Stopped",
     "Submit",
+    "Summed",
+    "Summing",
     "Text",
     "Texts",
     "Tokenize",

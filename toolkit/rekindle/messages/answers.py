@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from rekindle.markup import counted
 from rekindle.messages.message import Message, OfRequest
 from rekindle.messages.words import ending, first_of, listed, quoted
-from rekindle.request import Request
+from rekindle.request.request import Request
 from rekindle.results.figures import CachedTokens
 from rekindle.results.generation import EndReason
-from rekindle.results.tokens import TokenLogprob
+from rekindle.results.tokens import StateSum, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Output:
     Attributes:
         logprobs: of each token, if wanted.
         prompt_logprobs: of the next tokens of its prompt, if wanted.
+        states: the sum of the hidden states of the next tokens of its prompt, if wanted.
     """
 
     request: Request
@@ -44,6 +45,7 @@ class Output:
     end: EndReason | None
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    states: StateSum | None = None
 
     def __str__(self) -> str:
         return f"request {self.request.id}, tokens [{listed(self.token_ids)}]{ending(self.end)}"
@@ -92,6 +94,7 @@ class Text:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     cut: bytes = b""
     end_token: str | None = None
+    states: StateSum | None = None
 
     def __str__(self) -> str:
         return f"request {self.request_id}, {quoted(self.text)}{ending(self.end)}"

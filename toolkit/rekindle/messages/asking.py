@@ -7,7 +7,8 @@ from typing import Any
 from rekindle.markup import counted
 from rekindle.messages.message import Message, OfRequest
 from rekindle.messages.words import error_in_words, listed, quoted
-from rekindle.request import Request, SamplingParams
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Pooling, Request
 from rekindle.results.tokens import TokenLogprob
 
 
@@ -71,6 +72,7 @@ class Submit(OfRequest):
         hold: whether only its prompt is to be computed, and held in the prefix cache.
         caller: the task or thread that submitted it, as a number. Requests of one caller are admitted in their order.
         begun: what its output begins with.
+        pooling: which hidden states of its prompt are wanted; None for none.
     """
 
     prompt: Prompt
@@ -78,6 +80,7 @@ class Submit(OfRequest):
     hold: bool = False
     caller: int = 0
     begun: Begun = NOTHING
+    pooling: Pooling | None = None
 
     def __str__(self) -> str:
         return f"Submit: request {self.request_id}, {_prompt(self.prompt)}{', to be held' if self.hold else ''}"

@@ -6,8 +6,8 @@ from typing import Any
 
 from rekindle.messages.message import Message
 from rekindle.messages.words import first_of, listed
-from rekindle.request import Request
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.request import Request
+from rekindle.results.tokens import StateSum, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,19 @@ class Scoring:
 
 
 @dataclass(frozen=True, slots=True)
+class Summing:
+    """Tokens of a prompt whose hidden states are wanted, added up.
+
+    Attributes:
+        first: the index, in the chunk, of the first of them.
+        count: how many they are.
+    """
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A slice of one request's tokens to compute, aligned to query blocks.
 
@@ -38,6 +51,8 @@ class Chunk:
         scoring: the part of the prompt to score.
         length: the request's length, by which its tokens turn, if the model's positions depend on it; else 0.
         group: the group of devices that computes it.
+        summing: the tokens whose hidden states are wanted.
+        allowed: which tokens may be sampled after it, the bits of `Allowed`; None for all.
     """
 
     request_id: int
@@ -51,6 +66,8 @@ class Chunk:
     scoring: Scoring | None = None
     length: int = 0
     group: int = 0
+    summing: Summing | None = None
+    allowed: Any = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         end = "" if self.completes is None else ", then sample"
@@ -65,7 +82,7 @@ class Row:
     Attributes:
         page: where its newest token goes.
         logprobs: how many alternatives to score.
-        length: see `Chunk`.
+        length, allowed: see `Chunk`.
     """
 
     request_id: int
@@ -73,6 +90,7 @@ class Row:
     page: int
     logprobs: int | None = None
     length: int = 0
+    allowed: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +160,15 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
+class Summed:
+    """Where in a tick's outputs the sum of hidden states of a request is, and of how many tokens it is."""
+
+    request_id: int
+    row: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Dispatched(Message):
     """A plan that the device works on.
 
@@ -150,6 +177,7 @@ class Dispatched(Message):
         scored: the requests that get log-probabilities of their prompt from it.
         outputs: the device arrays of the tick; None if there was nothing to compute.
         losses: how often the device state has been lost so far.
+        summed: the requests that get sums of hidden states from it.
     """
 
     tick: int
@@ -157,6 +185,7 @@ class Dispatched(Message):
     scored: tuple[Scored, ...]
     outputs: Any
     losses: int = 0
+    summed: tuple[Summed, ...] = ()
 
     @property
     def requests(self) -> tuple[int, ...]:
@@ -176,6 +205,7 @@ class Settled(Message):
         prompt_logprobs: by request id, of a slice of its prompt.
         losses: how often the device state had been lost when the tick was dispatched. If it was lost with this tick,
             all that was on the device has to be computed again.
+        sums: by request id, of the hidden states of a slice of its prompt.
     """
 
     tick: int
@@ -183,6 +213,7 @@ class Settled(Message):
     logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
     prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
     losses: int = 0
+    sums: Mapping[int, StateSum] = field(default_factory=dict)
 
     @property
     def requests(self) -> tuple[int, ...]:

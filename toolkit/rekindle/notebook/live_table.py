@@ -231,7 +231,8 @@ class Printed:
             self._print(place, self._batch.outcome(place))
 
     def close(self) -> None:
-        """Print what has ended by now, and what had come of requests that were cancelled."""
+        """Print what has ended by now, as it ended, and then what had come of requests that were cancelled."""
+        self.draw("")
         printed = {*self._batch.ends.items[: self._seen]}
         for place, outcome in enumerate(self._batch.so_far()):
             if place not in printed and (not isinstance(outcome, Generation) or outcome.token_ids):

@@ -13,6 +13,8 @@ from rekindle.concurrency.threads import soon
 from rekindle.concurrency.waits import Wait, Waits, blocked
 from rekindle.errors import RequestCancelled
 from rekindle.notebook import front_end
+from rekindle.notebook.live_parts import Arriving, Growing, Written
+from rekindle.results.response import Reading
 from rekindle.results.tokens import Piece
 
 REDRAWN_SECONDS = 0.06
@@ -36,6 +38,7 @@ class Record(Protocol):
     @property
     def known(self) -> dict[str, str | None]: ...
     def shown(self) -> markup.Bundle: ...
+    def reading(self) -> Reading | None: ...
 
 
 class Request(Protocol):
@@ -141,8 +144,8 @@ class Card:
         self._make_stop = stop
         self._stop: front_end.StopButton | None = None
         self._output = front_end.Output()
-        self._seen = self._before = 0
-        self._text = ""
+        self._seen = 0
+        self._arriving, self._growing = Arriving(record), Growing()
 
     def draw(self) -> None:
         """Draw the record as it is now."""
@@ -160,12 +163,10 @@ class Card:
         state, known = self._record.state, markup.facts(self._record.known)
         new = self._record.pieces.items[self._seen :]
         self._seen += len(new)
-        text = self._text + "".join(piece.text for piece in new)
-        self._text = text[-markup.HEAD :]
-        self._before += len(text) - len(self._text)
-        growing = markup.growing(self._text, self._before)
-        plain = f"{self._text}\n[{state}]" if self._text else f"[{state}]"
-        return markup.bundle(plain, markup.card("Generation", state, growing, known))
+        self._growing.take(self._arriving.push(new))
+        text = self._growing.text
+        plain = f"{text}\n[{state}]" if text else f"[{state}]"
+        return markup.bundle(plain, markup.card("Generation", state, self._growing.html, known))
 
 
 class Printed:
@@ -178,19 +179,24 @@ class Printed:
 
     def __init__(self, record: Record):
         self._record = record
-        self._seen = self._length = 0
+        self._seen = 0
+        self._printed = ""
+        self._arriving, self._written = Arriving(record), Written()
 
     def draw(self) -> None:
         new = self._record.pieces.items[self._seen :]
         self._seen += len(new)
-        self._print("".join(piece.text for piece in new))
+        self._print(self._written.words(self._arriving.push(new)))
 
     def close(self) -> None:
         whole = self._record.shown()["text/plain"]
-        self._print(f"{whole[self._length :]}\n")
+        if whole.startswith(self._printed):
+            self._print(f"{whole[len(self._printed) :]}\n")
+        else:  # what was said after a call stands before the call there
+            self._print(f"\n{whole.splitlines()[-1]}\n")
 
     def _print(self, text: str) -> None:
-        self._length += len(text)
+        self._printed += text
         if text and sys.stdout is not None:
             sys.stdout.write(text)
             sys.stdout.flush()

@@ -5,14 +5,18 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from rekindle.errors import InvalidData
+from rekindle.request.constraint import Kind
 from rekindle.results.figures import CachedTokens, Timings, Usage
+from rekindle.results.response import MessageForm, Response, ToolCall
 from rekindle.results.tokens import TokenLogprob
 
-VERSION = 1
+VERSION = 2
 """The version of the form. It changes whenever a reader of the one before could not read what is written."""
+SINCE: Mapping[int, Mapping[str, Any]] = {2: {"constraint": None, "response": None}}
+"""The attributes that each version has brought, with what they are in one that was written before."""
 
 Reader = Callable[[Any], Any]
 """Makes a value of its plain form; raises InvalidData."""
@@ -21,13 +25,15 @@ Reader = Callable[[Any], Any]
 def plain(value: Any) -> Any:
     """Return a value as JSON holds it: bytes as base64, and floats that are no numbers by their names."""
     match value:
+        case ToolCall(arguments=arguments):
+            return {**{field.name: getattr(value, field.name) for field in fields(value)}, "arguments": dict(arguments)}
         case bytes():
             return b64encode(value).decode()
         case float() if not math.isfinite(value):
             return str(value)
         case tuple():
             return [plain(item) for item in value]
-        case TokenLogprob() | Usage() | Timings() | CachedTokens():
+        case TokenLogprob() | Usage() | Timings() | CachedTokens() | Response() | MessageForm():
             return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     return value
 
@@ -41,12 +47,14 @@ def read(data: object) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise InvalidData(f"a generation is read from a dict, as to_dict() returns it, not from {data!r:.80}")
     version = data.get("version")
-    if version != VERSION:
+    if type(version) is not int or not 1 <= version <= VERSION:
         raise InvalidData(
-            f"expected a generation of version {VERSION}, as to_dict() returns it, got version {version!r}; a newer "
-            "Rekindle may read it"
+            f"expected a generation of version 1 to {VERSION}, as to_dict() returns it, got version {version!r}; a "
+            "newer Rekindle may read it"
         )
-    attributes: dict[str, Any] = _record(dict, **_ATTRIBUTES)({name: data[name] for name in data if name != "version"})
+    written = {name: data[name] for name in data if name != "version"}
+    newer = {name: value for since, brought in SINCE.items() if since > version for name, value in brought.items()}
+    attributes: dict[str, Any] = _record(dict, **_ATTRIBUTES)(written | newer)
     return attributes
 
 
@@ -119,6 +127,12 @@ def _unlike(expected: str, value: Any) -> InvalidData:
     return InvalidData(f"expected {expected}, got {value!r:.80}")
 
 
+def _by_name(value: Any) -> Any:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise _unlike("an object", value)
+    return dict(value)
+
+
 def _token(value: Any) -> Any:
     return _TOKEN(value)
 
@@ -126,6 +140,11 @@ def _token(value: Any) -> Any:
 _INT, _STR = _exactly(int), _exactly(str)
 _TOKENS = partial(_list, _token)
 _TOKEN = _record(TokenLogprob, token_id=_INT, text=_STR, logprob=_float, rank=_INT, top=_TOKENS, bytes=_bytes)
+_OR_NONE = _exactly(str, type(None))
+_CALL = _record(ToolCall, name=_STR, arguments=_by_name, text=_STR, id=_STR, error=_OR_NONE)
+_TRUTH = _exactly(bool)
+_FORM = _record(MessageForm, reasoning_key=_OR_NONE, arguments_as_text=_TRUTH, null_content=_TRUTH)
+_RESPONSE = _record(Response, content=_STR, reasoning=_OR_NONE, tool_calls=partial(_list, _CALL), form=_FORM)
 _ATTRIBUTES: Mapping[str, Reader] = {
     "text": _STR,
     "token_ids": partial(_list, _INT),
@@ -139,6 +158,8 @@ _ATTRIBUTES: Mapping[str, Reader] = {
     "timings": _record(Timings, queued=_float, first_token=_float, total=_float),
     "cached": _record(CachedTokens, device=_INT, host=_INT, disk=_INT),
     "cut": _bytes,
-    "end_token": _exactly(str, type(None)),
+    "end_token": _OR_NONE,
     "begun": _INT,
+    "constraint": partial(_or_none, _one_of(*get_args(Kind))),
+    "response": partial(_or_none, _RESPONSE),
 }

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack
 from rekindle import markup
 from rekindle.concurrency.calls import spelled_out
 from rekindle.errors import SessionError
-from rekindle.request import SamplingOptions
+from rekindle.request.constraint import Constraint, Kind
+from rekindle.request.params import SamplingOptions
 from rekindle.results import data
 from rekindle.results.figures import CachedTokens, Timings, Usage
 from rekindle.results.heat_map import covers, heat_map
+from rekindle.results.parsing import parsed
+from rekindle.results.response import Response, ToolCall
+from rekindle.results.response_card import response_html, response_text
 from rekindle.results.tokens import Piece, TokenLogprob
 
 if TYPE_CHECKING:
@@ -68,7 +72,8 @@ class Generation:
             for what had come of a request that was interrupted.
         stopped_by: the stop string, or the id of the end token; None for "length".
         logprobs: one for each of `token_ids`; None unless asked for.
-        prompt_logprobs: one for each token of the prompt, None for its first; None unless asked for.
+        prompt_logprobs: one for each token of the prompt, None for its first and for those before
+            `prompt_logprobs_from`; None unless asked for.
         prompt_token_ids: the prompt as the model read it, the chat template's tokens included.
         seed: the seed of the draws, also if none was given; None where nothing is drawn, at temperature 0.
         usage: tokens of prompt and output.
@@ -78,6 +83,12 @@ class Generation:
         end_token: the text of the end token, if one ended it and the model has a tokenizer.
         drawn_in: the number of the cell of a notebook that has drawn it already; it is not shown there a second time.
         begun: how many of the tokens were given, because it is a branch of another generation; see `branch`.
+        constraint: the keyword that said what the output has to be, such as "json_schema"; None for none.
+        parsed: what a constrained output means: the value of its JSON, or an object of the type that was given for its
+            schema; the text itself for the other constraints. None where there is no whole output.
+        unparsed: why there is no `parsed` though the output was constrained; None if there is.
+        response: the answer to a conversation, taken apart; None if it is no such answer, or if the model writes plain
+            text alone. `reasoning`, `content`, `tool_calls` and `message` are there in any case.
         origin: makes its branches; None for one that comes from elsewhere than a session of this process.
     """
 
@@ -96,12 +107,36 @@ class Generation:
     end_token: str | None = field(default=None, compare=False)
     drawn_in: int | None = field(default=None, compare=False)
     begun: int = 0
+    constraint: Kind | None = None
+    parsed: Any = field(default=None, compare=False)
+    unparsed: str | None = field(default=None, compare=False)
+    response: Response | None = None
     origin: "Origin | None" = field(default=None, compare=False, repr=False)
 
     @property
     def cached_tokens(self) -> int:
         """The number of tokens of the prompt that were found in the prefix cache, in any tier."""
         return self.cached.total
+
+    @property
+    def reasoning(self) -> str | None:
+        """The text that the model wrote to itself before its answer; None if it wrote none."""
+        return None if self.response is None else self.response.reasoning
+
+    @property
+    def content(self) -> str:
+        """The text for the user: without reasoning, tool calls and their marks."""
+        return self.text if self.response is None else self.response.content
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of functions that the model wants, also those that cannot be read; see `rekindle.ToolCall`."""
+        return () if self.response is None else self.response.tool_calls
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message, to be appended to the conversation, as the model's chat template reads it."""
+        return (self.response or Response(self.text)).message
 
     @property
     def cumulative_logprob(self) -> float | None:
@@ -150,19 +185,21 @@ class Generation:
     def to_dict(self) -> dict[str, Any]:
         """Return this as JSON holds it: a dict of dicts, lists, texts, numbers and None. Nothing is lost.
 
-        It has the version of this form, which is 1, under "version", and each attribute by its name, but for `drawn_in`
-        and `origin`:
+        It has the version of this form, which is 2, under "version", and each attribute by its name, but for `drawn_in`
+        and `origin`, and for `parsed` and `unparsed`, which are made of the text:
 
-            {"version": 1, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
+            {"version": 2, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
              "logprobs": [{"token_id": 7042, "text": " Paris", "logprob": -0.25, "rank": 1, "top": [],
                            "bytes": "IFBhcmlz"}],
              "prompt_logprobs": None, "prompt_token_ids": [504, 3575], "seed": None,
              "usage": {"prompt_tokens": 2, "completion_tokens": 1},
              "timings": {"queued": 0.01, "first_token": 0.5, "total": 0.5},
-             "cached": {"device": 0, "host": 0, "disk": 0}, "cut": "", "end_token": None, "begun": 0}
+             "cached": {"device": 0, "host": 0, "disk": 0}, "cut": "", "end_token": None, "begun": 0,
+             "constraint": None, "response": None}
 
-        Bytes are in base64. A float that is not finite is "inf", "-inf" or "nan". `top` has objects like those of
-        `logprobs`, and `prompt_logprobs` begins with None.
+        A response has each of its attributes by its name, and so have its calls. Bytes are in base64. A float that is
+        not finite is "inf", "-inf" or "nan". `top` has objects like those of `logprobs`, and `prompt_logprobs` begins
+        with None.
         """
         return {"version": data.VERSION, **{name: data.plain(value) for name, value in self._lasting().items()}}
 
@@ -170,18 +207,21 @@ class Generation:
     def from_dict(written: Mapping[str, Any]) -> "Generation":
         """Return the generation of which `to_dict` has returned this, be it in this process or in a file of JSON.
 
+        What its text means is read again: `parsed` is a value of JSON, whatever type it was of.
+
         Raises:
             InvalidData: it is of another version, or no generation was written as this; the message says where.
         """
-        return Generation(**data.read(written))
+        known = data.read(written)
+        return Generation(**known, **_meaning(known))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy what lasts."""
-        return partial(Generation, **self._lasting()), ()
+        return partial(Generation, **self._lasting(), parsed=self.parsed, unparsed=self.unparsed), ()
 
     def _lasting(self) -> dict[str, Any]:
         """Return the attributes that hold in any process: a cell of the same number elsewhere has not drawn it."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("drawn_in", "origin")}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _MADE_AGAIN}
 
     def __str__(self) -> str:
         return self.text
@@ -206,9 +246,9 @@ class Generation:
     def _alone(self) -> str:
         """Return all that the HTML says but for logprobs, as text."""
         prompt = self.usage.said(self.cached)["prompt"]
-        known = {"prompt": prompt, **self._times()}
+        known = {"prompt": prompt, **self._times(), "not parsed": self.unparsed}
         facts = ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
-        said = ids_in_words(self.token_ids) if self._without_text else self.text
+        said = ids_in_words(self.token_ids) if self._without_text else response_text(self.response) or self.text
         return f"{said}\n[{self.ending}; {facts}]" if said else f"[{self.ending}; {facts}]"
 
     def _times(self) -> dict[str, str | None]:
@@ -236,14 +276,28 @@ class Generation:
         return f"ended: {self.finish_reason}{by}, {markup.counted(len(self.token_ids), 'token')}{given}{cut}"
 
 
+_MADE_AGAIN = ("drawn_in", "origin", "parsed", "unparsed")
+
+
+def _meaning(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a written generation means, by the names of its attributes."""
+    if known["constraint"] is None:
+        return {}
+    constraint = Constraint(known["constraint"], "")
+    value, why = parsed(constraint, known["text"], known["finish_reason"], known["stopped_by"])
+    return {"parsed": value, "unparsed": why}
+
+
 def generation_html(generation: Generation) -> str:
     """Return all of a generation but its title, as HTML."""
     prompt = heat_map(generation.prompt_logprobs or ())
+    token_ids, logprobs = generation.token_ids if generation._without_text else (), generation.logprobs or ()
     parts = (
-        said_html(generation.text, generation.token_ids if generation._without_text else (), generation.logprobs or ()),
+        response_html(generation.response, heat_map(logprobs)) or said_html(generation.text, token_ids, logprobs),
         markup.folded("tokens of the prompt", prompt) if prompt else "",
         markup.facts(generation.usage.said(generation.cached)),
         markup.facts(generation._times()),
+        markup.facts({"not parsed": generation.unparsed}),
     )
     return "".join(parts)
 

@@ -1,6 +1,9 @@
 """What comes of a request token by token."""
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +44,16 @@ class Piece:
 
     def __str__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateSum:
+    """The sum of the last hidden states, after the final norm, of tokens of a prompt that follow each other.
+
+    Attributes:
+        count: how many tokens.
+        values: (hidden,) float32.
+    """
+
+    count: int
+    values: np.ndarray[Any, np.dtype[np.float32]]

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from rekindle.errors import PromptTooLong, RequestCancelled, WeightsChanged
+from rekindle.errors import PromptTooLong, RekindleError, RequestCancelled, WeightsChanged
 from rekindle.messages import (
     Admit,
+    Advanced,
     Fetched,
     KeepWeights,
     Message,
@@ -32,8 +33,10 @@ from rekindle.messages import (
     Written,
 )
 from rekindle.page import StoredPage
+from rekindle.request.allowed import Allowed
 from rekindle.results.figures import CachedTokens
 from rekindle.results.generation import EndReason
+from rekindle.scheduler.advances import Advances
 from rekindle.scheduler.archiving import Archiving
 from rekindle.scheduler.cache.errands import Errands
 from rekindle.scheduler.cache.nodes import Node
@@ -72,6 +75,7 @@ class Scheduler:
         self._outputs: list[Output] = []
         self._counts = Counts()
         self._errands = Errands()
+        self._advances = Advances()
         self.groups = [Group(limits, self._errands, number) for number in range(limits.data)]
         self._waiting = WaitingQueue(limits, self.groups, self._counts)
         self._archiving = Archiving(limits, [group.cache for group in self.groups])
@@ -113,6 +117,7 @@ class Scheduler:
     def _handle(self, message: Message) -> list[Message]:
         said = list(self._take_in(message))
         said += [*self._change_weights(), *self._plans(), *self._unblock()]
+        said += self._advances.said(len(requests_of(self.groups)))
         if self._outputs:  # after the plans, so that the device does not wait for what callers are told
             said.append(Outputs(tuple(self._outputs)))
             self._outputs = []
@@ -125,10 +130,13 @@ class Scheduler:
 
     def _take_in(self, message: Message) -> Iterator[Message]:
         match message:
-            case Admit(request) if request.begun and request.begun[-1] in request.end_ids:
+            case Admit(request) if request.complete:
                 yield Started(request.id, request.prompt, request.params.seed, CachedTokens())
                 self._counts.ended += 1
-                self._outputs.append(Output(request, request.begun, "stop"))
+                self._counts.forced(len(request.given) - len(request.begun))
+                by_token = request.given[-1] in request.end_ids
+                self._outputs.append(Output(request, request.given, "stop" if by_token else None))
+                self._outputs += [] if by_token else [Output(request, (), "stop")]
             case Admit(request):
                 self._tracked[request.id] = tracked = Tracked.of(request, self._limits)
                 tracked.group = least_loaded(self.groups, tracked).number
@@ -142,6 +150,10 @@ class Scheduler:
             case Stopped(request_id, tokens):
                 if request_id in self._tracked:
                     self._stop(self._tracked[request_id], tokens)
+            case Advanced(outcomes):
+                for request_id, outcome in outcomes:
+                    if request_id in self._tracked:
+                        yield from self._advance(self._tracked[request_id], outcome)
             case Settled(losses=losses):
                 if losses > self._losses:
                     yield from self._lose_device()
@@ -161,15 +173,18 @@ class Scheduler:
                 self._waiting.fetched(message)
             case _:
                 raise TypeError(
-                    "the scheduler takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, Settled, Offloaded, "
-                    f"Fetched, Written and SaveCache, got {message!r}"
+                    "the scheduler takes Admit, Withdraw, Stopped, NewWeights, KeepWeights, Settled, Advanced, "
+                    f"Offloaded, Fetched, Written and SaveCache, got {message!r}"
                 )
 
     # Planning
 
     def _plans(self) -> Iterator[Message]:
-        """Yield a plan for each tick that may be in flight, as long as there is something to compute."""
-        while self._in_flight < self._limits.depth:
+        """Yield a plan for each tick that may be in flight, as long as there is something to compute.
+
+        All wait for what a constrained request may have next: it would be slower by half if ticks went on without it.
+        """
+        while self._in_flight < self._limits.depth and not any(each.held_up for each in requests_of(self.groups)):
             changes, draft = self._waiting.changes, self._draft()
             if not draft.empty:
                 self._in_flight += 1
@@ -204,7 +219,8 @@ class Scheduler:
             page = tracked.lease.pages[tracked.computed // self._limits.page_size]
             params = tracked.request.params
             slot = self._group(tracked).running.slots[tracked]
-            draft.rows.append(Row(tracked.request.id, slot, page, params.logprobs, tracked.length))
+            row = Row(tracked.request.id, slot, page, params.logprobs, tracked.length, tracked.allowed_bits)
+            draft.rows.append(row)
             tracked.computed += 1
             tracked.pending += 1
 
@@ -218,8 +234,13 @@ class Scheduler:
             if not tracked.pending:
                 self._preempt(tracked)
             return False
+        return self._reserve(tracked, tracked.computed + 1)
+
+    def _reserve(self, tracked: Tracked, tokens: int) -> bool:
+        """See that so many tokens of a request have pages, as `_reserve_next` does; return False if it has none now."""
         while (lease := tracked.lease) is not None:
-            if tracked.computed < lease.reserved or lease.reserve(1):
+            missing = -(-tokens // self._limits.page_size) - len(lease.pages)
+            if missing <= 0 or lease.reserve(missing):
                 return True
             self._preempt(self._group(tracked).running.last)
         return False
@@ -279,8 +300,9 @@ class Scheduler:
             tracked.started = True
             group.cache.tree.hit(lease.tip)
             draft.said.append(Started(request.id, request.prompt, request.params.seed, cached))
-            if request.begun:
-                self._outputs.append(Output(request, request.begun, None))
+            if request.given:
+                self._counts.forced(len(request.given) - len(request.begun))
+                self._outputs.append(Output(request, request.given, None))
         return True
 
     def _pages_for(self, tracked: Tracked) -> int:
@@ -338,6 +360,11 @@ class Scheduler:
                 tracked = self._tracked[request_id]
                 tracked.scores_settled += len(scores)
                 self._outputs.append(Output(tracked.request, (), None, prompt_logprobs=scores))
+        for request_id, states in settled.sums.items():
+            if request_id in self._tracked:
+                tracked = self._tracked[request_id]
+                tracked.sums_settled += states.count
+                self._outputs.append(Output(tracked.request, (), None, states=states))
         for request_id, token in settled.tokens:
             if request_id in self._tracked:
                 tracked = self._tracked[request_id]
@@ -348,13 +375,35 @@ class Scheduler:
                 logprob = settled.logprobs.get(request_id)
                 self._counts.generated_tokens += 1
                 self._outputs.append(Output(tracked.request, (token,), end, (logprob,) if logprob else ()))
+                if tracked.asked:
+                    self._advances.taken.append((tracked.request, token))
                 if end is not None:
                     self._leave(tracked)
 
+    def _advance(self, tracked: Tracked, outcome: Allowed | RekindleError) -> Iterator[Message]:
+        """Go on with a constrained request, now that it is known what may follow."""
+        tracked.asked = False
+        if isinstance(outcome, RekindleError):
+            yield self._reject(tracked, outcome)
+            return
+        tracked.allowed = outcome
+        if outcome.forced:
+            self._outputs.append(Output(tracked.request, outcome.forced, None))
+            self._counts.forced(len(outcome.forced))
+            turned = not tracked.jump(outcome.forced)
+        if outcome.complete or tracked.full:
+            self._end(tracked, "stop" if outcome.complete else "length")
+        elif outcome.forced and tracked.lease is not None:
+            if turned:
+                self._preempt(tracked)
+            else:
+                self._reserve(tracked, len(tracked.tokens))
+
     def _stop(self, tracked: Tracked, tokens: int) -> None:
         """End a request after this many tokens, which complete a stop string; those settled since are surplus."""
-        length = len(tracked.request.prompt) + tokens
-        self._counts.generated_tokens -= len(tracked.tokens) - max(length, len(tracked.request.known))
+        request = tracked.request
+        length = len(request.prompt) + tokens
+        self._counts.generated_tokens -= len(tracked.tokens) - max(length, len(request.prompt) + len(request.begun))
         del tracked.tokens[length:]
         self._end(tracked, "stop")
 
@@ -376,6 +425,8 @@ class Scheduler:
     def _leave(self, tracked: Tracked) -> None:
         del self._tracked[tracked.request.id]
         self._counts.ended += 1
+        if tracked.allowed is not None:
+            self._advances.ended.append(tracked.request.id)
         if tracked.lease is not None:
             self._group(tracked).running.leave(tracked)
         else:

@@ -44,6 +44,7 @@ class SchedulerStats(_Counters):
         computed_tokens: those of them that had to be computed.
         recomputed_tokens: tokens computed once more, of requests that had lost their pages.
         generated_tokens: tokens handed to requests; surplus ones are not counted.
+        forced_tokens: those of them that a constraint left no choice of, and that were not generated one by one.
         preemptions: times that a request gave its pages back to start again later.
     """
 
@@ -65,6 +66,7 @@ class SchedulerStats(_Counters):
     computed_tokens: int = 0
     recomputed_tokens: int = 0
     generated_tokens: int = 0
+    forced_tokens: int = 0
     preemptions: int = 0
 
     def _html(self) -> str:
@@ -84,7 +86,13 @@ class Counts:
     computed_tokens: int = 0
     recomputed_tokens: int = 0
     generated_tokens: int = 0
+    forced_tokens: int = 0
     preemptions: int = 0
+
+    def forced(self, tokens: int) -> None:
+        """Count tokens that were handed to a request because its constraint leaves no choice."""
+        self.generated_tokens += tokens
+        self.forced_tokens += tokens
 
     def admitted(self, known: int, cached: CachedTokens, *, again: bool) -> None:
         """Count the tokens of a request that was just given its pages.

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rekindle.buckets import QUERY_BLOCK
-from rekindle.messages import Chunk, Onload, Scoring
+from rekindle.messages import Chunk, Onload, Scoring, Summing
 from rekindle.page import NULL_PAGE
-from rekindle.request import Request
+from rekindle.request.allowed import Allowed
+from rekindle.request.request import Request
 from rekindle.results.figures import CachedTokens
 from rekindle.results.generation import EndReason
 from rekindle.scheduler.cache.nodes import Node
@@ -49,12 +50,16 @@ class Tracked:
         fetchable: whether the host tier is to be asked; not again after it had no room.
         joined: the last tick that was planned before it joined the waiting queue, the last time that it did.
         started: whether it ever left the waiting queue.
-        scored: tokens of the prompt whose log-probabilities, if wanted, are settled or dispatched; the first has none.
-        scores_settled: those of them that are settled.
+        scored: the position of the next token to be scored by a tick; the prompt's length if none is.
+        scores_settled: the same by the ticks that are settled.
+        summed: the position of the next token whose hidden state is to be summed; the prompt's length if none is.
+        sums_settled: the same by the ticks that are settled.
         held_at: the tick that computes the last of a prefix that is to be held.
         turning: how its length changes its positions.
         group: the number of the group that computes it, or is to compute it.
         owed: tokens that it was to compute when it joined the waiting queue.
+        allowed: what may follow its tokens, if it is constrained.
+        asked: whether it is being found out what may follow the newest of them.
     """
 
     request: Request
@@ -72,21 +77,33 @@ class Tracked:
     started: bool = False
     scored: int = 1
     scores_settled: int = 1
+    summed: int = 0
+    sums_settled: int = 0
     held_at: int | None = None
     turning: Turning = field(default_factory=lambda: Turning(None, False))
     group: int = 0
     owed: int = 0
+    allowed: Allowed | None = None
+    asked: bool = False
 
     @classmethod
     def of(cls, request: Request, limits: Limits) -> "Tracked":
         """Make what is known of a request that was just admitted to the waiting queue."""
-        prompt, turning = len(request.prompt), Turning(limits.long_from, limits.grows)
+        prompt, params = len(request.prompt), request.params
+        tokens, longest, publishable = list(request.known), request.longest, request.longest
         if request.hold:
-            whole = prompt // limits.page_size * limits.page_size
-            return cls(request, list(request.prompt[:whole]), whole, whole, turning=turning)
-        # A prompt that has these tokens would compute them by another program, with other last digits.
-        publishable = prompt if limits.one_shape else request.longest
-        return cls(request, list(request.known), request.longest, publishable, turning=turning)
+            longest = publishable = prompt // limits.page_size * limits.page_size
+            tokens = tokens[:longest]
+        elif limits.one_shape:  # a prompt that has its output would compute that by another program, with other digits
+            publishable = prompt
+        scored = prompt if params.prompt_logprobs is None else max(1, params.prompt_logprobs_from)
+        summed = {"last": prompt - 1, "mean": 0, None: prompt}[request.pooling]
+        tracked = cls(request, tokens, longest, publishable, turning=Turning(limits.long_from, limits.grows))
+        tracked.scored = tracked.scores_settled = scored
+        tracked.summed = tracked.sums_settled = summed
+        if request.constrained is not None:
+            tracked.allowed = request.constrained.first
+        return tracked
 
     @property
     def length(self) -> int:
@@ -111,12 +128,24 @@ class Tracked:
     @property
     def wants_token(self) -> bool:
         """Tell whether a decode row is to be planned for it."""
-        return self.prefill_end <= self.computed < self.final_length - 1
+        return self.prefill_end <= self.computed < self.final_length - 1 and not self.held_up
+
+    @property
+    def unsettled(self) -> bool:
+        """Tell whether a token of it is on its way, or what may follow its tokens."""
+        return self.pending > 0 or self.asked
+
+    @property
+    def held_up(self) -> bool:
+        """Tell whether its next token cannot be planned, since it depends on what is on its way."""
+        return self.allowed is not None and self.unsettled
 
     @property
     def reusable(self) -> list[int]:
-        """The tokens whose keys and values may be found instead of computed; none if their scores are wanted."""
-        return [] if self.request.params.prompt_logprobs is not None else self.tokens
+        """The tokens whose keys and values may be found instead of computed: those before any that is looked at."""
+        prompt = len(self.request.prompt)
+        looked_at = min(self.scored - 1 if self.scored < prompt else prompt, self.summed)
+        return self.tokens if looked_at >= min(prompt, _last_block(len(self.tokens))) else self.tokens[:looked_at]
 
     def begin(self, lease: Lease) -> None:
         """Run with these pages, of which those that are published hold its tokens already.
@@ -125,8 +154,7 @@ class Tracked:
         """
         self.lease, self.found = lease, []
         self.prefill_end = len(self.tokens)
-        last_block = (self.prefill_end - 1) // QUERY_BLOCK * QUERY_BLOCK
-        self.computed = lease.published if self.request.hold else min(lease.published, last_block)
+        self.computed = lease.published if self.request.hold else min(lease.published, _last_block(self.prefill_end))
 
     def cached(self, onload: Onload | None) -> CachedTokens:
         """Return where the tokens that it need not compute were found, given what it begins with that is onloaded."""
@@ -169,22 +197,49 @@ class Tracked:
             scoring=self._scoring(start, end),
             length=self.length,
             group=self.group,
+            summing=self._summing(start, end),
+            allowed=self.allowed_bits if last else None,
         )
 
+    @property
+    def allowed_bits(self) -> Any:
+        """Which tokens may be sampled next, as the device takes it; None for all."""
+        return None if self.allowed is None else self.allowed.bits
+
     def take(self, token: int) -> EndReason | None:
-        """Add a settled token; return why the request ends with it, if it does."""
+        """Add a settled token; return why the request ends with it, if that is known."""
         self.pending -= 1
         self.tokens.append(token)
         if self.lease is None and self.turning.outgrown(len(self.tokens) - 1):
             self.found = []  # of another namespace
         if token in self.request.end_ids:
             return "stop"
-        return "length" if len(self.tokens) >= self.final_length else None
+        self.asked = self.allowed is not None  # it may be complete
+        return "length" if self.full and not self.asked else None
+
+    @property
+    def full(self) -> bool:
+        """Tell whether it has as many tokens as it may."""
+        return len(self.tokens) >= self.final_length
+
+    def jump(self, forced: Sequence[int]) -> bool:
+        """Add tokens that need not be sampled, to be computed in chunks; return False if all turn otherwise with them.
+
+        Computing goes on where a query block begins.
+        """
+        namespace = self.namespace
+        self.tokens += forced
+        if self.lease is not None:
+            self.prefill_end = len(self.tokens)
+            self.computed -= self.computed % QUERY_BLOCK
+        else:
+            self.found = []
+        return namespace == self.namespace
 
     def lose_dispatched(self) -> None:
         """Expect nothing more of the ticks that are dispatched."""
         self.pending = 0
-        self.scored = self.scores_settled
+        self.scored, self.summed = self.scores_settled, self.sums_settled
 
     def publish(self) -> None:
         """Put the whole pages that are computed, and whose tokens are known, into the prefix tree."""
@@ -202,13 +257,26 @@ class Tracked:
 
     def _scoring(self, start: int, end: int) -> Scoring | None:
         """Return what to score when these positions are computed; each tells of the token after it."""
-        alternatives = self.request.params.prompt_logprobs
         tokens = self.request.prompt[self.scored : end + 1]
+        alternatives = self.request.params.prompt_logprobs
         if alternatives is None or not tokens:
             return None
         first = self.scored - 1 - start
         self.scored += len(tokens)
         return Scoring(first, tokens, alternatives)
+
+    def _summing(self, start: int, end: int) -> Summing | None:
+        """Return which hidden states to sum when these positions are computed."""
+        first, end = self.summed, min(end, len(self.request.prompt))
+        if not start <= first < end:
+            return None
+        self.summed = end
+        return Summing(first - start, end - first)
+
+
+def _last_block(tokens: int) -> int:
+    """Return the first position of the block that is computed in any case, since it has the last of the tokens."""
+    return (tokens - 1) // QUERY_BLOCK * QUERY_BLOCK
 
 
 def _written_page(lease: Lease, position: int) -> int:

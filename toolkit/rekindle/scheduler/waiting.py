@@ -49,10 +49,11 @@ class WaitingQueue:
         yield from self._fetching.values()
 
     def blocked(self, *, only_started: bool) -> Tracked | None:
-        """Return who comes next; None if nobody waits, or pages are under way that may change that it waits."""
+        """Return who comes next; None if nobody waits, or something is under way that may change that it waits."""
         if self._fetching or any(group.cache.offloading for group in self._groups):
             return None
-        return next(iter(self._candidates(only_started)), None)
+        first = next(iter(self._candidates(only_started)), None)
+        return None if first is not None and first.unsettled else first
 
     def join(self, tracked: Tracked, *, first: bool = False) -> None:
         """Let a request wait for its group, behind all others or before them."""
@@ -103,7 +104,7 @@ class WaitingQueue:
         full = False
         candidates = self._candidates(only_started)
         for place, tracked in enumerate(candidates):
-            if tracked.pending:
+            if tracked.unsettled:
                 return  # it lost its pages, and a token of it is still on its way
             if tracked.group not in able:
                 if tracked.fetching is not None or not able:
@@ -170,7 +171,7 @@ class WaitingQueue:
 
     def _candidate(self, tracked: Tracked) -> Candidate:
         def find() -> int:
-            return 0 if tracked.pending else len(self._found(tracked)) * self._limits.page_size
+            return 0 if tracked.unsettled else len(self._found(tracked)) * self._limits.page_size
 
         return Candidate(tracked.request, tracked.started, self._counts.ticks - tracked.joined, find)
 

@@ -15,11 +15,12 @@ from rekindle.engine.assembly import build
 from rekindle.engine.engine import Compose
 from rekindle.engine.hosts.hosts import Hosts
 from rekindle.engine.thread import Build, EngineThread
-from rekindle.errors import ConfigError, ModelError, suggestion
+from rekindle.errors import ConfigError, InvalidRequest, ModelError, suggestion
 from rekindle.models.families.reading import Family
+from rekindle.models.text.template import names_read
 from rekindle.notebook.front_end import tell
 from rekindle.notebook.progress_bars import ProgressBars, shown
-from rekindle.request import SamplingOptions
+from rekindle.request.params import SamplingOptions
 from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 
@@ -36,6 +37,7 @@ def open(
     compose: Compose | None = None,
     family: Family | None = None,
     revision: str | None = None,
+    chat_template: str | None = None,
     hosts: Hosts | None = None,
     **settings: Unpack[SettingsOptions],
 ) -> "Opening":
@@ -52,6 +54,8 @@ def open(
         family: how to read a Hugging Face model of its architecture; it goes before the families that are known. None
             for a GGUF file, which says all of that itself.
         revision: a branch, a tag or a commit of a model on the hub; `owner/name@revision` says the same.
+        chat_template: the Jinja source of a chat template instead of the model's own. Answers are taken apart as its
+            marks say, and not as the model's own template does.
         hosts: other processes that serve the session with this one, each with as many of the `tensor` devices.
         **settings: see `rekindle.Settings`.
 
@@ -83,10 +87,21 @@ def open(
     named: object = revision
     if not (named is None or (isinstance(named, str) and named)):
         raise ConfigError(f"revision must name a branch, a tag or a commit of a model on the hub, got {revision!r:.80}")
+    if chat_template is not None:
+        _check_template(chat_template)
     if hosts is not None and not isinstance(hosts, Hosts):
         raise ConfigError(f"hosts must be a rekindle.Hosts, got {hosts!r:.80}")
     checked = Settings(**settings)
-    make = partial(build, model, checked, compose=compose, family=family, revision=revision, hosts=hosts)
+    make = partial(
+        build,
+        model,
+        checked,
+        compose=compose,
+        family=family,
+        revision=revision,
+        chat_template=chat_template,
+        hosts=hosts,
+    )
     return Opening(str(model), make, checked.max_waiting, progress)
 
 
@@ -98,13 +113,34 @@ def open_sync(
     compose: Compose | None = None,
     family: Family | None = None,
     revision: str | None = None,
+    chat_template: str | None = None,
     hosts: Hosts | None = None,
     **settings: Unpack[SettingsOptions],
 ) -> Session:
     """Open a model as `open` does, and block until it is there. Inside a running event loop, this blocks the loop."""
     return open(
-        model, progress=progress, compose=compose, family=family, revision=revision, hosts=hosts, **settings
+        model,
+        progress=progress,
+        compose=compose,
+        family=family,
+        revision=revision,
+        chat_template=chat_template,
+        hosts=hosts,
+        **settings,
     ).wait()
+
+
+def _check_template(given: object) -> None:
+    """Raise ConfigError for what is no chat template."""
+    if not isinstance(given, str) or "{" not in given:
+        raise ConfigError(
+            "chat_template must be the Jinja source of a chat template; read a file of one first, as "
+            f"Path(...).read_text(); got {given!r:.80}"
+        )
+    try:
+        names_read(given)
+    except InvalidRequest as error:
+        raise ConfigError(f"chat_template cannot be read: {error.__cause__}; got {given!r:.80}") from error
 
 
 class Opening(Eventual[Session]):

@@ -10,7 +10,7 @@ from rekindle.concurrency.eventual import Eventual
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
-from rekindle.request import check_draws
+from rekindle.request.params import check_draws
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
 from rekindle.session.calls.handle import Handle, Stream

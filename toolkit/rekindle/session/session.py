@@ -1,8 +1,9 @@
 """The session: what a user generates with, and controls the engine with."""
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from os import PathLike
 from typing import Any, Unpack, overload
 
 import jax
@@ -20,9 +21,15 @@ from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.board.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer
-from rekindle.request import SamplingParams, check_keywords
+from rekindle.request.params import SamplingParams, check_keywords
+from rekindle.request.request import Pooling
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
+from rekindle.results.scores.classes import Classification
+from rekindle.results.scores.options import Scores
+from rekindle.results.scores.perplexity import Perplexity
+from rekindle.results.scores.ranking import Ranking
+from rekindle.results.tool_run import ToolRun
 from rekindle.scheduler.stats import Stats
 from rekindle.session.about import About, Memory
 from rekindle.session.calls.callers import Callers
@@ -31,6 +38,7 @@ from rekindle.session.calls.prompts import (
     ASK_DEFAULTS,
     PROMPT_DEFAULTS,
     Ask,
+    AskEach,
     AskMany,
     AskOne,
     Messages,
@@ -47,9 +55,19 @@ from rekindle.session.calls.prompts import (
 from rekindle.session.calls.requested import Errors, Outcome
 from rekindle.session.calls.requests import Requests
 from rekindle.session.calls.together import AsCompleted, Streams
+from rekindle.session.chats.begun import chat_of, run_blocking, run_in_cell
+from rekindle.session.chats.chat import Chat
+from rekindle.session.chats.turns import TURN_DEFAULTS, TurnOptions
 from rekindle.session.engine_view import EngineView
+from rekindle.session.mapping.call import MapCall
+from rekindle.session.mapping.items import checked
+from rekindle.session.mapping.pending import PendingMap
+from rekindle.session.mapping.results import MapResults
 from rekindle.session.operations import InFlight, Operations
 from rekindle.session.prefix import PendingPrefix, Prefix
+from rekindle.session.scoring.embedding import Array
+from rekindle.session.scoring.scoring import Scoring
+from rekindle.session.tools.tool import AnyTool
 from rekindle.store.restored import Restored
 from rekindle.views.cache.view import CacheView, view
 from rekindle.views.tick_log import TickLog
@@ -71,6 +89,7 @@ class Session:
         self._assembly = assembly
         self._callers = callers
         self._requests = Requests(engine, assembly, callers, assembly.defaults, progress)
+        self._scoring = Scoring(self._requests, assembly, progress)
         self._operations = Operations(engine, assembly, callers)
         self._dashboard: Dashboard | None = None
         with suppress(SessionError):  # an engine that has ended has nothing to log
@@ -127,7 +146,10 @@ class Session:
             progress: draw a bar for a list that takes longer than a second: how many answers have ended, tokens per
                 second, and the time that is left. The default is what `open` was told.
             token_ids: a prompt of token ids instead, or a list of such.
-            tools: JSON schemas of functions, for the chat template.
+            tools: functions that the model may call: Python functions with annotations, whose docstrings tell the
+                model what they do, or JSON schemas. They are not called here; see `run_tools`.
+            tool_choice: "auto" lets the model choose; "required" holds its answer to calls, after its reasoning; the
+                name of a tool holds it to one call of that; "none" does not tell it of the tools.
             chat_template_kwargs: further variables of the chat template, by name.
             continue_final_message: go on with the last message of the conversation, rather than answer it.
             Others: see `rekindle.SamplingParams`.
@@ -207,6 +229,73 @@ class Session:
             Others: as `generate` does for a list (raised by the loop).
         """
         return self._requests.as_completed(prompt, ask, errors)
+
+    @spelled_out(Ask, ASK_DEFAULTS)
+    def map(
+        self,
+        items: Iterable[Any] | None = None,
+        *,
+        template: str | Messages | None = None,
+        path: str | PathLike[str] | None = None,
+        errors: Errors = "return",
+        window: int | None = None,
+        progress: bool | None = None,
+        **ask: Unpack[AskEach],
+    ) -> PendingMap:
+        """Answer thousands of prompts: `await session.map(texts, ...)`, or `async for place, answer in` it.
+
+        Items are read as they are needed, so a generator of any length will do, and a window of them is in the engine
+        at once. Awaited, it returns the answers in order; in a loop, each comes as it ends, and is not kept.
+
+        With a path, each answer is a line of that file as soon as it is taken. A later call with the same items and
+        keywords goes on from there: what was answered is read, and what had failed is asked again. A kill costs the
+        answers under way, and no more than the line that was being written.
+
+        Args:
+            items: texts, conversations, or mappings that fill the template.
+            template: a text or a list of messages with fields as `str.format` has them, such as "Translate: {text}". A
+                mapping has the fields by name, and a text is the field `text`. Braces that are no field are doubled.
+            path: of a file of JSON lines; one that does not exist is made.
+            errors: "return" puts each error in the place of its item, and goes on; "raise" raises the first error, and
+                cancels what runs.
+            window: the most requests in the engine at once; the default is twice `max_running`.
+            progress: draw a bar if it takes longer than a second: how many answers there are, tokens per second, and
+                the time that is left if the number of items is known. The default is what `open` was told.
+            token_ids: prompts of token ids instead of items.
+            Others: as in `generate`.
+
+        Returns:
+            A `PendingMap`. Awaited, it gives `rekindle.MapResults`, a list that a cell shows as a table; its `to_frame`
+            is a data frame. Leaving the wait or the loop cancels what runs; what had ended is in the file, and in
+            `finished` of an interrupt of the await.
+
+        Raises:
+            InvalidRequest: a keyword that cannot be served; when it begins, the file has answers that were made with
+                other keywords or to other items, and nothing of it was changed; or another map writes it.
+            InvalidData: when it begins, something else is in the file, and nothing of it was changed.
+            BatchFailed: one failed, and errors are raised; what had ended is in its `results` if it was awaited.
+            SessionError: the session is closed or its engine failed.
+            OSError: the file cannot be read or written.
+        """
+        given = checked(items, ask.get("token_ids"))
+        call = MapCall.of(self._requests, self._assembly, ask, template, path, errors, window)
+        return PendingMap(call, given, progress=self._requests.draws(progress))
+
+    @spelled_out(Ask, ASK_DEFAULTS)
+    def map_sync(
+        self,
+        items: Iterable[Any] | None = None,
+        *,
+        template: str | Messages | None = None,
+        path: str | PathLike[str] | None = None,
+        errors: Errors = "return",
+        window: int | None = None,
+        progress: bool | None = None,
+        **ask: Unpack[AskEach],
+    ) -> MapResults:
+        """Run `map`, and block until all have ended. To block for each, loop over `map` with `for`."""
+        pending = self.map(items, template=template, path=path, errors=errors, window=window, progress=progress, **ask)
+        return pending.wait()
 
     @overload
     def stream(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Stream: ...
@@ -294,6 +383,80 @@ class Session:
         """Run `enqueue`, and block until the request is in the waiting queue."""
         return blocked(self._requests.one(prompt, ask, wait=True).entered())
 
+    @to_be_awaited("await session.run_tools(...)")
+    @spelled_out(TurnOptions, TURN_DEFAULTS)
+    async def run_tools(
+        self,
+        messages: Messages,
+        tools: Sequence[Callable[..., Any]],
+        *,
+        limit: int = 10,
+        show: bool | None = None,
+        **ask: Unpack[TurnOptions],
+    ) -> ToolRun:
+        """Have the model answer a conversation, calling the functions that it wants, until it wants none.
+
+        An async function is awaited in this cell's loop. Any other has a thread of its own, so that an interrupt ends
+        the wait even if the function never returns; what has to run in the cell's own thread is best made async. What
+        a function raises is told to the model as the result, and so is a call of an unknown function or with arguments
+        that its annotations do not allow.
+
+        Leaving the await early cancels the request or leaves the function; an interrupt has the steps until then as its
+        attribute `steps`.
+
+        Args:
+            messages: as in `generate`.
+            tools: functions with annotations; the model is told of them by their docstrings too.
+            limit: how often the model is asked at most. If it calls functions even then, `stop` of the result is
+                "limit".
+            show: draw each answer and each result as it comes. The default is to do so in a notebook.
+            **ask: sampling parameters, and variables of the chat template.
+
+        Raises:
+            InvalidRequest: a function cannot be told to a model, such as one without annotations, or as `generate`.
+            Others: as `generate`.
+        """
+        return await run_in_cell(self._requests, messages, tools, limit, show, ask)
+
+    @spelled_out(TurnOptions, TURN_DEFAULTS)
+    def run_tools_sync(
+        self,
+        messages: Messages,
+        tools: Sequence[Callable[..., Any]],
+        *,
+        limit: int = 10,
+        show: bool | None = None,
+        **ask: Unpack[TurnOptions],
+    ) -> ToolRun:
+        """Run `run_tools`, and block until it has ended.
+
+        Functions are called on this thread, and async ones in an asyncio loop on another.
+        """
+        return run_blocking(self._requests, messages, tools, limit, show, ask)
+
+    @spelled_out(TurnOptions, TURN_DEFAULTS)
+    def chat(
+        self,
+        *,
+        system: str | None = None,
+        messages: Messages | None = None,
+        tools: Sequence[AnyTool] | None = None,
+        **ask: Unpack[TurnOptions],
+    ) -> Chat:
+        """Begin a conversation that remembers its turns: `chat = session.chat()`, then `await chat.say("...")`.
+
+        Args:
+            system: the text of a system message, which comes first.
+            messages: how the conversation has begun, after the system message.
+            tools: what the model may call. Python functions are called as in `run_tools`; JSON schemas are for the
+                caller to answer.
+            **ask: sampling parameters and variables of the chat template, for each turn that gives no others.
+
+        Raises:
+            InvalidRequest: the messages, the tools or the keywords cannot be served.
+        """
+        return chat_of(self._requests, system, messages, tools, ask)
+
     @spelled_out(PromptOptions, PROMPT_DEFAULTS)
     def prefix(
         self, prompt: OnePrompt = None, *, cache_salt: str = "", **options: Unpack[PromptOptions[TokenIds]]
@@ -314,6 +477,10 @@ class Session:
         if not self._assembly.limits.prefix_cache:
             raise InvalidRequest("this session keeps no prefixes: it was opened with prefix_cache=False")
         check_keywords(options, ("cache_salt", *PromptOptions.__annotations__))
+        if options.get("tool_choice", "auto") not in ("auto", "none"):
+            raise InvalidRequest(
+                "tool_choice is given to what continues the prefix, as in doc.generate(tool_choice=...)"
+            )
         checked = self._requests.prompt(prompt, options)
         return PendingPrefix(checked, self._requests.continuing(checked, cache_salt))
 
@@ -323,6 +490,231 @@ class Session:
     ) -> Prefix:
         """Run `prefix`, and block until it is computed."""
         return self.prefix(prompt, cache_salt=cache_salt, **options).wait()
+
+    @to_be_awaited("await session.embed(...)")
+    async def embed(
+        self,
+        texts: OnePrompt | Prompts = None,
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        instruction: str | None = None,
+        token_ids: TokenIds | Sequence[TokenIds] | None = None,
+        cache_salt: str = "",
+        progress: bool | None = None,
+    ) -> Array:
+        """Return the embedding of a text, or of each of a list: hidden states after the last layer and its norm.
+
+        What is not given is as the model's authors do it, if their files say (`1_Pooling`, `modules.json` and
+        `config_sentence_transformers.json`), and else the state of the last token at length 1.
+
+        Args:
+            texts: one text or a list, or conversations, as in `generate`. An empty list gives an array without rows.
+            pooling: "last" takes the state of the last token; what is cached of a text is not computed again. "mean"
+                takes the mean of all states, so all of the text is computed.
+            normalize: divide each embedding by its length.
+            dimensions: keep so many of the first numbers, for models that were trained for it; this comes before they
+                are normalised.
+            instruction: the name of a prompt of the model's, such as "query", or a text as it is, to put before each.
+            token_ids: token ids instead of texts, of one or of several.
+            cache_salt: as in `SamplingParams`.
+            progress: draw a bar if it takes longer than a second.
+
+        Returns:
+            (dimensions,) float32 for one text, (texts, dimensions) for a list.
+
+        Raises:
+            InvalidRequest: as `generate`, or an argument has none of the accepted values, or the model's own way of
+                making embeddings is not served.
+            SessionError: the session is closed or its engine failed.
+        """
+        return await awaited(
+            self._scoring.embed(texts, token_ids, pooling, normalize, dimensions, instruction, cache_salt, progress)
+        )
+
+    def embed_sync(
+        self,
+        texts: OnePrompt | Prompts = None,
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        instruction: str | None = None,
+        token_ids: TokenIds | Sequence[TokenIds] | None = None,
+        cache_salt: str = "",
+        progress: bool | None = None,
+    ) -> Array:
+        """Run `embed`, and block until it has ended."""
+        return blocked(
+            self._scoring.embed(texts, token_ids, pooling, normalize, dimensions, instruction, cache_salt, progress)
+        )
+
+    @to_be_awaited("await session.score(...)")
+    async def score(
+        self,
+        prompt: OnePrompt = None,
+        options: str | Sequence[str] = (),
+        *,
+        token_ids: TokenIds | None = None,
+        cache_salt: str = "",
+        progress: bool | None = None,
+    ) -> Scores:
+        """Return how likely each of some texts is after a prompt, by the model alone, without sampling parameters.
+
+        The prompt is computed once, as far as whole pages go, and found in the prefix cache for the other options.
+
+        A text and an option are tokenized together, so an option usually begins with a space; spaces at the end of
+        the text count as the beginning of each option. An option after a conversation or token ids is tokenized by
+        itself.
+
+        Args:
+            prompt: text or messages, as in `generate`.
+            options: the texts to compare, or one.
+            token_ids: a prompt of token ids instead.
+            cache_salt: as in `SamplingParams`.
+            progress: draw a bar if it takes longer than a second.
+
+        Raises:
+            InvalidRequest: as `generate`, or there are no options, or one has no tokens of its own.
+            SessionError: the session is closed or its engine failed.
+        """
+        return await awaited(self._scoring.score(prompt, options, token_ids, cache_salt, progress))
+
+    def score_sync(
+        self,
+        prompt: OnePrompt = None,
+        options: str | Sequence[str] = (),
+        *,
+        token_ids: TokenIds | None = None,
+        cache_salt: str = "",
+        progress: bool | None = None,
+    ) -> Scores:
+        """Run `score`, and block until it has ended."""
+        return blocked(self._scoring.score(prompt, options, token_ids, cache_salt, progress))
+
+    @to_be_awaited("await session.perplexity(...)")
+    async def perplexity(
+        self,
+        text: OnePrompt = None,
+        *,
+        window: int | None = None,
+        stride: int | None = None,
+        token_ids: TokenIds | None = None,
+        cache_salt: str = "",
+        progress: bool | None = None,
+    ) -> Perplexity:
+        """Return how well the model predicts a text of any length: its perplexity, and its bits per byte.
+
+        The text is computed in windows that overlap. Each token but the first is scored once, by the first window that
+        has it. The first has no probability, unless the tokenizer puts a special token before it.
+
+        Args:
+            text: the text, or a conversation as the chat template writes it.
+            window: how many tokens a window has; the default is the most that a request may have.
+            stride: how many tokens a window begins after the last one; less gives each token a longer context, and
+                takes more time. The default is half of the window.
+            token_ids: token ids instead of a text; they have no bits per byte.
+            cache_salt: as in `SamplingParams`.
+            progress: draw a bar if it takes longer than a second.
+
+        Raises:
+            InvalidRequest: as `generate`, or there are fewer than two tokens, or a number is out of its range.
+            SessionError: the session is closed or its engine failed.
+        """
+        return await awaited(self._scoring.perplexity(text, token_ids, window, stride, cache_salt, progress))
+
+    def perplexity_sync(
+        self,
+        text: OnePrompt = None,
+        *,
+        window: int | None = None,
+        stride: int | None = None,
+        token_ids: TokenIds | None = None,
+        cache_salt: str = "",
+        progress: bool | None = None,
+    ) -> Perplexity:
+        """Run `perplexity`, and block until it has ended."""
+        return blocked(self._scoring.perplexity(text, token_ids, window, stride, cache_salt, progress))
+
+    @overload
+    async def classify(self, texts: str | Messages, *, progress: bool | None = None) -> Classification: ...
+    @overload
+    async def classify(
+        self, texts: list[str] | Sequence[Messages], *, progress: bool | None = None
+    ) -> list[Classification]: ...
+    @overload
+    async def classify(
+        self, *, token_ids: TokenIds | Sequence[TokenIds], progress: bool | None = None
+    ) -> Classification | list[Classification]: ...
+    @to_be_awaited("await session.classify(...)")
+    async def classify(self, texts: Any = None, *, token_ids: Any = None, progress: bool | None = None) -> Any:
+        """Return the class of a text, or of each of a list, by a model that has a head for sequence classification.
+
+        The head is that of the checkpoint that was opened, also after `update_weights`.
+
+        Args:
+            texts: one text or a list, or conversations, as in `generate`.
+            token_ids: token ids instead of texts, of one or of several.
+            progress: draw a bar if it takes longer than a second.
+
+        Raises:
+            InvalidRequest: as `generate`, or the model has no such head.
+            SessionError: the session is closed or its engine failed.
+        """
+        return await awaited(self._scoring.classify(texts, token_ids, progress))
+
+    @overload
+    def classify_sync(self, texts: str | Messages, *, progress: bool | None = None) -> Classification: ...
+    @overload
+    def classify_sync(
+        self, texts: list[str] | Sequence[Messages], *, progress: bool | None = None
+    ) -> list[Classification]: ...
+    @overload
+    def classify_sync(
+        self, *, token_ids: TokenIds | Sequence[TokenIds], progress: bool | None = None
+    ) -> Classification | list[Classification]: ...
+    def classify_sync(self, texts: Any = None, *, token_ids: Any = None, progress: bool | None = None) -> Any:
+        """Run `classify`, and block until it has ended."""
+        return blocked(self._scoring.classify(texts, token_ids, progress))
+
+    @to_be_awaited("await session.rerank(...)")
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        instruction: str | None = None,
+        progress: bool | None = None,
+    ) -> Ranking:
+        """Return how relevant documents are to a query, for models that rerank as Qwen3-Reranker does.
+
+        Each document is a question in the model's chat format, to be answered by "yes" or "no". A model that predicts
+        tokens is relevant by the probability of a "yes" among the two; one that has a head with one class, by that.
+        For a reranker with a format of its own, write its texts and use `classify` or `score`.
+
+        Args:
+            query: what is looked for.
+            documents: the texts to rank.
+            instruction: what makes a document relevant; the default is that of a web search.
+            progress: draw a bar if it takes longer than a second.
+
+        Raises:
+            InvalidRequest: an argument is no text, or the model has no chat template, or cannot answer so.
+            SessionError: the session is closed or its engine failed.
+        """
+        return await awaited(self._scoring.rerank(query, documents, instruction, progress))
+
+    def rerank_sync(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        instruction: str | None = None,
+        progress: bool | None = None,
+    ) -> Ranking:
+        """Run `rerank`, and block until it has ended."""
+        return blocked(self._scoring.rerank(query, documents, instruction, progress))
 
     @to_be_awaited("await session.update_weights(...)")
     async def update_weights(self, weights: Weights, *, in_flight: InFlight = "finish") -> None:
@@ -518,7 +910,7 @@ class Session:
         self,
         messages: Messages,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[AnyTool] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         continue_final_message: bool = False,
     ) -> str:

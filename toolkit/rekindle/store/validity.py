@@ -19,6 +19,7 @@ SOURCES: Final = (
     "rekindle/device/sampling",
     "rekindle/device/state.py",
     "rekindle/device/step.py",
+    "rekindle/device/sums.py",
     "rekindle/models/attention.py",
     "rekindle/models/config.py",
     "rekindle/models/decoder.py",

@@ -10,15 +10,16 @@ it finds in the pages. So a plan with a wrong page, slot, position or order show
 
 from rekindle.testing.by_hand import ByHand, CheckedScheduler, fake_limits
 from rekindle.testing.device import FakeSettler, FakeStepper
+from rekindle.testing.grammar import VOCAB_SIZE, FakeGrammar, constrained
 from rekindle.testing.model import (
     FAKE_MODEL,
-    VOCAB_SIZE,
     banned_tokens,
     draw_of,
     expected_of,
     expected_tokens,
     next_token,
     score_of,
+    state_of,
 )
 from rekindle.testing.session import fake_assembly, fake_session
 from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
@@ -29,10 +30,12 @@ __all__ = [
     "ByHand",
     "CheckedScheduler",
     "FakeDiskTier",
+    "FakeGrammar",
     "FakeHostTier",
     "FakeSettler",
     "FakeStepper",
     "banned_tokens",
+    "constrained",
     "draw_of",
     "expected_of",
     "expected_tokens",
@@ -41,4 +44,5 @@ __all__ = [
     "fake_session",
     "next_token",
     "score_of",
+    "state_of",
 ]

@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Unpack
 
 from rekindle.config import Settings, SettingsOptions
+from rekindle.engine.actors.grammars import Grammars, jumps_on
 from rekindle.messages import (
     Admit,
+    Advance,
     Archive,
     CacheSaved,
     Copy,
@@ -29,11 +31,14 @@ from rekindle.messages import (
     Write,
     Written,
 )
-from rekindle.request import Request, SamplingParams
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Pooling, Request
 from rekindle.results.generation import EndReason
+from rekindle.results.tokens import StateSum
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.scheduler import Scheduler
 from rekindle.testing.device import FakeStepper, settled
+from rekindle.testing.grammar import FakeGrammar, constrained
 from rekindle.testing.model import FAKE_MODEL
 from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
@@ -56,8 +61,11 @@ class ByHand:
         offloading, fetching: copies on their way to the host tier and from it, oldest first.
         writing: pages on their way to disk, oldest first.
         host_tier, disk_tier: the tiers below the device.
+        advancing: what is asked of the grammars, oldest first.
+        grammars: answer it.
         tokens: the tokens of each request so far.
         ends: the end reason of each request that ended, in order.
+        states: the sums of hidden states of each request, in order.
         told: what callers are told beside tokens and ends, in order.
 
     Args:
@@ -70,6 +78,8 @@ class ByHand:
         self.scheduler = CheckedScheduler(self.limits)
         self.disk_tier = disk_tier or FakeDiskTier()
         self.scheduler.restore(self.disk_tier.stored())
+        self.advancing: deque[Advance] = deque()
+        self.grammars = Grammars(jumps_on("gpu", self.limits))
         self.host_tier = FakeHostTier(self.limits.data * self.limits.host_pages, self.disk_tier)
         self.in_flight: deque[Dispatched] = deque()
         self.offloading: deque[Gathered] = deque()
@@ -77,6 +87,7 @@ class ByHand:
         self.writing: deque[Write] = deque()
         self.tokens: defaultdict[int, list[int]] = defaultdict(list)
         self.ends: dict[int, EndReason] = {}
+        self.states: defaultdict[int, list[StateSum]] = defaultdict(list)
         self.told: list[Message] = []
         self._stepper = FakeStepper(self.limits)
 
@@ -107,6 +118,8 @@ class ByHand:
             match answer:
                 case Plan() | Offload() | UseWeights():
                     self._dispatch(answer)
+                case Advance():
+                    self.advancing.append(answer)
                 case Fetch():
                     (fetched,) = self.host_tier.handle(answer)
                     assert isinstance(fetched, Fetched)
@@ -128,6 +141,8 @@ class ByHand:
             request_id = output.request.id
             assert request_id not in self.ends, "something is said of a request that ended"
             self.tokens[request_id] += output.token_ids
+            if output.states is not None:
+                self.states[request_id].append(output.states)
             if output.end is not None:
                 self.ends[request_id] = output.end
 
@@ -152,15 +167,24 @@ class ByHand:
         namespace: str = "",
         hold: bool = False,
         begun: Sequence[int] = (),
+        pooling: Pooling | None = None,
+        grammar: FakeGrammar | None = None,
     ) -> list[Plan]:
         """Let a request join the waiting queue."""
         params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw)
         request = Request(request_id, tuple(prompt), params, frozenset(end_ids), self.limits.max_context)
-        return self.say(Admit(replace(request, namespace=namespace, hold=hold, begun=tuple(begun))))
+        request = replace(request, namespace=namespace, hold=hold, begun=tuple(begun), pooling=pooling)
+        return self.say(Admit(request if grammar is None else constrained(request, grammar)))
 
     def settle(self) -> list[Plan]:
         """Settle the oldest tick in flight."""
         return self.say(settled(self.in_flight.popleft()))
+
+    def settle_advance(self) -> list[Plan]:
+        """Have the grammars answer the oldest question, if any is in it."""
+        advance = self.advancing.popleft()
+        advanced = self.grammars.advanced(advance)
+        return self.say(advanced) if advance.taken else []
 
     def settle_offload(self, *, ok: bool = True) -> list[Plan]:
         """Settle the oldest copy to the host tier; if it is not ok, nothing of it was kept."""
@@ -204,6 +228,7 @@ class ByHand:
             (self.fetching, self.settle_fetch),
             (self.offloading, self.settle_offload),
             (self.writing, self.settle_write),
+            (self.advancing, self.settle_advance),
             (self.in_flight, self.settle),
         )
         busy = [settle for waiting, settle in kinds if waiting]

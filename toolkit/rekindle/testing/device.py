@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from rekindle.buckets import QUERY_BLOCK, Bucket, smallest
 from rekindle.concurrency.mailbox import Mailbox
@@ -17,13 +20,17 @@ from rekindle.messages import (
     Sampled,
     Scored,
     Settled,
+    Summed,
+    Summing,
     UseWeights,
     WeightsUsed,
 )
 from rekindle.page import NULL_PAGE
-from rekindle.request import Request
+from rekindle.request.request import Request
+from rekindle.results.tokens import StateSum
 from rekindle.scheduler.limits import Limits
-from rekindle.testing.model import VOCAB_SIZE, banned_tokens, draw_of, next_token, score_of
+from rekindle.testing.grammar import VOCAB_SIZE
+from rekindle.testing.model import banned_tokens, draw_of, next_token, score_of, state_of
 
 
 @dataclass(slots=True)
@@ -31,6 +38,7 @@ class _Slot:
     token: int = 0
     length: int = 0
     request: Request | None = None
+    allowed: Any = None
     page_table: dict[int, int] = field(default_factory=dict)
 
 
@@ -79,20 +87,29 @@ class FakeStepper:
             if chunk.completes is not None:
                 slot.length, slot.request = chunk.start + len(chunk.tokens), chunk.completes
                 known = self._context(slot)
+                slot.allowed = chunk.allowed
                 assert (*chunk.completes.prompt, *chunk.generated) == tuple(known), "the tokens are not the request's"
                 sampled.append(slot)
         sampled += [self._write_row(row) for row in plan.rows]
         for slot in sampled:
             assert slot.request is not None, "a row of a slot that no prompt completed"
+            assert (slot.allowed is None) == (slot.request.constrained is None), "a constraint is not kept"
             context = self._context(slot)
-            slot.token = next_token(context, draw_of(slot.request.params), banned_tokens(slot.request, context))
+            banned = banned_tokens(slot.request, context, slot.allowed)
+            slot.token = next_token(context, draw_of(slot.request.params), banned)
         places = tuple(
             Sampled(slot.request.id, row, slot.request.params.logprobs)
             for row, slot in enumerate(sampled)
             if slot.request is not None
         )
         scored = tuple(Scored(c.request_id, 0, c.scoring) for c in plan.chunks if c.scoring is not None)
-        return Dispatched(plan.tick, places, scored, [slot.token for slot in sampled], self._losses)
+        outputs: list[Any] = [slot.token for slot in sampled]
+        summed: list[Summed] = []
+        for chunk in plan.chunks:
+            if chunk.summing is not None:
+                summed.append(Summed(chunk.request_id, len(outputs), chunk.summing.count))
+                outputs.append(_sum(chunk, chunk.summing))
+        return Dispatched(plan.tick, places, scored, outputs, self._losses, tuple(summed))
 
     def _gather(self, page: int) -> tuple[int, ...]:
         found = self._pages.get(page, [])
@@ -168,6 +185,7 @@ class FakeStepper:
         assert slot.request is not None, "a row of a slot that no prompt completed"
         assert slot.request.id == row.request_id, "a row of a slot that another request holds"
         assert slot.request.params.logprobs == row.logprobs, "a row that scores what its request does not ask for"
+        slot.allowed = row.allowed
         slot.page_table[slot.length // self._limits.page_size] = row.page
         self._write(row.page, slot.length, [slot.token])
         slot.length += 1
@@ -188,6 +206,14 @@ class FakeStepper:
         assert len(stamped) == len(found), "a position is read that was never written"
         assert {token // VOCAB_SIZE for token in stamped} <= {self._weights}, "a page of other weights is read"
         return [token % VOCAB_SIZE for token in stamped]
+
+
+def _sum(chunk: Chunk, summing: Summing) -> list[float]:
+    """Return the sum of the hidden states that a chunk is asked for."""
+    chosen = range(summing.first, summing.first + summing.count)
+    assert summing.count > 0, "a sum of nothing"
+    assert chosen.stop <= len(chunk.tokens), "a sum of tokens that are not in the chunk"
+    return [sum(state_of(chunk.start + at, chunk.tokens[at]) for at in chosen)]
 
 
 def _slots(limits: Limits) -> list[_Slot]:
@@ -227,4 +253,5 @@ def settled(tick: Dispatched) -> Settled:
     wanted = {sample.request_id: sample.logprobs for sample in tick.sampled}
     logprobs = {i: score_of(token, k) for i, token in tokens if (k := wanted[i]) is not None}
     prompts = {s.request_id: tuple(score_of(t, s.scoring.alternatives) for t in s.scoring.tokens) for s in tick.scored}
-    return Settled(tick.tick, tokens, logprobs, prompts, tick.losses)
+    sums = {s.request_id: StateSum(s.count, np.array(tick.outputs[s.row], np.float32)) for s in tick.summed}
+    return Settled(tick.tick, tokens, logprobs, prompts, tick.losses, sums)

@@ -1,13 +1,14 @@
 """The fake model: tokens, bans and log-probabilities that can be computed by hand. For `rekindle.testing`."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from rekindle.models.config import ModelConfig, Rope
-from rekindle.request import Request, SamplingParams
+from rekindle.request.allowed import Allowed
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request
 from rekindle.results.tokens import TokenLogprob
-
-VOCAB_SIZE = 251
-"""A prime, so that a token at a wrong position changes the sum in `next_token`."""
+from rekindle.testing.grammar import VOCAB_SIZE, FakeGrammar, constrained
 
 FAKE_MODEL = ModelConfig.llama(
     family="fake", vocab_size=VOCAB_SIZE, hidden_size=1, intermediate_size=1, num_layers=1, num_heads=1,
@@ -33,11 +34,12 @@ def draw_of(params: SamplingParams) -> int:
     return (params.seed or 0) if params.temperature > 0 else 0
 
 
-def banned_tokens(request: Request, tokens: Sequence[int]) -> set[int]:
+def banned_tokens(request: Request, tokens: Sequence[int], bits: Any = None) -> set[int]:
     """Return the tokens that a request may not take next. The fake has no logits, so any penalty is a ban.
 
     Args:
         tokens: every token of the request so far.
+        bits: what its constraint allows, as in `Allowed`; None for all. Where nothing would be left, it is not kept.
     """
     params, output = request.params, tokens[len(request.prompt) :]
     allowed = params.allowed_token_ids
@@ -49,7 +51,11 @@ def banned_tokens(request: Request, tokens: Sequence[int]) -> set[int]:
     penalized = set(tokens) if params.repetition_penalty > 1 else set()
     if params.frequency_penalty > 0 or params.presence_penalty > 0:
         penalized |= set(output)
-    return banned if len(banned | penalized) == VOCAB_SIZE else banned | penalized
+    may = range(VOCAB_SIZE) if bits is None else [t for t in range(VOCAB_SIZE) if bits[t // 32] >> t % 32 & 1]
+    forbidden = set(range(VOCAB_SIZE)).difference(may)
+    for more in (penalized, forbidden):
+        banned = banned if len(banned | more) == VOCAB_SIZE else banned | more
+    return banned
 
 
 def score_of(token: int, alternatives: int) -> TokenLogprob:
@@ -59,6 +65,11 @@ def score_of(token: int, alternatives: int) -> TokenLogprob:
     return TokenLogprob(token, "", -float(token), 1, others)
 
 
+def state_of(position: int, token: int) -> float:
+    """Return the fake hidden state of a token at its position, which is one number."""
+    return float((position + 1) * (token + 1) % VOCAB_SIZE)
+
+
 def expected_tokens(
     prompt: Sequence[int],
     max_tokens: int,
@@ -66,19 +77,35 @@ def expected_tokens(
     draw: int = 0,
     end_ids: Collection[int] = (),
     begun: Sequence[int] = (),
+    grammar: FakeGrammar | None = None,
 ) -> tuple[int, ...]:
     """Return what the fake model generates without parameters that ban, with `begun` and the first of `end_ids`."""
     params = SamplingParams(max_tokens=max_tokens, temperature=float(draw > 0), seed=draw)
-    return expected_of(
-        Request(0, tuple(prompt), params, frozenset(end_ids), len(prompt) + max_tokens, begun=tuple(begun))
-    )
+    request = Request(0, tuple(prompt), params, frozenset(end_ids), len(prompt) + max_tokens, begun=tuple(begun))
+    return expected_of(request if grammar is None else constrained(request, grammar))
 
 
 def expected_of(request: Request) -> tuple[int, ...]:
     """Return what the fake model generates for a request, without regard to stop strings."""
     tokens = list(request.known)
-    ended = not request.end_ids.isdisjoint(request.begun[-1:])
+    place, allowed = _place(request)
+    ended = request.complete
     while len(tokens) < request.longest and not ended:
-        tokens.append(next_token(tokens, draw_of(request.params), banned_tokens(request, tokens)))
+        banned = banned_tokens(request, tokens, None if allowed is None else allowed.bits)
+        tokens.append(next_token(tokens, draw_of(request.params), banned))
         ended = tokens[-1] in request.end_ids
+        if place is not None and not ended:
+            allowed = place.take(tokens[-1], ONE_BY_ONE)
+            ended = allowed.complete
     return tuple(tokens[len(request.prompt) :])
+
+
+ONE_BY_ONE = 2**30
+
+
+def _place(request: Request) -> tuple[Any, Allowed | None]:
+    """Return the place of a request in its grammar, and what its output may begin with; None without a constraint."""
+    if request.constrained is None:
+        return None, None
+    place = request.constrained.grammar.matcher(request)
+    return place, place.start()

@@ -12,6 +12,7 @@ from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import Programs
 from rekindle.engine.actors.detokenizer import Detokenizer
+from rekindle.engine.actors.grammars import Grammars, jumps_on
 from rekindle.engine.actors.intake import Intake
 from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.engine.assembly import Assembly
@@ -27,7 +28,7 @@ from rekindle.session.session import Session
 from rekindle.store.restored import Restored
 from rekindle.testing.by_hand import CheckedScheduler, fake_limits
 from rekindle.testing.device import FakeSettler, FakeStepper
-from rekindle.testing.model import FAKE_MODEL, VOCAB_SIZE
+from rekindle.testing.model import FAKE_MODEL
 from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
 
 
@@ -47,7 +48,8 @@ def fake_assembly(
 ) -> Assembly:
     """Build an assembly around the fake device, at once; `free` is called when it would free the real one."""
     scheduler, disk_tier = CheckedScheduler(limits), FakeDiskTier()
-    preparer = Preparer(tokenizer, VOCAB_SIZE, frozenset(eos_ids), limits.max_context)
+    checkpoint = Checkpoint("fake", FAKE_MODEL, {}, frozenset(eos_ids), tokenizer, {}, ())
+    preparer = Preparer.of(checkpoint, limits.max_context)
     actors = Actors(
         intake=Intake(preparer, TOKENIZED_AT_ONCE),
         tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
@@ -55,13 +57,14 @@ def fake_assembly(
         stepper=FakeStepper(limits),
         settler=settler or FakeSettler(),
         detokenizer=Detokenizer(tokenizer),
+        grammars=Grammars(jumps_on("cpu", limits)),
         host_tier=FakeHostTier(limits.data * limits.host_pages, disk_tier),
         disk_tier=disk_tier,
     )
     resources = ExitStack()
     resources.callback(free)
     return _FakeAssembly(
-        checkpoint=Checkpoint("fake", FAKE_MODEL, {}, frozenset(eos_ids), tokenizer, {}, ()),
+        checkpoint=checkpoint,
         family=None,
         settings=replace(limits.chosen(Settings()), device="cpu:0"),
         limits=limits,
@@ -75,6 +78,7 @@ def fake_assembly(
         defaults={"processor_args": ()} if limits.processes_logits else {},
         unserved=(),
         scheduler=scheduler,
+        preparer=preparer,
         actors=actors,
         executables=Executables(cast(Programs, None), capacity=0),  # the fake device runs none
         preparing=(),

@@ -20,6 +20,7 @@ from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import JaxSettings
 from rekindle.device.place import PAGE, PAGES, ROWS, SAME, WEIGHTS, Heads, Place
 from rekindle.device.sampling.adjustments import Adjustments, enter_slot, no_adjustments
+from rekindle.device.sampling.constraints import no_masks
 from rekindle.device.sampling.processing import LogitsProcessor
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
 from rekindle.device.step import step
@@ -34,15 +35,17 @@ Program = Callable[..., Any]
 The step of a bucket: `program(weights, pages, slots, packed) -> (pages, slots, outputs)`.
 EMPTY makes the device state of an idle engine: `program() -> (pages, slots)`.
 ENTER enters a slot: `program(adjustments, slot, packed) -> adjustments`.
+ALLOW sets what is allowed in some slots: `program(allowed, slots, bits) -> allowed`.
 GATHER copies a page out of the pool: `program(pages, page_id) -> content`.
 SCATTER copies a page into the pool: `program(pages, page_id, content) -> pages`.
 """
 
 EMPTY: Final = "empty"
 ENTER: Final = "enter"
+ALLOW: Final = "allow"
 GATHER: Final = "gather"
 SCATTER: Final = "scatter"
-Key = Bucket | Literal["empty", "enter", "gather", "scatter"]
+Key = Bucket | Literal["empty", "enter", "allow", "gather", "scatter"]
 """The use of a program."""
 
 
@@ -142,6 +145,9 @@ class Programs:
         def entered(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
             return enter_slot(adjustments, place.own(slot, sizes.max_running, other=sizes.max_running), packed)
 
+        def allowed(rows: jax.Array, slots: jax.Array, bits: jax.Array) -> jax.Array:
+            return rows.at[place.own(slots, sizes.max_running, other=sizes.max_running)].set(bits)
+
         def stepped(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
             of_device = place.mapped(partial(run, bucket=bucket), (WEIGHTS, PAGES, ROWS, ROWS), (PAGES, ROWS, ROWS))
             return of_device(weights, pages, slots, packed)
@@ -150,6 +156,7 @@ class Programs:
             Bucket: _Function(stepped, (WEIGHTS, PAGES, ROWS, ROWS), (PAGES, ROWS, ROWS), (1, 2)),
             EMPTY: _Function(place.mapped(empty, (), (PAGES, ROWS)), (), (PAGES, ROWS)),
             ENTER: _Function(place.mapped(entered, (ROWS, SAME, SAME), ROWS), (ROWS, SAME, SAME), ROWS, (0,)),
+            ALLOW: _Function(place.mapped(allowed, (ROWS, SAME, SAME), ROWS), (ROWS, SAME, SAME), ROWS, (0,)),
             GATHER: _Function(gathered, (PAGES, SAME), page),
             SCATTER: _Function(scattered, (PAGES, SAME, page), PAGES, (0,)),
         }
@@ -190,6 +197,9 @@ class Programs:
                 adjustments = self._slots.adjustments
                 packed = no_adjustments(adjustments.bias.shape[1])
                 return {"adjustments": adjustments, "slot": np.int32(0), "packed": packed}
+            case "allow":
+                slots, bits = no_masks(self._group_slots.allowed.shape[1], null_slot=0)
+                return {"allowed": self._slots.allowed, "slots": slots, "bits": bits}
             case "gather":
                 return {"pages": self._pages, "page_id": np.int32(0)}
             case "scatter":

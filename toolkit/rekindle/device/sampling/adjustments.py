@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_PROCESSOR_ARGS
-from rekindle.device.sampling.rows import SamplingRows
+from rekindle.device.sampling.rows import ADJUSTED, SamplingRows
 from rekindle_kernels import sampling
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.penalties import GENERATED, Penalties
@@ -126,7 +126,7 @@ def adjust(
     Returns:
         (vocabulary, rows) float32; rows that adjust nothing stay as they are.
     """
-    adjusted = rows.adjusted > 0
+    adjusted = (rows.adjusted & ADJUSTED) > 0
     penalties = Penalties(
         rows.repetition_penalty, rows.frequency_penalty, rows.presence_penalty, positions < rows.free_from
     )

@@ -8,8 +8,8 @@ from jax import lax
 
 OF_MODEL, OF_SAMPLED = 1, 2
 """Which distribution's log-probabilities are wanted: the model's own, or the one that the token is drawn from."""
-ADJUSTED, PROCESSED = 1, 2
-"""What changes the logits before the temperature: the adjustments, or these and then the session's processor."""
+ADJUSTED, PROCESSED, CONSTRAINED = 1, 2, 4
+"""Bits of what changes the logits before the temperature: adjustments, then the session's processor, then a mask."""
 
 
 @jax.tree_util.register_dataclass
@@ -25,7 +25,7 @@ class SamplingRows:
         top_k: int32; 0 keeps all.
         seed_low, seed_high: int32, the two words of a 64-bit seed.
         free_from: int32, the first position that an end token may take.
-        adjusted: int32, `ADJUSTED` or `PROCESSED` where the logits are changed before the temperature, 0 where not.
+        adjusted: int32, the bits of what changes the logits before the temperature; 0 for nothing.
         scored: int32, `OF_MODEL` or `OF_SAMPLED` where log-probabilities are wanted, 0 where not.
     """
 

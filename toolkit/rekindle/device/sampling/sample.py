@@ -1,8 +1,8 @@
 """Sampling tokens from logits: greedy and seeded draws in one batch, without a sort.
 
 The order of application is that of transformers: logit bias, repetition, frequency and presence penalty, bad words, min
-tokens, allowed tokens (all in `adjustments`), a logits processor of the user's own, then temperature, top-k, top-p,
-min-p, then the draw. Logits are (vocabulary, rows), as the model's last product leaves them.
+tokens, allowed tokens (all in `adjustments`), a logits processor of the user's own, a constraint, then temperature,
+top-k, top-p, min-p, then the draw. Logits are (vocabulary, rows), as the model's last product leaves them.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from jax import lax
 
 from rekindle.device.sampling.adjustments import Adjustments, adjust
 from rekindle.device.sampling.columns import of_tokens
+from rekindle.device.sampling.constraints import constrain
 from rekindle.device.sampling.distribution import drawn_from, least_kept
 from rekindle.device.sampling.keys import keys_of
 from rekindle.device.sampling.processing import LogitsProcessor
@@ -34,6 +35,7 @@ def sample(
     most: int,
     processor: LogitsProcessor | None = None,
     implementation: Implementation = "xla",
+    allowed: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Choose one token for each row, and score it for the rows that want it.
 
@@ -48,6 +50,7 @@ def sample(
         most: how many of the likeliest tokens there is room for in a score.
         processor: what follows the adjustments in rows that want it, static.
         implementation: of the kernels.
+        allowed: (slots, words) int32, what constraints allow, see `constrain`; None if no row has one.
 
     Returns:
         (rows,) int32 token ids, and their scores, packed as by `scores.score`, meaningless for rows that want none.
@@ -59,8 +62,10 @@ def sample(
     def change() -> tuple[jax.Array, jax.Array]:
         final = adjust(columns, rows, positions, adjustments, owners, implementation)
         if processor is not None:
-            wanted = (rows.adjusted == PROCESSED)[None]
+            wanted = (rows.adjusted & PROCESSED > 0)[None]
             final = jnp.where(wanted, processor(final, positions, adjustments, owners), final)
+        if allowed is not None:
+            final = constrain(final, rows, allowed, owners)
         return final, argmax(final, implementation=implementation)
 
     def choose(final: jax.Array, best: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -123,7 +123,7 @@ class Detokenizer:
         end_token: str | None = None
         if stop is not None:
             end = "stop"
-        elif end == "stop" and token_ids:  # without one, a user's actor has stopped it
+        elif end == "stop" and token_ids:  # without one, it is complete, or a user's actor has stopped it
             by, end_token = token_ids[-1], self._text_of(token_ids[-1])
         return Text(
             output.request.id,
@@ -135,6 +135,7 @@ class Detokenizer:
             output.prompt_logprobs,
             cut,
             end_token or None,
+            output.states,
         )
 
     def _text_of(self, token: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rekindle.engine.preparing import Preparer
 from rekindle.errors import RequestCancelled
 from rekindle.messages import Admit, Cancel, Message, Rejected, Submit, Tokenize, Tokenized, Withdraw
-from rekindle.request import Request
+from rekindle.request.request import Request
 
 
 class Intake:

@@ -8,7 +8,7 @@ from anyio import to_thread
 from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.packing import unpack_score
 from rekindle.messages import Dispatched, Message, Settled
-from rekindle.results.tokens import TokenLogprob
+from rekindle.results.tokens import StateSum, TokenLogprob
 
 
 class Settler:
@@ -26,7 +26,8 @@ def _read(tick: Dispatched) -> Settled:
         return Settled(tick.tick, (), losses=tick.losses)
     tokens = np.asarray(tick.outputs.tokens).tolist()
     sampled = tuple((sample.request_id, tokens[sample.row]) for sample in tick.sampled)
-    return Settled(tick.tick, sampled, dict(_logprobs(tick, tokens)), dict(_prompt_logprobs(tick)), tick.losses)
+    scores = dict(_logprobs(tick, tokens)), dict(_prompt_logprobs(tick))
+    return Settled(tick.tick, sampled, *scores, tick.losses, dict(_sums(tick)))
 
 
 def _logprobs(tick: Dispatched, tokens: list[int]) -> Iterator[tuple[int, TokenLogprob]]:
@@ -42,3 +43,9 @@ def _prompt_logprobs(tick: Dispatched) -> Iterator[tuple[int, tuple[TokenLogprob
         rows = np.asarray(tick.outputs.prompt_scores)[scored.row : scored.row + len(scoring.tokens)]
         pairs = zip(rows, scoring.tokens, strict=True)
         yield scored.request_id, tuple(unpack_score(row, token, scoring.alternatives) for row, token in pairs)
+
+
+def _sums(tick: Dispatched) -> Iterator[tuple[int, StateSum]]:
+    for summed in tick.summed:
+        values = np.asarray(tick.outputs.sums)[summed.row]
+        yield summed.request_id, StateSum(summed.count, values.copy())

@@ -10,12 +10,12 @@ from rekindle import buckets
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import under_own_settings
-from rekindle.device.orders import DeviceState, Enter, Gather, Order, Scatter, SharedWeights, Step, Use
-from rekindle.device.packing import Part, dispatched, pack_adjustments, pack_plan, parts_of
+from rekindle.device.orders import Allow, DeviceState, Enter, Gather, Order, Scatter, SharedWeights, Step, Use
+from rekindle.device.packing import Part, dispatched, masks_of, pack_adjustments, pack_plan, parts_of
 from rekindle.device.programs.executables import ArgumentsLost, Executables
 from rekindle.device.programs.lowering import EMPTY, Program
 from rekindle.errors import EngineFailed
-from rekindle.messages import Chunk, Dispatched, Gathered, Message, Offload, Onload, Plan, UseWeights, WeightsUsed
+from rekindle.messages import Chunk, Dispatched, Gathered, Message, Offload, Onload, Plan, Row, UseWeights, WeightsUsed
 from rekindle.scheduler.limits import Limits
 
 Send = Callable[[Order | Use], None]
@@ -77,6 +77,7 @@ class Stepper:
         for chunk in plan.chunks:
             if chunk.completes is not None and chunk.completes.params.adjusts:
                 await self._enter(chunk)
+        await self._allow(plan)
         if not plan.chunks and not plan.rows:
             return Dispatched(plan.tick, (), (), None, plan.losses)
         limits = self._limits
@@ -107,6 +108,15 @@ class Stepper:
         vocabulary = self._state.slots.adjustments.bias.shape[1]
         packed = await to_thread.run_sync(pack_adjustments, chunk.completes, chunk.generated, vocabulary)
         await self._run(Enter(chunk.slot, packed), program)
+
+    async def _allow(self, plan: Plan) -> None:
+        """Set which tokens may be sampled for constrained requests."""
+        both: list[Chunk | Row] = [*plan.chunks, *plan.rows]
+        constrained = [each for each in both if each.allowed is not None]
+        program = await self._programs.ready(Allow.key) if constrained else None
+        for masks in masks_of(constrained, self._limits.data * self._limits.max_running):
+            assert program is not None
+            await self._run(Allow(*masks), program)
 
     async def _run(self, order: Order, program: Program) -> Any:
         self._tell(order)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from rekindle.buckets import Bucket
-from rekindle.device.orders import Enter, Gather, Order, Scatter, Step, Use
+from rekindle.device.orders import Allow, Enter, Gather, Order, Scatter, Step, Use
 from rekindle.engine.hosts.link import Frame
 
 
@@ -16,6 +16,8 @@ def frame_of(order: Order | Use) -> Frame:
             return _frame({"say": "step", "bucket": list(bucket)}, packed)
         case Enter(slot, packed):
             return _frame({"say": "enter", "slot": int(slot)}, packed)
+        case Allow(slots, bits):
+            return _frame({"say": "allow", "slots": [int(slot) for slot in slots]}, bits)
         case Gather(page):
             return Frame({"say": "gather", "page": int(page)}, b"")
         case Scatter(page, content):
@@ -36,6 +38,8 @@ def order_of(frame: Frame) -> Order | Use:
             return Step(Bucket(*said["bucket"]), _array(frame))
         case "enter":
             return Enter(said["slot"], _array(frame))
+        case "allow":
+            return Allow(np.array(said["slots"], np.int32), _array(frame))
         case "gather":
             return Gather(said["page"])
         case "scatter":

@@ -1,13 +1,14 @@
 """An opened model, whatever format it was stored in."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rekindle.errors import CheckpointError
+from rekindle.errors import CheckpointError, ConfigError
+from rekindle.models.checkpoint.uses import Uses
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import expected_shapes
 from rekindle.models.layers import Shapes
@@ -51,6 +52,7 @@ class Checkpoint:
         tokenizer: None when the model came without one and is served by token ids alone.
         generation_config: the unchanged content of its generation_config.json; empty when there is none.
         files: the files that hold the weights.
+        uses: what it can be used for, and how.
     """
 
     source: str
@@ -60,6 +62,17 @@ class Checkpoint:
     tokenizer: Tokenizer | None
     generation_config: Mapping[str, Any]
     files: tuple[Path, ...]
+    uses: Uses = field(default_factory=Uses)
+
+    def with_chat_template(self, chat_template: str) -> "Checkpoint":
+        """Return the same model with another chat template.
+
+        Raises:
+            ConfigError: it has no tokenizer, and so no text.
+        """
+        if self.tokenizer is None:
+            raise ConfigError(f"{self.source} has no tokenizer, so a chat_template does nothing: leave it out")
+        return replace(self, tokenizer=self.tokenizer.with_chat_template(chat_template))
 
 
 def check_shapes(found: Shapes, config: ModelConfig, source: str, remedy: str = "Fetch the model again") -> None:

@@ -16,7 +16,8 @@ _GGUF: Final = r"(?P<file>(?:[\w.+-]+/)*[\w.+-]+\.gguf)"
 _PATTERN: Final = re.compile(rf"{_NAME}(?:/{_GGUF})?(?:@(?P<revision>[\w./-]+))?", re.IGNORECASE)
 _SPLIT: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 _FILES: Final = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
-_IGNORED: Final = ["*/*", "consolidated*"]  # copies of the weights in other formats
+_IGNORED: Final = ["*/[!c]*", "*/*.safetensors", "consolidated*"]
+"""Copies of the weights in other formats; of what is in folders, small files such as 1_Pooling/config.json stay."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ UNSERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "embedding_multiplier": (1,),
     "final_logit_softcapping": (),
     "hidden_activation": ("silu",),
+    "is_causal": (True,),
     "kv_lora_rank": (),
     "layer_norm_eps": (),
     "logit_scale": (1,),
@@ -149,10 +150,18 @@ def _family(keys: Keys, source: str, another: Family | None) -> tuple[str, Famil
             "for this architecture, or none if it is supported"
         )
     for name, family in FAMILIES.items():
-        if family.architecture in architectures or (not architectures and keys.get("model_type") == name):
+        if not _forms(family.architecture).isdisjoint(architectures) or (
+            not architectures and keys.get("model_type") == name
+        ):
             return name, family
     supported = ", ".join(family.architecture for family in FAMILIES.values())
     raise UnsupportedModel(
         f"{source}: the architecture ({came}) is not supported. Supported are: {supported}. Another one can be opened "
         "with open(..., family=Family(...))"
     )
+
+
+def _forms(architecture: str) -> set[str]:
+    """Return the names of an architecture with each head of a causal model: for tokens, for classes, and none."""
+    stem = architecture.removesuffix("ForCausalLM")
+    return {architecture, f"{stem}Model", f"{stem}TextModel", f"{stem}ForSequenceClassification"}

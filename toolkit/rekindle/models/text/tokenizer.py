@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rekindle.errors import InvalidRequest
 
@@ -19,6 +19,7 @@ class Tokenizer:
         chat_template: Jinja source that turns messages into a prompt, or None.
         bos_token: the text of the token that starts a prompt, or None; for chat templates.
         eos_token: the text of the token that ends an answer, or None; for chat templates.
+        response_template: the checkpoint's own description of its answers, as JSON holds it, or None.
     """
 
     def __init__(
@@ -27,11 +28,17 @@ class Tokenizer:
         chat_template: str | None = None,
         bos_token: str | None = None,
         eos_token: str | None = None,
+        response_template: Mapping[str, Any] | None = None,
     ) -> None:
         self.backend = backend
         self.chat_template = chat_template
         self.bos_token = bos_token
         self.eos_token = eos_token
+        self.response_template = response_template
+
+    def with_chat_template(self, chat_template: str) -> Tokenizer:
+        """Return the same tokenizer with another chat template, whose answers need not be of the checkpoint's form."""
+        return Tokenizer(self.backend, chat_template, self.bos_token, self.eos_token)
 
     @property
     def vocab_size(self) -> int:
@@ -43,6 +50,17 @@ class Tokenizer:
         """The tokens that `decode` leaves out."""
         added = self.backend.get_added_tokens_decoder()
         return frozenset(token for token, entry in added.items() if entry.special)
+
+    @cached_property
+    def opening_ids(self) -> tuple[int, ...]:
+        """The special tokens that the tokenizer puts before every raw prompt."""
+        whole, bare = self.encode("a"), self.encode("a", add_special_tokens=False)
+        starts = (at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
+        return tuple(whole[: next(starts, 0)])
+
+    def encode_open(self, text: str) -> list[int]:
+        """Return the token ids of the beginning of a raw prompt, without the special tokens that stand after one."""
+        return [*self.opening_ids, *self.encode(text, add_special_tokens=False)]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a raw prompt, with the special tokens that the tokenizer puts around every text.

@@ -7,18 +7,20 @@ from functools import partial
 from typing import Any
 
 from rekindle import markup
-from rekindle.checks import boolean
 from rekindle.concurrency.waits import Waits, in_a_thread
 from rekindle.engine.preparing import Preparer
 from rekindle.errors import InvalidBatch, InvalidRequest
 from rekindle.messages import Prompt
 from rekindle.notebook import live_table
 from rekindle.notebook.live_text import Cell
-from rekindle.request import SamplingParams, check_length
+from rekindle.request.checks import boolean
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import check_length
 from rekindle.results.answer_table import Asked
 from rekindle.results.answers import Answers
 from rekindle.session.calls.handle import Handle
 from rekindle.session.calls.pace import Pace, watched
+from rekindle.session.calls.prompts import Told, tools_in
 from rekindle.session.calls.requested import Errors, Requested, Shape
 
 NAMED = 10
@@ -36,7 +38,7 @@ class Batch:
         shape: that of what is returned.
         errors: whether an error is raised, or returned in the place of its request.
         preparer: tokenizes the prompts.
-        submit: makes a request.
+        submit: makes a request; it is told of the tools of a conversation.
         progress: whether to draw how far the batch is while it is waited for.
     """
 
@@ -46,7 +48,7 @@ class Batch:
     shape: Shape
     errors: Errors
     preparer: Preparer
-    submit: Callable[[Prompt, SamplingParams], Handle]
+    submit: Callable[[Prompt, SamplingParams, Told | None], Handle]
     progress: bool
 
     def __len__(self) -> int:
@@ -95,8 +97,11 @@ class Batch:
             raise InvalidBatch(_named(bad, len(prompts)), bad) if self.shape.several else bad[0]
         made: list[Handle | Exception] = []
         try:
-            for prompt in prompts:
-                made += [prompt if isinstance(prompt, Exception) else self.submit(prompt, v) for v in self.variants]
+            for given, prompt in zip(self.prompts, prompts, strict=True):
+                if isinstance(prompt, Exception):
+                    made += [prompt] * len(self.variants)
+                else:
+                    made += [self.submit(prompt, variant, tools_in(given)) for variant in self.variants]
             return Requested(self.asked, self.shape, made, self.errors, keeps_cancelled=keeps_cancelled)
         except BaseException:
             for each in made:

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
-from rekindle import checks
 from rekindle.errors import InvalidRequest
 from rekindle.markup import counted
 from rekindle.messages import Begun
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.request import SamplingOptions, SamplingParams, check_keywords
+from rekindle.request import checks
+from rekindle.request.params import SamplingOptions, SamplingParams, check_keywords
 from rekindle.results.generation import Generation
 from rekindle.results.tokens import TokenLogprob
 from rekindle.session.calls.handle import Handle
-from rekindle.session.calls.prompts import Ask
+from rekindle.session.calls.prompts import Ask, Told
 
 
 class Maker(Protocol):
@@ -24,7 +24,9 @@ class Maker(Protocol):
     @property
     def vocab_size(self) -> int: ...
     def params(self, ask: Ask[Any]) -> SamplingParams: ...
-    def begin(self, prompt: tuple[int, ...], params: SamplingParams, ask: Ask[Any], begun: Begun) -> Handle: ...
+    def begin(
+        self, prompt: tuple[int, ...], params: SamplingParams, ask: Ask[Any], begun: Begun, told: Told | None
+    ) -> Handle: ...
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,13 @@ class Branches:
         maker: returns what makes the requests, or raises SessionClosed.
         options: the sampling options of the call that the generation came of.
         meanwhile: how far the programs were when the request was submitted, if some were still being compiled.
+        told: the tools of the conversation that the generation answers; None if it answers none.
     """
 
     maker: Callable[[], Maker]
     options: SamplingOptions
     meanwhile: str
+    told: Told | None
 
     def branch(self, generation: Generation, at: int, token: int | str, options: SamplingOptions) -> Handle:
         """See `Generation.branch`."""
@@ -57,13 +61,15 @@ class Branches:
         begun = Begun((*generation.token_ids[:at], chosen))
         if params.logprobs is not None:
             begun = replace(begun, logprobs=(*scores[:at], _score(chosen, at, scores)))
-        return maker.begin(generation.prompt_token_ids, params, asked, begun)
+        return maker.begin(generation.prompt_token_ids, params, asked, begun, self.told)
 
     def _asked(self, generation: Generation, options: SamplingOptions) -> Ask[Any]:
         """Return the keywords of a branch: those of the generation, with the same draws, and what is asked anew."""
         check_keywords(options, SamplingOptions.__annotations__)
         seed = None if options.get("temperature") == 0 else generation.seed
-        return cast(Ask[Any], {**self.options, "seed": seed, "prompt_logprobs": None, **options})
+        return cast(
+            Ask[Any], {**self.options, "seed": seed, "prompt_logprobs": None, "prompt_logprobs_from": 0, **options}
+        )
 
 
 def _token_id(token: int | str, scored: tuple[TokenLogprob, ...], maker: Maker) -> int:

@@ -24,10 +24,12 @@ from rekindle.messages import (
     Texts,
     WeightsUsed,
 )
-from rekindle.request import SamplingParams
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Pooling
 from rekindle.results.generation import Origin
 from rekindle.session.calls.handle import Handle, Post
 from rekindle.session.calls.places import Places
+from rekindle.session.calls.record import Reader
 
 FIRST_TOKENS = 256
 """How many of the latest first tokens are remembered."""
@@ -67,21 +69,24 @@ class Callers:
         hold: bool = False,
         begun: Begun = NOTHING,
         origin: Origin | None = None,
+        reader: Reader | None = None,
+        pooling: Pooling | None = None,
     ) -> Handle:
         """Send a request, or have it wait outside until there is a place for it.
 
         Args:
-            prompt, params, hold, begun: see `Submit`.
+            prompt, params, hold, begun, pooling: see `Submit`.
             post: sends to the engine.
             wait: whether the request waits outside while the queue is full.
             origin: makes the branches of its generation.
+            reader: takes its answer apart.
 
         Raises:
             QueueFull: the queue is full, and `wait` is False.
         """
         request_id = next(self._ids)
-        submit = Submit(request_id, prompt, params, hold, current_caller(), begun)
-        handle = self._handles[request_id] = Handle(submit, post, origin)
+        submit = Submit(request_id, prompt, params, hold, current_caller(), begun, pooling)
+        handle = self._handles[request_id] = Handle(submit, post, origin, reader)
         try:
             if self._places.enter(request_id, wait=wait):
                 self._send(request_id)

@@ -15,7 +15,8 @@ from rekindle.messages import Cancel, Message, Submit
 from rekindle.notebook import live_text
 from rekindle.results.generation import Generation, Origin
 from rekindle.results.tokens import Piece
-from rekindle.session.calls.record import Record
+from rekindle.session.calls.record import Reader, Record
+from rekindle.session.chats.parts import Parts
 
 Post = Callable[[Message], None]
 """Sends a message to the engine; raises SessionError where there is none any more."""
@@ -31,8 +32,8 @@ class Handle:
         record: what is known of the request.
     """
 
-    def __init__(self, request: Submit, post: Post, origin: Origin | None = None):
-        self.record = Record(request.params, request.begun, origin)
+    def __init__(self, request: Submit, post: Post, origin: Origin | None = None, reader: Reader | None = None):
+        self.record = Record(request.params, request.begun, origin, reader)
         self._request = request
         self._post = post
         self._sent = False
@@ -58,10 +59,14 @@ class Handle:
             if self.record.cancelling or self.done:
                 return
             self.record.cancelling = True
-            if self._sent:
-                self.withdraw()
-            else:
-                self.record.fail(RequestCancelled("the request was cancelled before it was submitted"))
+            try:
+                if self._sent:
+                    self.withdraw()
+                else:
+                    self.record.fail(RequestCancelled("the request was cancelled before it was submitted"))
+            except BaseException:  # an interrupt: the next try is to do it
+                self.record.cancelling = False
+                raise
 
     def leave(self, left: BaseException) -> None:
         """Cancel the request, because the wait for it ends with this error; an interrupt then says how far it was."""
@@ -177,6 +182,15 @@ class Stream(Loop[Piece]):
         """
         self._closed = True
         self._handle.cancel()
+
+    def parts(self) -> Parts:
+        """Return the answer in parts: `async for part in session.stream(messages).parts()`, or with `for`.
+
+        Each part tells by its `kind` whether its text is reasoning, content, or a tool call, which comes last as
+        `part.call` once it is complete. Take the pieces or the parts of a stream, and not both. The text of what is no
+        answer to a conversation is all content.
+        """
+        return Parts(self, self._handle.record)
 
     def __del__(self) -> None:
         self._handle.cancel()

@@ -1,6 +1,6 @@
 """How far a batch is: what its progress bar says while it is waited for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from time import perf_counter
 
@@ -24,20 +24,25 @@ def watched(requested: Requested, longest: int | None, progress: bool) -> Waits[
         longest: `max_tokens`; None if only the context limits it.
         progress: whether to draw it.
     """
+    pace = Pace(requested, longest)
+    pace.report()  # from which the first rate is reckoned
+    return drawn(requested, pace.report, progress)
+
+
+def drawn(requested: Requested, report: Callable[[], Progress], progress: bool) -> Waits[None]:
+    """Wait as `watched` does, and draw what `report` says."""
     __tracebackhide__ = True  # a cell shows errors without such frames
     if not progress:
         yield Wait(requested.ends)
         return
-    pace = Pace(requested, longest)
-    pace.report()
     yield Wait(requested.ends, timeout=DELAY_SECONDS)
     if requested.ends.closed:
         return
     with ProgressBars(enabled=True) as bars:
         while not requested.ends.closed:
-            bars.show(pace.report())
+            bars.show(report())
             yield Wait(requested.ends, timeout=LOOKED_AT_SECONDS)
-        bars.show(pace.report())
+        bars.show(report())
 
 
 class Pace:

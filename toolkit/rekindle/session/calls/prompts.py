@@ -6,24 +6,27 @@ from functools import partial
 from numbers import Integral
 from typing import Any, Generic, Literal, Required, TypedDict, TypeVar
 
-from rekindle.checks import boolean, shown
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat, Continued, Prompt
 from rekindle.models.text.chat import (
     check_messages,
     check_open,
-    check_tools,
     check_variables,
     copied,
     with_more,
 )
-from rekindle.request import SamplingOptions, SamplingParams, check_token_ids
+from rekindle.request.checks import boolean, shown, text
+from rekindle.request.params import SamplingOptions, SamplingParams
+from rekindle.request.request import check_token_ids
 from rekindle.results.answer_table import Asked
+from rekindle.session.tools.tool import AnyTool, schemas_of
 
 Messages = Sequence[Mapping[str, Any]]
 TokenIds = Sequence[int]
 OnePrompt = str | Messages | None
 Prompts = list[str] | list[Messages] | None
+Told = Sequence[Mapping[str, Any]]
+"""The JSON schemas of the tools that a model is told of."""
 
 Ids = TypeVar("Ids")
 """Of the token ids of one prompt, or of several."""
@@ -34,13 +37,15 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
 
     Attributes:
         token_ids: a prompt of token ids instead of text, or a list of such.
-        tools: JSON schemas of the functions that the model may call, in every conversation.
+        tools: Python functions that the model may call, or JSON schemas of such, in every conversation.
+        tool_choice: "auto", "required", "none", or the name of the tool that is to be called.
         chat_template_kwargs: further variables of the chat template, by name, for every conversation.
         continue_final_message: leave the last message of every conversation open, and go on with it.
     """
 
     token_ids: Ids | None
-    tools: Sequence[Mapping[str, Any]] | None
+    tools: Sequence[AnyTool] | None
+    tool_choice: str
     chat_template_kwargs: Mapping[str, Any] | None
     continue_final_message: bool
 
@@ -61,7 +66,11 @@ class Returning(Ask[Ids], total=False):
     errors: Required[Literal["return"]]
 
 
-PROMPT_DEFAULTS: dict[str, Any] = {**dict.fromkeys(PromptOptions.__annotations__), "continue_final_message": False}
+PROMPT_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(PromptOptions.__annotations__),
+    "tool_choice": "auto",
+    "continue_final_message": False,
+}
 ASK_DEFAULTS: dict[str, Any] = {**PROMPT_DEFAULTS, **{field.name: field.default for field in fields(SamplingParams)}}
 """The defaults of the keywords, where the model recommends no other."""
 
@@ -70,6 +79,7 @@ RaisingOne = Raising[TokenIds]
 RaisingMany = Raising[Sequence[TokenIds]]
 ReturningMany = Returning[Sequence[TokenIds]]
 AskMany = Ask[Sequence[TokenIds]]
+AskEach = Ask[Iterable[TokenIds]]
 
 
 def all_prompts(
@@ -180,6 +190,16 @@ def continued(prefix: Prompt, more: Prompt) -> Prompt:
     return Continued(prefix, more)
 
 
+def tools_in(prompt: Prompt | Exception) -> Told | None:
+    """Return the tools that a conversation tells of; None for a prompt that is no conversation."""
+    match prompt:
+        case Chat(tools=tools):
+            return tools or ()
+        case Continued(prefix=prefix):
+            return tools_in(prefix)
+    return None
+
+
 def as_text(prompt: Prompt) -> str:
     """Return a prompt as its giver may read it: each message on a line of its own, token ids as numbers."""
     match prompt:
@@ -228,13 +248,15 @@ class _Extras:
 
 
 def _extras(options: PromptOptions[Any]) -> _Extras:
-    tools, variables = options.get("tools"), options.get("chat_template_kwargs")
-    if tools is not None:
-        check_tools(tools)
+    given, variables = options.get("tools"), options.get("chat_template_kwargs")
+    tools = None if given is None else schemas_of(given)
+    choice = text("tool_choice", options.get("tool_choice", "auto"))
+    if choice == "none":  # the model is not told of what it may not call
+        tools = None
     if variables is not None:
         check_variables(variables)
     stays_open = boolean("continue_final_message", options.get("continue_final_message", False))
-    return _Extras(None if tools is None else list(tools), dict(variables or {}), stays_open)
+    return _Extras(tools, dict(variables or {}), stays_open)
 
 
 def _ids(extras: _Extras, vocab_size: int, token_ids: Any) -> Prompt:

@@ -1,29 +1,50 @@
 """What is known of one request: what the engine said of it, how it ended, and what a cell shows of that."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 from types import TracebackType
+from typing import Any
+
+import numpy as np
 
 from rekindle import markup
 from rekindle.concurrency.feed import Feed
 from rekindle.errors import RequestCancelled
 from rekindle.messages import NOTHING, Begun, Rejected, Started, Text
-from rekindle.request import SamplingParams
+from rekindle.request.params import SamplingParams
 from rekindle.results.figures import CachedTokens, Standing, Timings, Usage
 from rekindle.results.generation import EndReason, Generation, Origin, generation_html, said_html
+from rekindle.results.parsing import parsed
+from rekindle.results.response import Reading
 from rekindle.results.tokens import Piece, TokenLogprob
+
+Reader = Callable[[tuple[int, ...]], Reading]
+"""Begins to read the answer to a prompt."""
 
 
 class Record:
     """The record of one request. The engine's thread writes it, and any thread may read it.
 
+    An answer is taken apart by who asks for it first, so that this costs the engine nothing.
+
     Attributes:
         pieces: what has come so far; closed once the request has ended.
         cancelling: whether its caller has asked for its end.
         first_token: seconds that it had waited when its first token came; None until then.
+        reader: reads its answer; None where there is nothing to be taken apart.
     """
 
-    def __init__(self, params: SamplingParams, begun: Begun = NOTHING, origin: Origin | None = None):
+    def __init__(
+        self,
+        params: SamplingParams,
+        begun: Begun = NOTHING,
+        origin: Origin | None = None,
+        reader: Reader | None = None,
+    ):
+        self.reader = reader
+        self._reading = threading.Lock()
         self.pieces: Feed[Piece] = Feed()
         self.cancelling = False
         self._params, self._begun, self._origin = params, begun, origin
@@ -31,7 +52,8 @@ class Record:
         self._started: tuple[Started, float] | None = None
         self.first_token: float | None = None
         self._generated = 0
-        self._prompt_logprobs: list[TokenLogprob | None] = [None]
+        self._prompt_logprobs: list[TokenLogprob | None] = [None] * max(1, params.prompt_logprobs_from)
+        self._states: tuple[int, np.ndarray[Any, np.dtype[np.float64]]] | None = None
         self._outcome: Generation | Exception | None = None
         self._raised_at: TracebackType | None = None
 
@@ -44,6 +66,9 @@ class Record:
                 self.fail(error)
             case Text():
                 self._prompt_logprobs += message.prompt_logprobs
+                if message.states is not None:
+                    count, total = self._states or (0, np.zeros(len(message.states.values)))
+                    self._states = count + message.states.count, total + message.states.values
                 if message.token_ids or message.text:
                     self._grow(message)
                 if message.end == "cancelled":
@@ -70,24 +95,47 @@ class Record:
     @property
     def outcome(self) -> Generation | Exception | None:
         """The generation, or the error of a request that failed; None as long as the request has not ended."""
+        if self.reader is not None and isinstance(self._outcome, Generation) and self._outcome.response is None:
+            with self._reading:
+                if self._outcome.response is None:
+                    self._outcome = self._read(self._outcome)
         return self._outcome
+
+    @property
+    def error(self) -> Exception | None:
+        """The error of a request that failed or was cancelled."""
+        return self._outcome if isinstance(self._outcome, Exception) else None
 
     @property
     def generation(self) -> Generation | None:
         """The generation, if the request ended well."""
-        return self._outcome if isinstance(self._outcome, Generation) else None
+        outcome = self.outcome
+        return outcome if isinstance(outcome, Generation) else None
+
+    def mean_state(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return the mean of the hidden states that the request asked for, (hidden,), once it has ended well."""
+        assert self._states is not None, "a request with a pooling gets hidden states"
+        count, total = self._states
+        return total / count
 
     def so_far(self) -> Generation:
         """Return the generation or, of a request that has none, what has come of it, as if it were cancelled now."""
-        return self.generation or self._made("cancelled")
+        return self.generation or self._read(self._with_meaning(self._made("cancelled")))
+
+    def reading(self) -> Reading | None:
+        """Return a new reading of the answer; None if its prompt is not known yet, or nothing is to be taken apart."""
+        if self.reader is None or self._started is None:
+            return None
+        return self.reader(self._started[0].prompt)
 
     def result(self) -> Generation:
         """Return the generation of a request that has ended, or raise why it failed."""
         __tracebackhide__ = True  # a cell shows errors without such frames
-        if isinstance(self._outcome, Generation):
-            return self._outcome
-        assert self._outcome is not None, "a request that has ended has an outcome"
-        raise self._outcome.with_traceback(self._raised_at)
+        outcome = self.outcome
+        if isinstance(outcome, Generation):
+            return outcome
+        assert outcome is not None, "a request that has ended has an outcome"
+        raise outcome.with_traceback(self._raised_at)
 
     @property
     def standing(self) -> Standing:
@@ -115,15 +163,15 @@ class Record:
 
     def shown(self) -> markup.Bundle:
         """Return what a cell shows of the request: the generation, or what has come so far."""
-        if isinstance(self._outcome, Generation):
-            return self._outcome._repr_mimebundle_()
+        if (made := self.generation) is not None:
+            return made._repr_mimebundle_()
         text = self._so_far()[0]
         return markup.bundle(f"{text}\n[{self.state}]" if text else f"[{self.state}]", self.card("Generation"))
 
     def card(self, kind: str) -> str:
         """Return what a cell shows of the request as HTML, under the name of this kind of object."""
-        if isinstance(self._outcome, Generation):
-            return markup.card(kind, self.state, generation_html(self._outcome))
+        if (made := self.generation) is not None:
+            return markup.card(kind, self.state, generation_html(made))
         failure = self._failure()
         why = "" if failure is None else markup.passage(str(failure))
         return markup.card(kind, self._progress(), said_html(*self._so_far()), why, markup.facts(self.known))
@@ -160,6 +208,15 @@ class Record:
             tuple(logprob for piece in pieces for logprob in piece.logprobs or ()),
         )
 
+    def _read(self, generation: Generation) -> Generation:
+        """Return a generation whose answer is taken apart, as far as pieces of it have come."""
+        reading = self.reading()
+        if reading is None:
+            return generation
+        for piece in tuple(self.pieces.items):
+            reading.push(piece.text, piece.token_ids)
+        return replace(generation, response=reading.finish()[0])
+
     def _grow(self, more: Text) -> None:
         given = self._generated < len(self._begun.token_ids)  # which come together, before anything is generated
         if not given:
@@ -170,9 +227,8 @@ class Record:
 
     def _finish(self, last: Text) -> None:
         assert last.end is not None
-        self._outcome = replace(
-            self._made(last.end), stopped_by=last.stopped_by, cut=last.cut, end_token=last.end_token
-        )
+        made = replace(self._made(last.end), stopped_by=last.stopped_by, cut=last.cut, end_token=last.end_token)
+        self._outcome = self._with_meaning(made)
         self.pieces.close()
 
     def _made(self, end: EndReason) -> Generation:
@@ -193,6 +249,14 @@ class Record:
             begun=min(len(self._begun.token_ids), len(token_ids)),
             origin=self._origin,
         )
+
+    def _with_meaning(self, generation: Generation) -> Generation:
+        """Return a generation with what its text means, if it was constrained."""
+        constraint = self._params.constraint
+        if constraint is None:
+            return generation
+        value, why = parsed(constraint, generation.text, generation.finish_reason, generation.stopped_by)
+        return replace(generation, constraint=constraint.kind, parsed=value, unparsed=why)
 
     def _elapsed(self) -> float:
         return perf_counter() - self._submitted

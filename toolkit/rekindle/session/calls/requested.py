@@ -154,8 +154,14 @@ class Requested:
         """Take note of an end; several threads may do so at once."""
         if self.ends.closed:
             return
-        if self._errors == "raise" and not isinstance(self.outcome(place), Generation) and self.failed is None:
+        if self._errors == "raise" and self._has_failed(place) and self.failed is None:
             self.failed = place
         self.ends.put(place)
         if self.failed is not None or len(self.ends.items) == len(self.made):
             self.ends.close()
+
+    def _has_failed(self, place: int) -> bool:
+        """Tell whether a request that has ended failed, without taking its answer apart."""
+        each = self.made[place]
+        error = each if isinstance(each, Exception) else each.record.error
+        return error is not None and not (self._keeps_cancelled and isinstance(error, RequestCancelled))

@@ -1,6 +1,7 @@
 """Opening a GGUF file: llama.cpp's names and conventions are turned back into Hugging Face's."""
 
 from pathlib import Path
+from typing import Any
 
 from rekindle.errors import UnsupportedModel
 from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors, check_shapes
@@ -10,7 +11,9 @@ from rekindle.models.checkpoint.gguf.places import find_places, loaders
 from rekindle.models.checkpoint.gguf.rope import rope_parameters
 from rekindle.models.checkpoint.gguf.split import open_gguf_files
 from rekindle.models.checkpoint.gguf.tokenizer import eos_ids, gguf_tokenizer
+from rekindle.models.checkpoint.uses import Embedding, Uses
 from rekindle.models.families.known import parse_config
+from rekindle.request.request import Pooling
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -38,4 +41,15 @@ def open_gguf(path: Path) -> Checkpoint:
     shapes, tensors = loaders(file, find_places(file, architecture, config, source), config)
     check_shapes(shapes, config, source)
     tokenizer = gguf_tokenizer(file.metadata, source)
-    return Checkpoint(source, config, LazyTensors(tensors), eos_ids(file.metadata), tokenizer, {}, file.paths)
+    uses = Uses(embedding=_embedding(file.metadata.get(f"{name}.pooling_type")))
+    return Checkpoint(source, config, LazyTensors(tensors), eos_ids(file.metadata), tokenizer, {}, file.paths, uses)
+
+
+def _embedding(pooling: Any) -> Embedding:
+    """Return how a file makes embeddings, by llama.cpp's number of a pooling; a file that makes none has 0, or none."""
+    if pooling in (None, 0):
+        return Embedding()
+    served: dict[Any, Pooling] = {1: "mean", 3: "last"}
+    if pooling in served:
+        return Embedding(served[pooling])
+    return Embedding(unserved=f"its pooling has the number {pooling}; those that are served are 1 (mean) and 3 (last)")

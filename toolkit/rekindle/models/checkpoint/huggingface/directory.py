@@ -1,15 +1,20 @@
 """Opening a Hugging Face model directory: config.json, safetensors, and perhaps a tokenizer."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rekindle.errors import CheckpointError, ModelNotFound
 from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors, check_shapes
+from rekindle.models.checkpoint.huggingface.classifier import is_classifier, read_classifier
 from rekindle.models.checkpoint.huggingface.json_file import read_json
 from rekindle.models.checkpoint.huggingface.mxfp4 import mxfp4_tensors
 from rekindle.models.checkpoint.huggingface.safetensors_file import SafetensorsFile, open_safetensors
+from rekindle.models.checkpoint.huggingface.sentence_embedding import read_embedding
 from rekindle.models.checkpoint.huggingface.tokenizer import load_tokenizer
+from rekindle.models.checkpoint.uses import Classifier, Uses
+from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import expected_shapes
 from rekindle.models.families.known import parse_config
 from rekindle.models.families.reading import Family
@@ -38,6 +43,9 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     config = parse_config(settings, f"{source}/config.json", family)
     files = _weight_files(directory)
     owners = _owners(files)
+    generates = _generates(settings, owners, config)
+    if not generates:  # a decoder without a head reads none
+        config = replace(config, tied_embeddings=True)
     shapes = {name: file.shapes[own] for name, (file, own) in owners.items()}
     loaders = {name: file.loader(own) for name, (file, own) in owners.items() if name in expected_shapes(config)}
     for name, shape, loader in mxfp4_tensors({name: file for name, (file, _) in owners.items()}):
@@ -48,7 +56,27 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     generation = read_json(directory / "generation_config.json")
     eos_ids = _eos_ids(generation, settings, source)
     paths = tuple(file.path for file in files)
-    return Checkpoint(source, config, tensors, eos_ids, load_tokenizer(directory), generation, paths)
+    uses = Uses(generates, read_embedding(directory), _classifier(settings, files, config, source))
+    return Checkpoint(source, config, tensors, eos_ids, load_tokenizer(directory), generation, paths, uses)
+
+
+def _classifier(
+    settings: Mapping[str, Any], files: Sequence[SafetensorsFile], config: ModelConfig, source: str
+) -> Classifier | None:
+    if not is_classifier(settings):
+        return None
+    names = [(file, name) for file in files for name in file.shapes if not name.startswith(("model.", "layers."))]
+    return read_classifier(settings, {name: file.loader(name) for file, name in names}, config.hidden_size, source)
+
+
+def _generates(
+    settings: Mapping[str, Any], owners: Mapping[str, tuple[SafetensorsFile, str]], config: ModelConfig
+) -> bool:
+    """Tell whether a model has a head that predicts tokens: one that classifies has none, and a base model may not."""
+    if is_classifier(settings):
+        return False
+    base = not any(own.startswith("model.") for _, own in owners.values())
+    return config.tied_embeddings or f"{config.names.head}.weight" in owners or not base
 
 
 def _owners(files: Sequence[SafetensorsFile]) -> dict[str, tuple[SafetensorsFile, str]]:

@@ -38,7 +38,9 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
     if "add_bos_token" in settings or "add_eos_token" in settings:
         # As in transformers, these entries overrule the tokens that tokenizer.json would add.
         wrap(backend, bos if settings.get("add_bos_token") else None, eos if settings.get("add_eos_token") else None)
-    return Tokenizer(backend, _chat_template(directory, settings), bos, eos)
+    response = settings.get("response_template")
+    own = response if isinstance(response, Mapping) else None
+    return Tokenizer(backend, _chat_template(directory, settings), bos, eos, own)
 
 
 def _from_json(path: Path) -> Any:

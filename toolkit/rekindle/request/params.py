@@ -1,15 +1,15 @@
-"""Sampling parameters, checked where they are given, and the request that carries them."""
+"""Sampling parameters, checked where they are given."""
 
 import hashlib
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypedDict, cast, get_args
 
-from rekindle import checks
-from rekindle.buckets import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_PROCESSOR_ARGS
-from rekindle.errors import InvalidRequest, ParametersIgnored, PromptTooLong, suggestion, warn
+from rekindle.buckets import MAX_PROCESSOR_ARGS
+from rekindle.errors import InvalidRequest, ParametersIgnored, suggestion, warn
+from rekindle.request import checks, constraint
+from rekindle.request.constraint import Constraint, SchemaLike
 
 MOST_TOKENS = 2**30
 """The bound of numbers of tokens: more than any context has, and few enough to add one such number to another."""
@@ -46,7 +46,12 @@ class SamplingOptions(TypedDict, total=False):
     logprobs: int | None
     logprobs_of: LogprobsOf
     prompt_logprobs: int | None
+    prompt_logprobs_from: int
     cache_salt: str
+    json_schema: SchemaLike | None
+    regex: str | None
+    choice: Sequence[str] | None
+    grammar: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +98,16 @@ class SamplingParams:
             before `temperature`. Tokens that are not kept have no rank: where fewer are kept than `logprobs` asks for,
             there are fewer alternatives.
         prompt_logprobs: as `logprobs`, for each token of the prompt but the first, always of the model's own
-            distribution; such a prompt is computed as a whole.
+            distribution; what is scored of a prompt is computed, and not found in the prefix cache.
+        prompt_logprobs_from: the index of the first token of the prompt that is scored; those before it have None, and
+            may be found in the prefix cache. Needs `prompt_logprobs`.
         cache_salt: share cached prefixes only with requests of the same salt, of up to 1,024 characters.
+        json_schema: write JSON of this schema, as `json.dumps` would: a dict, or a type that pydantic makes one of,
+            such as a model or a dataclass. `answer.parsed` has the value. A call gives one of this and the next three.
+        regex: write a text that this regular expression matches as a whole, in the syntax of Rust's `regex`: there are
+            no look-around and no back-references, and combining marks are word characters too.
+        choice: write one of these texts.
+        grammar: write what this grammar derives from its rule `start`, in llguidance's form of Lark's grammars.
     """
 
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -119,7 +132,12 @@ class SamplingParams:
     logprobs: int | None = None
     logprobs_of: LogprobsOf = "model"
     prompt_logprobs: int | None = None
+    prompt_logprobs_from: int = 0
     cache_salt: str = ""
+    json_schema: Constraint | None = None
+    regex: Constraint | None = None
+    choice: Constraint | None = None
+    grammar: Constraint | None = None
 
     @classmethod
     def from_options(
@@ -159,7 +177,21 @@ class SamplingParams:
             raise InvalidRequest(
                 f"logprobs_of={params.logprobs_of!r} needs logprobs: how many alternatives to each token, 0 for none"
             )
+        if params.prompt_logprobs_from and params.prompt_logprobs is None:
+            raise InvalidRequest(
+                f"prompt_logprobs_from={params.prompt_logprobs_from} needs prompt_logprobs: how many alternatives to "
+                "each token, 0 for none"
+            )
+        params._check_constraint()
         return params._that_draw(said, n) if params.temperature == 0 else params
+
+    def _check_constraint(self) -> None:
+        """Check that there is one constraint at most, and that what fulfils it can end the output."""
+        given = [name for name in ("json_schema", "regex", "choice", "grammar") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InvalidRequest(f"{' and '.join(given)} each say what the output has to be; give one of them")
+        if given and self.ignore_eos:
+            raise InvalidRequest(f"{given[0]} ends the output where it is complete, which ignore_eos=True forbids")
 
     def _that_draw(self, said: Collection[str], n: int) -> "SamplingParams":
         """Return these parameters at temperature 1 if the call says something of draws and nothing of a temperature."""
@@ -173,6 +205,11 @@ class SamplingParams:
             )
             return self
         return replace(self, temperature=1.0) if idle else self
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """The form that the output must have, if the call says so."""
+        return self.json_schema or self.regex or self.choice or self.grammar
 
     @property
     def adjusts(self) -> bool:
@@ -239,95 +276,6 @@ def _derived(seed: int, draw: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed} {draw}".encode(), digest_size=8).digest())
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One prompt with its sampling parameters, ready to be scheduled.
-
-    Attributes:
-        id: its identity in all messages; never used twice in one engine.
-        prompt: token ids, at least one.
-        params: as checked, with a seed.
-        end_ids: the token ids that end it.
-        capacity: the most tokens, prompt and output together, that the context and the page pool can hold.
-        bad_words: the token sequences that it must not complete.
-        namespace: whose cached prefixes it may use, and whose it adds to.
-        hold: only compute its whole pages, and hold them in the prefix cache until the request is withdrawn.
-        begun: the tokens with which its output begins, which are given instead of generated.
-    """
-
-    id: int
-    prompt: tuple[int, ...]
-    params: SamplingParams
-    end_ids: frozenset[int]
-    capacity: int
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    namespace: str = ""
-    hold: bool = False
-    begun: tuple[int, ...] = ()
-
-    @property
-    def known(self) -> tuple[int, ...]:
-        """All tokens that need not be generated."""
-        return self.prompt + self.begun
-
-    @property
-    def longest(self) -> int:
-        """The most tokens, prompt and output together, that it can come to."""
-        most = self.params.max_tokens
-        return self.capacity if most is None else min(len(self.prompt) + most, self.capacity)
-
-
-def check_token_ids(name: str, ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
-    """Return a prompt of token ids as a tuple.
-
-    Raises:
-        InvalidRequest: these are no integers, there are none, or one is outside the vocabulary.
-    """
-    checked = checks.token_ids(name, ids)
-    checks.in_vocabulary(name, checked, vocab_size)
-    if not checked:
-        raise InvalidRequest(f"{name} is empty; a prompt needs at least one token")
-    return checked
-
-
-def check_length(prompt: Sequence[int], capacity: int) -> None:
-    """Check that a prompt of token ids leaves room for one token of output.
-
-    Raises:
-        PromptTooLong: there is no room.
-    """
-    if len(prompt) >= capacity:
-        raise PromptTooLong(
-            f"the prompt has {len(prompt)} tokens; at most {capacity - 1} fit with one token of output. "
-            "Shorten it, or raise max_context or num_pages in open(), up to what the model was made for"
-        )
-
-
-def check_bans(request: Request, vocab_size: int) -> None:
-    """Check that what a request bans fits on the device, and always leaves a token to choose.
-
-    Raises:
-        InvalidRequest: it does not fit, or may leave no token.
-    """
-    longer = [len(word) for word in request.bad_words if len(word) > 1]
-    if len(longer) > MAX_BAD_WORDS or max(longer, default=0) > MAX_BAD_WORD_TOKENS:
-        raise InvalidRequest(
-            f"bad_words may be {MAX_BAD_WORDS} sequences of up to {MAX_BAD_WORD_TOKENS} tokens, and any number of "
-            f"single tokens; got {len(longer)} sequences, the longest of {max(longer)} tokens"
-        )
-    params = request.params
-    banned = {token for token, bias in params.logit_bias if bias == -math.inf}
-    banned |= {word[-1] for word in request.bad_words}
-    if params.min_tokens:
-        banned |= request.end_ids
-    allowed = params.allowed_token_ids
-    if len(banned) >= vocab_size or (allowed is not None and allowed <= banned):
-        raise InvalidRequest(
-            "allowed_token_ids, bad_words, logit_bias and min_tokens together may leave no token to choose: "
-            f"each of the {vocab_size if allowed is None else len(allowed)} allowed tokens can be banned by the others"
-        )
-
-
 def _seed(name: str, value: Any) -> int | None:
     seed: int = checks.integer(name, value, -1, 2**64 - 1)
     return None if seed == -1 else seed
@@ -367,5 +315,10 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "logprobs": partial(checks.count_or_none, high=2**31 - 1),
     "logprobs_of": _distribution,
     "prompt_logprobs": partial(checks.count_or_none, high=2**31 - 1),
+    "prompt_logprobs_from": partial(checks.integer, low=0, high=MOST_TOKENS),
     "cache_salt": partial(checks.text, longest=LONGEST_SALT),
+    "json_schema": checks.unless_none(constraint.json_schema),
+    "regex": checks.unless_none(constraint.regex),
+    "choice": checks.unless_none(constraint.choice),
+    "grammar": checks.unless_none(constraint.grammar),
 }

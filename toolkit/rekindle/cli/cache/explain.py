@@ -4,7 +4,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 
-from rekindle.cli import stored
+from rekindle.cli.cache import stored
 from rekindle.cli.needed import Needed
 from rekindle.cli.units import ago, columns
 from rekindle.device.programs.lowering import program_name

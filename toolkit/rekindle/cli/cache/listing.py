@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from rekindle.cli import stored
-from rekindle.cli.stored import MODELS
+from rekindle.cli.cache import stored
+from rekindle.cli.cache.stored import MODELS
 from rekindle.cli.units import ago, columns
 from rekindle.device.programs.store import KeptPrograms
 from rekindle.engine.stores import PROGRAMS, SNAPSHOTS

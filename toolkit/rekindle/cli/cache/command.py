@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rekindle.cli import needed, stored
-from rekindle.cli.cache_explain import explain
-from rekindle.cli.cache_list import ls, size
-from rekindle.cli.stored import MODELS, STORES
+from rekindle.cli import needed
+from rekindle.cli.cache import stored
+from rekindle.cli.cache.explain import explain
+from rekindle.cli.cache.listing import ls, size
+from rekindle.cli.cache.stored import MODELS, STORES
 from rekindle.cli.units import parse_size
 from rekindle.errors import StorageError
 from rekindle.markup import counted, size_text

@@ -1,0 +1,86 @@
+"""Measure constrained batches of the default model against free ones, and what a constrained request costs the others.
+
+The kinds take turns in one session, each with its own prompts in each round, so that nothing is cached.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import rekindle
+
+ROWS, TOKENS = 32, 64
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 10, "maxLength": 30},
+        "born": {"type": "integer", "minimum": 1900, "maximum": 2020},
+        "occupation": {"type": "string", "minLength": 10, "maxLength": 30},
+        "languages": {"type": "array", "items": {"enum": ["Greek", "Hindi", "Latin"]}, "minItems": 2, "maxItems": 4},
+        "about": {"type": "string", "minLength": 100, "maxLength": 200},
+    },
+    "required": ["name", "born", "occupation", "languages", "about"],
+    "additionalProperties": False,
+}
+FREE: dict[str, Any] = {"ignore_eos": True}
+TEXT: dict[str, Any] = {"regex": r"[^\x00-\x1f]{400,}"}
+JSON: dict[str, Any] = {"json_schema": PERSON}
+KINDS: dict[str, Sequence[dict[str, Any]]] = {
+    "free": [FREE] * ROWS,
+    "any text by a regex": [TEXT] * ROWS,
+    "JSON of a schema": [JSON] * ROWS,
+    "31 free, 1 constrained": [FREE] * (ROWS - 1) + [TEXT],
+    "1 free": [FREE],
+    "1 JSON of a schema": [JSON],
+}
+BASES = {name: "1 free" if name.startswith("1 ") else "free" for name in KINDS}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Tokens per second of a kind in one round: of all requests, and of the free ones."""
+
+    all: float
+    free: float
+
+
+def once(session: rekindle.Session, asked: Sequence[dict[str, Any]], turn: int) -> Taken:
+    """Generate one batch."""
+    began = perf_counter()
+    handles = [
+        session.submit(f"Notes of day {turn}, page {page}:", max_tokens=TOKENS, temperature=1.0, seed=page, **each)
+        for page, each in enumerate(asked)
+    ]
+    answers = [handle.result() for handle in handles]
+    seconds = perf_counter() - began
+    counts = [len(answer.token_ids) for answer in answers]
+    free = sum(count for count, each in zip(counts, asked, strict=True) if each is FREE)
+    return Taken(sum(counts) / seconds, free / seconds)
+
+
+def measure(dtype: Any, rounds: int) -> dict[str, list[Taken]]:
+    """Return what each kind took in each round."""
+    taken: dict[str, list[Taken]] = {kind: [] for kind in KINDS}
+    with rekindle.open_sync("smollm2-135m-instruct", dtype=dtype, max_running=ROWS, disk_cache_bytes=0) as session:
+        session.precompiled_sync()
+        for turn in range(rounds + 1):
+            for place, (kind, asked) in enumerate(KINDS.items()):
+                one = once(session, asked, turn * len(KINDS) + place)
+                if turn:
+                    taken[kind].append(one)
+    return taken
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    results = measure(arguments.dtype, arguments.rounds)
+    for kind, rounds in results.items():
+        base = results[BASES[kind]]
+        share = median(mine.all / other.all for mine, other in zip(rounds, base, strict=True))
+        print(f"{kind:25s} {median(one.all for one in rounds):7.1f} tokens/s, {share:.3f} of {BASES[kind]}")

@@ -1,0 +1,71 @@
+"""On a real model, a turn of a chat is computed from its new tokens on, and chosen calls are made and answered."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rekindle
+from rekindle import Session
+from tests.engine.small import SMOLLM2
+from tests.unit.scripted import HERMES
+
+PAGE = SMOLLM2["page_size"]
+
+
+@pytest.fixture(scope="module")
+def session(smollm2_path: Path) -> Iterator[Session]:
+    with rekindle.open_sync(smollm2_path, progress=False, **SMOLLM2) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def told(smollm2_path: Path) -> Iterator[Session]:
+    """Open a session whose chat template has a place for tools, which that of SmolLM2 has not."""
+    with rekindle.open_sync(smollm2_path, progress=False, chat_template=HERMES, **SMOLLM2) as session:
+        yield session
+
+
+def test_a_turn_is_computed_from_its_new_tokens_on(session: Session) -> None:
+    chat = session.chat(system="Answer in one sentence.", max_tokens=30, temperature=0)
+    before = chat.say_sync("What is the capital of France?")
+    for text in ("And that of Italy?", "And that of Spain?"):
+        answer = chat.say_sync(text)
+        known = before.prompt_token_ids + before.token_ids
+        assert answer.prompt_token_ids[: len(known)] == known
+        assert answer.cached_tokens >= (len(known) - 1) // PAGE * PAGE
+        assert session.render(chat.messages[:-1]) == session.decode(answer.prompt_token_ids)
+        before = answer
+
+
+def test_a_chosen_call_is_made_and_read(told: Session) -> None:
+    def weather(city: str, days: int) -> str:
+        """Return the weather of a city."""
+        return f"sunny in {city}"
+
+    messages = [{"role": "user", "content": "What is the weather in Rome?"}]
+    for choice in ("required", "weather"):
+        answer = told.generate_sync(messages, tools=[weather], tool_choice=choice, max_tokens=80, temperature=0)
+        assert answer.tool_calls
+        assert all(call.error is None for call in answer.tool_calls)
+        assert {call.name for call in answer.tool_calls} == {"weather"}
+        assert all(set(call.arguments) == {"city", "days"} for call in answer.tool_calls)
+    assert told.generate_sync(messages, tools=[weather], tool_choice="none", max_tokens=4).tool_calls == ()
+    wrongs: tuple[tuple[Any, str], ...] = (
+        ("nothing", "the name of a tool, which are weather"),
+        (3, "tool_choice must be a str"),
+    )
+    for wrong, words in wrongs:
+        with pytest.raises(rekindle.InvalidRequest, match=words):
+            told.generate_sync(messages, tools=[weather], tool_choice=wrong)
+    with pytest.raises(rekindle.InvalidRequest, match="so leave out regex"):
+        told.generate_sync(messages, tools=[weather], tool_choice="required", regex="a")
+    with told.prefix_sync(messages, tools=[weather]) as prefix:
+        assert prefix.generate_sync("Please.", tool_choice="weather", max_tokens=80, temperature=0).tool_calls
+    with pytest.raises(rekindle.InvalidRequest, match="given to what continues the prefix"):
+        told.prefix(messages, tools=[weather], tool_choice="required")
+    with pytest.raises(rekindle.InvalidRequest, match="needs tools"):
+        told.generate_sync(messages, tool_choice="required")
+    with pytest.raises(rekindle.InvalidRequest, match="tool_choice='required' is for answers to conversations"):
+        told.generate_sync("text", tool_choice="required")

@@ -1,0 +1,77 @@
+"""Sessions whose model says what a test wants it to say: the fake device, and a tokenizer of characters and marks."""
+
+import string
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.session.session import Session
+from rekindle.testing import fake_assembly, fake_limits, fake_session
+
+END = "<|im_end|>"
+HERMES = (
+    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t.function.name }} {% endfor %}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content or '' }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A chat template with reasoning and tool calls, which writes an answer as a model of the tests does."""
+FORGETFUL = HERMES.replace("{% if m.reasoning_content %}", "{% if m.reasoning_content and loop.last %}")
+"""The same, but for the reasoning of earlier turns, which it leaves out."""
+
+Script = Callable[[str], str]
+"""Returns the answer to a conversation as the model reads it."""
+
+
+def tokenizer(template: str = HERMES, *, every_byte: bool = False) -> Tokenizer:
+    """Make a tokenizer whose tokens are printable characters, a few pairs of them, and the marks of turns.
+
+    Args:
+        every_byte: its tokens are all bytes, which are more than the fake device knows.
+    """
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    shown = [each for each in letters if every_byte or each in string.printable]
+    shown += [] if every_byte else ["Ġ", "Ċ"]
+    pairs = ["th", "he", "an"]
+    vocabulary = {token: place for place, token in enumerate([*shown, *pairs])}
+    backend = Backend(models.BPE(vocab=vocabulary, merges=[("t", "h"), ("h", "e"), ("a", "n")]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(mark, special=True) for mark in ("<|im_start|>", END)])
+    return Tokenizer(backend, chat_template=template, eos_token=END)
+
+
+@contextmanager
+def scripted_session(
+    patch: pytest.MonkeyPatch, script: Script, template: str = HERMES, by_letters: bool = False
+) -> Iterator[Session]:
+    """Yield a session whose model answers by a script, and then ends its turn.
+
+    Args:
+        by_letters: the model writes its answers letter by letter, which its tokenizer would not.
+    """
+    text = tokenizer(template)
+    (end,) = text.encode_chat(END)
+
+    def next_token(tokens: Sequence[int], draw: int = 0, banned: Collection[int] = ()) -> int:
+        begins = next(at for at in range(len(tokens), -1, -1) if _ends_turn(text, tokens[:at]))
+        answer = script(text.decode(tokens[:begins], skip_special_tokens=False))
+        said = (
+            [token for part in answer for token in text.encode_chat(part)] if by_letters else text.encode_chat(answer)
+        )
+        return [*said, end][min(len(tokens) - begins, len(said))]
+
+    patch.setattr("rekindle.testing.device.next_token", next_token)
+    limits = fake_limits(page_size=16, num_pages=512, max_context=1024)
+    with fake_session(fake_assembly(limits, tokenizer=text, eos_ids=(end,))) as session:
+        yield session
+
+
+def _ends_turn(text: Tokenizer, tokens: Sequence[int]) -> bool:
+    """Tell whether tokens end where an answer begins."""
+    return text.decode(tokens[-12:], skip_special_tokens=False).endswith("<|im_start|>assistant\n")

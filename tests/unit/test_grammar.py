@@ -1,0 +1,161 @@
+"""Whatever is chosen among the tokens that a grammar allows, what comes of it is what the constraint asks for."""
+
+import json
+import random
+import re
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rekindle.models.text.grammar import Compiler
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request
+
+VOCAB_SIZE, END = 49152, 2
+LONGEST = 400
+
+
+@pytest.fixture(scope="module")
+def compiler(smollm2_tokenizer: Tokenizer) -> Compiler:
+    return Compiler(smollm2_tokenizer, VOCAB_SIZE, {END})
+
+
+def walked(compiler: Compiler, options: dict[str, Any], seed: int, fewest: int = 2**30) -> list[int] | None:
+    """Return the tokens of an output, each chosen at random among those that are allowed; None if it has no end.
+
+    What is chosen at a place depends on the seed and the place alone. Where the output may end, it often does.
+    """
+    params = SamplingParams.from_options({**options, "max_tokens": LONGEST})
+    request = Request(0, (5,), params, frozenset({END}), LONGEST + 1)
+    assert params.constraint is not None
+    place = compiler.compiled(params.constraint).matcher(request)
+    allowed, tokens = place.start(), list[int]()
+    while True:
+        tokens += allowed.forced
+        if allowed.complete:
+            return tokens
+        if len(tokens) >= LONGEST:
+            return None
+        chance = random.Random(1000 * seed + len(tokens))
+        may = np.flatnonzero(np.unpackbits(allowed.bits.view(np.uint8), bitorder="little"))
+        assert len(may), "nothing is left to choose"
+        token = int(may[chance.randrange(len(may))])
+        if END in may and chance.random() < 0.5:
+            token = END
+        if token == END:
+            return tokens
+        tokens.append(token)
+        allowed = place.take(token, fewest)
+
+
+pieces = st.sampled_from(["a", "bc", "é", "[0-9]", r"\.", "[a-f]", "[^a-y\\n]", "[A-Z0-9]", " ", "-", "<b>", '"', "😀"])
+patterns = st.recursive(
+    pieces,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda two: f"(?:{two[0]}|{two[1]})"),
+        st.tuples(inner, st.sampled_from(["?", "{2}", "{0,3}", "{1,4}", "*", "+"])).map(
+            lambda two: f"(?:{two[0]}){two[1]}"
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(pattern=patterns, seed=st.integers(0, 999))
+def test_a_regular_expression_matches_what_comes_of_it(
+    compiler: Compiler, smollm2_tokenizer: Tokenizer, pattern: str, seed: int
+) -> None:
+    tokens = walked(compiler, {"regex": pattern}, seed)
+    if tokens is not None:
+        text = smollm2_tokenizer.decode(tokens, skip_special_tokens=False)
+        assert re.fullmatch(pattern, text), (pattern, text)
+
+
+names = st.sampled_from(["a", "name", "größe", "x y", 'q"', "long_name_of_a_property"])
+numbers = st.integers(-1000, 1000)
+leaves: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.just({"type": "boolean"}),
+    st.just({"type": "null"}),
+    st.tuples(numbers, st.integers(0, 500)).map(
+        lambda two: {"type": "integer", "minimum": two[0], "maximum": two[0] + two[1]}
+    ),
+    st.just({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+    st.integers(0, 5).map(lambda least: {"type": "string", "minLength": least, "maxLength": least + 4}),
+    st.sampled_from([r"^[A-Z]{2}-[0-9]{1,3}$", r"^[a-z_]+@[a-z]+\.(com|org)$"]).map(
+        lambda p: {"type": "string", "pattern": p}
+    ),
+    st.sampled_from(["date", "ipv4", "uuid", "email"]).map(lambda form: {"type": "string", "format": form}),
+    st.lists(st.sampled_from([1, "b", None, 2.5, [1], {"c": 2}]), min_size=1, max_size=3).map(lambda v: {"enum": v}),
+    st.just({"const": {"fixed": [1, 2]}}),
+    st.just({"$ref": "#/$defs/tree"}),
+)
+
+
+def an_object(properties: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    required = [name for place, name in enumerate(properties) if place % 2 == 0]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+schemas = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.dictionaries(names, inner, min_size=1, max_size=4).map(an_object),
+        inner.map(lambda items: {"type": "array", "items": items, "minItems": 1, "maxItems": 3}),
+        st.lists(inner, min_size=1, max_size=3).map(lambda some: {"anyOf": some}),
+        st.lists(inner, min_size=1, max_size=2).map(
+            lambda some: {"type": "array", "prefixItems": some, "items": False, "minItems": len(some)}
+        ),
+    ),
+    max_leaves=8,
+)
+TREE = {
+    "type": "object",
+    "properties": {"leaf": {"type": "integer", "minimum": 0, "maximum": 9}, "under": {"$ref": "#/$defs/tree"}},
+    "required": ["leaf"],
+    "additionalProperties": False,
+}
+
+
+@settings(max_examples=150, deadline=None)
+@given(schema=schemas, seed=st.integers(0, 999))
+def test_json_that_comes_of_a_schema_is_valid(
+    compiler: Compiler, smollm2_tokenizer: Tokenizer, schema: dict[str, Any], seed: int
+) -> None:
+    whole = {**schema, "$defs": {"tree": TREE}}
+    tokens = walked(compiler, {"json_schema": whole}, seed)
+    if tokens is not None:
+        value = json.loads(smollm2_tokenizer.decode(tokens, skip_special_tokens=False))
+        jsonschema.validate(value, whole, format_checker=jsonschema.FormatChecker())
+
+
+@settings(max_examples=50, deadline=None)
+@given(schema=schemas, seed=st.integers(0, 99), fewest=st.sampled_from([1, 2, 5]))
+def test_forced_tokens_are_those_that_would_have_been_chosen(
+    compiler: Compiler, smollm2_tokenizer: Tokenizer, schema: dict[str, Any], seed: int, fewest: int
+) -> None:
+    options = {"json_schema": {**schema, "$defs": {"tree": TREE}}}
+    assert walked(compiler, options, seed, fewest) == walked(compiler, options, seed)
+
+
+def test_choices_are_taken_as_they_stand(compiler: Compiler, smollm2_tokenizer: Tokenizer) -> None:
+    texts = ["a|b", "(", "^$.*+?", "back\\slash", "new\nline", '"quoted"', "tab\t", "<|", "\u2028", "é", "{3}", " x"]
+    for text in texts:
+        tokens = walked(compiler, {"choice": [text]}, seed=0)
+        assert tokens is not None
+        assert smollm2_tokenizer.decode(tokens, skip_special_tokens=False) == text
+    found = {smollm2_tokenizer.decode(walked(compiler, {"choice": texts}, seed) or []) for seed in range(200)}
+    assert found == set(texts)
+
+
+def test_a_grammar_compiles_once(compiler: Compiler) -> None:
+    again = [SamplingParams.from_options({"regex": "[ab]+c"}).constraint for _ in range(2)]
+    assert again[0] is not None
+    assert again[1] is not None
+    assert compiler.compiled(again[0]) is compiler.compiled(again[1])

@@ -1,0 +1,322 @@
+"""A map answers any number of items with a window of requests, in order or as they come, and keeps each failure."""
+
+import json
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from rekindle.concurrency.progress import Progress
+from rekindle.errors import BatchFailed, InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.results.generation import Generation
+from rekindle.session.mapping import bar as bars
+from rekindle.session.mapping.pending import PendingMap
+from rekindle.session.mapping.results import MapResults
+from rekindle.session.session import Session
+from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from tests.unit.sessions import assert_all_is_free
+
+pytestmark = pytest.mark.anyio
+
+ENDLESS = 4000
+
+
+class Counted:
+    """Prompts of token ids from a generator, which counts how many were read."""
+
+    def __init__(self, total: int):
+        self.total, self.read = total, 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for place in range(self.total):
+            self.read += 1
+            yield [place % 100 + 1, 2]
+
+
+@pytest.fixture
+def one_by_one(settler: FakeSettler) -> Iterator[Session]:
+    """Open a session with one slot; a tick settles when it is told to."""
+    with fake_session(fake_assembly(fake_limits(max_running=1), settler=settler)) as session:
+        yield session
+
+
+@pytest.fixture
+def short(byte_tokenizer: Tokenizer) -> Iterator[Session]:
+    with fake_session(fake_assembly(fake_limits(max_context=64), tokenizer=byte_tokenizer)) as session:
+        yield session
+
+
+async def assert_free(session: Session) -> None:
+    """Check that nothing of a map that was left is computed, once what runs has ended."""
+    await session.generate(token_ids=[[1]], max_tokens=1)
+    assert not session.requests
+    assert_all_is_free(session)
+
+
+# What comes
+
+
+async def test_the_answers_come_in_order_whatever_the_window(session: Session) -> None:
+    expected = [expected_tokens(ids, 3) for ids in Counted(30)]
+    for window in (None, 1, 7, 100):
+        answers = await session.map(token_ids=iter(Counted(30)), max_tokens=3, window=window)
+        assert isinstance(answers, MapResults)
+        assert [answer.token_ids for answer in answers if isinstance(answer, Generation)] == expected
+    assert answers.items == tuple(Counted(30))
+    assert await session.map([]) == []
+    assert_all_is_free(session)
+
+
+async def test_no_more_than_a_window_is_in_the_engine_and_items_are_read_as_they_are_needed(
+    one_by_one: Session, settler: FakeSettler
+) -> None:
+    items = Counted(50)
+    pending = one_by_one.map(token_ids=iter(items), max_tokens=1, window=3)
+    assert (items.read, repr(pending)) == (0, "<rekindle.PendingMap, not begun: await it, or loop over it with "
+                                              "'async for' or 'for'>")  # fmt: skip
+    for done in range(10):
+        settler.step()
+        place, _ = await anext(pending)
+        assert place == done
+        assert len(one_by_one.requests) <= 3
+        assert done < items.read <= done + 4
+    pending.close()
+    settler.release()
+    assert [each async for each in pending] == []
+    assert items.read <= 13
+    await assert_free(one_by_one)
+
+
+async def test_each_answer_comes_as_it_ends(one_by_one: Session, settler: FakeSettler, session: Session) -> None:
+    settler.release()
+    came = [(place, answer) async for place, answer in session.map(token_ids=Counted(20), max_tokens=2)]
+    assert sorted(place for place, _ in came) == list(range(20))
+    answers = {place: answer.token_ids for place, answer in came if isinstance(answer, Generation)}
+    assert answers == {place: expected_tokens(ids, 2) for place, ids in enumerate(Counted(20))}
+
+
+async def test_callers_that_block_get_the_same(session: Session) -> None:
+    answers = await session.map(token_ids=Counted(9), max_tokens=2)
+    assert await to_thread.run_sync(lambda: session.map_sync(token_ids=Counted(9), max_tokens=2)) == answers
+    looped = await to_thread.run_sync(lambda: dict(session.map(token_ids=Counted(9), max_tokens=2)))
+    assert [looped[place] for place in range(9)] == answers
+
+
+async def test_items_are_texts_conversations_or_what_a_template_is_filled_with(texts: Session) -> None:
+    chat = [{"role": "user", "content": "ab"}]
+    expected = await texts.generate("ab", max_tokens=1)
+    for given, template in (
+        (["ab", chat], None),
+        (["b", {"text": "b", "other": 1}], "a{text}"),
+        ([{"one": "a", "two": ["b"]}], [{"role": "user", "content": "{one}{two[0]}"}]),
+        ([{"one": "a"}], [{"role": "user", "content": [{"type": "text", "text": "{one}b"}]}]),
+    ):
+        answers = await texts.map(given, template=template, max_tokens=2)
+        said = {answer.prompt_token_ids for answer in answers if isinstance(answer, Generation)}
+        assert said == {expected.prompt_token_ids}
+        assert answers.prompts == ["ab"] * len(given)
+    braces = await texts.map([{"n": 3.14159}], template="{{{n:.2f}}}", max_tokens=1)
+    assert braces.prompts == ["{3.14}"]
+
+
+async def test_a_forgotten_await_says_so(session: Session) -> None:
+    pending: Any = session.map(token_ids=[[1]])
+    with pytest.raises(AttributeError, match=r"no attribute 'to_frame': nothing has come yet; answers = await session"):
+        pending.to_frame()
+    with pytest.raises(AttributeError, match=r"no attribute 'to_fram'$"):
+        pending.to_fram()
+
+
+# What fails
+
+
+async def test_each_failure_stands_in_the_place_of_its_item(short: Session) -> None:
+    items: Any = ["a", "", 7, "b" * 64, {"name": "a"}, None, "c"]
+    answers = await short.map(items, max_tokens=3)
+    kinds = [type(answer) for answer in answers]
+    assert kinds == [
+        Generation, InvalidRequest, InvalidRequest, PromptTooLong, InvalidRequest, InvalidRequest, Generation
+    ]  # fmt: skip
+    assert "there is no template" in str(answers[4])
+    filled = await short.map([{"name": "a"}, {"nam": "a"}, "a", 3], template="{name}", max_tokens=1)
+    assert [str(each) for each in filled[1:]] == [
+        "the template needs the field 'name', and the item has nam",
+        "the template needs the field 'name', and the item has text",
+        "a template is filled by a mapping, or by a str for {text}; got 3",
+    ]
+
+
+async def test_the_first_failure_may_end_it(short: Session) -> None:
+    with pytest.raises(BatchFailed, match="item 1 failed: the prompt is empty") as caught:
+        await short.map(["a", "", "c"], max_tokens=3, errors="raise", window=2)
+    assert isinstance(caught.value.__cause__, InvalidRequest)
+    results = caught.value.results
+    assert isinstance(results[1], InvalidRequest)
+    with pytest.raises(BatchFailed):
+        async for _ in short.map(["", "c"], max_tokens=3, errors="raise"):
+            pass
+    await assert_free(short)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        ({"items": "one"}, "takes an iterable of texts, conversations or mappings, got 'one'"),
+        ({"items": {"a": 1}}, "takes an iterable"),
+        ({"items": 7}, "takes an iterable"),
+        ({}, "either items or token_ids"),
+        ({"items": ["a"], "token_ids": [[1]]}, "either items or token_ids"),
+        ({"items": ["a"], "errors": "ignore"}, 'errors must be "raise" or "return"'),
+        ({"items": ["a"], "window": 0}, "window must be"),
+        ({"items": ["a"], "path": 3}, "path must be that of a file, got 3"),
+        ({"items": ["a"], "progress": 1}, "progress must be True or False"),
+        ({"items": ["a"], "temperature": -1}, "temperature"),
+        ({"items": ["a"], "n": 2}, "n is for generate"),
+        ({"items": ["a"], "tools": 3}, "tools"),
+        ({"items": ["a"], "chat_template_kwargs": 3}, "chat_template_kwargs"),
+        ({"items": ["a"], "template": "plain"}, "template has no field"),
+        ({"items": ["a"], "template": "{}"}, "needs a name"),
+        ({"items": ["a"], "template": "{0}"}, "needs a name"),
+        ({"items": ["a"], "template": "{text"}, "as str.format reads it"),
+        ({"items": ["a"], "template": 3}, "template must be a str or a list of messages, got 3"),
+        ({"token_ids": [[1]], "template": "{text}"}, "token_ids are prompts already"),
+    ],
+)
+async def test_a_call_that_cannot_be_served_is_told_at_once(texts: Session, ask: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        texts.map(**ask)
+
+
+async def test_what_holds_for_every_item_is_told_once(session: Session) -> None:
+    with pytest.raises(InvalidRequest, match="no tokenizer, so stop strings"):
+        await session.map(token_ids=Counted(3), stop="a")
+
+
+async def test_a_generator_that_fails_ends_it(session: Session) -> None:
+    def items() -> Iterator[list[int]]:
+        yield [1]
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        await session.map(token_ids=items(), max_tokens=ENDLESS)
+    await assert_free(session)
+
+
+# Leaving
+
+
+async def test_leaving_cancels_what_runs(session: Session) -> None:
+    endless: Any = {"token_ids": Counted(20), "max_tokens": ENDLESS}
+    with anyio.move_on_after(0.05):
+        await session.map(**endless)
+    await assert_free(session)
+    async with aclosing(session.map(**endless)) as pending:
+        with anyio.move_on_after(0.05):
+            await anext(pending)
+    await assert_free(session)
+
+
+async def test_an_interrupt_says_what_had_ended(one_by_one: Session, settler: FakeSettler) -> None:
+    steps = 0
+
+    def items() -> Iterator[list[int]]:
+        for place in range(10):
+            nonlocal steps
+            if place > 3:
+                raise KeyboardInterrupt
+            settler.step()
+            yield [place + 1]
+
+    with pytest.raises(KeyboardInterrupt, match=r"interrupted after \d answer") as caught:
+        await one_by_one.map(token_ids=items(), max_tokens=1, window=2)
+    finished = vars(caught.value)["finished"]
+    assert finished[0].token_ids == expected_tokens([1], 1)
+    assert finished[-1] is None or len(finished) <= 4
+    settler.release()
+    await assert_free(one_by_one)
+
+
+async def test_a_map_that_is_closed_meanwhile_is_no_success(session: Session) -> None:
+    pending: PendingMap
+
+    def items() -> Iterator[list[int]]:
+        yield [1]
+        pending.close()
+        yield [2]
+
+    pending = session.map(token_ids=items(), max_tokens=2)
+    with pytest.raises(RequestCancelled, match="the map was closed after"):
+        await pending
+    with pytest.raises(InvalidRequest, match="is closed already"):
+        await pending
+
+
+async def test_a_session_that_is_closed_ends_it(settler: FakeSettler) -> None:
+    items = Counted(10**6)
+    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
+        pending = session.map(token_ids=items, max_tokens=1)
+        settler.step()
+        await anext(pending)
+        session._engine.stop()
+        settler.release()
+        with pytest.raises(SessionClosed):
+            async for _ in pending:
+                pass
+        with pytest.raises(SessionClosed):
+            session.map(token_ids=[[1]])
+    assert items.read < 1000
+
+
+# What is drawn, and what a frame has
+
+
+async def test_a_bar_says_how_far_it_is(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(bars, "DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(bars, "LOOKED_AT_SECONDS", 0.0)
+
+    def show(_: ProgressBars, report: Progress) -> None:
+        shown.append((report.done, report.total, report.unit))
+
+    monkeypatch.setattr(ProgressBars, "show", show)
+    await session.map(token_ids=list(Counted(20)), max_tokens=2, progress=True)
+    done = [each[0] for each in shown]
+    assert done == sorted(done)
+    assert shown[-1] == (20, 20, "answers")
+    assert any("left" in unit for _, _, unit in shown)
+    shown.clear()
+    await session.map(token_ids=iter(Counted(20)), max_tokens=2, progress=True)
+    assert shown[-1] == (20, None, "answers")
+    shown.clear()
+    await session.map(token_ids=Counted(20), max_tokens=2)
+    assert shown == []
+
+
+async def test_a_frame_has_the_fields_and_what_came_of_them(texts: Session) -> None:
+    items: Any = [{"name": "a", "text": "x"}, {"nam": "b"}]
+    answers = await texts.map(items, template="{name}{text}", max_tokens=3)
+    first, second = answers._records()
+    assert isinstance(answers[0], Generation)
+    assert first == {
+        "name": "a", "item.text": "x", "text": answers[0].text, "parsed": None, "finish_reason": "length", "tokens": 3,
+        "error": None,
+    }  # fmt: skip
+    assert (second["nam"], second["text"], second["tokens"]) == ("b", None, None)
+    assert second["error"].startswith("InvalidRequest: the template needs")
+    plain = await texts.map(["a"], max_tokens=1)
+    assert plain._records()[0]["prompt"] == "a"
+    answers.reverse()
+    with pytest.raises(ValueError, match="the list was changed"):
+        answers._records()
+    try:
+        import pandas  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401
+    except ImportError:
+        with pytest.raises(ImportError, match="pip install pandas"):
+            plain.to_frame()
+    else:
+        assert json.loads(plain.to_frame().to_json(orient="records"))[0]["prompt"] == "a"

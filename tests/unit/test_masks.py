@@ -1,0 +1,92 @@
+"""On the device, a mask bans what it does not allow, in the rows that have one, after everything else."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rekindle.device.packing import masks_of, pack_sampling
+from rekindle.device.sampling.adjustments import Adjustments
+from rekindle.device.sampling.constraints import AT_ONCE, constrain, words_of
+from rekindle.device.sampling.rows import ADJUSTED, CONSTRAINED, SamplingRows
+from rekindle.device.sampling.sample import sample
+from rekindle.messages import Row
+from rekindle.request.constraint import regex
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request
+
+Array = np.ndarray[Any, np.dtype[Any]]
+ROWS, SLOTS = 6, 9
+
+
+def packed_bits(may: Array) -> Array:
+    """Return masks (slots, vocabulary) bool as words of bits, int32."""
+    padded = np.zeros((len(may), 32 * words_of(may.shape[1])), bool)
+    padded[:, : may.shape[1]] = may
+    return np.packbits(padded, axis=1, bitorder="little").view(np.int32)
+
+
+def rows_of(requests: list[dict[str, Any]]) -> SamplingRows:
+    made = [Request(0, (1,), SamplingParams(**each), frozenset(), 99) for each in requests]
+    return SamplingRows.unpack(jnp.asarray(np.stack([pack_sampling(request) for request in made])))
+
+
+@pytest.mark.parametrize("vocabulary", [31, 32, 33, 300])
+def test_what_is_not_allowed_is_banned_in_constrained_rows_alone(vocabulary: int) -> None:
+    chance = np.random.default_rng(vocabulary)
+    columns = chance.normal(size=(vocabulary, ROWS)).astype(np.float32)
+    may = chance.random((SLOTS, vocabulary)) < 0.3
+    may[:, vocabulary // 2] = True
+    owners = chance.permutation(SLOTS)[:ROWS].astype(np.int32)
+    rows = rows_of([{"regex": regex("regex", "a")} if row % 2 else {"repetition_penalty": 2.0} for row in range(ROWS)])
+    assert rows.adjusted.tolist() == [CONSTRAINED if row % 2 else ADJUSTED for row in range(ROWS)]
+    out = np.asarray(jax.jit(constrain)(columns, rows, packed_bits(may), owners))
+    for row in range(ROWS):
+        expected = np.where(may[owners[row]], columns[:, row], -np.inf) if row % 2 else columns[:, row]
+        np.testing.assert_array_equal(out[:, row], expected)
+
+
+def test_a_row_of_which_nothing_would_be_left_stays_as_it_is() -> None:
+    columns = np.array([[0.0, 1.0], [-np.inf, 2.0], [3.0, 4.0]], np.float32)
+    may = np.array([[False, True, False], [False, False, True]])
+    rows = rows_of([{"regex": regex("regex", "a")}] * 2)
+    out = np.asarray(jax.jit(constrain)(columns, rows, packed_bits(may), np.arange(2, dtype=np.int32)))
+    np.testing.assert_array_equal(out[:, 0], columns[:, 0])
+    np.testing.assert_array_equal(out[:, 1], [-np.inf, -np.inf, 4.0])
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "top_k": 3}, {"temperature": 2.0, "top_p": 0.8}])
+def test_a_draw_is_from_what_is_allowed_and_scored_as_such(options: dict[str, Any]) -> None:
+    vocabulary, rows = 77, 64
+    chance = np.random.default_rng(3)
+    logits = np.repeat(chance.normal(size=(vocabulary, 1)).astype(np.float32) * 2, rows, axis=1)
+    may = np.zeros((rows, vocabulary), bool)
+    may[:, chance.choice(vocabulary, 9, replace=False)] = True
+    common = {"regex": regex("regex", "a"), "logprobs": 9, "logprobs_of": "sampled", **options}
+    asked = [{**common, "seed": seed} for seed in range(rows)]
+    draw = jax.jit(partial(sample, most=9))
+    owners = jnp.arange(rows, dtype=jnp.int32)
+    positions, empty = jnp.full(rows, 5, jnp.int32), Adjustments.empty(rows, vocabulary)
+    tokens, scores = draw(logits, rows_of(asked), positions, empty, owners, allowed=jnp.asarray(packed_bits(may)))
+    assert may[0][np.asarray(tokens)].all()
+    best = np.where(may[0], logits[:, 0], -np.inf).argmax()
+    assert (len(set(np.asarray(tokens).tolist())) > 1) == bool(options)
+    assert options or set(np.asarray(tokens).tolist()) == {best}
+    top = np.asarray(scores)[0, 2:11]
+    alternatives = np.asarray(scores)[0, 11:20].view(np.float32)
+    kept = np.isfinite(alternatives)
+    assert may[0][top[kept]].all()
+    np.testing.assert_allclose(np.exp(alternatives[kept]).sum(), 1, rtol=1e-5)
+
+
+def test_masks_are_padded_to_a_whole_call() -> None:
+    bits = np.arange(3, dtype=np.int32)
+    rows = [Row(slot, slot, 0, allowed=bits + slot) for slot in range(AT_ONCE + 2)]
+    first, second = masks_of(rows, null_slot=99)
+    assert first[0].tolist() == list(range(AT_ONCE))
+    assert second[0].tolist() == [AT_ONCE, AT_ONCE + 1, *[99] * (AT_ONCE - 2)]
+    np.testing.assert_array_equal(second[1][1], bits + AT_ONCE + 1)
+    assert first[1].shape == second[1].shape == (AT_ONCE, 3)

@@ -1,0 +1,98 @@
+"""The format of answers is chosen by what a chat template shows, and messages go back as it reads them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rekindle.models.checkpoint.huggingface.tokenizer import load_tokenizer
+from rekindle.models.text.chat import render
+from rekindle.models.text.responses.families import written_for
+from rekindle.models.text.responses.formats import PLAIN, format_of
+from rekindle.models.text.responses.reading import Reading
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.results.response import MessageForm, Response, ToolCall
+from tests.unit.response_cases import CASES
+from tests.unit.scripted import HERMES, tokenizer
+
+CALLS = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>"
+ENDS = "{% endfor %}{% endfor %}"
+OWN = {"start_anchor": "A:", "fields": {"thinking": {"open": "<t>", "close": "</t>"}, "content": {}}}
+
+
+def of(template: str | None, own: Any = None) -> Any:
+    return format_of(Tokenizer(tokenizer().backend, chat_template=template, response_template=own))
+
+
+@pytest.mark.parametrize(
+    ("template", "form"),
+    [
+        (CALLS + "{{ c.function.arguments | tojson }}" + ENDS, MessageForm(None, False, False)),
+        (CALLS + "{{ c.function.name + c.function.arguments }}" + ENDS, MessageForm(None, True, False)),
+        (CALLS + "{{ c.function.arguments }}" + ENDS, MessageForm(None, True, False)),
+        (
+            "{% for m in messages %}{% if m.content is not none %}{{ m.content + '|' }}{% endif %}"
+            "{% for c in m.tool_calls or [] %}{{ c.function | tojson }}" + ENDS,
+            MessageForm(None, False, True),
+        ),
+        (HERMES, MessageForm("reasoning_content", False, True)),
+        ("{{ messages[0]['thinking'] }}<think>", MessageForm("thinking", False, False)),
+        ("{% if thinking %}<think>{% endif %}{{ messages[0].content }}", MessageForm(None, False, False)),
+    ],
+)
+def test_a_message_has_the_form_that_the_template_reads(template: str, form: MessageForm) -> None:
+    assert of(template).form == form
+    call = ToolCall("f", {"a": "é"}, "", "call00000")
+    message = Response("", "hm", (call,), form).message
+    assert render([{"role": "user", "content": "x"}, message], template, variables={"add_generation_prompt": False})
+    arguments = message["tool_calls"][0]["function"]["arguments"]
+    assert (json.loads(arguments) if form.arguments_as_text else arguments) == {"a": "é"}
+
+
+def test_a_model_that_marks_nothing_answers_in_plain_text() -> None:
+    assert of(None) == PLAIN
+    assert of("{{ messages[0].content }}").template is None
+
+
+def test_a_checkpoints_own_template_comes_first_unless_it_cannot_be_read(tmp_path: Path) -> None:
+    assert of(HERMES, OWN).written == OWN
+    with pytest.warns(RuntimeWarning, match="own response template is not used: .* version 9"):
+        assert of(HERMES + " ", {"version": 9}).written == written_for(HERMES + " ", None)
+    tokenizer().backend.save(str(tmp_path / "tokenizer.json"))
+    settings = {"chat_template": HERMES, "response_template": OWN}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    read = load_tokenizer(tmp_path)
+    assert read is not None
+    assert format_of(read).written == OWN
+
+
+def test_an_answer_that_does_not_keep_to_its_format_is_not_lost() -> None:
+    model = Tokenizer(tokenizer().backend, chat_template="<|channel|><|message|>")
+    reading = Reading(format_of(model), model, model.encode_chat("<|start|>assistant"))
+    reading.push("I will.", model.encode_chat("I will."))
+    response, parts = reading.finish()
+    assert response.content == "".join(part.text for part in parts) == "I will."
+
+
+def test_arguments_that_are_written_as_text_are_what_the_schema_says() -> None:
+    case = CASES["coder calls"]
+    model = Tokenizer(tokenizer().backend, chat_template=case.marks)
+    kinds: dict[str, Any] = {"path": {"type": "string"}, "lines": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}
+    tool = {"type": "function", "function": {"name": "find", "parameters": {"properties": kinds}}}
+    for tools, lines in (([tool], 3), ([], "3")):
+        reading = Reading(format_of(model), model, model.encode_chat(case.prompt), tools=tools)
+        reading.push(case.text.removesuffix("<|im_end|>"), model.encode_chat(case.text))
+        (call,) = reading.finish()[0].tool_calls
+        assert call.arguments == {"path": "/a b", "lines": lines}
+
+
+def test_equal_calls_of_one_answer_have_ids_of_their_own() -> None:
+    case = CASES["mistral calls"]
+    model = Tokenizer(tokenizer().backend, chat_template=case.marks)
+    reading = Reading(format_of(model), model, model.encode_chat(case.prompt))
+    reading.push(case.text, model.encode_chat(case.text))
+    first, second = reading.finish()[0].tool_calls
+    assert (first.name, first.arguments) == (second.name, second.arguments)
+    assert first.id != second.id
+    assert all(len(call.id) == 9 and call.id.isalnum() for call in (first, second))

@@ -1,0 +1,178 @@
+"""A chat remembers its turns, whose tokens are found in the cache, and a turn that fails leaves it as it was."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from rekindle import Chat, InvalidRequest
+from rekindle.session.session import Session
+from tests.unit.scripted import FORGETFUL, scripted_session
+from tests.unit.test_session_tools import call, script, weather
+
+pytestmark = pytest.mark.anyio
+
+PAGE = 16
+
+
+def echo(prompt: str) -> str:
+    """Return an answer that tells how many turns there were, with some reasoning."""
+    return f"<think>thinking then</think>\n\nthe answer {prompt.count('<|im_start|>')} and more of that"
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    with scripted_session(monkeypatch, echo) as session:
+        yield session
+
+
+def said(chat: Chat) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in chat.messages]
+
+
+USER, ANSWER = ("user", "Hi"), ("assistant", "the answer 2 and more of that")
+
+
+async def test_turns_are_remembered_however_they_are_taken(session: Session) -> None:
+    chat = session.chat(system="Be kind.", max_tokens=200)
+    answer = await chat.say("Hi")
+    assert answer.content == "the answer 3 and more of that"
+    assert said(chat) == [("system", "Be kind."), USER, ("assistant", answer.content)]
+    assert chat.messages[-1]["reasoning_content"] == "thinking then"
+    assert chat.say_sync("b").content == "the answer 5 and more of that"
+    assert (await chat.show("c")).content == "the answer 7 and more of that"
+    assert chat.show_sync("d").content == "the answer 9 and more of that"
+    stream = chat.stream("e")
+    assert "the answer 11" in "".join([piece.text async for piece in stream])
+    assert len(chat) == 11
+    assert "".join(part.text for part in chat.stream("f").parts() if part.kind == "content").startswith("the answer 13")
+    assert len(chat) == 13
+
+
+@pytest.mark.parametrize("by_letters", [False, True])
+async def test_a_turn_costs_its_new_tokens_alone(monkeypatch: pytest.MonkeyPatch, by_letters: bool) -> None:
+    script = lambda prompt: f"<think>the then</think>then {'the answer than ' * 4}that"  # noqa: E731
+    with scripted_session(monkeypatch, script, by_letters=by_letters) as session:
+        chat = session.chat()
+        before = await chat.say("Hi")
+        for text in ("more of that", "and again"):
+            answer = await chat.say(text)
+            known = before.prompt_token_ids + before.token_ids
+            assert answer.prompt_token_ids[: len(known)] == known
+            assert answer.cached_tokens >= (len(known) - 1) // PAGE * PAGE
+            before = answer
+
+
+async def test_where_the_template_leaves_out_reasoning_the_answer_before_is_computed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scripted_session(monkeypatch, echo, FORGETFUL) as session:
+        chat = session.chat()
+        first = await chat.say("Hi, and a long text so that there is a page of it at least, or two")
+        second = await chat.say("more")
+        assert "thinking" not in session.decode(second.prompt_token_ids)
+        assert second.prompt_token_ids[: len(first.prompt_token_ids)] == first.prompt_token_ids
+        assert second.cached_tokens >= len(first.prompt_token_ids) // PAGE * PAGE
+        assert session.decode(second.prompt_token_ids) == session.render(chat.messages[:-1])
+
+
+async def test_functions_of_a_chat_are_called_until_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted_session(monkeypatch, script) as session:
+        chat = session.chat(tools=[weather])
+        answer = await chat.say(f"say {call(city='Rome')}")
+        assert answer.content == 'It is: {"city": "Rome", "sun": 1}'
+        assert [message["role"] for message in chat.messages] == ["user", "assistant", "tool", "assistant"]
+        chat.undo()
+        assert len(chat) == 0
+        assert chat.say_sync(f"say {call(city='Rome')}").content == answer.content
+
+
+async def test_calls_of_schemas_are_for_the_caller_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted_session(monkeypatch, script) as session:
+        chat = session.chat(tools=[{"type": "function", "function": {"name": "weather"}}])
+        answer = await chat.say(f"say {call(city='Rome')}")
+        assert answer.tool_calls[0].arguments == {"city": "Rome"}
+        told = {"role": "tool", "content": "sun", "tool_call_id": answer.tool_calls[0].id}
+        assert (await chat.say([told])).content == "It is: sun"
+
+
+async def test_a_fork_goes_its_own_way_and_an_undone_turn_is_gone(session: Session) -> None:
+    chat = session.chat()
+    await chat.say("Hi")
+    fork = chat.fork()
+    await fork.say("there")
+    assert said(chat) == [USER, ANSWER]
+    assert len(fork) == 4
+    fork.undo()
+    assert said(fork) == said(chat)
+    fork.undo()
+    with pytest.raises(InvalidRequest, match="no turn to take back"):
+        fork.undo()
+    assert said(chat) == [USER, ANSWER]
+
+
+async def test_an_edited_message_is_answered_anew(session: Session) -> None:
+    chat = session.chat()
+    await chat.say("Hello")
+    await chat.say("more")
+    chat.edit(-4, "Hi")
+    assert said(chat) == [USER]
+    await chat.say()
+    assert said(chat) == [USER, ANSWER]
+    chat.edit(1, "No.")
+    assert said(chat) == [USER, ("assistant", "No.")]
+    chat.undo()
+    assert said(chat) == [USER, ANSWER]
+    with pytest.raises(InvalidRequest, match="index must be an integer from -2 to 1"):
+        chat.edit(2, "x")
+    with pytest.raises(InvalidRequest, match="nothing waits for an answer"):
+        await chat.say()
+
+
+async def test_a_turn_that_fails_or_is_left_leaves_the_chat_as_it_was(session: Session) -> None:
+    chat = session.chat()
+    await chat.say("Hi")
+    before = chat.messages
+    with pytest.raises(InvalidRequest, match="temperature"):
+        await chat.say("more", temperature=-1)
+    with pytest.raises(InvalidRequest, match="the prompt has 2"):
+        await chat.say("x" * 2000)
+    async for _ in chat.stream("more"):
+        break
+    stream = chat.stream("more")
+    with pytest.raises(InvalidRequest, match="under way"):
+        await chat.say("meanwhile")
+    stream.close()
+    while session.requests:
+        await anyio.lowlevel.checkpoint()
+    assert chat.messages == before
+    chat.messages.append({"role": "user", "content": "not said"})
+    assert chat.messages == before
+    assert (await chat.say("more")).content.startswith("the answer 4")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"messages": "Hi"}, "messages must be a list"),
+        ({"system": 3}, "system must be a str"),
+        ({"tools": [lambda: None]}, "needs a name"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"token_ids": [1]}, "unknown keyword 'token_ids'"),
+    ],
+)
+async def test_what_cannot_begin_a_chat_is_refused_in_words(session: Session, given: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        session.chat(**given)
+
+
+async def test_a_chat_shows_its_messages(session: Session) -> None:
+    chat = session.chat(system="Be kind.")
+    assert repr(chat) == "<rekindle.Chat of 1 message, last 'system: Be kind.'>"
+    await chat.say("Hi")
+    shown = chat._repr_mimebundle_()
+    assert shown["text/plain"] == "system: Be kind.\nuser: Hi\nassistant: the answer 3 and more of that"
+    assert "reasoning" in shown["text/html"]
+    assert "thinking then" in shown["text/html"]

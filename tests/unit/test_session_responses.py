@@ -1,0 +1,146 @@
+"""A session's answers are taken apart, whole and in streams, and go back into a conversation."""
+
+import json
+import pickle
+from collections.abc import Iterator
+
+import anyio.lowlevel
+import pytest
+
+from rekindle import Generation, Part, ToolCall
+from rekindle.notebook.live_parts import Growing, Written
+from rekindle.session.calls.prompts import Messages
+from rekindle.session.session import Session
+from tests.unit.scripted import scripted_session
+
+pytestmark = pytest.mark.anyio
+
+USER = {"role": "user", "content": "Weather?"}
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+ANSWER = f"<think>\nthe user asks\n</think>\n\nLet me see.\n{CALL}\n<tool_call>oops</tool_call>"
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    with scripted_session(monkeypatch, lambda prompt: ANSWER) as session:
+        yield session
+
+
+def check(answer: Generation) -> None:
+    assert answer.text == ANSWER
+    assert answer.reasoning == "the user asks"
+    assert answer.content == "Let me see."
+    good, bad = answer.tool_calls
+    assert (good.name, good.arguments, good.text, good.error) == ("weather", {"city": "Rome"}, CALL, None)
+    assert (bad.name, bad.arguments, bad.text) == ("", {}, "<tool_call>oops</tool_call>")
+    assert "expected JSON, got 'oops'" in str(bad.error)
+    assert good.id != bad.id
+    assert answer.message == {
+        "role": "assistant",
+        "content": "Let me see.<tool_call>oops</tool_call>",
+        "reasoning_content": "the user asks",
+        "tool_calls": [
+            {"type": "function", "id": good.id, "function": {"name": "weather", "arguments": {"city": "Rome"}}}
+        ],
+    }
+
+
+async def test_an_answer_is_taken_apart_in_every_way_to_get_it(session: Session) -> None:
+    check(await session.generate([USER]))
+    conversations: list[Messages] = [[USER], [USER]]
+    check((await session.generate(conversations))[1])
+    check(session.submit([USER]).result())
+    check((await session.generate([USER], temperature=1, n=2))[0])
+    async with session.prefix([USER]) as prefix:
+        check(await prefix.generate())
+
+
+async def test_it_survives_json_and_pickling_and_a_branch_has_its_own(session: Session) -> None:
+    answer = await session.generate([USER])
+    check(Generation.from_dict(json.loads(json.dumps(answer.to_dict()))))
+    check(pickle.loads(pickle.dumps(answer)))
+    branch = await answer.branch(9, answer.token_ids[9])
+    check(branch)
+
+
+async def test_what_is_no_answer_to_a_conversation_is_all_content(session: Session) -> None:
+    prompt = session.render([USER])
+    answer = await session.generate(prompt)
+    assert (answer.response, answer.reasoning, answer.tool_calls) == (None, None, ())
+    assert answer.content == answer.text == ANSWER
+    assert answer.message == {"role": "assistant", "content": ANSWER}
+    parts = [part async for part in session.stream(prompt).parts()]
+    assert {part.kind for part in parts} == {"content"}
+    assert "".join(map(str, parts)) == ANSWER
+
+
+def joined(parts: list[Part], kind: str) -> str:
+    return "".join(part.text for part in parts if part.kind == kind)
+
+
+@pytest.mark.parametrize("stop", [None, "see.\n<tool"])
+async def test_the_parts_of_a_stream_are_those_of_the_answer(session: Session, stop: str | None) -> None:
+    answer = await session.generate([USER], stop=stop or ())
+    for parts in (
+        [part async for part in session.stream([USER], stop=stop or ()).parts()],
+        list(session.stream_sync([USER], stop=stop or ()).parts()),
+    ):
+        assert joined(parts, "reasoning") == answer.reasoning
+        assert joined(parts, "content") == answer.content
+        assert tuple(part.call for part in parts if part.call) == answer.tool_calls
+        assert len(parts) > 5
+    if stop:
+        assert answer.content == "Let me"
+        assert answer.text.endswith("Let me ")
+
+
+async def test_an_answer_that_is_cut_has_what_came(session: Session) -> None:
+    answer = await session.generate([USER], max_tokens=15)
+    assert answer.finish_reason == "length"
+    assert (answer.reasoning, answer.content) == ("the user", "")
+    assert answer.message == {"role": "assistant", "content": "", "reasoning_content": "the user"}
+
+
+async def test_closing_the_parts_cancels_the_request(session: Session) -> None:
+    parts = session.stream([USER]).parts()
+    await anext(parts)
+    await parts.aclose()
+    assert [part async for part in parts] == []
+    while session.requests:
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_a_cell_shows_reasoning_folded_and_calls_as_a_table(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = (await session.generate([USER]))._repr_mimebundle_()
+    assert "<summary" in shown["text/html"]
+    assert "reasoning, 3 words" in shown["text/html"]
+    assert "city=&quot;Rome&quot;" in shown["text/html"]
+    assert "&lt;tool_call&gt;oops" in shown["text/html"]
+    expected = (
+        "[reasoning] the user asks\nLet me see.\n[tool call] weather(city='Rome')\n"
+        "[tool call] a call that cannot be read: '<tool_call>oops</tool_call>'\n"
+    )
+    assert shown["text/plain"].startswith(expected)
+    await session.show([USER])
+    assert capsys.readouterr().out.startswith(expected)
+
+
+def test_reasoning_is_shown_while_it_grows_and_folded_once_there_is_more() -> None:
+    growing = Growing()
+    growing.take([Part("reasoning", "thinking " * 300)])
+    assert "<details" not in growing.html
+    assert "characters before" in growing.html
+    growing.take([Part("content", "So ")])
+    assert growing.html.index("<details") < growing.html.index("So ")
+    growing.take([Part("tool_call", '{"name": "f'), Part("tool_call", "", ToolCall("f", {"a": 1}, "", "id"))])
+    assert "a=1" in growing.html
+    assert '{"name"' not in growing.text
+
+
+def test_a_terminal_begins_each_kind_of_part_on_a_line_of_its_own() -> None:
+    call = ToolCall("f", {"a": 1}, "", "id")
+    parts = [Part("reasoning", "a"), Part("reasoning", "b"), Part("content", "c"), Part("tool_call", "{")]
+    words = Written().words([*parts, Part("tool_call", "", call), Part("tool_call", "", call)])
+    assert words == "[reasoning] ab\nc\n[tool call] f(a=1)\n[tool call] f(a=1)"

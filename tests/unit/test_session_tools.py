@@ -1,0 +1,199 @@
+"""A run goes on from call to result to answer, and whatever a function does, it goes on or ends clearly."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from rekindle import InvalidRequest, ToolRun
+from rekindle.session.session import Session
+from tests.unit.scripted import scripted_session
+from tests.unit.sessions import assert_all_is_free
+
+pytestmark = pytest.mark.anyio
+
+USER = {"role": "user", "content": "Weather in Rome?"}
+
+
+def call(name: str = "weather", **arguments: Any) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def script(prompt: str) -> str:
+    """Return what the model says: what the user told it to say at first, and then what it was told last."""
+    turns = prompt.split("<|im_start|>")
+    role, _, content = turns[-2].removesuffix("<|im_end|>\n").partition("\n")
+    return f"It is: {content}" if role == "tool" else content.removeprefix("say ")
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    with scripted_session(monkeypatch, script) as session:
+        yield session
+        assert_all_is_free(session)
+
+
+def weather(city: str, days: int = 1) -> dict[str, Any]:
+    """Return the weather."""
+    return {"city": city, "sun": days}
+
+
+async def later(city: str) -> str:
+    await anyio.lowlevel.checkpoint()
+    return f"later in {city}"
+
+
+def fails(city: str) -> str:
+    raise RuntimeError(f"no {city}")
+
+
+def says(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": f"say {text}"}]
+
+
+async def both(session: Session, messages: Any, tools: list[Callable[..., Any]], **options: Any) -> ToolRun:
+    """Run in both ways, check that they agree, and return what came."""
+    run = await session.run_tools(messages, tools, **options)
+    assert session.run_tools_sync(messages, tools, **options) == run
+    return run
+
+
+async def test_a_function_is_called_and_its_result_answered(session: Session) -> None:
+    run = await both(session, says(call(city="Rome", days=3)), [weather, later])
+    assert run.stop == "answer"
+    assert run.answer.content == 'It is: {"city": "Rome", "sun": 3}'
+    (result,) = run.results
+    assert (result.call.name, result.value, result.error) == ("weather", {"city": "Rome", "sun": 3}, None)
+    assert [message["role"] for message in run.messages] == ["user", "assistant", "tool", "assistant"]
+    assert run.messages[2]["tool_call_id"] == run.messages[1]["tool_calls"][0]["id"]
+    assert str(run) == run.answer.content
+    assert run.messages[-1] == run.answer.message
+
+
+async def test_async_functions_run_in_the_cells_loop_and_others_do_not_block_it(session: Session) -> None:
+    threads: list[threading.Thread] = []
+
+    async def here(city: str) -> str:
+        threads.append(threading.current_thread())
+        return city
+
+    def there(city: str) -> str:
+        threads.append(threading.current_thread())
+        return city
+
+    await session.run_tools(says(call("here", city="a") + call("there", city="b")), [here, there])
+    assert threads[0] is threading.current_thread()
+    assert threads[1] is not threading.current_thread()
+    assert threads[1].daemon
+    threads.clear()
+    session.run_tools_sync(says(call("here", city="a") + call("there", city="b")), [here, there])
+    assert threads[0] is not threading.current_thread()
+    assert threads[1] is threading.current_thread()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (call("fails", city="Rome"), "error: RuntimeError: no Rome"),
+        (call("later", city="Rome"), "later in Rome"),
+        (call("nothing", city="Rome"), "error: there is no function 'nothing'; there are weather, later, fails"),
+        (
+            call(town="Rome"),
+            "cannot take these arguments: expected city, days, got no city and an unknown town",
+        ),
+        (call(city=3), "weather cannot take these arguments: city: expected string, got 3"),
+        ("<tool_call>{oops</tool_call>", "error: the call cannot be read: expected JSON, got '{oops'"),
+    ],
+)
+async def test_what_a_call_comes_to_is_told_to_the_model(session: Session, said: str, told: str) -> None:
+    run = await both(session, says(said), [weather, later, fails])
+    assert told in run.results[0].content
+    assert run.answer.content == f"It is: {run.results[0].content}"
+    assert run.stop == "answer"
+
+
+async def test_a_run_that_does_not_come_to_an_answer_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted_session(monkeypatch, lambda prompt: call(city="Rome")) as session:
+        run = await both(session, [USER], [weather], limit=3)
+    assert (run.stop, len(run.steps), len(run.results)) == ("limit", 3, 2)
+    assert run.answer.tool_calls
+    assert "ended: limit" in repr(run)
+
+
+async def test_a_function_that_never_returns_can_be_left(session: Session) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def waits(city: str) -> None:
+        begun.set()
+        end.wait(60)
+
+    async def sleeps(city: str) -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    for function in (waits, sleeps):
+        begun.clear()
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.run_tools, says(call(function.__name__, city="Rome")), [function])
+            await anyio.to_thread.run_sync(begun.wait)
+            group.cancel_scope.cancel()
+    end.set()
+    assert (await session.run_tools(says("fine"), [weather])).answer.content == "fine"
+
+
+def test_an_interrupt_of_a_function_says_which_steps_had_ended(session: Session) -> None:
+    def interrupted(city: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        session.run_tools_sync(says(call("interrupted", city="a")), [interrupted])
+    assert vars(raised.value)["steps"] == ()
+
+
+@pytest.mark.parametrize(
+    ("tools", "options", "message"),
+    [
+        ([{"type": "function", "function": {"name": "now"}}], {}, "is a JSON schema; give the function"),
+        ([lambda city: city], {}, "needs a name"),
+        ([weather], {"limit": 0}, "limit must be an integer from 1"),
+        ([weather], {"show": 1}, "show must be True or False"),
+        ([weather], {"token_ids": [1]}, "unknown keyword 'token_ids'"),
+        ([weather], {"temperature": -1}, "temperature"),
+    ],
+)
+async def test_what_cannot_be_run_is_refused_in_words(session: Session, tools: Any, options: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        await session.run_tools([USER], tools, **options)
+    with pytest.raises(InvalidRequest, match=message):
+        session.run_tools_sync([USER], tools, **options)
+
+
+async def test_it_is_shown_as_it_goes_and_at_its_end(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    run = await session.run_tools(says(call(city="Rome")), [weather], show=True)
+    printed = capsys.readouterr().out
+    told = '{"city": "Rome", "sun": 1}'
+    assert "[tool call] weather(city='Rome')" in printed
+    assert f"[tool] weather(city='Rome') → {told}" in printed
+    assert f"It is: {told}" in printed
+    shown = run._repr_mimebundle_()
+    assert "It is: " in shown["text/plain"]
+    assert "2 answers, 1 call" in shown["text/html"]
+    await session.run_tools(says("fine"), [weather])
+    assert capsys.readouterr().out == ""
+
+
+async def test_no_call_is_wanted_where_the_model_is_told_of_no_tools(session: Session) -> None:
+    run = await both(session, says("fine"), [weather], tool_choice="none")
+    assert "weather" not in session.decode(run.answer.prompt_token_ids)
+    with pytest.raises(InvalidRequest, match="the name of a tool, which are weather"):
+        await session.run_tools(says("fine"), [weather], tool_choice="nothing")
+
+
+async def test_functions_are_schemas_for_generate(session: Session) -> None:
+    assert session.render([USER], tools=[weather]).startswith("<|im_start|>system\nweather ")
+    with pytest.raises(InvalidRequest, match=r"tools\[0\]"):
+        await session.generate([USER], tools=[lambda: None])

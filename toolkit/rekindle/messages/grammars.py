@@ -1,0 +1,55 @@
+"""How the scheduler asks what may follow in constrained requests."""
+
+from dataclasses import dataclass
+
+from rekindle.errors import RekindleError
+from rekindle.messages.message import Message
+from rekindle.messages.words import listed
+from rekindle.request.allowed import Allowed
+from rekindle.request.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Advance(Message):
+    """Constrained requests go on, or have ended.
+
+    Attributes:
+        taken: requests, each with the token that it generated.
+        ended: the ids of requests of which nothing more is asked.
+        running: how many requests run, constrained or not.
+    """
+
+    taken: tuple[tuple[Request, int], ...]
+    ended: tuple[int, ...] = ()
+    running: int = 0
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return (*(request.id for request, _ in self.taken), *self.ended)
+
+    def __str__(self) -> str:
+        tokens = listed([f"{token} for {request.id}" for request, token in self.taken])
+        parts = [f"token {tokens}"] if tokens else []
+        return f"Advance: {'; '.join([*parts, *([f'{listed(self.ended)} ended'] if self.ended else [])])}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced(Message):
+    """The answer to an `Advance`: what may follow in each request that went on, or the error for which nothing may."""
+
+    outcomes: tuple[tuple[int, Allowed | RekindleError], ...]
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        return tuple(request_id for request_id, _ in self.outcomes)
+
+    def __str__(self) -> str:
+        return f"Advanced: {listed([f'request {each}, {_outcome(allowed)}' for each, allowed in self.outcomes])}"
+
+
+def _outcome(outcome: Allowed | RekindleError) -> str:
+    if isinstance(outcome, RekindleError):
+        return type(outcome).__name__
+    forced = f"forced [{listed(outcome.forced)}]" if outcome.forced else ""
+    complete = "complete" if outcome.complete else ""
+    return " and ".join(filter(None, (forced, complete))) or "goes on"

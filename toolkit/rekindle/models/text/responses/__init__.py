@@ -1,0 +1,1 @@
+"""Answers taken apart into reasoning, content and tool calls, by response templates."""

@@ -1,0 +1,200 @@
+"""The response templates of model families whose checkpoints have none, put together from what a chat template shows.
+
+They are data in transformers' form; see `template`. Content is one text, whatever is written between its parts.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+ANCHORS: Final = (
+    *("<|im_start|>assistant\n", "<|im_start|>assistant"),  # ChatML: Qwen, Hermes, SmolLM
+    "<|start_header_id|>assistant<|end_header_id|>\n\n",  # Llama 3
+    *("[/INST]", "[/TOOL_RESULTS]"),  # Mistral
+    *("<｜Assistant｜>", "<｜tool▁output▁end｜>", "<｜tool▁outputs▁end｜>"),  # DeepSeek
+    "<|start|>assistant",  # harmony: gpt-oss
+    "<|start_of_role|>assistant<|end_of_role|>",  # Granite
+    *("<|assistant|>\n", "<|assistant|>"),
+    *("<start_of_turn>model\n", "<|turn>model\n"),
+)
+"""What an answer begins after."""
+
+ENDS: Final = (
+    *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>"),
+    *("</s>", "<|return|>", "<|call|>", "<|end|>", "<end_of_turn>", "<turn|>"),
+)
+"""What a turn ends with, if the chat template writes it."""
+
+Written = Mapping[str, Any]
+
+THINK: Final[Written] = {"open": "<think>", "close": "</think>", "repeats": True, "join": "\n"}
+THOUGHT_BEFORE: Final[Written] = {
+    "open_pattern": "<think>|(?=</think>)",
+    "close": "</think>",
+    "repeats": True,
+    "join": "\n",
+}
+"""As `THINK`, where the prompt may end with a closing mark to have the model think nothing."""
+THINK_RESPOND: Final[Written] = {
+    "open": "<think>",
+    "close_pattern": r"</think>(?:\s*<response>)?",
+    "repeats": True,
+    "join": "\n",
+}
+BRACKETS: Final[Written] = {"open": "[THINK]", "close": "[/THINK]", "repeats": True, "join": "\n"}
+
+NAMED: Final[Written] = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+LISTED: Final[Written] = {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}}
+
+HERMES: Final[Written] = {
+    "open": "<tool_call>",
+    "close": "</tool_call>",
+    "repeats": True,
+    "content": "json",
+    "transform": {"type": "function", "function": "{content}"},
+}
+PARAMETERS: Final[Written] = {
+    "open_pattern": r"<tool_call>\s*<function=(?P<name>[^>\n]+)>",
+    "close_pattern": r"</function>\s*</tool_call>|</tool_call>",
+    "repeats": True,
+    "content": "xml-inline",
+    "content_args": {
+        # Values stay text: what they mean is known from the schema of the tool alone.
+        "tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>",
+    },
+    "transform": NAMED,
+}
+MISTRAL_LIST: Final[Written] = {
+    "open": "[TOOL_CALLS]",
+    "close": "</s>",
+    "content": "json",
+    "transform": LISTED,
+    "transform_each": True,
+}
+MISTRAL_NAMED: Final[Written] = {
+    "open_pattern": r"\[TOOL_CALLS\]\s*(?P<name>[\w.-]+)(?:\[CALL_ID\][\w-]*)?\[ARGS\]",
+    "close_pattern": r"(?=\[TOOL_CALLS\])|</s>",
+    "repeats": True,
+    "content": "json",
+    "transform": NAMED,
+}
+_DEEPSEEK_CALL = r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>"
+_DEEPSEEK_END = r"<｜tool▁call▁end｜>(?:\s*<｜tool▁calls▁end｜>)?"
+DEEPSEEK_FENCED: Final[Written] = {
+    "open_pattern": rf"{_DEEPSEEK_CALL}function<｜tool▁sep｜>(?P<name>[^\n<]+)\n```json\n",
+    "close_pattern": rf"\s*```\s*{_DEEPSEEK_END}",
+    "repeats": True,
+    "content": "json",
+    "transform": NAMED,
+}
+DEEPSEEK: Final[Written] = {
+    "open_pattern": rf"{_DEEPSEEK_CALL}(?P<name>[^\n<]+)<｜tool▁sep｜>",
+    "close_pattern": _DEEPSEEK_END,
+    "repeats": True,
+    "content": "json",
+    "transform": NAMED,
+}
+LLAMA3: Final[Written] = {
+    # Without a mark of its own, a call is an answer that begins as its object does.
+    "open_pattern": r'(?:<\|python_tag\|>|\A)\s*(?=\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*")',
+    "close": ["<|eot_id|>", "<|eom_id|>"],
+    "content": "json",
+    "repeats": True,
+    "transform": {"type": "function", "function": {"name": "{content.name}", "arguments": "{content.parameters}"}},
+}
+GRANITE: Final[Written] = {
+    "open": "<|tool_call|>",
+    "close": "<|end_of_text|>",
+    "content": "json",
+    "transform": LISTED,
+    "transform_each": True,
+}
+
+_TURN = r"(?:<\|start\|>assistant)?"
+_TO = r" to=functions\.(?P<name>[\w.-]+)"
+_KIND = r"[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>"
+HARMONY: Final[Mapping[str, Written]] = {
+    "thinking": {
+        "open_pattern": rf"{_TURN}<\|channel\|>analysis<\|message\|>",
+        "close": ["<|end|>", "<|return|>"],
+        "repeats": True,
+        "join": "\n",
+    },
+    "tool_calls": {
+        "open_pattern": rf"{_TURN}(?:{_TO}<\|channel\|>|<\|channel\|>(?:commentary|analysis){_TO}){_KIND}",
+        "close": "<|call|>",
+        "repeats": True,
+        "content": "json",
+        "transform": NAMED,
+    },
+    "content": {
+        # What is said on the way to a call is on the channel of calls, and is for the user to read.
+        "open_pattern": rf"{_TURN}<\|channel\|>(?:final|commentary)\s*(?:<\|constrain\|>[^<]*)?<\|message\|>",
+        "close": ["<|end|>", "<|return|>"],
+        "repeats": True,
+        "join": "\n",
+    },
+}
+
+
+def written_for(chat_template: str, eos_token: str | None) -> Written | None:
+    """Return the response template that fits a chat template; None if answers to that are plain text.
+
+    What a model was trained to write around its calls and its reasoning stands in its chat template, which writes the
+    same for earlier turns and tells the model of it. So the marks are looked for there, the rarer before the more
+    common; names of models and architectures, which fine-tunes keep and change at will, are not looked at.
+    """
+    if "<|channel|>" in chat_template and "<|message|>" in chat_template:
+        return _answer(HARMONY)
+    fields = {"thinking": _thinking(chat_template), "tool_calls": calls_for(chat_template)}
+    found = {name: field for name, field in fields.items() if field is not None}
+    if not found:
+        return None
+    ends = [end for end in (*ENDS, eos_token) if end and (end in chat_template or end == eos_token)]
+    if "<response>" in chat_template:
+        ends.append("</response>")
+    content: dict[str, Any] = {"repeats": True, "join": "", "content_args": {"strip": False}}
+    return _answer({**found, "content": {**content, "close": ends} if ends else content})
+
+
+def marks_of_thought(chat_template: str) -> tuple[str, str] | None:
+    """Return what reasoning is written between; None for a chat template that has none.
+
+    Where an answer has channels, the second is all that leads on to another channel.
+    """
+    if "<|channel|>" in chat_template:
+        return "<|channel|>analysis<|message|>", "<|end|><|start|>assistant"
+    if "[THINK]" in chat_template:
+        return "[THINK]", "[/THINK]"
+    return ("<think>", "</think>") if "think>" in chat_template else None
+
+
+def _thinking(chat_template: str) -> Written | None:
+    if "[THINK]" in chat_template:
+        return BRACKETS
+    if "think>" not in chat_template:  # some templates write the angle bracket elsewhere
+        return None
+    if "<response>" in chat_template:
+        return THINK_RESPOND
+    if "<｜Assistant｜>" in chat_template:
+        return THOUGHT_BEFORE
+    return THINK
+
+
+def calls_for(chat_template: str) -> Written | None:
+    """Return how calls are read that are written as in a chat template; None if it has none."""
+    if "<|channel|>" in chat_template and "<|message|>" in chat_template:
+        return HARMONY["tool_calls"]
+    if "<｜tool▁call▁begin｜>" in chat_template:
+        return DEEPSEEK_FENCED if "```json" in chat_template else DEEPSEEK
+    if "[TOOL_CALLS]" in chat_template:
+        return MISTRAL_NAMED if "[ARGS]" in chat_template else MISTRAL_LIST
+    if "<tool_call>" in chat_template:
+        return PARAMETERS if "<function=" in chat_template else HERMES
+    if "<|tool_call|>" in chat_template:
+        return GRANITE
+    llama = "<|start_header_id|>" in chat_template and "tools" in chat_template
+    return LLAMA3 if llama or "<|python_tag|>" in chat_template else None
+
+
+def _answer(fields: Mapping[str, Written]) -> Written:
+    return {"defaults": {"role": "assistant"}, "start_anchor": list(ANCHORS), "fields": fields}

@@ -1,0 +1,242 @@
+"""An answer read by a response template while it comes: events for what is new, and the message at the end."""
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from rekindle.models.text.responses.contents import Malformed, parsed
+from rekindle.models.text.responses.delimiters import NO_CAPTURES, Delimiter, Found
+from rekindle.models.text.responses.template import Field, ResponseTemplate
+from rekindle.models.text.responses.transforms import transformed
+
+CONTEXT = 64
+"""How many characters of what was read are kept, for patterns that look back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """More text of a part. The texts of a part that is text, joined, are its value; those of others are as written."""
+
+    field: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A part that is complete.
+
+    Attributes:
+        field: its name.
+        value: what it means; None if that cannot be said.
+        raw: all of it as it was written, what it begins and ends with included.
+        error: why its meaning cannot be said; None if it can.
+    """
+
+    field: str
+    value: Any
+    raw: str
+    error: str | None = None
+
+
+Event = Grown | Closed
+
+
+class ResponseParser:
+    """The reader of one answer. How the answer is cut into pieces changes nothing but the pieces of `Grown`.
+
+    A part whose text is malformed is told in its `Closed`, and is not in the message; transformers raises there.
+
+    Args:
+        template: how the answer is read.
+        prompt: what the answer follows, or the end of it: what a chat template has written behind the last anchor
+            belongs to the answer.
+
+    Attributes:
+        events_of_prompt: what the prompt had of the answer.
+    """
+
+    def __init__(self, template: ResponseTemplate, prompt: str = "") -> None:
+        self._template = template
+        self._message: dict[str, Any] = deepcopy(dict(template.defaults))
+        self._text = ""
+        self._place = 0
+        self._empty_at: int | None = None  # where a mark without any text began a part, which it may do once
+        self._region = _Region(template.implicit, "", NO_CAPTURES, begun=False)
+        self.events_of_prompt = tuple(self.feed(prompt[template.anchor.last_end(prompt) or 0 :]))
+
+    @property
+    def message(self) -> Mapping[str, Any]:
+        """The message of the parts that are complete."""
+        return self._message
+
+    def feed(self, text: str) -> list[Event]:
+        """Take more of the answer, and return what it tells."""
+        kept = max(0, self._place - CONTEXT)
+        self._text = self._text[kept:] + text
+        self._place -= kept
+        self._empty_at = None if self._empty_at is None else self._empty_at - kept
+        return list(self._read(final=False))
+
+    def finish(self) -> tuple[dict[str, Any], list[Event]]:
+        """Take the end of the answer, and return the message without what is empty, and what the end tells."""
+        events = list(self._read(final=True))
+        kept = {
+            name: value
+            for name, value in self._message.items()
+            if name in self._template.defaults or value not in (None, "", [], {})
+        }
+        return kept, events
+
+    def _read(self, final: bool) -> Iterator[Event]:
+        while True:
+            found, pending = self._next_mark(final)
+            if found is None:
+                yield from self._take(len(self._text) if final else pending)
+                if final:
+                    yield from self._close("")
+                return
+            field, mark = found
+            yield from self._take(mark.start)
+            written, self._place = self._text[mark.start : mark.end], mark.end
+            implicit = self._region.field is self._template.implicit
+            if not implicit or field is self._template.implicit:
+                anything = self._region.begun
+                yield from self._close(written)
+                if not written and not anything:
+                    self._empty_at = mark.start
+                continue
+            yield from self._close("")
+            if not written:
+                self._empty_at = mark.start
+            yield from self._open(field, written, mark.captures)
+
+    def _next_mark(self, final: bool) -> tuple[tuple[Field, Found] | None, int]:
+        """Return the first mark that ends this part or begins another, and from where on nothing is sure yet."""
+        first: tuple[Field, Found] | None = None
+        pending = len(self._text)
+        for field, delimiter in self._watched():
+            found, unsure = delimiter.find(self._text, self._place, final)
+            pending = min(pending, unsure)
+            if found is None or (found.end == found.start == self._empty_at):
+                continue
+            if first is None or _rank(field, found) < _rank(*first):
+                first = field, found
+        if first is not None and first[1].start >= pending:
+            first = None
+        return first, max(pending, self._place)
+
+    def _watched(self) -> Iterator[tuple[Field, Delimiter]]:
+        """Yield what may come next, by the field that it is about."""
+        field, implicit = self._region.field, self._template.implicit
+        if field is not None and field is not implicit:
+            if field.close is not None:
+                yield field, field.close
+            return
+        for each in self._template.fields.values():
+            if each.open is not None:
+                yield each, each.open
+        if implicit is not None and implicit.close is not None:
+            yield implicit, implicit.close
+
+    def _take(self, end: int) -> Iterator[Event]:
+        """Take the text up to a place as part of the region."""
+        text, self._place = self._text[self._place : end], max(self._place, end)
+        if text and self._region.field is not None:
+            if not self._region.begun:
+                yield from self._begin()
+            yield from self._region.grow(text)
+
+    def _open(self, field: Field, written: str, captures: Mapping[str, str]) -> Iterator[Event]:
+        self._region = _Region(field, written, captures, begun=False)
+        yield from self._begin()
+
+    def _begin(self) -> Iterator[Event]:
+        """Begin a region: one that is joined to a former of its name begins with what is between them."""
+        region, self._region.begun = self._region, True
+        field = region.field
+        if field is not None and field.join and isinstance(self._message.get(field.name), str):
+            yield Grown(field.name, field.join)
+
+    def _close(self, written: str) -> Iterator[Event]:
+        """End the region, and go back to the field that has what is in no other."""
+        region, self._region = self._region, _Region(self._template.implicit, "", NO_CAPTURES, begun=False)
+        field = region.field
+        if field is None or not region.begun:
+            return
+        raw = f"{region.opened_by}{region.body}{written}"
+        try:
+            value = region.value()
+        except Malformed as error:
+            yield Closed(field.name, None, raw, str(error))
+            return
+        if field.join is not None and field.name in self._message:
+            self._message[field.name] += field.join + value
+        elif field.join is None and field.repeats:
+            self._message.setdefault(field.name, []).append(value)
+        else:
+            self._message[field.name] = value
+        yield Closed(field.name, value, raw)
+
+
+def _rank(field: Field, found: Found) -> tuple[int, int, bool, str]:
+    """Return what the next mark is the least by: its place; then the longest, one that begins a part, and the name."""
+    return found.start, found.start - found.end, field.open is None, field.name
+
+
+class _Region:
+    """A part of the answer that is being written.
+
+    Args:
+        field: what it is a part of; None for text that no field has.
+        opened_by: the mark that it began with.
+        captures: the texts of the named groups of that mark.
+        begun: whether it has begun, which the field without a mark does with its first character.
+    """
+
+    def __init__(self, field: Field | None, opened_by: str, captures: Mapping[str, str], *, begun: bool) -> None:
+        self.field = field
+        self.opened_by = opened_by
+        self.begun = begun
+        self._captures = captures
+        self._pieces: list[str] = []
+        self._held = ""  # white space, which is dropped if the text ends with it
+        self._told = False
+
+    @property
+    def body(self) -> str:
+        """All of its text, without marks."""
+        return "".join(self._pieces)
+
+    def grow(self, text: str) -> Iterator[Event]:
+        """Take more text, and yield what of it is sure to be part of the value."""
+        assert self.field is not None
+        self._pieces.append(text)
+        if self.field.content == "text" and self.field.content_args.get("strip", True):
+            text = self._held + text
+            text = text if self._told else text.lstrip()
+            shown = text.rstrip()
+            self._held = text[len(shown) :]
+            text = shown
+        if text:
+            self._told = True
+            yield Grown(self.field.name, text)
+
+    def value(self) -> Any:
+        """Return what its text means.
+
+        Raises:
+            Malformed: that cannot be said.
+        """
+        field = self.field
+        assert field is not None
+        value = parsed(field.content, self.body, field.content_args)
+        if field.join is not None and not isinstance(value, str):
+            raise Malformed(f"expected a text that can be joined to another, got {value!r:.80}")
+        if field.transform is None:
+            return value
+        if not field.transform_each:
+            return transformed(field.transform, {**self._captures, "content": value})
+        if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+            raise Malformed(f"expected a list of objects, got {value!r:.200}")
+        return [transformed(field.transform, {**self._captures, **each}) for each in value]

@@ -1,0 +1,1 @@
+"""What a caller asks of one request, checked where it is given."""

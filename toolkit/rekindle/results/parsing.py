@@ -1,0 +1,25 @@
+"""What a constrained output means, once it has ended."""
+
+from typing import Any
+
+from rekindle.request.constraint import Constraint
+
+
+def parsed(constraint: Constraint, text: str, end: str, stopped_by: str | int | None) -> tuple[Any, str | None]:
+    """Return the value of an output, or None and why there is none.
+
+    Args:
+        text: all of the output.
+        end: why it ended.
+        stopped_by: the stop string, or the end token.
+    """
+    if end == "length":
+        return None, f"the output was cut before {constraint.said} was fulfilled; raise max_tokens"
+    if end != "stop":
+        return None, f"the output was {end} before {constraint.said} was fulfilled"
+    if isinstance(stopped_by, str):
+        return None, f"the stop string {stopped_by!r} ended the output before {constraint.said} was fulfilled"
+    try:
+        return constraint.value(text), None
+    except ValueError as error:
+        return None, f"{type(error).__name__}: {error}"

@@ -1,0 +1,55 @@
+"""How a cell shows an answer that was taken apart: the reasoning folded, the calls as a table."""
+
+import json
+
+from rekindle import markup
+from rekindle.results.response import Response, ToolCall
+
+REASONING, TOOL_CALL = "[reasoning] ", "[tool call] "
+"""What stands before such parts in text."""
+
+
+def response_text(response: Response | None) -> str:
+    """Return an answer as text, with the names of its parts but for the content; nothing for no answer."""
+    if response is None:
+        return ""
+    parts = [f"{REASONING}{response.reasoning}"] if response.reasoning else []
+    parts += [response.content] if response.content else []
+    parts += [f"{TOOL_CALL}{call}" for call in response.tool_calls]
+    return "\n".join(parts)
+
+
+def response_html(response: Response | None, tokens: str) -> str:
+    """Return an answer as HTML; nothing if it is content alone, or there is none.
+
+    Args:
+        tokens: HTML of all of its tokens, or nothing.
+    """
+    if response is None or not (response.reasoning or response.tool_calls):
+        return ""
+    return "".join(
+        (
+            reasoning_html(response.reasoning or ""),
+            markup.passage(response.content),
+            calls_html(response.tool_calls),
+            markup.folded("tokens", tokens) if tokens else "",
+        )
+    )
+
+
+def reasoning_html(reasoning: str) -> str:
+    """Return reasoning behind a line that opens it; nothing for none."""
+    words = markup.counted(len(reasoning.split()), "word")
+    return markup.folded(f"reasoning, {words}", markup.passage(reasoning)) if reasoning else ""
+
+
+def calls_html(calls: tuple[ToolCall, ...]) -> str:
+    """Return calls as a table; nothing for none."""
+    return markup.table([_row(call) for call in calls], ("function", "arguments")) if calls else ""
+
+
+def _row(call: ToolCall) -> tuple[str, str]:
+    if call.error is not None:
+        return call.name or "cannot be read", f"{call.text} ({call.error})"
+    arguments = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
+    return call.name, ", ".join(arguments)

@@ -1,0 +1,1 @@
+"""What comes of a model that judges texts: likelihoods, classes and ranks."""

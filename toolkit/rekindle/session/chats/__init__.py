@@ -1,0 +1,1 @@
+"""Conversations of several turns, and answers in parts."""

@@ -1,0 +1,42 @@
+"""How a conversation is shown: each message under its role."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rekindle import markup
+
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""The keys of messages that may have reasoning."""
+
+
+def chat_text(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Return messages as text, each on lines of its own."""
+    return "\n".join(f"{message.get('role')}: {_said(message)}" for message in messages)
+
+
+def chat_html(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Return messages as HTML, with reasoning folded."""
+    return "".join(_html(message) for message in messages)
+
+
+def _html(message: Mapping[str, Any]) -> str:
+    role = f'<div style="margin:0.5em 0 0 0;opacity:0.75">{markup.visible(str(message.get("role")))}</div>'
+    reasoning = next((str(message[key]) for key in REASONING if message.get(key)), "")
+    thought = markup.folded("reasoning", markup.passage(reasoning)) if reasoning else ""
+    return f"{role}{thought}{markup.passage(_said(message))}"
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    """Return the content of a message, and the calls in it."""
+    content = message.get("content") or ""
+    text = content if isinstance(content, str) else "\n".join(str(part.get("text", "")) for part in content)
+    calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
+    lines = [f"{call.get('name')}({_arguments(call.get('arguments'))})" for call in calls]
+    return "\n".join([*([text] if text else []), *lines])
+
+
+def _arguments(arguments: Any) -> str:
+    if not isinstance(arguments, Mapping):
+        return str(arguments)
+    return ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())

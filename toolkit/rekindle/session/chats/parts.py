@@ -1,0 +1,60 @@
+"""The parts of an answer as they come: reasoning, content and tool calls."""
+
+from collections import deque
+from typing import Protocol
+
+from rekindle.concurrency.loops import Loop
+from rekindle.concurrency.waits import Waits
+from rekindle.results.response import Part, Reading
+from rekindle.results.tokens import Piece
+
+
+class Pieces(Protocol):
+    """The pieces of one request, which is a `rekindle.Stream`."""
+
+    def close(self) -> None: ...
+    def _next(self) -> Waits[Piece | None]: ...
+
+
+class Record(Protocol):
+    """The record of that request."""
+
+    def reading(self) -> Reading | None: ...
+
+
+class Parts(Loop[Part]):
+    """The parts of one answer, for `async for` or `for`. Closing it cancels the request, if it has not ended."""
+
+    def __init__(self, pieces: Pieces, record: Record):
+        self._pieces, self._record = pieces, record
+        self._reading: Reading | None = None
+        self._ready: deque[Part] = deque()
+        self._ended = False
+
+    def close(self) -> None:
+        """Cancel the request, if it has not ended, and give no further part."""
+        self._ended = True
+        self._ready.clear()
+        self._pieces.close()
+
+    def __repr__(self) -> str:
+        return f"<rekindle.Parts of {self._pieces!r}, for 'async for' or 'for'>"
+
+    def _next(self) -> Waits[Part | None]:
+        __tracebackhide__ = True  # a cell shows errors without such frames
+        while not self._ready and not self._ended:
+            piece = yield from self._pieces._next()
+            self._take(piece)
+        return self._ready.popleft() if self._ready else None
+
+    def _take(self, piece: Piece | None) -> None:
+        """Take the next piece, or the end."""
+        if self._reading is None:
+            self._reading = self._record.reading()  # the prompt is known by now
+        if piece is None:
+            self._ended = True
+            self._ready += self._reading.finish()[1] if self._reading else ()
+        elif self._reading:
+            self._ready += self._reading.push(piece.text, piece.token_ids)
+        elif piece.text:
+            self._ready.append(Part("content", piece.text))

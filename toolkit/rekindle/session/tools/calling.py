@@ -1,0 +1,101 @@
+"""Calling the function of a tool, for a cell that awaits it and for one that blocks."""
+
+import asyncio
+import dataclasses
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from functools import partial
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any
+
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A function that is to be called."""
+
+    function: Callable[..., Any]
+    arguments: dict[str, Any]
+
+    def now(self) -> Any:
+        """Call it, and return what it returns, which may have to be awaited."""
+        return self.function(**self.arguments)
+
+
+async def in_cell(called: Called) -> Any:
+    """Call a function, and return its result, or the error that it raised.
+
+    What is async is awaited in the caller's loop. Another function may block, so it has a thread of its own, with the
+    caller's context: the cell stays alive, and an interrupt ends the wait even if the function never returns. The
+    thread cannot be ended; it goes on for nobody, and no process waits for it.
+    """
+    try:
+        function = called.function
+        if iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
+            return await called.now()
+        result = await awaited(_in_a_thread(called.now, copy_context()))
+        return await result if isawaitable(result) else result
+    except Exception as error:
+        return error
+
+
+def blocking(called: Called) -> Any:
+    """Call a function on this thread, and return its result, or the error that it raised.
+
+    What is async runs in an asyncio loop of its own, on a thread of its own, because a loop may run here.
+    """
+    try:
+        result = called.now()
+        if not isawaitable(result):
+            return result
+        # In the caller's context, it would seem to run in the loop that this thread may have.
+        return blocked(_in_a_thread(partial(asyncio.run, _result(result)), Context()))
+    except Exception as error:
+        return error
+
+
+def in_words(value: Any) -> str:
+    """Return a result as the model is told it: a text as it is, all else as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Exception):
+        return f"error: {type(value).__name__}: {value}"
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a value."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    for method in ("model_dump", "tolist"):  # of pydantic and of arrays
+        if callable(plain := getattr(value, method, None)):
+            return plain()
+    return list(value) if isinstance(value, set | frozenset) else str(value)
+
+
+async def _result(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _in_a_thread(work: Callable[[], Any], context: Context) -> Waits[Any]:
+    """Do work in a daemon thread and in a context, and return what it returns; raises what it raises."""
+    done: Feed[tuple[Any, BaseException | None]] = Feed()
+
+    def run() -> None:
+        try:
+            done.put((work(), None))
+        except BaseException as error:
+            done.put((None, error))
+        done.close()
+
+    threading.Thread(target=context.run, args=(run,), name="rekindle-tool", daemon=True).start()
+    yield Wait(done)
+    result, error = done.items[0]
+    if error is not None:
+        raise error
+    return result

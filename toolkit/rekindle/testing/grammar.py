@@ -1,0 +1,85 @@
+"""A fake grammar, whose texts can be computed by hand. For `rekindle.testing`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from rekindle.models.text.grammar import Grammar, Matcher
+from rekindle.request.allowed import Constrained
+from rekindle.request.constraint import Constraint
+from rekindle.request.request import Request
+
+VOCAB_SIZE = 251
+"""A prime, so that a token at a wrong position changes the sum in `next_token`."""
+
+
+@dataclass(frozen=True)
+class FakeGrammar:
+    """A grammar in the place of `models.text.grammar.Grammar`: what may follow depends on all tokens of the output.
+
+    Attributes:
+        salt: another for another grammar.
+        longest: the number of tokens after which it is complete at the latest.
+    """
+
+    salt: int
+    longest: int
+    constraint = Constraint("grammar", "fake")
+    words = -(-VOCAB_SIZE // 32)
+
+    def matcher(self, request: Request) -> Matcher:
+        """Return what follows a request's output."""
+        return Matcher(cast(Any, _FakePlace(self)), cast(Any, self), request)
+
+    def may_follow(self, output: Sequence[int]) -> list[int]:
+        """Return the tokens that may follow an output; none if it is complete. Every third time it is only one."""
+        number = self.salt + sum((place + 1) * (token + 2) for place, token in enumerate(output))
+        if len(output) >= self.longest or (output and number % 29 == 0):
+            return []
+        if number % 3 == 0:
+            return [number % VOCAB_SIZE]
+        return [token for token in range(VOCAB_SIZE) if (token * 7 + number) % 4 == 0]
+
+
+def constrained(request: Request, grammar: FakeGrammar | Grammar) -> Request:
+    """Return the request, held to the grammar as it is when it is prepared."""
+    return replace(request, constrained=Constrained(grammar, grammar.matcher(request).start()))
+
+
+class _FakePlace:
+    """The methods of llguidance's matcher that are used."""
+
+    def __init__(self, grammar: FakeGrammar):
+        self._grammar = grammar
+        self._output: list[int] = []
+        self._error = ""
+
+    def consume_tokens(self, tokens: Sequence[int]) -> bool:
+        for token in tokens:
+            if token not in self._grammar.may_follow(self._output):
+                self._error = f"{token} is not allowed"
+            self._output.append(token)
+        return not self._error
+
+    def is_stopped(self) -> bool:
+        return bool(self._error) or not self._grammar.may_follow(self._output)
+
+    def is_error(self) -> bool:
+        return bool(self._error)
+
+    def get_error(self) -> str:
+        return self._error
+
+    def compute_ff_tokens(self) -> list[int]:
+        output, forced = list(self._output), list[int]()
+        while len(may := self._grammar.may_follow(output)) == 1:
+            forced += may
+            output += may
+        return forced
+
+    def compute_bitmask(self) -> bytes:
+        bits = np.zeros(32 * self._grammar.words, bool)
+        bits[self._grammar.may_follow(self._output)] = True
+        return np.packbits(bits, bitorder="little").tobytes()
