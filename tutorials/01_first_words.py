@@ -169,7 +169,7 @@ for each in three:
     print(repr(each.text))
 
 # %% [markdown]
-# `rekindle.request.SamplingParams` describes all parameters, among them `top_p`, `top_k`, `min_p`, penalties, and
+# `rekindle.SamplingParams` describes all parameters, among them `top_p`, `top_k`, `min_p`, penalties, and
 # banned and forced tokens. A seeded request draws the same tokens alone and in any batch, because its random numbers
 # depend only on its seed and on the position of the token.
 

@@ -199,7 +199,8 @@ from rekindle.device.packing import pack_sampling
 from rekindle.device.sampling.adjustments import Adjustments
 from rekindle.device.sampling.rows import SamplingRows
 from rekindle.device.sampling.sample import sample
-from rekindle.request import Request, SamplingParams
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request
 
 sample = jax.jit(partial(sample, most=0))
 

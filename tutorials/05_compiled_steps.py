@@ -139,8 +139,9 @@ print(f"all {programs_now} programs after {ready:.1f} s")
 
 # %% [markdown]
 # `await session.precompiled()` waits for the other programs, and with `precompile="all"`, `open` itself waits for them.
-# Four of the programs are the steps of the four buckets. The other four are small: `empty` makes the pool and the
-# slots, `enter` enters a request's penalties, `gather` copies pages out, and `scatter` copies pages in.
+# Four of the programs are the steps of the four buckets. The other five are small: `empty` makes the pool and the
+# slots, `enter` enters a request's penalties, `allow` sets which tokens its constraint allows, `gather` copies pages
+# out, and `scatter` copies pages in.
 #
 # From here on nothing is compiled any more, whatever is asked. The counters say so.
 
@@ -154,7 +155,7 @@ print(stats.programs, "programs,", stats.compilations, "compiled,", stats.unexpe
 # %%
 assert programs_then < programs_now
 assert opened < ready
-assert stats.compilations == programs_now == len(alone) + 4
+assert stats.compilations == programs_now == len(alone) + 5
 assert stats.unexpected_compilations == 0
 
 # %% [markdown]

@@ -32,11 +32,11 @@ session.restored
 #
 # Choose *Restart Kernel…* from the menu *Kernel*, and run the cells above again.
 #
-# The first time, 8 programs are compiled, and the first of them delays `open` by many seconds. All 454 tokens of the
+# The first time, 9 programs are compiled, and the first of them delays `open` by many seconds. All 454 tokens of the
 # prompt are computed. The second time looks like the outputs that this notebook was stored with, which are of a
 # second run:
 #
-# - `open` takes a second or two. `session.restored` says that all 8 programs were loaded, and that none was compiled.
+# - `open` takes a second or two. `session.restored` says that all 9 programs were loaded, and that none was compiled.
 # - The answer is the same. The line below it says that 448 tokens of its prompt came from disk. These are the seven
 #   whole pages of 64 tokens. The last 6 tokens are less than a page, and were computed.
 #
@@ -51,7 +51,7 @@ session.restored
 session.cache.draw()
 
 # %%
-assert session.restored.programs + session.restored.compiled == session.stats.programs == 8
+assert session.restored.programs + session.restored.compiled == session.stats.programs == 9
 await session.close()
 
 # %% [markdown]
@@ -112,7 +112,7 @@ print(warm)
 bars(seconds)
 
 # %%
-assert "8 programs loaded, 0 compiled" in warm
+assert "9 programs loaded, 0 compiled" in warm
 assert "cached: 448 on disk" in warm
 assert warm.splitlines()[1] == cold.splitlines()[1], "the same answer"
 status = await kernel.kill()
@@ -228,7 +228,7 @@ print(cache.shortened(warned))
 cache.command("verify")
 
 # %%
-assert "7 programs loaded, 1 compiled" in healed
+assert "8 programs loaded, 1 compiled" in healed
 assert healed.splitlines()[1] == cold.splitlines()[1], "the same answer"
 assert healed.splitlines()[2] != warm.splitlines()[2], "fewer tokens from disk"
 cache.remove()
