@@ -27,6 +27,8 @@ ASKING = [
     "show",
     "show_sync",
     "submit",
+    "submit_all",
+    "submit_all_sync",
     "enqueue",
     "enqueue_sync",
 ]

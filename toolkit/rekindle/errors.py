@@ -77,7 +77,13 @@ class ModelTooLarge(ModelError):
 
 
 class InvalidRequest(RekindleError, ValueError):
-    """A prompt or sampling parameter that cannot be served."""
+    """A prompt or sampling parameter that cannot be served.
+
+    Attributes:
+        parameter: the sampling parameter that it is about; None if it is about something else, or about several.
+    """
+
+    parameter: str | None = None
 
 
 class PromptTooLong(InvalidRequest):

@@ -168,7 +168,7 @@ class SamplingParams:
         said = {name: value for name, value in options.items() if name != "temperature" or value is not None}
         given = {**(defaults or {}), **said}
         given = {name: value for name, value in given.items() if value is not None or name not in _NONE_IS_NONE}
-        params = cls(**{name: check(name, given[name]) for name, check in _CHECKS.items() if name in given})
+        params = cls(**{name: _checked(name, given[name]) for name in _CHECKS if name in given})
         if params.max_tokens is not None and params.min_tokens > params.max_tokens:
             raise InvalidRequest(
                 f"min_tokens {params.min_tokens} is above max_tokens {params.max_tokens}; raise max_tokens"
@@ -260,6 +260,15 @@ def draws(params: SamplingParams, n: int) -> list[SamplingParams]:
     if seed is None:
         return [params] * n
     return [params, *(replace(params, seed=_derived(seed, draw)) for draw in range(1, n))]
+
+
+def _checked(name: str, value: Any) -> Any:
+    """Return the value of a parameter as the parameters have it, or raise an InvalidRequest that names it."""
+    try:
+        return _CHECKS[name](name, value)
+    except InvalidRequest as error:
+        error.parameter = name
+        raise
 
 
 def check_draws(n: Any) -> int:

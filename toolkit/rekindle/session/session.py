@@ -63,6 +63,7 @@ from rekindle.session.mapping.call import MapCall
 from rekindle.session.mapping.items import checked
 from rekindle.session.mapping.pending import PendingMap
 from rekindle.session.mapping.results import MapResults
+from rekindle.session.metrics import metrics_text
 from rekindle.session.operations import InFlight, Operations
 from rekindle.session.prefix import PendingPrefix, Prefix
 from rekindle.session.scoring.embedding import Array
@@ -367,6 +368,38 @@ class Session:
             Others as `generate`.
         """
         return self._requests.one(prompt, ask, wait=False)
+
+    @to_be_awaited("await session.submit_all(...)")
+    @spelled_out(Ask, ASK_DEFAULTS)
+    async def submit_all(
+        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[AskMany]
+    ) -> list[Handle]:
+        """Check prompts as a whole, put a request for each on its way, and return their handles.
+
+        Nothing is computed unless all prompts can be served. If the waiting queue has room for the first request, the
+        others wait outside for theirs. Leaving the await leaves nothing behind; after it, each handle is to be awaited,
+        streamed or cancelled.
+
+        Args:
+            prompt: one prompt or a list, as in `generate`.
+            n: this many draws for each prompt, as in `generate`.
+            Others: as in `generate`.
+
+        Returns:
+            The handles of the draws of the first prompt, then those of the next.
+
+        Raises:
+            QueueFull: `max_waiting` requests are waiting already.
+            Others as `generate` does for what it checks.
+        """
+        return await awaited(self._requests.submitted(prompt, ask, n))
+
+    @spelled_out(Ask, ASK_DEFAULTS)
+    def submit_all_sync(
+        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[AskMany]
+    ) -> list[Handle]:
+        """Run `submit_all`, and block until all prompts are checked."""
+        return blocked(self._requests.submitted(prompt, ask, n))
 
     @to_be_awaited("await session.enqueue(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
@@ -944,9 +977,24 @@ class Session:
         return len(self._assembly.preparer.token_ids(self._requests.prompt(prompt, options)))
 
     def _tokenizer(self) -> Tokenizer:
-        if self._assembly.tokenizer is None:
+        if self.tokenizer is None:
             raise InvalidRequest("the model has no tokenizer; give token_ids instead of text, and read the token ids")
+        return self.tokenizer
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's tokenizer with its chat template; None for a model without one."""
         return self._assembly.tokenizer
+
+    @property
+    def name(self) -> str:
+        """The model, as `open` was given it."""
+        return self._name
+
+    @property
+    def error(self) -> Exception | None:
+        """The reason why the session serves no more, a `rekindle.SessionError`; None while it does."""
+        return self._engine.error
 
     @property
     def cache(self) -> CacheView:
@@ -979,6 +1027,14 @@ class Session:
     def stats(self) -> Stats:
         """The counters of the engine, now."""
         return self._assembly.stats()
+
+    def metrics_text(self) -> str:
+        """Return the counters, and histograms of times, in the text form that Prometheus reads.
+
+        Counters are those of `stats` under the same names, after "rekindle_". The times are seconds until a request
+        left the queue, until its first token, between its tokens, and until its end.
+        """
+        return metrics_text(self.stats, self._callers.latencies)
 
     @to_be_awaited("await session.close()")
     async def close(self) -> None:

@@ -67,6 +67,12 @@ class Batch:
         finally:
             requested.cancel()
 
+    def submitted(self) -> Waits[list[Handle]]:
+        """Check all prompts, make all requests, and return them without waiting for what comes of them."""
+        __tracebackhide__ = True
+        requested = yield from self.requested()
+        return requested.handles
+
     def shown(self, cell: Cell) -> Waits[Answers[Any]]:
         """Wait as `ended` does, and draw the answers meanwhile. What had come of a cancelled request is its answer."""
         __tracebackhide__ = True

@@ -28,6 +28,7 @@ from rekindle.request.params import SamplingParams
 from rekindle.request.request import Pooling
 from rekindle.results.generation import Origin
 from rekindle.session.calls.handle import Handle, Post
+from rekindle.session.calls.latencies import Latencies
 from rekindle.session.calls.places import Places
 from rekindle.session.calls.record import Reader
 
@@ -44,6 +45,7 @@ class Callers:
     Attributes:
         first_tokens: for each of the latest first tokens, when it came by `time.perf_counter`, and how many seconds
             its request had waited for it.
+        latencies: the times of all requests until now.
     """
 
     def __init__(self, max_waiting: int):
@@ -53,6 +55,7 @@ class Callers:
         self._answers: dict[int, Feed[Any]] = {}
         self._error: Exception | None = None
         self.first_tokens: deque[tuple[float, float]] = deque(maxlen=FIRST_TOKENS)
+        self.latencies = Latencies()
 
     @property
     def under_way(self) -> dict[int, Handle]:
@@ -98,6 +101,10 @@ class Callers:
         if self._error is not None:  # it came too late for `fail_all` to see it
             self._end(request_id, self._error)
         return handle
+
+    def check_room(self) -> None:
+        """Check that the waiting queue has room now; raise QueueFull if it has none."""
+        self._places.check_room()
 
     def ask(self, question: Callable[[int], Message], post: Post) -> tuple[int, Feed[Any]]:
         """Ask the engine for something other than a generation.
@@ -151,9 +158,10 @@ class Callers:
             self._send(self._places.leave(message.request_id))
         if handle is None:
             return
-        before = handle.record.first_token
+        first, last = handle.record.first_token, handle.record.last_token
         handle.record.deliver(message)
-        if before is None and handle.record.first_token is not None:
+        self.latencies.take(message, handle.record, last)
+        if first is None and handle.record.first_token is not None:
             self.first_tokens.append((perf_counter(), handle.record.first_token))
 
     def _send(self, request_id: int | None) -> None:

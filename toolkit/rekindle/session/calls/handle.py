@@ -1,7 +1,7 @@
 """The remote control of one submitted request: wait for it, stream it, show it, or cancel it."""
 
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
@@ -113,10 +113,10 @@ class Handle:
     def __await__(self) -> Generator[Any, None, Generation]:
         return awaited(self.ended()).__await__()
 
-    def __aiter__(self) -> AsyncIterator[Piece]:
+    def __aiter__(self) -> "Stream":
         return Stream(self)
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> "Stream":
         return Stream(self)
 
     def display(self) -> None:

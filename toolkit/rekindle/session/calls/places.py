@@ -35,12 +35,14 @@ class Places:
                 self._inside.add(request_id)
                 return True
             if not wait:
-                raise QueueFull(
-                    f"the waiting queue is full, max_waiting is {self._most}; await one of its requests first, use "
-                    "enqueue, generate or stream, which wait for room, or raise max_waiting in open()"
-                )
+                raise self._full()
             self._outside[request_id] = None
             return False
+
+    def check_room(self) -> None:
+        """Check that a request would get a place now; raise QueueFull if it would not."""
+        if len(self._inside) >= self._most:
+            raise self._full()
 
     def give_up(self, request_id: int) -> bool:
         """Wait for a place no longer; return whether the request did."""
@@ -59,3 +61,9 @@ class Places:
                 return None
             self._inside.add(entered)
             return entered
+
+    def _full(self) -> QueueFull:
+        return QueueFull(
+            f"the waiting queue is full, max_waiting is {self._most}; await one of its requests first, use "
+            "enqueue, generate or stream, which wait for room, or raise max_waiting in open()"
+        )

@@ -33,6 +33,7 @@ class Record:
         pieces: what has come so far; closed once the request has ended.
         cancelling: whether its caller has asked for its end.
         first_token: seconds that it had waited when its first token came; None until then.
+        last_token: the same of the last token that has come.
         reader: reads its answer; None where there is nothing to be taken apart.
     """
 
@@ -51,6 +52,7 @@ class Record:
         self._submitted = perf_counter()
         self._started: tuple[Started, float] | None = None
         self.first_token: float | None = None
+        self.last_token: float | None = None
         self._generated = 0
         self._prompt_logprobs: list[TokenLogprob | None] = [None] * max(1, params.prompt_logprobs_from)
         self._states: tuple[int, np.ndarray[Any, np.dtype[np.float64]]] | None = None
@@ -61,7 +63,7 @@ class Record:
         """Take in what the engine says of the request."""
         match message:
             case Started():
-                self._started = (message, self._elapsed())
+                self._started = (message, self.elapsed())
             case Rejected(_, error):
                 self.fail(error)
             case Text():
@@ -86,6 +88,11 @@ class Record:
     def done(self) -> bool:
         """Tell whether the request ended, well or not."""
         return self.pieces.closed
+
+    @property
+    def queued(self) -> float | None:
+        """Seconds that the request had waited when it left the waiting queue; None until then."""
+        return None if self._started is None else self._started[1]
 
     @property
     def generated(self) -> int:
@@ -141,7 +148,7 @@ class Record:
     def standing(self) -> Standing:
         """The state of the request now. This costs the same however long the request is."""
         prompt_tokens = len(self._started[0].prompt) if self._started else None
-        return Standing(self._word(), prompt_tokens, self._generated, self._elapsed())
+        return Standing(self._word(), prompt_tokens, self._generated, self.elapsed())
 
     @property
     def state(self) -> str:
@@ -220,7 +227,8 @@ class Record:
     def _grow(self, more: Text) -> None:
         given = self._generated < len(self._begun.token_ids)  # which come together, before anything is generated
         if not given:
-            self.first_token = self.first_token or self._elapsed()
+            self.last_token = self.elapsed()
+            self.first_token = self.first_token or self.last_token
         self._generated += len(more.token_ids)
         logprobs = (self._begun.logprobs or ())[: len(more.token_ids)] if given else more.logprobs
         self.pieces.put(Piece(more.text, more.token_ids, None if self._params.logprobs is None else logprobs))
@@ -232,7 +240,7 @@ class Record:
         self.pieces.close()
 
     def _made(self, end: EndReason) -> Generation:
-        (text, token_ids, logprobs), total = self._so_far(), self._elapsed()
+        (text, token_ids, logprobs), total = self._so_far(), self.elapsed()
         started, queued = self._started or (Started(0, (), None, CachedTokens()), total)
         return Generation(
             text=text,
@@ -258,5 +266,6 @@ class Record:
         value, why = parsed(constraint, generation.text, generation.finish_reason, generation.stopped_by)
         return replace(generation, constraint=constraint.kind, parsed=value, unparsed=why)
 
-    def _elapsed(self) -> float:
+    def elapsed(self) -> float:
+        """Return the seconds since the request was submitted."""
         return perf_counter() - self._submitted

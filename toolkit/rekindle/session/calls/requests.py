@@ -144,6 +144,12 @@ class Requests:
         batch = self._batch(prompt, ask)
         return Streams(batch) if batch.shape.listed else Stream(self._alone(batch))
 
+    def submitted(self, prompt: Any, ask: Ask[Any], n: int | None) -> Waits[list[Handle]]:
+        """Check a call for generations now, and return the wait for their requests; see `Session.submit_all`."""
+        batch = self._batch(prompt, ask, n)
+        self._callers.check_room()
+        return batch.submitted()
+
     def as_completed(self, prompt: Any, ask: Ask[Any], errors: Errors) -> AsCompleted[Any]:
         """Return the outcomes of several requests as they come."""
         batch = self._batch(prompt, ask, errors=errors)

@@ -1,0 +1,85 @@
+"""The numbers of a session in the text form that Prometheus reads.
+
+The form is three lines of text for a number, so no library writes it: it is there without an extra, and nothing is
+registered for the whole process.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+
+from rekindle.scheduler.stats import Counts, SchedulerStats, Stats
+from rekindle.session.calls.latencies import Histogram, Latencies
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_NOW: Mapping[str, str] = {
+    "waiting": "Requests in the waiting queue.",
+    "running": "Requests that have a slot.",
+    "pages": "Pages in the pool.",
+    "free_pages": "Pages that a request could have now, cached ones that nobody uses among them.",
+    "cached_pages": "Pages that hold a cached prefix.",
+    "evictable_pages": "Cached pages that nobody uses.",
+    "host_pages": "Pages with a copy in host memory.",
+    "disk_pages": "Pages with a copy on disk.",
+}
+"""What the scheduler has now."""
+_EVER: Mapping[str, str] = {
+    "ended": "Requests that ended, for any reason.",
+    "ticks": "Plans made.",
+    "prompt_tokens": "Tokens in the prompts of started requests.",
+    "device_hit_tokens": "Tokens of prompts that were found in the prefix cache, on the device.",
+    "host_hit_tokens": "Tokens of prompts that were found in host memory.",
+    "disk_hit_tokens": "Tokens of prompts that were found on disk.",
+    "computed_tokens": "Tokens of prompts that were computed.",
+    "recomputed_tokens": "Tokens computed once more, of requests that had lost their pages.",
+    "generated_tokens": "Tokens handed to requests.",
+    "forced_tokens": "Generated tokens that a constraint left no choice of.",
+    "preemptions": "Times that a request gave its pages back to start again later.",
+    "device_losses": "Times that a damaged program took all pages of the device with it.",
+}
+"""What the scheduler has counted."""
+_TIMES: Mapping[str, tuple[str, str]] = {
+    "queued": ("queue_seconds", "Seconds until a request left the waiting queue."),
+    "first_token": ("time_to_first_token_seconds", "Seconds until the first token of a request."),
+    "between_tokens": ("inter_token_seconds", "Seconds between two tokens of a request."),
+    "total": ("request_seconds", "Seconds until the end of a request."),
+}
+assert {*_NOW, *_EVER} == {field.name for field in fields(SchedulerStats)} >= {field.name for field in fields(Counts)}
+
+
+def metrics_text(stats: Stats, latencies: Latencies) -> str:
+    """Return all numbers, each with a line of help and one of its type."""
+    return "".join(f"{line}\n" for line in _lines(stats, latencies))
+
+
+def _lines(stats: Stats, latencies: Latencies) -> Iterator[str]:
+    for name, what in _NOW.items():
+        yield from _number(name, "gauge", what, getattr(stats.scheduler, name))
+    yield from _number("programs", "gauge", "Compiled programs that are held.", stats.programs)
+    for name, what in _EVER.items():
+        yield from _number(f"{name}_total", "counter", what, getattr(stats.scheduler, name))
+    yield from _number("program_loads_total", "counter", "Programs loaded from the store.", stats.loads)
+    yield from _number("compilations_total", "counter", "Programs compiled.", stats.compilations)
+    yield from _head("requests_total", "counter", "Requests that ended, by their finish reason.")
+    for reason, count in sorted(latencies.ended.copy().items()):
+        yield f'rekindle_requests_total{{finish_reason="{reason}"}} {count}'
+    for attribute, (name, what) in _TIMES.items():
+        yield from _histogram(name, what, getattr(latencies, attribute))
+
+
+def _number(name: str, kind: str, what: str, value: int) -> Iterator[str]:
+    yield from _head(name, kind, what)
+    yield f"rekindle_{name} {value}"
+
+
+def _histogram(name: str, what: str, histogram: Histogram) -> Iterator[str]:
+    yield from _head(name, "histogram", what)
+    count = 0
+    for bound, count in histogram.up_to:
+        yield f'rekindle_{name}_bucket{{le="{"+Inf" if bound == float("inf") else bound}"}} {count}'
+    yield f"rekindle_{name}_sum {histogram.sum}"
+    yield f"rekindle_{name}_count {count}"
+
+
+def _head(name: str, kind: str, what: str) -> tuple[str, str]:
+    return f"# HELP rekindle_{name} {what}", f"# TYPE rekindle_{name} {kind}"
