@@ -1,4 +1,5 @@
-"""The command line: `python -m rekindle demo`, `generate`, `info`, `precompile`, `follow`, `cache`, `lm-eval`."""
+"""The command line: `python -m rekindle demo`, `generate`, `info`, `precompile`, `follow`, `serve`, `cache`,
+`lm-eval`."""
 
 import contextlib
 import io
@@ -12,7 +13,7 @@ from time import monotonic
 from typing import NoReturn
 
 import rekindle
-from rekindle.cli import follow, generate, lm_eval, needed
+from rekindle.cli import follow, generate, lm_eval, needed, serve
 from rekindle.cli.cache import command as cache
 from rekindle.cli.demo import demo
 from rekindle.cli.info import info
@@ -74,6 +75,9 @@ def _parser() -> ArgumentParser:
     )
     needed.add_arguments(compiles)
     compiles.set_defaults(run=precompile)
+    serves = commands.add_parser("serve", help="serve clients of OpenAI's API over HTTP")
+    serve.add_arguments(serves)
+    serves.set_defaults(run=serve.serve)
     follows = commands.add_parser("follow", help="serve sessions that another process opens with hosts=")
     follow.add_arguments(follows)
     follows.set_defaults(run=follow.follow)

@@ -70,14 +70,24 @@ def add_devices(parser: ArgumentParser) -> None:
     """Add a target, and how its devices share a model."""
     what = f"a machine other than this one: {', '.join(known_targets())}, or {LARGER}"
     parser.add_argument("--target", metavar="TARGET", help=what)
+    add_mesh(parser)
+
+
+def add_mesh(parser: ArgumentParser) -> None:
+    """Add how devices share a model."""
     what = "how many devices share the model, and how many such groups there are, as in tensor=8 or data=2,tensor=4"
     parser.add_argument("--mesh", dest="axes", type=_axes, default={}, metavar="AXIS=N", help=what)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add a model, a target and settings. A setting that is not given has the default of `open`."""
+    """Add a model, a target and settings."""
     add_model(parser)
     add_devices(parser)
+    add_settings(parser)
+
+
+def add_settings(parser: ArgumentParser) -> None:
+    """Add settings. One that is not given has the default of `open`."""
     kernels = get_args(Implementation)
     parser.add_argument("--implementation", choices=kernels, help="of the kernels (the best for the device)")
     settings = parser.add_argument_group("settings, as `open` will be given them")
@@ -134,11 +144,16 @@ def _places(target: str, devices: Sequence[jax.Device], settings: Settings) -> l
     return choices(devices, data) if tensor is None else [shared_by(devices, tensor, data)]
 
 
-def _settings(arguments: Namespace) -> Settings:
+def settings_of(arguments: Namespace) -> dict[str, Any]:
+    """Return the settings that were given, as `open` takes them; raise ConfigError for an unknown axis of the mesh."""
     check_axes("the mesh", arguments.axes)
     chosen = given(arguments, SettingsOptions) | {
         name: size for name, size in arguments.axes.items() if name in SettingsOptions.__annotations__
     }
     if "max_prefill_tokens" in chosen:
         chosen["prefill_chunk"] = chosen["max_prefill_tokens"]
-    return Settings(**chosen, precompile="lazy")  # which does not mind how many programs there are
+    return chosen
+
+
+def _settings(arguments: Namespace) -> Settings:
+    return Settings(**settings_of(arguments), precompile="lazy")  # which does not mind how many programs there are

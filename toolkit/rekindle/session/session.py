@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import jax
 
@@ -16,7 +16,7 @@ from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Pause, Resume, Step
 from rekindle.engine.handled import Handled, Pending, See
 from rekindle.engine.thread import EngineThread
-from rekindle.errors import InvalidRequest, SessionError
+from rekindle.errors import ConfigError, InvalidRequest, SessionError
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.board.dashboard import Dashboard
@@ -74,6 +74,9 @@ from rekindle.views.cache.view import CacheView, view
 from rekindle.views.tick_log import TickLog
 from rekindle.views.trace import Trace
 from rekindle.views.watching import Watching
+
+if TYPE_CHECKING:
+    from rekindle.server.running import PendingServer, Server
 
 
 class Session:
@@ -1027,6 +1030,56 @@ class Session:
     def stats(self) -> Stats:
         """The counters of the engine, now."""
         return self._assembly.stats()
+
+    def serve(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        name: str | None = None,
+        api_keys: Sequence[str] = (),
+        origins: Sequence[str] = (),
+        grace: float = 10.0,
+    ) -> "PendingServer":
+        """Serve clients of OpenAI's API beside the cells: `server = await session.serve(port=0)`, or `async with` it.
+
+        `server.url` says where, and `await server.close()` ends it, as does the end of the session. Its requests share
+        the batches, the programs and the prefix cache of all others. `rekindle.server.app(session)` is the same for
+        another ASGI server.
+
+        Args:
+            host: the address to listen at. The default is for clients on this machine alone; "0.0.0.0" is for all who
+                reach it, who should then need an API key.
+            port: 0 takes one that is free.
+            name: what clients call the model; the default is what the session was opened as, of a path its last part.
+            api_keys: of which a client has to give one; without any, none is needed.
+            origins: of web pages that may ask from a browser, such as "https://example.org", or "*" for all.
+            grace: seconds that requests under way have to end when the server is closed.
+
+        Raises:
+            ConfigError: the extra `rekindle[server]` is not installed, or an argument cannot be served (raised by the
+                await if nothing can listen at the address).
+        """
+        try:
+            from rekindle.server.running import PendingServer
+        except ImportError as error:
+            raise ConfigError(
+                f"the server's libraries cannot be imported ({error}); install them: pip install 'rekindle[server]'"
+            ) from error
+        return PendingServer(self, self._engine.stopped, host, port, name, api_keys, origins, grace)
+
+    def serve_sync(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        name: str | None = None,
+        api_keys: Sequence[str] = (),
+        origins: Sequence[str] = (),
+        grace: float = 10.0,
+    ) -> "Server":
+        """Begin to serve as `serve` does, and return the server."""
+        return self.serve(host=host, port=port, name=name, api_keys=api_keys, origins=origins, grace=grace).wait()
 
     def metrics_text(self) -> str:
         """Return the counters, and histograms of times, in the text form that Prometheus reads.

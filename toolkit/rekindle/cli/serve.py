@@ -1,0 +1,65 @@
+"""`python -m rekindle serve`: a model for clients of OpenAI's API, until SIGTERM or Ctrl-C."""
+
+import os
+import signal
+import sys
+from argparse import ArgumentParser, Namespace
+
+import rekindle
+from rekindle.cli import needed
+
+KEYS_VARIABLE = "REKINDLE_API_KEY"
+LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the command's arguments."""
+    needed.add_model(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1, this machine alone)")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes one that is free (8000)")
+    parser.add_argument("--name", help="what clients call the model (MODEL, of a path its last part)")
+    what = f"a key that clients have to give; may be repeated (without any, that in {KEYS_VARIABLE}, or none)"
+    parser.add_argument("--api-key", metavar="KEY", action="append", help=what)
+    what = "a web page's origin that may ask from a browser, or * for all; may be repeated"
+    parser.add_argument("--cors", metavar="ORIGIN", action="append", default=[], help=what)
+    what = "how long requests under way may take to end when the server does (30)"
+    parser.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=what)
+    needed.add_mesh(parser)
+    needed.add_settings(parser)
+
+
+def serve(arguments: Namespace) -> int:
+    """Open the model and serve it. The first signal ends that in order, and a second one at once."""
+    keys = arguments.api_key or list(filter(None, [os.environ.get(KEYS_VARIABLE)]))
+    if arguments.host not in LOCAL and not keys:
+        _say(f"whoever reaches {arguments.host} can use the model; --api-key asks for a key")
+    settings = needed.settings_of(arguments)
+    opened = rekindle.open_sync(arguments.model, progress=not arguments.quiet, revision=arguments.revision, **settings)
+    with opened as session:
+        server = session.serve_sync(
+            host=arguments.host,
+            port=arguments.port,
+            name=arguments.name,
+            api_keys=keys,
+            origins=arguments.cors,
+            grace=arguments.grace,
+        )
+
+        def end(number: int, frame: object) -> None:
+            signal.signal(number, signal.default_int_handler)
+            server.stop()
+
+        before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            print(f"{server.url}/v1", flush=True)
+            server.closed.grown_blocking(0)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if session.error is not None:  # which ended the server
+            raise session.error
+    return 0
+
+
+def _say(text: str) -> None:
+    print(f"rekindle: {text}", file=sys.stderr)

@@ -1,0 +1,78 @@
+"""What stands before the routes: API keys, and the form of whatever goes wrong."""
+
+import hmac
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rekindle.server.refused import INVALID, Refused, refused
+from rekindle.server.writing.common import dumped
+
+OPEN_PATHS = frozenset({"/health"})
+"""Paths that need no key."""
+
+
+def reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return an answer whose body is JSON."""
+    return Response(dumped(value), status, headers, "application/json")
+
+
+def refusal(why: Refused) -> Response:
+    """Return the answer to a request that is refused."""
+    return reply(why.body, why.status, why.headers)
+
+
+async def told(request: Request, error: Exception) -> Response:
+    """Return the answer to a request at which an error was raised."""
+    if isinstance(error, HTTPException):  # by the router, for an unknown path or a wrong method
+        message = f"{request.method} {request.url.path:.200} is not served"
+        return refusal(Refused(error.status_code, message, INVALID))
+    return refusal(refused(error, {}))
+
+
+class Caught:
+    """Answers in place of an app that raises, so that nothing above it tells or logs what was raised."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a connection."""
+        begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        except Exception as error:
+            why = refused(error, {})
+            if not begun and scope["type"] == "http":
+                await refusal(why)(scope, receive, send)
+
+
+class ApiKeys:
+    """Lets pass who has one of some keys, as `Authorization: Bearer KEY`."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]):
+        self._app = app
+        self._accepted = [f"Bearer {key}".encode() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a connection."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._knows(scope):
+            why = Refused(401, "give an API key of this server, as 'Authorization: Bearer KEY'", code="invalid_api_key")
+            await refusal(why)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _knows(self, scope: Scope) -> bool:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        # All are compared, so that the time tells nothing of which one is nearly right.
+        return any([hmac.compare_digest(given, accepted) for accepted in self._accepted])

@@ -1,0 +1,1 @@
+"""Parsed JSON read into calls of a session, in pure functions."""

@@ -1,0 +1,144 @@
+"""A server that runs beside the cells that use its session."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import uvicorn
+
+from rekindle import markup
+from rekindle.concurrency.eventual import Eventual
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.threads import Work
+from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
+from rekindle.errors import ConfigError
+from rekindle.server.application import app
+from rekindle.session.session import Session
+
+BACKLOG = 2048
+"""How many connections may wait to be taken."""
+
+
+class Server:
+    """A server of a session, from `session.serve`. It ends with `close`, with its session, or with the process.
+
+    It has a thread and an event loop of its own, so a cell that computes or blocks does not hold up clients, and cells
+    may run under trio.
+
+    Attributes:
+        url: where clients find it, such as "http://127.0.0.1:8000"; OpenAI's clients want `url + "/v1"`.
+        closed: a feed that is closed once it has ended.
+    """
+
+    def __init__(self, served: Any, listening: socket.socket, host: str, grace: float):
+        port = listening.getsockname()[1]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self.closed: Feed[None] = Feed()
+        self._listening = listening
+        config = uvicorn.Config(
+            served,
+            http="h11",  # which bounds headers
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(grace)),
+        )
+        self._uvicorn = uvicorn.Server(config)
+        Work(self._run, "server", self.stop)
+
+    def stop(self) -> None:
+        """Have the server end as `close` does. Returns at once, and may be called from any thread."""
+        self._uvicorn.should_exit = True
+
+    async def close(self) -> None:
+        """Take no more connections, and wait until the requests under way have ended, at most as long as `grace` says.
+
+        Those that have not ended by then are cancelled. Idempotent.
+        """
+        await awaited(self._ended())
+
+    def close_sync(self) -> None:
+        """Run `close`, and block until it has ended."""
+        blocked(self._ended())
+
+    async def __aenter__(self) -> "Server":
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close_sync()
+
+    def __repr__(self) -> str:
+        return f"<rekindle.server.Server {'closed' if self.closed.closed else f'at {self.url}'}>"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
+        state = "closed" if self.closed.closed else "serving"
+        facts = markup.facts({"OpenAI clients": f'base_url="{self.url}/v1"', "metrics": f"{self.url}/metrics"})
+        return markup.bundle(repr(self), markup.card("Server", state, facts))
+
+    def _ended(self) -> Waits[None]:
+        self.stop()
+        yield Wait(self.closed)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._uvicorn.serve(sockets=[self._listening]))
+        finally:
+            self._listening.close()
+            self.closed.close()
+
+
+class PendingServer(Eventual[Server]):
+    """A server that is still to be started: `await` it, or enter it with `async with`."""
+
+    _gives = Server
+    _hint = "it does not run yet; server = await session.serve(...)"
+
+    def __init__(
+        self,
+        session: Session,
+        stopped: Feed[None],
+        host: str,
+        port: int,
+        name: str | None,
+        api_keys: Sequence[str],
+        origins: Sequence[str],
+        grace: float,
+    ):
+        super().__init__()
+        self._served = app(session, name=name, api_keys=api_keys, origins=origins)
+        self._stopped, self._host, self._port, self._grace = stopped, host, port, grace
+
+    def __repr__(self) -> str:
+        return f"<rekindle server that does not run yet: {self._hint}>"
+
+    def _made(self) -> Waits[Server]:
+        server = Server(self._served, bound(self._host, self._port), self._host, self._grace)
+        self._stopped.when_closed(server.stop)
+        yield from ()  # there is nothing to wait for: the socket takes connections already
+        return server
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket that takes connections.
+
+    Raises:
+        ConfigError: nothing can be bound there.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"nothing can be served at {host}:{port} ({why}): give another port, of which 0 takes one that is free, or "
+            "an address of this machine as host"
+        ) from error

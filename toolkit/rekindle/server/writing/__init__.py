@@ -1,0 +1,1 @@
+"""What a session gives, written in the form of OpenAI's API, in pure functions."""

@@ -1,0 +1,90 @@
+"""What all answers have: their head, their usage, and their bytes."""
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import time
+from typing import Any, Protocol
+
+from rekindle.results.generation import Generation
+from rekindle.results.tokens import Piece
+from rekindle.session.calls.record import Record
+
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What tells an answer from others.
+
+    Attributes:
+        id: its own.
+        created: seconds since 1970.
+        model: the name of the model.
+    """
+
+    id: str
+    created: int
+    model: str
+
+    @classmethod
+    def new(cls, kind: str, model: str) -> "Head":
+        """Return the head of a new answer, whose id begins with its kind."""
+        return cls(f"{kind}-{uuid.uuid4().hex}", int(time()), model)
+
+    def of(self, kind: str) -> dict[str, Any]:
+        """Return the fields that each object of this kind begins with."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+class Chunks(Protocol):
+    """Writes one answer as chunks of a stream. The choices of it come at the same time, in any order."""
+
+    def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
+        """Return the events for a piece of a choice; `record` is that of its request."""
+        ...
+
+    def end(self, choice: int, generation: Generation, record: Record) -> list[bytes]:
+        """Return the events for the end of a choice."""
+        ...
+
+    def last(self, generations: Sequence[Generation]) -> list[bytes]:
+        """Return the events for the end of the answer."""
+        ...
+
+
+def dumped(value: Any) -> bytes:
+    """Return JSON as UTF-8; a lone surrogate, which has no bytes in it, is escaped."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+def event(value: Any) -> bytes:
+    """Return an event of a stream, whose data is this value as JSON."""
+    return b"data: " + dumped(value) + b"\n\n"
+
+
+def usage(generations: Sequence[Generation], draws: int) -> dict[str, Any]:
+    """Return the tokens of an answer, of which each prompt has so many draws and counts once."""
+    prompts = generations[::draws]
+    generated = sum(each.usage.completion_tokens for each in generations)
+    cached = sum(each.cached_tokens for each in prompts)
+    return usage_of(sum(each.usage.prompt_tokens for each in prompts), generated, cached)
+
+
+def usage_so_far(records: Sequence[Record], draws: int) -> dict[str, Any]:
+    """Return the tokens that have come of an answer, as `usage` does."""
+    standings = [record.standing for record in records]
+    generated = sum(standing.generated for standing in standings)
+    return usage_of(sum(standing.prompt_tokens or 0 for standing in standings[::draws]), generated, None)
+
+
+def usage_of(prompt: int, generated: int, cached: int | None) -> dict[str, Any]:
+    """Return the tokens of prompts and answers, and of prompts those that were cached, if that is known."""
+    details = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
+    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated, **details}
+
+
+def finish_reason(generation: Generation) -> str:
+    """Return why an answer ended, in the words of OpenAI's API."""
+    return "length" if generation.finish_reason == "length" else "stop"
