@@ -1,5 +1,4 @@
-"""The command line: `python -m rekindle demo`, `generate`, `info`, `precompile`, `follow`, `serve`, `cache`,
-`lm-eval`."""
+"""The command line: `python -m rekindle demo`, `generate`, `info`, `serve`, `precompile` and others."""
 
 import contextlib
 import io

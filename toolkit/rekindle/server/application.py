@@ -41,7 +41,7 @@ def app(
         ConfigError: an API key or an origin is no text or empty.
     """
     for what, given in (("api_keys", api_keys), ("origins", origins)):
-        if isinstance(given, str) or not all(isinstance(each, str) and each for each in given):
+        if isinstance(given, str) or not all(given):
             raise ConfigError(f"{what} must be a list of texts, none of them empty")
     routes = Routes(session, name or short_name(session.name), limits or Limits())
     paths = (

@@ -1,13 +1,14 @@
 """The routes: what each path reads, asks of the session, and writes."""
 
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from http import HTTPStatus
 from time import time
 from typing import Any, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -154,11 +155,12 @@ class Routes:
         most, size = self._limits.body_bytes, 0
         pieces: list[bytes] = []
         with anyio.move_on_after(self._limits.body_seconds):
-            async for piece in request.stream():
-                size += len(piece)
-                if size > most:
-                    raise Refused(413, f"the body may have at most {most} bytes")
-                pieces.append(piece)
+            async with aclosing(request.stream()) as stream:
+                async for piece in stream:
+                    size += len(piece)
+                    if size > most:
+                        raise Refused(413, f"the body may have at most {most} bytes")
+                    pieces.append(piece)
             return b"".join(pieces)
         raise Refused(408, f"the body has to come within {self._limits.body_seconds:g} seconds")
 

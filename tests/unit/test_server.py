@@ -1,0 +1,371 @@
+"""The server gives what its session gives, in the form of OpenAI's API, and says in it why it gives nothing."""
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+import rekindle
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.server import Limits, app
+from rekindle.server.application import short_name
+from rekindle.session.session import Session
+from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from tests.unit.asgi import Caller, ask
+from tests.unit.scripted import scripted_session
+from tests.unit.sessions import assert_all_is_free
+
+pytestmark = pytest.mark.anyio
+
+USER = {"role": "user", "content": "Weather?"}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+ANSWER = f"<think>\nthe user asks\n</think>\n\nLet me see.\n{CALL}\n{CALL}"
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+SECRET = "xyzzy-plugh"
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    with scripted_session(monkeypatch, lambda prompt: ANSWER) as session:
+        yield session
+
+
+# What comes
+
+
+async def test_a_chat_is_the_answer_of_the_session_taken_apart(scripted: Session) -> None:
+    reply = await ask(app(scripted), CHAT, {"messages": [USER]})
+    answer = await scripted.generate([USER], max_tokens=None)
+    (choice,) = reply.json["choices"]
+    calls = choice["message"].pop("tool_calls")
+    assert choice == {
+        "index": 0,
+        "message": {"role": "assistant", "content": "Let me see.", "reasoning_content": "the user asks"},
+        "logprobs": None,
+        "finish_reason": "tool_calls",
+    }
+    assert [call["id"] for call in calls] == [call.id for call in answer.tool_calls]
+    assert calls[0]["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
+    usage = reply.json["usage"]
+    assert usage["prompt_tokens"] == answer.usage.prompt_tokens
+    assert usage["total_tokens"] == answer.usage.total_tokens
+    assert (reply.json["object"], reply.json["model"]) == ("chat.completion", "fake")
+
+
+def joined(events: list[Any], key: str, choice: int = 0) -> str:
+    """Return the text of one key of the deltas of a stream."""
+    choices = [each for event in events for each in event["choices"] if each["index"] == choice]
+    return "".join(each["delta"].get(key) or "" for each in choices)
+
+
+async def test_a_stream_has_the_same_in_chunks_and_its_usage_last(scripted: Session) -> None:
+    body = {"messages": [USER], "logprobs": True, "top_logprobs": 1}
+    whole = (await ask(app(scripted), CHAT, body)).json
+    reply = await ask(app(scripted), CHAT, {**body, "stream": True, "stream_options": {"include_usage": True}})
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    *events, last = reply.events
+    message = whole["choices"][0]["message"]
+    assert (joined(events, "content"), joined(events, "reasoning_content")) == ("Let me see.", "the user asks")
+    deltas = [event["choices"][0]["delta"] for event in events]
+    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    assert [call.pop("index") for call in calls] == [0, 1]
+    assert calls == message["tool_calls"]
+    assert events[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert [event["choices"][0]["finish_reason"] for event in events][-1] == "tool_calls"
+    scores = [token for event in events for token in (event["choices"][0]["logprobs"] or {"content": ()})["content"]]
+    assert scores == whole["choices"][0]["logprobs"]["content"]
+    assert (last["choices"], last["usage"]["total_tokens"]) == ([], whole["usage"]["total_tokens"])
+    assert len({event["id"] for event in reply.events}) == 1
+
+
+async def test_at_most_one_call_is_given_if_calls_are_not_to_be_parallel(scripted: Session) -> None:
+    body = {"messages": [USER], "tools": [TOOL], "parallel_tool_calls": False}
+    reply = await ask(app(scripted), CHAT, body)
+    assert len(reply.json["choices"][0]["message"]["tool_calls"]) == 1
+    streamed = await ask(app(scripted), CHAT, {**body, "stream": True})
+    assert sum("tool_calls" in event["choices"][0]["delta"] for event in streamed.events) == 1
+
+
+async def test_a_call_that_cannot_be_read_is_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted_session(monkeypatch, lambda prompt: "See <tool_call>oops</tool_call>") as session:
+        whole = (await ask(app(session), CHAT, {"messages": [USER]})).json["choices"][0]
+        events = (await ask(app(session), CHAT, {"messages": [USER], "stream": True})).events
+    assert whole["message"] == {"role": "assistant", "content": "See<tool_call>oops</tool_call>"}
+    assert whole["finish_reason"] == events[-1]["choices"][0]["finish_reason"] == "stop"
+    assert joined(events, "content") == "See<tool_call>oops</tool_call>"
+
+
+async def test_the_same_seed_gives_the_tokens_of_the_session(texts: Session) -> None:
+    ids = [[3, 1, 4], [1, 5, 9]]
+    body = {"prompt": ids, "n": 3, "seed": 7, "temperature": 1.0, "max_tokens": 5, "logprobs": 0}
+    reply = await ask(app(texts), TEXT, body)
+    groups = await texts.generate(token_ids=ids, n=3, seed=7, temperature=1.0, max_tokens=5, logprobs=0)
+    answers = [answer for group in groups for answer in group]
+    assert [choice["text"] for choice in reply.json["choices"]] == [answer.text for answer in answers]
+    tokens = [[token.text for token in answer.logprobs or ()] for answer in answers]
+    assert [choice["logprobs"]["tokens"] for choice in reply.json["choices"]] == tokens
+    assert len({tuple(each) for each in tokens}) == 6
+    assert reply.json["usage"]["prompt_tokens"] == 6
+    assert reply.json["usage"]["completion_tokens"] == 30
+
+
+async def test_choices_of_a_stream_come_each_under_its_index(texts: Session) -> None:
+    body = {"prompt": ["one", "two"], "max_tokens": 6, "n": 2, "seed": 3, "temperature": 1}
+    whole = (await ask(app(texts), TEXT, body)).json["choices"]
+    stream = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    *events, last = (await ask(app(texts), TEXT, {**body, **stream, "echo": True})).events
+    for choice in whole:
+        parts = [each for event in events for each in event["choices"] if each["index"] == choice["index"]]
+        assert "".join(part["text"] for part in parts) == ("one", "two")[choice["index"] // 2] + choice["text"]
+        assert parts[-1]["finish_reason"] == "length"
+    assert last["usage"]["completion_tokens"] == 24
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == sorted(counts)
+
+
+async def test_an_echo_has_the_log_probabilities_of_the_prompt(texts: Session) -> None:
+    reply = await ask(app(texts), TEXT, {"prompt": "abc", "max_tokens": 1, "logprobs": 1, "echo": True})
+    answer = await texts.generate("abc", max_tokens=1, logprobs=1, prompt_logprobs=1)
+    (choice,) = reply.json["choices"]
+    found = choice["logprobs"]
+    assert choice["text"] == "abc" + answer.text
+    assert found["tokens"][:3] == ["a", "b", "c"]
+    assert answer.prompt_logprobs is not None
+    assert found["token_logprobs"][:3] == [None, *(each.logprob for each in answer.prompt_logprobs if each)]
+    assert found["top_logprobs"][0] is None
+    assert found["top_logprobs"][1] == {"b": found["token_logprobs"][1]}
+    assert found["text_offset"][:4] == [0, 1, 2, 3]
+
+
+async def test_a_prompt_alone_is_computed_without_a_token(texts: Session) -> None:
+    reply = await ask(app(texts), TEXT, {"prompt": "abc", "max_tokens": 0, "echo": True, "logprobs": 0})
+    assert reply.json["choices"][0]["text"] == "abc"
+    assert reply.json["choices"][0]["finish_reason"] == "length"
+    streamed = await ask(app(texts), TEXT, {"prompt": "abc", "max_tokens": 0, "echo": True, "stream": True})
+    assert [event["choices"][0]["text"] for event in streamed.events] == ["abc"]
+
+
+async def test_embeddings_are_those_of_the_session_in_either_form(texts: Session) -> None:
+    given = ["one", "two"]
+    expected = await texts.embed(given, normalize=True)
+    floats = (await ask(app(texts), "/v1/embeddings", {"input": given})).json
+    assert [each["embedding"] for each in floats["data"]] == expected.tolist()
+    assert floats["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
+    packed = (await ask(app(texts), "/v1/embeddings", {"input": [[1, 2], [3]], "encoding_format": "base64"})).json
+    found = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in packed["data"]]
+    assert np.array_equal(found, await texts.embed(token_ids=[[1, 2], [3]]))
+
+
+async def test_texts_become_tokens_and_texts_again(scripted: Session) -> None:
+    served = app(scripted)
+    reply = (await ask(served, "/tokenize", {"prompt": "the", "return_token_strs": True})).json
+    assert (reply["tokens"], reply["count"]) == (scripted.encode("the"), len(scripted.encode("the")))
+    assert "".join(reply["token_strs"]) == "the"
+    assert (await ask(served, "/detokenize", {"tokens": reply["tokens"]})).json == {"prompt": "the"}
+    chat = (await ask(served, "/tokenize", {"messages": [USER], "tools": [TOOL]})).json
+    assert chat["tokens"] == scripted.encode(scripted.render([USER], tools=[TOOL]))
+    info = (await ask(served, "/tokenizer_info")).json
+    assert info["eos_token"] == "<|im_end|>"
+    assert "tool_call" in info["chat_template"]
+
+
+async def test_the_model_is_listed_and_known_by_its_name(texts: Session) -> None:
+    served = app(texts, name="a/b")
+    assert [each["id"] for each in (await ask(served, "/v1/models")).json["data"]] == ["a/b"]
+    assert (await ask(served, "/v1/models/a/b")).json["max_model_len"] == 4096
+    assert (await ask(served, TEXT, {"model": "a/b", "prompt": "x", "max_tokens": 1})).status == 200
+    wrong = await ask(served, TEXT, {"model": "c", "prompt": "x"})
+    assert (wrong.status, wrong.error["code"], wrong.error["param"]) == (404, "model_not_found", "model")
+    assert (await ask(served, "/v1/models/c")).status == 404
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("smollm2-135m-instruct", "smollm2-135m-instruct"),
+        ("owner/name", "owner/name"),
+        ("/home/me/models/llama", "llama"),
+        ("./llama", "llama"),
+        ("owner/name/file.gguf", "file.gguf"),
+    ],
+)
+def test_a_name_tells_nothing_of_where_a_model_lies(model: str, name: str) -> None:
+    assert short_name(model) == name
+
+
+# What does not come
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"top_p": 7}, "top_p"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"stop": [""]}, "stop"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"include_stop_str_in_output": "no"}, "include_stop_str_in_output"),
+        ({"guided_choice": []}, "guided_choice"),
+    ],
+)
+async def test_what_the_session_refuses_is_named_as_the_body_has_it(
+    scripted: Session, fields: dict[str, Any], param: str
+) -> None:
+    reply = await ask(app(scripted), CHAT, {"messages": [USER], **fields})
+    assert (reply.status, reply.error["type"], reply.error["param"]) == (400, "invalid_request_error", param)
+
+
+async def test_a_prompt_that_is_too_long_has_a_code(texts: Session) -> None:
+    reply = await ask(app(texts), TEXT, {"prompt": "x" * 5000})
+    assert (reply.status, reply.error["code"]) == (400, "context_length_exceeded")
+    assert reply.error["message"].startswith("the prompt has 5000 tokens")
+    several = await ask(app(texts), TEXT, {"prompt": ["x", "x" * 5000]})
+    assert "prompt 1" in several.error["message"]
+    assert_all_is_free(texts)
+
+
+async def test_paths_methods_and_types_that_are_not_served_say_so_in_the_same_form(texts: Session) -> None:
+    served = app(texts, limits=Limits(body_bytes=100))
+    assert (await ask(served, "/v1/nothing")).status == 404
+    assert (await ask(served, TEXT)).error["message"] == "GET /v1/completions is not served"
+    assert (await ask(served, TEXT, b"a=b", headers={"content-type": "text/plain"})).status == 415
+    assert (await ask(served, TEXT, {"prompt": "x" * 200})).status == 413
+    assert (await ask(served, TEXT, b"{")).status == 400
+
+
+async def test_a_full_queue_is_told_with_when_to_come_again(settler: FakeSettler) -> None:
+    limits = fake_limits(max_running=1)
+    with fake_session(fake_assembly(limits, settler=settler), max_waiting=2) as session:
+        served = app(session)
+        async with anyio.create_task_group() as tasks:
+            first = [Caller(served, TEXT, {"prompt": [3, 1], "max_tokens": 2}) for _ in range(3)]
+            for place, caller in enumerate(first, 1):
+                tasks.start_soon(caller.run)
+                while len(session.requests) < place or (place == 1 and session.stats.scheduler.running < 1):
+                    await anyio.lowlevel.checkpoint()
+            reply = await ask(served, TEXT, {"prompt": [3, 1]})
+            assert (reply.status, reply.headers["retry-after"]) == (429, "1")
+            assert reply.error["code"] == "rate_limit_exceeded"
+            settler.release()
+        assert [caller.reply.status for caller in first] == [200] * 3
+        assert_all_is_free(session)
+
+
+async def test_a_closed_session_is_unavailable(texts: Session) -> None:
+    served = app(texts)
+    assert (await ask(served, "/health")).status == 200
+    await texts.close()
+    for reply in (await ask(served, "/health"), await ask(served, TEXT, {"prompt": "x"})):
+        assert (reply.status, reply.error["message"]) == (503, "the model is being shut down")
+
+
+async def test_requests_that_end_with_the_session_are_told_so(held: Session, settler: FakeSettler) -> None:
+    callers = [Caller(app(held), TEXT, {"prompt": [3], "max_tokens": 50, "stream": each}) for each in (False, True)]
+    async with anyio.create_task_group() as tasks:
+        for caller in callers:
+            tasks.start_soon(caller.run)
+        while len(held.requests) < 2:
+            await anyio.lowlevel.checkpoint()
+        await held.close()
+    assert [(caller.reply.status, caller.reply.error["type"]) for caller in callers] == [
+        (503, "service_unavailable_error")
+    ] * 2
+
+
+async def test_an_error_of_the_server_tells_nothing(
+    texts: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError(f"{SECRET} at /home/me")
+
+    monkeypatch.setattr(Session, "submit_all", fails)
+    reply = await ask(app(texts), TEXT, {"prompt": SECRET})
+    assert (reply.status, reply.error["message"]) == (500, "the server failed at this request")
+    assert SECRET not in caplog.text
+    assert "RuntimeError" in caplog.text
+
+
+async def test_errors_and_logs_have_no_prompt(scripted: Session, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    long = {"role": "user", "content": SECRET * 1000}
+    for body in (
+        {"messages": [long]},
+        {"messages": [{"role": "user", "content": SECRET}], "top_p": 9},
+        {"messages": [{"role": "user", "content": SECRET}], "chat_template_kwargs": {"nothing": 1}},
+    ):
+        reply = await ask(app(scripted), CHAT, body)
+        assert reply.status == 400
+        assert SECRET not in reply.body.decode()
+    assert SECRET not in caplog.text
+
+
+# Who may ask
+
+
+async def test_without_one_of_the_keys_nothing_but_health_is_served(texts: Session) -> None:
+    served = app(texts, api_keys=["one", "two"])
+    for headers in ({}, {"authorization": "Bearer on"}, {"authorization": "one"}, {"authorization": "Bearer ön"}):
+        reply = await ask(served, "/v1/models", headers=headers)
+        assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
+    for key in ("one", "two"):
+        assert (await ask(served, "/v1/models", headers={"authorization": f"Bearer {key}"})).status == 200
+    assert (await ask(served, "/health")).status == 200
+    assert (await ask(served, "/metrics")).status == 401
+
+
+async def test_pages_of_other_origins_may_ask_only_if_they_are_named(texts: Session) -> None:
+    asks = {"origin": "https://a.example", "access-control-request-method": "POST"}
+    closed = await ask(app(texts), TEXT, method="OPTIONS", headers=asks)
+    assert "access-control-allow-origin" not in closed.headers
+    named = app(texts, origins=["https://a.example"], api_keys=["key"])
+    reply = await ask(named, TEXT, method="OPTIONS", headers=asks)
+    assert (reply.status, reply.headers["access-control-allow-origin"]) == (200, "https://a.example")
+    other = await ask(named, TEXT, method="OPTIONS", headers={**asks, "origin": "https://b.example"})
+    assert "access-control-allow-origin" not in other.headers
+
+
+def test_empty_keys_are_refused(texts: Session) -> None:
+    with pytest.raises(rekindle.ConfigError, match="api_keys must be a list of texts"):
+        app(texts, api_keys=[""])
+    with pytest.raises(rekindle.ConfigError, match="api_keys must be a list of texts"):
+        app(texts, api_keys="key")
+
+
+# Conversations
+
+
+async def test_an_answer_goes_back_into_the_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def script(prompt: str) -> str:
+        read.append(prompt)
+        return CALL
+
+    with scripted_session(monkeypatch, script) as session:
+        said = (await ask(app(session), CHAT, {"messages": [USER], "tools": [TOOL]})).json["choices"][0]["message"]
+        told = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "sunny"}
+        reply = await ask(app(session), CHAT, {"messages": [USER, said, told], "tools": [TOOL]})
+        assert reply.status == 200
+    assert json.dumps({"city": "Rome"}) in read[-1]
+    assert "sunny" in read[-1]
+
+
+async def test_a_model_without_a_tokenizer_is_asked_by_token_ids() -> None:
+    with ExitStack() as stack:
+        session = stack.enter_context(fake_session())
+        reply = await ask(app(session), TEXT, {"prompt": [3, 1, 4], "max_tokens": 3, "echo": True})
+        assert (reply.status, reply.json["usage"]["completion_tokens"]) == (200, 3)
+        assert (await ask(app(session), TEXT, {"prompt": "x"})).status == 400
+        assert (await ask(app(session), "/tokenizer_info")).status == 404
+
+
+def test_a_tokenizer_is_shown(texts: Session, byte_tokenizer: Tokenizer) -> None:
+    assert texts.tokenizer is byte_tokenizer
+    assert texts.name == "fake"
+    assert texts.error is None

@@ -1,0 +1,229 @@
+"""A body is read into a call of the session, or refused with the name of the field for which it cannot be."""
+
+from typing import Any
+
+import pytest
+
+from rekindle.results.response import MessageForm
+from rekindle.server.reading.call import Streaming
+from rekindle.server.reading.chat import chat_call, message
+from rekindle.server.reading.completion import completion_call
+from rekindle.server.reading.fields import Fields, parsed
+from rekindle.server.reading.texts import embedding_call, tokenize_call, tokens_of
+from rekindle.server.refused import Refused
+
+USER = {"role": "user", "content": "Hello"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+FORM = MessageForm()
+
+
+def chat(**fields: Any) -> Any:
+    return chat_call(Fields({"messages": [USER], **fields}), FORM)
+
+
+def completion(**fields: Any) -> Any:
+    return completion_call(Fields({"prompt": "Hello", **fields}), 100)
+
+
+def test_a_chat_without_more_is_generated_to_the_end_of_the_context() -> None:
+    asked = chat()
+    assert asked.call.prompt == [USER]
+    assert {name: value for name, value in asked.call.ask.items() if value} == {}
+    assert asked.call.ask["max_tokens"] is None
+    assert (asked.call.n, asked.call.draws, asked.call.streaming) == (None, 1, None)
+
+
+def test_a_completion_without_more_has_sixteen_tokens() -> None:
+    asked = completion()
+    assert (asked.call.prompt, asked.call.ask) == ("Hello", {"max_tokens": 16})
+
+
+def test_sampling_fields_become_the_keywords_of_the_session() -> None:
+    given = {"temperature": 0.5, "top_k": 3, "min_p": 0.1, "stop": ["a"], "seed": 7, "cache_salt": "x", "min_tokens": 1}
+    asked = completion(**given, include_stop_str_in_output=True, max_tokens=4)
+    assert asked.call.ask == {**given, "keep_stop": True, "max_tokens": 4}
+    assert asked.call.fields["keep_stop"] == "include_stop_str_in_output"
+
+
+def test_the_newer_name_of_the_most_tokens_wins() -> None:
+    asked = chat(max_tokens=3, max_completion_tokens=5)
+    assert asked.call.ask["max_tokens"] == 5
+    assert asked.call.fields["max_tokens"] == "max_completion_tokens"
+    assert chat(max_tokens=3).call.fields["max_tokens"] == "max_tokens"
+
+
+def test_at_temperature_zero_what_is_about_draws_is_left_out_and_draws_are_prompts() -> None:
+    asked = completion(prompt=["a", "b"], temperature=0, seed=1, top_p=0.9, n=2)
+    assert asked.call.ask == {"temperature": 0, "max_tokens": 16}
+    assert (asked.call.prompt, asked.call.n, asked.call.draws) == (["a", "a", "b", "b"], None, 2)
+    assert asked.prompts == ["a", "a", "b", "b"]
+    drawn = completion(prompt=["a", "b"], temperature=1, n=2)
+    assert (drawn.call.prompt, drawn.call.n, drawn.prompts) == (["a", "b"], 2, ["a", "a", "b", "b"])
+
+
+@pytest.mark.parametrize(
+    ("given", "prompt", "ids"),
+    [
+        ("a", "a", None),
+        (["a", "b"], ["a", "b"], None),
+        ([1, 2], None, [1, 2]),
+        ([[1, 2], [3]], None, [[1, 2], [3]]),
+        ([[1, 2]], None, [1, 2]),
+    ],
+)
+def test_a_completion_takes_texts_and_token_ids(given: Any, prompt: Any, ids: Any) -> None:
+    call = completion(prompt=given).call
+    assert (call.prompt, call.ask.get("token_ids")) == (prompt, ids)
+
+
+@pytest.mark.parametrize(
+    ("fields", "keyword", "value"),
+    [
+        ({"response_format": {"type": "text"}}, None, None),
+        ({"response_format": {"type": "json_object"}}, "json_schema", {"type": "object"}),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}},
+            "json_schema",
+            SCHEMA,
+        ),
+        ({"guided_json": SCHEMA}, "json_schema", SCHEMA),
+        ({"guided_regex": "a+"}, "regex", "a+"),
+        ({"guided_choice": ["a"]}, "choice", ["a"]),
+        ({"structured_outputs": {"grammar": "start: A"}}, "grammar", "start: A"),
+        ({"structured_outputs": {"json_object": True}}, "json_schema", {"type": "object"}),
+    ],
+)
+def test_a_form_of_the_output_is_a_constraint(fields: dict[str, Any], keyword: str | None, value: Any) -> None:
+    ask = chat(**fields).call.ask
+    found = {name: ask[name] for name in ("json_schema", "regex", "choice", "grammar") if name in ask}
+    assert found == ({} if keyword is None else {keyword: value})
+
+
+def test_tools_are_given_with_their_choice() -> None:
+    ask = chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "f"}}).call.ask
+    assert (ask["tools"], ask["tool_choice"]) == ([TOOL], "f")
+    assert chat(tools=[TOOL]).call.ask["tool_choice"] == "auto"
+    assert "tools" not in chat(tools=[], tool_choice="none").call.ask
+    assert chat(tools=[TOOL], parallel_tool_calls=False).one_call
+
+
+def test_streams_say_what_they_have() -> None:
+    assert chat(stream=True).call.streaming == Streaming()
+    asked = chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    assert asked.call.streaming == Streaming(usage=True, each=True)
+
+
+def test_what_the_chat_template_reads_is_handed_on() -> None:
+    ask = chat(chat_template_kwargs={"a": 1}, reasoning_effort="low").call.ask
+    assert ask["chat_template_kwargs"] == {"a": 1, "reasoning_effort": "low"}
+    ask = chat(continue_final_message=True, add_generation_prompt=False).call.ask
+    assert (ask["continue_final_message"], ask["chat_template_kwargs"]) == (True, None)
+
+
+def test_messages_are_given_as_the_template_reads_them() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    said = {"role": "assistant", "tool_calls": [call], "refusal": None, "reasoning": "hm"}
+    read = message(said, MessageForm(reasoning_key="thinking"))
+    assert read["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+    assert (read["content"], read["thinking"]) == (None, "hm")
+    assert not {"refusal", "reasoning"} & read.keys()
+    assert message(said, MessageForm(arguments_as_text=True))["tool_calls"] == [call]
+    assert message({"role": "developer", "content": "x"}, FORM) == {"role": "system", "content": "x"}
+    broken = {**call, "function": {"name": "f", "arguments": "{"}}
+    assert message({"role": "assistant", "tool_calls": [broken]}, FORM)["tool_calls"] == [broken]
+
+
+def test_what_changes_no_answer_is_ignored_and_null_is_as_if_it_were_not_given() -> None:
+    ignored = {"user": "me", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "best_of": 1}
+    nulls = dict.fromkeys(("temperature", "stop", "tools", "response_format", "functions", "anything"))
+    assert chat(**ignored, **nulls) == chat()
+    assert completion(**ignored, suffix="", echo=False) == completion()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "Hello"}, "messages"),
+        ({"messages": ["Hello"]}, "messages"),
+        ({"temprature": 1}, "temprature"),
+        ({"best_of": 2}, "best_of"),
+        ({"functions": [{}]}, "functions"),
+        ({"n": 0}, "n"),
+        ({"n": 1.5}, "n"),
+        ({"n": 129}, "n"),
+        ({"stream": 1}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": 2}, "logprobs"),
+        ({"response_format": {}}, "response_format.type"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+        ({"structured_outputs": {"whitespace_pattern": " "}}, "structured_outputs.whitespace_pattern"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [TOOL], "tool_choice": "f"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+    ],
+)
+def test_a_chat_that_cannot_be_served_is_refused_by_the_name_of_a_field(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(Refused) as caught:
+        chat(**fields)
+    assert (caught.value.status, caught.value.param) == (400, param)
+    assert param.rpartition(".")[2] in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": None}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": [[1.5]]}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": ["a"] * 101}, "prompt"),
+        ({"prompt": ["a"] * 20, "n": 6}, "n"),
+        ({"suffix": "b"}, "suffix"),
+        ({"logprobs": True}, "logprobs"),
+        ({"echo": True, "logprobs": 1, "stream": True}, "echo"),
+    ],
+)
+def test_a_completion_that_cannot_be_served_is_refused(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(Refused) as caught:
+        completion(**fields)
+    assert (caught.value.status, caught.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("read", "fields", "param"),
+    [
+        (lambda body: embedding_call(body, 2), {}, "input"),
+        (lambda body: embedding_call(body, 2), {"input": "a", "encoding_format": "int8"}, "encoding_format"),
+        (lambda body: embedding_call(body, 2), {"input": ["a"] * 3}, "input"),
+        (lambda body: tokenize_call(body, FORM), {}, "prompt"),
+        (lambda body: tokenize_call(body, FORM), {"prompt": "a", "messages": [USER]}, "prompt"),
+        (lambda body: tokenize_call(body, FORM), {"prompt": "a", "x": 1}, "x"),
+        (tokens_of, {}, "tokens"),
+        (tokens_of, {"tokens": [-1]}, "tokens"),
+        (tokens_of, {"tokens": [2**31]}, "tokens"),
+    ],
+)
+def test_bodies_about_texts_are_refused_alike(read: Any, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(Refused) as caught:
+        read(Fields(fields))
+    assert (caught.value.status, caught.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'"a"', b'{"a": NaN}', b"\xff", b"[" * 100_000, b'{"a": ' + b"1" * 5000 + b"}"]
+)
+def test_what_is_no_object_of_json_is_refused(body: bytes) -> None:
+    with pytest.raises(Refused) as caught:
+        parsed(body)
+    assert caught.value.status == 400

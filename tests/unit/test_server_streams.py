@@ -1,0 +1,147 @@
+"""A client that goes away or does not read costs nothing but its own request, which leaves no slot and no page."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from rekindle.server import Limits, app
+from rekindle.server.application import app as make
+from rekindle.session.session import Session
+from rekindle.testing import FakeSettler, fake_session
+from tests.unit.asgi import Caller, Reply, ask
+from tests.unit.sessions import assert_all_is_free
+
+pytestmark = pytest.mark.anyio
+
+TEXT = "/v1/completions"
+ENDLESS = {"prompt": [3, 1, 4], "max_tokens": 4000}
+
+
+async def ended(session: Session) -> None:
+    """Wait until the engine has freed what the last request had."""
+    while session.stats.scheduler.running or session.stats.scheduler.waiting:
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_away_cancels_its_requests(
+    held: Session, settler: FakeSettler, stream: bool
+) -> None:
+    caller = Caller(app(held), TEXT, {**ENDLESS, "prompt": [[3, 1, 4], [1, 5]], "stream": stream})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(caller.run)
+        while len(held.requests) < 2:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(3):
+            settler.step()
+        while not any(handle.record.generated for handle in held.requests.values()):
+            await anyio.lowlevel.checkpoint()
+        handles = list(held.requests.values())
+        caller.gone.set()
+    assert not caller.reply.complete
+    settler.release()
+    await ended(held)
+    assert [repr(handle.record.error) for handle in handles] == ["RequestCancelled('the request was cancelled')"] * 2
+    assert_all_is_free(held)
+
+
+async def test_leaving_the_app_in_another_way_cancels_its_requests(held: Session, settler: FakeSettler) -> None:
+    for stream in (False, True):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Caller(app(held), TEXT, {**ENDLESS, "stream": stream}).run)
+            while not held.requests:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        assert not held.requests
+    settler.release()
+    await ended(held)
+    assert_all_is_free(held)
+
+
+async def test_a_client_that_does_not_read_is_cancelled_and_told(session: Session) -> None:
+    served = app(session, limits=Limits(unread=8))
+    caller = Caller(served, TEXT, {**ENDLESS, "stream": True, "logprobs": 0}, stops_at=lambda reply: True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(caller.run)
+        while not session.requests:
+            await anyio.lowlevel.checkpoint()
+        (handle,) = session.requests.values()
+        while not handle.done:
+            await anyio.lowlevel.checkpoint()
+        assert repr(handle.record.error) == "RequestCancelled('the request was cancelled')"
+        assert not caller.reply.complete
+        caller.read_on.set()
+    assert caller.reply.events[-1]["error"]["type"] == "slow_reader_error"
+    assert 8 <= len(caller.reply.events) - 1 < 4000
+    assert caller.reply.complete
+    await ended(session)
+    assert_all_is_free(session)
+
+
+async def test_a_slow_reader_holds_up_nobody_else(session: Session) -> None:
+    served = app(session)
+    slow = Caller(served, TEXT, {**ENDLESS, "max_tokens": 500, "stream": True, "logprobs": 0}, stops_at=lambda _: True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(slow.run)
+        while not slow.reply.status:
+            await anyio.lowlevel.checkpoint()
+        reply = await ask(served, TEXT, {**ENDLESS, "max_tokens": 500, "stream": True, "logprobs": 0})
+        assert len(reply.events) == 501
+        assert not slow.reply.complete
+        slow.read_on.set()
+    assert [tokens(event) for event in slow.reply.events] == [tokens(event) for event in reply.events]
+
+
+def tokens(event: Any) -> list[str]:
+    found: list[str] = (event["choices"][0]["logprobs"] or {"tokens": []})["tokens"]
+    return found
+
+
+async def test_many_tokens_at_once_do_not_make_a_reader_slow() -> None:
+    with fake_session(max_context=4096) as session:
+        served = make(session, limits=Limits(unread=4))
+        await session.pause()
+        caller = Caller(served, TEXT, {**ENDLESS, "max_tokens": 300, "stream": True, "logprobs": 0})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(caller.run)
+            while not session.requests:
+                await anyio.lowlevel.checkpoint()
+            (handle,) = session.requests.values()
+            session.resume()
+            handle.record.pieces.grown_blocking(299)  # which blocks this loop until the last token is there
+        assert len(caller.reply.events) == 301
+
+
+async def test_what_is_at_hand_is_sent_together(session: Session) -> None:
+    caller = Caller(app(session), TEXT, {**ENDLESS, "max_tokens": 200, "stream": True, "logprobs": 0}, stops_at=_first)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(caller.run)
+        while not session.requests:
+            await anyio.lowlevel.checkpoint()
+        (handle,) = session.requests.values()
+        while not handle.done:
+            await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
+        caller.read_on.set()
+    assert len(caller.reply.events) == 201
+    assert len(caller.reply.pieces) < 10
+
+
+def _first(reply: Reply) -> bool:
+    return len(reply.pieces) == 1
+
+
+async def test_an_error_in_the_middle_of_a_stream_is_its_last_event(held: Session, settler: FakeSettler) -> None:
+    caller = Caller(app(held), TEXT, {**ENDLESS, "stream": True, "logprobs": 0})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(caller.run)
+        while not caller.reply.pieces:
+            settler.step()
+            await anyio.lowlevel.checkpoint()
+        for handle in held.requests.values():
+            handle.cancel()
+        settler.release()
+    assert caller.reply.status == 200
+    assert caller.reply.events[-1]["error"]["type"] == "service_unavailable_error"
+    assert caller.reply.complete
