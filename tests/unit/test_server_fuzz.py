@@ -18,8 +18,8 @@ from tests.unit.sessions import assert_all_is_free
 
 USER = {"role": "user", "content": "Hello"}
 BODIES: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": [USER]},
-    "/v1/completions": {"prompt": "Hello"},
+    "/v1/chat/completions": {"messages": [USER], "max_tokens": 2},
+    "/v1/completions": {"prompt": "Hello", "max_tokens": 2},
     "/v1/embeddings": {"input": "Hello"},
     "/tokenize": {"prompt": "Hello"},
     "/detokenize": {"tokens": [1]},
@@ -34,11 +34,56 @@ FIELDS = (
     *("parallel_tool_calls", "return_token_strs", "add_special_tokens", "functions"),
 )
 TELLING: list[Any] = [
-    *(0, 1, 2, -1, 0.5, 1e-9, 1e300, -1e300, 2**31, 2**63, 2**64, -(2**70), True, False, None, "", "a", "\x00", "\ud800"),
-    *("auto", "none", "required", "json_object", "Hello", "é😀", [], {}, [[]], [{}], [0], [[0]], ["a"], [None], [1, "a"]),
+    *(
+        0,
+        1,
+        2,
+        -1,
+        0.5,
+        1e-9,
+        1e300,
+        -1e300,
+        2**31,
+        2**63,
+        2**64,
+        -(2**70),
+        True,
+        False,
+        None,
+        "",
+        "a",
+        "\x00",
+        "\ud800",
+    ),
+    *(
+        "auto",
+        "none",
+        "required",
+        "json_object",
+        "Hello",
+        "é😀",
+        [],
+        {},
+        [[]],
+        [{}],
+        [0],
+        [[0]],
+        ["a"],
+        [None],
+        [1, "a"],
+    ),
     *({"type": "json_object"}, {"type": "text"}, {"a": 1}, {"1": 5}, {"1": "x"}, {"include_usage": True}, [USER]),
-    *([{**USER, "role": "assistant", "tool_calls": [{}]}], [{**USER, "content": [{"type": "image_url"}]}], [{"role": 1}]),
-    *([{"type": "function", "function": {"name": "f"}}], {"type": "function", "function": {"name": "f"}}, "((((", "a{9}"),
+    *(
+        [{**USER, "role": "assistant", "tool_calls": [{}]}],
+        [{**USER, "content": [{"type": "image_url"}]}],
+        [{"role": 1}],
+    ),
+    *(
+        [{"type": "function", "function": {"name": "f"}}],
+        {"type": "function", "function": {"name": "f"}},
+        "((((",
+        "a{9}",
+    ),
     {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer", "minimum": "a"}}},
     *({"type": "object", "patternProperties": {"(": 1}}, {"regex": "["}, {"grammar": "start:"}, {"choice": [1]}),
 ]
@@ -72,17 +117,15 @@ def check(session: Session, path: str, body: Any) -> None:
 
 @given(st.sampled_from(sorted(BODIES)), fields)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_body_with_any_fields_never_makes_the_server_fail(
-    session: Session, path: str, given: dict[str, Any]
-) -> None:
-    check(session, path, {"max_tokens": 2, **BODIES[path], **given})
+def test_a_body_with_any_fields_never_makes_the_server_fail(session: Session, path: str, given: dict[str, Any]) -> None:
+    check(session, path, {**BODIES[path], **given})
 
 
 @pytest.mark.deep
 @given(st.sampled_from(sorted(BODIES)), fields)
 @settings(max_examples=2000, derandomize=False, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_two_thousand_bodies_never_make_the_server_fail(session: Session, path: str, given: dict[str, Any]) -> None:
-    check(session, path, {"max_tokens": 2, **BODIES[path], **given})
+    check(session, path, {**BODIES[path], **given})
 
 
 @given(st.sampled_from(sorted(BODIES)), st.binary(max_size=40))

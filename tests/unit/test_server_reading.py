@@ -83,7 +83,12 @@ def test_a_completion_takes_texts_and_token_ids(given: Any, prompt: Any, ids: An
         ({"response_format": {"type": "text"}}, None, None),
         ({"response_format": {"type": "json_object"}}, "json_schema", {"type": "object"}),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": SCHEMA, "strict": True},
+                }
+            },
             "json_schema",
             SCHEMA,
         ),

@@ -19,6 +19,8 @@ from rekindle.session.session import Session
 BACKLOG = 2048
 """How many connections may wait to be taken."""
 
+HIGHEST_PORT = 65535
+
 
 class Server:
     """A server of a session, from `session.serve`. It ends with `close`, with its session, or with the process.
@@ -134,11 +136,12 @@ def bound(host: str, port: int) -> socket.socket:
         ConfigError: nothing can be bound there.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if not 0 <= port <= HIGHEST_PORT:
+        raise ConfigError(f"port must be from 0 to {HIGHEST_PORT}, got {port}; 0 takes one that is free")
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
+    except OSError as error:
         raise ConfigError(
-            f"nothing can be served at {host}:{port} ({why}): give another port, of which 0 takes one that is free, or "
-            "an address of this machine as host"
+            f"nothing can be served at {host}:{port} ({error.strerror}): give another port, of which 0 takes one that "
+            "is free, or an address of this machine as host"
         ) from error

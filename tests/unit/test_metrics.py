@@ -1,0 +1,73 @@
+"""The metrics are those of the session's counters, in the text that Prometheus reads."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rekindle.errors import InvalidRequest
+from rekindle.scheduler.stats import Counts, SchedulerStats
+from rekindle.session.calls.latencies import Histogram
+from rekindle.session.session import Session
+
+pytestmark = pytest.mark.anyio
+
+
+def samples(session: Session) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Return the value of each sample that the library's own parser finds, by name and labels."""
+    families = list(text_string_to_metric_families(session.metrics_text()))
+    assert all(family.documentation and family.type in ("counter", "gauge", "histogram") for family in families)
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def value(found: dict[Any, float], name: str, **labels: str) -> float:
+    return found[f"rekindle_{name}", tuple(sorted(labels.items()))]
+
+
+async def test_each_counter_of_the_session_is_there_with_its_value(session: Session) -> None:
+    await session.generate(token_ids=[[3, 1, 4], [1, 5, 9]], max_tokens=7)
+    found, stats = samples(session), session.stats
+    counted = {each.name for each in fields(Counts)} | {"device_losses"}
+    for each in fields(SchedulerStats):
+        name = f"{each.name}_total" if each.name in counted else each.name
+        assert value(found, name) == getattr(stats.scheduler, each.name), name
+    assert value(found, "programs") == stats.programs
+    assert value(found, "program_loads_total") == stats.loads
+    assert value(found, "compilations_total") == stats.compilations
+
+
+async def test_times_are_counted_once_for_each_request_and_each_token(session: Session) -> None:
+    answers = await session.generate(token_ids=[[3, 1, 4], [1, 5, 9]], max_tokens=7)
+    handle = session.submit(token_ids=[3], max_tokens=4000)
+    async for _ in handle:
+        break
+    while not handle.done:
+        await session.generate(token_ids=[3], max_tokens=0)
+    found = samples(session)
+    assert value(found, "requests_total", finish_reason="cancelled") == 1
+    assert value(found, "requests_total", finish_reason="length") >= 2
+    for name in ("queue_seconds", "time_to_first_token_seconds", "request_seconds"):
+        assert value(found, f"{name}_count") == value(found, f"{name}_bucket", le="+Inf") >= 3
+    generated = value(found, "generated_tokens_total")
+    assert value(found, "inter_token_seconds_count") <= generated - value(found, "time_to_first_token_seconds_count")
+    assert value(found, "inter_token_seconds_count") >= 12
+    assert value(found, "request_seconds_sum") >= sum(answer.timings.first_token for answer in answers)
+
+
+async def test_a_request_that_was_refused_by_the_engine_has_failed(session: Session) -> None:
+    with pytest.raises(InvalidRequest):
+        await session.submit("no tokenizer")
+    assert value(samples(session), "requests_total", finish_reason="failed") == 1
+
+
+def test_a_histogram_counts_what_is_at_most_a_bound() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for seconds, times in ((0.5, 1), (1.0, 2), (1.5, 1), (3.0, 1)):
+        histogram.add(seconds, times)
+    assert list(histogram.up_to) == [(1.0, 3), (2.0, 4), (float("inf"), 5)]
+    assert histogram.sum == 7.0

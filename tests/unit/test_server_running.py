@@ -1,0 +1,154 @@
+"""A server runs beside the cells on a socket, and ends in order: by itself, with its session, or with its process."""
+
+import http.client
+import json
+import socket
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+from anyio import to_thread
+
+import rekindle
+from rekindle.server.running import Server
+from rekindle.session.session import Session
+from rekindle.testing import FakeSettler, expected_tokens, fake_session
+from tests.unit.sessions import assert_all_is_free
+
+pytestmark = pytest.mark.anyio
+
+TEXT = "/v1/completions"
+
+
+def connected(server: Server) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+
+
+def ask(server: Server, path: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body)
+    with closing(connected(server)) as connection:
+        connection.request("POST" if body else "GET", path, data, {"content-type": "application/json"})
+        with connection.getresponse() as reply:
+            return json.loads(reply.read())
+
+
+async def test_cells_and_clients_use_one_session_at_once(texts: Session) -> None:
+    async with texts.serve(port=0) as server:
+        body = {"prompt": [3, 1, 4], "max_tokens": 5}
+        reply, answer = None, None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(texts.generate, "a cell")
+            reply = await to_thread.run_sync(ask, server, TEXT, body)
+        answer = await texts.generate(token_ids=[3, 1, 4], max_tokens=5)
+        assert answer.token_ids == expected_tokens([3, 1, 4], 5)
+        assert reply["choices"][0]["text"] == answer.text
+        assert server.url in repr(server)
+        assert f"{server.url}/v1" in server._repr_mimebundle_()["text/html"]
+    assert repr(server) == "<rekindle.server.Server closed>"
+    with pytest.raises(ConnectionRefusedError):
+        ask(server, "/health")
+    assert_all_is_free(texts)
+
+
+async def test_a_stream_comes_over_a_socket_event_by_event(held: Session, settler: FakeSettler) -> None:
+    with held.serve_sync(port=0) as server, closing(connected(server)) as connection:
+        body = {"prompt": [3, 1, 4], "max_tokens": 3, "stream": True, "logprobs": 0}
+        connection.request("POST", TEXT, json.dumps(body), {"content-type": "application/json"})
+        settler.step()
+        settler.step()
+        reply = await to_thread.run_sync(connection.getresponse)
+        first = await to_thread.run_sync(reply.readline)
+        assert first.startswith(b"data: {")
+        assert not next(iter(held.requests.values())).done
+        settler.release()
+        with reply:
+            assert reply.read().endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_client_that_hangs_up_frees_its_slot(held: Session, settler: FakeSettler) -> None:
+    with held.serve_sync(port=0) as server:
+        connection = connected(server)
+        body = {"prompt": [3, 1, 4], "max_tokens": 4000}
+        connection.request("POST", TEXT, json.dumps(body), {"content-type": "application/json"})
+        while not held.requests:
+            await anyio.lowlevel.checkpoint()
+        (handle,) = held.requests.values()
+        connection.close()
+        settler.release()
+        with pytest.raises(rekindle.RequestCancelled):
+            await handle
+    assert_all_is_free(held)
+
+
+async def test_closing_lets_requests_under_way_end_and_takes_no_other(held: Session, settler: FakeSettler) -> None:
+    server = await held.serve(port=0, grace=60)
+    body = {"prompt": [3, 1, 4], "max_tokens": 3}
+    replies: list[Any] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def client() -> None:
+            replies.append(await to_thread.run_sync(ask, server, TEXT, body))
+
+        tasks.start_soon(client)
+        while not held.requests:
+            await anyio.lowlevel.checkpoint()
+        tasks.start_soon(server.close)
+        while (await to_thread.run_sync(refuses, server)) is False:
+            pass
+        assert not replies
+        settler.release()
+    assert replies[0]["usage"]["completion_tokens"] == 3
+    assert server.closed.closed
+    await server.close()
+
+
+def refuses(server: Server) -> bool:
+    """Tell whether the server takes no more connections."""
+    try:
+        socket.create_connection(urlsplit(server.url).netloc.split(":"), timeout=60).close()  # type: ignore[arg-type]
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+async def test_a_request_that_does_not_end_in_time_is_cancelled(held: Session, settler: FakeSettler) -> None:
+    server = await held.serve(port=0, grace=1)
+    body = {"prompt": [3, 1, 4], "max_tokens": 4000}
+    connection = connected(server)
+    connection.request("POST", TEXT, json.dumps(body), {"content-type": "application/json"})
+    while not held.requests:
+        await anyio.lowlevel.checkpoint()
+    (handle,) = held.requests.values()
+    await server.close()
+    settler.release()
+    with pytest.raises(rekindle.RequestCancelled):
+        await handle
+    connection.close()
+    assert_all_is_free(held)
+
+
+async def test_a_server_ends_with_its_session() -> None:
+    async with fake_session() as session:
+        server = await session.serve(port=0)
+        assert ask(server, "/health") == {"status": "ok"}
+    await server.close()
+    assert server.closed.closed
+    with pytest.raises(ConnectionRefusedError):
+        ask(server, "/health")
+
+
+async def test_an_address_that_is_taken_says_what_to_do(session: Session) -> None:
+    async with session.serve(port=0) as server:
+        with pytest.raises(rekindle.ConfigError, match="give another port"):
+            await session.serve(port=int(server.url.rpartition(":")[2]))
+    with pytest.raises(rekindle.ConfigError, match="port must be from 0 to 65535, got 70000"):
+        session.serve_sync(port=70000)
+
+
+async def test_a_server_that_was_not_awaited_says_so(session: Session) -> None:
+    pending = session.serve(port=0)
+    with pytest.raises(AttributeError, match=r"server = await session.serve"):
+        pending.close()  # type: ignore[attr-defined]
+    assert "does not run yet" in repr(pending)
