@@ -14,7 +14,7 @@ VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py te
 NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-native test-tpu test-gpu test-versions test-browser test-lm-eval screenshot tutorials tutorials-write lint format bench clean
+.PHONY: help demo test test-deep test-native test-tpu test-gpu test-versions test-browser test-lm-eval test-clients screenshot tutorials tutorials-write lint format bench clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-versions sessions under each setting of JAX, on the oldest and the newest JAX; notebooks on Colab's kernel"
 	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
 	@echo "make test-lm-eval  tasks of lm-eval on a session, as its model"
+	@echo "make test-clients  clients of OpenAI's API against the server"
 	@echo "make screenshot    the README's picture of a notebook"
 	@echo "make tutorials     runs the notebooks and compares them with those that are committed"
 	@echo "make lint          format, style, types and layers"
@@ -70,6 +71,9 @@ test-browser: $(VENV)-browser/.dev
 
 test-lm-eval: $(VENV)-lm-eval/.dev
 	@HF_HUB_OFFLINE=1 $(VENV)-lm-eval/bin/python -m pytest -W default tests/harness
+
+test-clients: $(VENV)-clients/.dev
+	@HF_HUB_OFFLINE=1 $(VENV)-clients/bin/python -m pytest -W default tests/clients
 
 screenshot: $(VENV)-browser/.dev
 	@$(VENV)-browser/bin/python -m tests.browser.chromium
@@ -160,6 +164,12 @@ $(VENV)-lm-eval/.dev: pyproject.toml | $(VENV)-lm-eval/bin/python
 	@echo "installing rekindle, its tests and lm-eval into $(VENV)-lm-eval (once; some minutes)"
 	@$(VENV)-lm-eval/bin/python $(PIP) --editable '.[test,lm-eval]'
 	@$(VENV)-lm-eval/bin/python $(NATIVE)
+	@touch $@
+
+$(VENV)-clients/.dev: pyproject.toml | $(VENV)-clients/bin/python
+	@echo "installing rekindle, its tests and clients of OpenAI's API into $(VENV)-clients (once; some minutes)"
+	@$(VENV)-clients/bin/python $(PIP) --editable '.[clients]'
+	@$(VENV)-clients/bin/python $(NATIVE)
 	@touch $@
 
 $(VENV)-browser/.dev: pyproject.toml | $(VENV)-browser/bin/python

@@ -12,7 +12,7 @@ JSON = "application/json"
 
 @dataclass
 class Reply:
-    """What has come of one request.
+    """The answer to one request, as far as it has come.
 
     Attributes:
         status: 0 as long as nothing has come.
@@ -36,7 +36,7 @@ class Reply:
 
     @property
     def error(self) -> dict[str, Any]:
-        """What the body says of an error."""
+        """The error that the body tells of."""
         said: dict[str, Any] = self.json["error"]
         return said
 

@@ -43,7 +43,7 @@ class Refused(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What is sent, as JSON holds it."""
+        """The body that is sent, as JSON holds it."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
     @property

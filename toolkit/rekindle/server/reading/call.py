@@ -47,7 +47,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """What a stream has beside the text.
+    """The usage that a stream has beside the text.
 
     Attributes:
         usage: whether a last chunk has the usage.

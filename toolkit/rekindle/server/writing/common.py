@@ -16,7 +16,7 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What tells an answer from others.
+    """The fields that tell an answer from others.
 
     Attributes:
         id: its own.

@@ -1,0 +1,47 @@
+"""A tiny model that is served, with a tokenizer of bytes and a chat template that has tools."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rekindle
+from rekindle.server.running import Server
+from tests.sentence_models import embedding_model
+from tests.unit.scripted import HERMES
+
+NAME = "tiny"
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    families = Path(__file__).parents[1] / "goldens" / "families"
+    made = embedding_model(families / "qwen3-embed", tmp_path_factory.mktemp("models") / NAME)
+    settings = {"eos_token": "<end>", "chat_template": HERMES}
+    (made / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return made
+
+
+@pytest.fixture(scope="module")
+def session(model: Path) -> Iterator[rekindle.Session]:
+    with rekindle.open_sync(
+        model,
+        progress=False,
+        page_size=16,
+        max_context=512,
+        max_running=8,
+        max_prefill_tokens=128,
+        prefill_chunk=128,
+        prefill_buckets=(128,),
+        decode_buckets=(8,),
+        dtype="float32",
+        precompile="lazy",
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def server(session: rekindle.Session) -> Iterator[Server]:
+    with session.serve_sync(port=0) as server:
+        yield server

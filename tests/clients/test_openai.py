@@ -1,0 +1,194 @@
+"""OpenAI's own client gets from the server what a session gives, whole and in streams."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+import rekindle
+from rekindle.server.running import Server
+from tests.clients.conftest import NAME
+
+USER: list[Any] = [{"role": "user", "content": "Hello"}]
+PLACE = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+PLACE |= {"additionalProperties": False}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": PLACE}}]
+
+
+class Answer(BaseModel):
+    """What an answer is parsed into."""
+
+    color: Literal["red", "green"]
+    sure: bool
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_the_model_is_listed(client: openai.OpenAI) -> None:
+    assert [each.id for each in client.models.list()] == [NAME]
+    assert client.models.retrieve(NAME).owned_by == "rekindle"
+
+
+def test_a_chat_is_the_answer_of_the_session(client: openai.OpenAI, session: rekindle.Session) -> None:
+    made = client.chat.completions.create(
+        model=NAME, messages=USER, max_completion_tokens=9, seed=5, temperature=1, logprobs=True, top_logprobs=2, n=2
+    )
+    answers = session.generate_sync(USER, max_tokens=9, seed=5, temperature=1, logprobs=2, n=2)
+    assert [choice.message.content for choice in made.choices] == [answer.content for answer in answers]
+    for choice, answer in zip(made.choices, answers, strict=True):
+        assert choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        assert answer.logprobs is not None
+        assert [each.token for each in choice.logprobs.content] == [each.text for each in answer.logprobs]
+        assert [each.logprob for each in choice.logprobs.content] == [each.logprob for each in answer.logprobs]
+        assert all(len(each.top_logprobs) == 2 for each in choice.logprobs.content)
+    assert made.usage is not None
+    assert made.usage.prompt_tokens == answers[0].usage.prompt_tokens
+    assert made.usage.completion_tokens == 18
+
+
+def test_a_stream_has_the_same_text(client: openai.OpenAI, session: rekindle.Session) -> None:
+    chunks = list(
+        client.chat.completions.create(
+            model=NAME, messages=USER, max_tokens=9, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    answer = session.generate_sync(USER, max_tokens=9)
+    assert text == answer.content
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 9
+
+
+def test_a_stream_that_is_left_is_cancelled(client: openai.OpenAI, session: rekindle.Session) -> None:
+    with client.completions.create(
+        model=NAME, prompt="x", max_tokens=500, stream=True, extra_body={"ignore_eos": True}, temperature=1
+    ) as chunks:
+        for _ in chunks:
+            break
+    while session.requests:
+        session.generate_sync("x", max_tokens=1)
+    assert session.stats.scheduler.running == 0
+
+
+def test_the_events_of_a_stream_make_the_whole(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(
+        model=NAME, messages=USER, tools=TOOLS, tool_choice="required", max_tokens=200
+    ) as stream:
+        for _ in stream:
+            pass
+        streamed = stream.get_final_completion()
+    made = client.chat.completions.create(
+        model=NAME, messages=USER, tools=TOOLS, tool_choice="required", max_tokens=200
+    )
+    (calls, whole) = (streamed.choices[0].message.tool_calls, made.choices[0].message.tool_calls)
+    assert calls
+    assert whole
+    assert [call.function.arguments for call in calls] == [call.function.arguments for call in whole]  # type: ignore[union-attr]
+    assert streamed.choices[0].finish_reason == "tool_calls"
+
+
+def test_a_call_and_its_result_go_back_into_the_conversation(client: openai.OpenAI) -> None:
+    choice: Any = {"type": "function", "function": {"name": "weather"}}
+    made = client.chat.completions.create(
+        model=NAME, messages=USER, tools=TOOLS, tool_choice=choice, max_tokens=200, parallel_tool_calls=False
+    )
+    message = made.choices[0].message
+    assert message.tool_calls is not None
+    (call,) = message.tool_calls
+    assert call.type == "function"
+    assert json.loads(call.function.arguments)["city"] in ("Rome", "Oslo")
+    told: Any = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+    following = client.chat.completions.create(
+        model=NAME,
+        messages=[*USER, message, told],
+        tools=TOOLS,
+        max_tokens=4,  # type: ignore[list-item]
+    )
+    assert following.usage is not None
+    assert following.usage.prompt_tokens > (made.usage.prompt_tokens if made.usage else 0)
+
+
+def test_an_answer_is_parsed(client: openai.OpenAI) -> None:
+    made = client.chat.completions.parse(model=NAME, messages=USER, response_format=Answer, max_tokens=100)
+    assert isinstance(made.choices[0].message.parsed, Answer)
+
+
+def test_further_fields_of_vllm_are_served(client: openai.OpenAI) -> None:
+    body = {"guided_choice": ["yes", "no"], "top_k": 5, "repetition_penalty": 1.1, "cache_salt": "me"}
+    made = client.chat.completions.create(model=NAME, messages=USER, extra_body=body)
+    assert made.choices[0].message.content in ("yes", "no")
+
+
+def test_completions_of_several_prompts_echo_them(client: openai.OpenAI) -> None:
+    made = client.completions.create(model=NAME, prompt=["abc", "de"], max_tokens=3, echo=True, logprobs=1)
+    assert [choice.text[:2] for choice in made.choices] == ["ab", "de"]
+    logprobs = made.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert logprobs.tokens[:3] == ["a", "b", "c"]
+
+
+def test_embeddings_are_those_of_the_session(client: openai.OpenAI, session: rekindle.Session) -> None:
+    texts = ["one text", "another"]
+    expected = session.embed_sync(texts, dimensions=8)
+    packed = client.embeddings.create(model=NAME, input=texts, dimensions=8)  # in base64, unless it says otherwise
+    floats = client.embeddings.create(model=NAME, input=texts, dimensions=8, encoding_format="float")
+    assert [each.embedding for each in packed.data] == pytest.approx(expected.tolist())
+    assert [each.embedding for each in floats.data] == [each.embedding for each in packed.data]
+
+
+def test_errors_are_those_of_the_client(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model=NAME, messages=USER, temperature=1000)
+    assert caught.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.chat.completions.create(model="other", messages=USER)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError, match="tokens") as long:
+        client.completions.create(model=NAME, prompt="x" * 1000)
+    assert long.value.code == "context_length_exceeded"
+
+
+def test_a_wrong_key_is_refused(session: rekindle.Session) -> None:
+    with session.serve_sync(port=0, api_keys=["secret"]) as server:
+        for key, passes in (("secret", True), ("other", False)):
+            with openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0) as client:
+                if passes:
+                    client.models.list()
+                else:
+                    with pytest.raises(openai.AuthenticationError):
+                        client.models.list()
+
+
+def test_sixty_four_at_once_get_each_its_own(server: Server, session: rekindle.Session) -> None:
+    async def all_of_them() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+
+            async def one(number: int) -> str:
+                if number % 2:
+                    made = await client.completions.create(
+                        model=NAME, prompt=f"number {number}", max_tokens=6, seed=number, temperature=1
+                    )
+                    return made.choices[0].text
+                chunks = await client.completions.create(
+                    model=NAME, prompt=f"number {number}", max_tokens=6, seed=number, temperature=1, stream=True
+                )
+                return "".join([chunk.choices[0].text async for chunk in chunks])
+
+            return await asyncio.gather(*map(one, range(64)))
+
+    texts = asyncio.run(all_of_them())
+    expected = [
+        session.generate_sync(f"number {number}", max_tokens=6, seed=number, temperature=1).text for number in range(64)
+    ]
+    assert texts == expected
+    assert session.stats.scheduler.running == 0

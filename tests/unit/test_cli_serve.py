@@ -1,0 +1,73 @@
+"""`rekindle serve` says where it serves, and ends in order when it is told to."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import rekindle
+from rekindle.__main__ import main
+from tests.sentence_models import embedding_model
+
+SETTINGS = ["--page-size", "16", "--max-context", "64", "--max-running", "2", "--max-prefill-tokens", "16", "--quiet"]
+KEY = {"authorization": "Bearer key", "content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def serving(
+    families: Path, module_cache: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Serve a tiny model in a process of its own, and return that with its address."""
+    model = embedding_model(families / "qwen3-embed", tmp_path_factory.mktemp("models") / "tiny")
+    command = [sys.executable, "-m", "rekindle", "serve", str(model), "--port", "0", *SETTINGS]
+    path = os.pathsep.join([str(Path(rekindle.__file__).parents[1]), *sys.path])
+    environment = os.environ | {"PYTHONPATH": path, "REKINDLE_API_KEY": "key"}
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        try:
+            yield process, address
+        finally:
+            process.kill()
+
+
+def ask(address: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, Any]:
+    url = urlsplit(address)
+    with closing(http.client.HTTPConnection(url.netloc, timeout=120)) as connection:
+        connection.request("POST", url.path + path, json.dumps(body), headers)
+        with connection.getresponse() as reply:
+            return reply.status, json.loads(reply.read())
+
+
+def test_it_serves_with_its_settings_and_its_key_and_ends_at_sigterm(
+    serving: tuple[subprocess.Popen[str], str],
+) -> None:
+    process, address = serving
+    assert address.startswith("http://127.0.0.1:")
+    assert address.endswith("/v1")
+    body = {"model": "tiny", "prompt": "Hello", "max_tokens": 3}
+    status, made = ask(address, "/completions", body, KEY)
+    assert (status, made["usage"]["completion_tokens"]) == (200, 3)
+    assert ask(address, "/completions", {"prompt": "x" * 100}, KEY)[0] == 400
+    assert ask(address, "/completions", body, {**KEY, "authorization": "Bearer no"})[0] == 401
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+
+
+def test_help_tells_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    said = capsys.readouterr().out
+    assert all(option in said for option in ("--api-key", "--cors", "--host", "--max-running", "--dtype", "--mesh"))
