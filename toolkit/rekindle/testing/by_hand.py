@@ -31,6 +31,7 @@ from rekindle.messages import (
     Write,
     Written,
 )
+from rekindle.models.text.masks import one_by_one
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Pooling, Request
 from rekindle.results.generation import EndReason
@@ -79,7 +80,7 @@ class ByHand:
         self.disk_tier = disk_tier or FakeDiskTier()
         self.scheduler.restore(self.disk_tier.stored())
         self.advancing: deque[Advance] = deque()
-        self.grammars = Grammars(jumps_on("gpu", self.limits))
+        self.grammars = Grammars(jumps_on("gpu", self.limits), one_by_one)
         self.host_tier = FakeHostTier(self.limits.data * self.limits.host_pages, self.disk_tier)
         self.in_flight: deque[Dispatched] = deque()
         self.offloading: deque[Gathered] = deque()

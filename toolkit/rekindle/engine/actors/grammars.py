@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from anyio import to_thread
 
-from rekindle.errors import RekindleError
 from rekindle.messages import Advance, Advanced, Message
 from rekindle.models.text.grammar import Matcher
-from rekindle.request.allowed import Allowed
+from rekindle.models.text.masks import Fill, alone, together
 from rekindle.request.request import Request
 from rekindle.scheduler.limits import Limits
 
@@ -51,10 +50,15 @@ def jumps_on(platform: str, limits: Limits) -> Jumps:
 
 
 class Grammars:
-    """The keeper of the places of constrained requests, each from its first generated token to its end."""
+    """The keeper of the places of constrained requests, each from its first generated token to its end.
 
-    def __init__(self, jumps: Jumps):
-        self._jumps = jumps
+    Args:
+        jumps: the rule for tokens that have to follow.
+        fill: computes the masks of places.
+    """
+
+    def __init__(self, jumps: Jumps, fill: Fill):
+        self._jumps, self._fill = jumps, fill
         self._places: dict[int, Matcher] = {}
 
     async def handle(self, message: Message) -> list[Message]:
@@ -67,25 +71,21 @@ class Grammars:
         return []
 
     def advanced(self, message: Advance) -> Advanced:
-        """Go on with requests, one after the other. No other message may be handled meanwhile.
-
-        Two threads of Python are slower here than one, as they wait for each other's lock.
-        """
+        """Go on with requests. No other message may be handled meanwhile."""
         self._forget(message)
         fewest = self._jumps.of(message.running)
-        return Advanced(tuple((request.id, self._outcome(request, token, fewest)) for request, token in message.taken))
+        steps = [self._place(request).take(token, fewest) for request, token in message.taken]
+        outcomes = together(steps, self._fill)
+        return Advanced(tuple((request.id, each) for (request, _), each in zip(message.taken, outcomes, strict=True)))
 
     def _forget(self, message: Advance) -> None:
         for request_id in message.ended:
             self._places.pop(request_id, None)
 
-    def _outcome(self, request: Request, token: int, fewest: int) -> Allowed | RekindleError:
+    def _place(self, request: Request) -> Matcher:
         place = self._places.get(request.id)
         if place is None:
             assert request.constrained is not None, "what is not constrained has no place in a grammar"
             place = self._places[request.id] = request.constrained.grammar.matcher(request)
-            place.start()  # to where its first token was chosen
-        try:
-            return place.take(token, fewest)
-        except RekindleError as error:
-            return error
+            alone(place.start())  # to where its first token was chosen
+        return place
