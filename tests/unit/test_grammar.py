@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rekindle.errors import ConstraintFailed, RekindleError
 from rekindle.models.text.grammar import Compiler, Matcher
-from rekindle.models.text.masks import Fill, Threads, alone, one_by_one, together
+from rekindle.models.text.masks import InThreads, Masks, OneByOne, Together, alone
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.allowed import Allowed
 from rekindle.request.params import SamplingParams
@@ -182,21 +182,24 @@ def test_masks_computed_together_are_those_computed_alone(compiler: Compiler) ->
         {"json_schema": {**TREE, "$defs": {"tree": TREE}}},
     ] * 3
 
-    def story(fill: Fill) -> list[list[Any]]:
-        places = dict(enumerate(place_of(compiler, options) for options in kinds))
-        outcomes = together([place.start() for place in places.values()], fill)
-        seen: list[list[Any]] = []
+    def story(masks: Masks) -> list[list[tuple[int, type, list[int]]]]:
+        together = Together(masks)
+        places = [place_of(compiler, options) for options in kinds]
+        for index, place in enumerate(places):
+            together.begin(index, place.start())
+        outcomes, late = together.go_on(range(len(kinds)), lambda: False)
+        seen = []
         for turn in range(12):
-            seen.append([(index, type(each), tokens_of(each)) for index, each in zip(places, outcomes, strict=True)])
-            going = [each for each in zip(places, outcomes, strict=True) if len(tokens_of(each[1]))]
-            steps = [
-                places[index].take(tokens_of(each)[turn % 2 - 1] if index != turn else 1, 2) for index, each in going
-            ]
-            places, outcomes = {index: places[index] for index, _ in going}, together(steps, fill)
+            assert not late
+            seen.append([(index, type(each), tokens_of(each)) for index, each in outcomes])
+            going = [(index, tokens) for index, _, tokens in seen[-1] if tokens]
+            for index, tokens in going:
+                token = 1 if index == turn else tokens[turn % 2 - 1]  # one that is not allowed, once in each
+                together.begin(index, places[index].take(token, 2))
+            outcomes, late = together.go_on([index for index, _ in going], lambda: False)
         return seen
 
-    seen = story(Threads(VOCAB_SIZE).fill)
-    assert seen == story(one_by_one)
-    kinds_of_outcome = {kind for turn in seen for _, kind, _ in turn}
-    assert kinds_of_outcome == {Allowed, ConstraintFailed}, "one fails, and the others go on"
+    seen = story(InThreads(VOCAB_SIZE))
+    assert seen == story(OneByOne())
+    assert {kind for turn in seen for _, kind, _ in turn} == {Allowed, ConstraintFailed}, "one fails, and others go on"
     assert sum(len(turn) > 1 for turn in seen) > 4

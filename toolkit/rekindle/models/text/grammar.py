@@ -127,6 +127,10 @@ class Matcher:
             return Allowed(complete=True)
         return (yield from self._next(1))
 
+    def follow(self, first: Allowed) -> None:
+        """Go to where `start` came to, given what it returned."""
+        self._consume(first.forced)
+
     def take(self, token: int, fewest: int) -> Steps:
         """Take in a generated token, and return what may follow it.
 
