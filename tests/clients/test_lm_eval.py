@@ -88,6 +88,6 @@ def test_local_chat_completions_give_the_texts_of_the_class_in_process(
     _, said = evaluated(
         tasks, ["texts"], model="local-chat-completions", model_args=arguments, apply_chat_template=True
     )
-    chats = [[{"role": "user", "content": row["question"]}] for row in ROWS]
+    chats: Any = [[{"role": "user", "content": row["question"]}] for row in ROWS]
     answers = session.generate_sync(chats, max_tokens=8, stop="\n\n", temperature=0)
     assert [each[0] for each in said] == [answer.content for answer in answers]

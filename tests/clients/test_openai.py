@@ -14,7 +14,7 @@ from rekindle.server.running import Server
 from tests.clients.conftest import NAME
 
 USER: list[Any] = [{"role": "user", "content": "Hello"}]
-PLACE = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+PLACE: dict[str, Any] = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
 PLACE |= {"additionalProperties": False}
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": PLACE}}]
 
@@ -92,7 +92,7 @@ def test_the_events_of_a_stream_make_the_whole(client: openai.OpenAI) -> None:
     (calls, whole) = (streamed.choices[0].message.tool_calls, made.choices[0].message.tool_calls)
     assert calls
     assert whole
-    assert [call.function.arguments for call in calls] == [call.function.arguments for call in whole]  # type: ignore[union-attr]
+    assert [call.function.arguments for call in calls] == [call.function.arguments for call in whole]
     assert streamed.choices[0].finish_reason == "tool_calls"
 
 
@@ -111,7 +111,7 @@ def test_a_call_and_its_result_go_back_into_the_conversation(client: openai.Open
         model=NAME,
         messages=[*USER, message, told],
         tools=TOOLS,
-        max_tokens=4,  # type: ignore[list-item]
+        max_tokens=4,
     )
     assert following.usage is not None
     assert following.usage.prompt_tokens > (made.usage.prompt_tokens if made.usage else 0)
@@ -178,7 +178,7 @@ def test_sixty_four_at_once_get_each_its_own(server: Server, session: rekindle.S
                     made = await client.completions.create(
                         model=NAME, prompt=f"number {number}", max_tokens=6, seed=number, temperature=1
                     )
-                    return made.choices[0].text
+                    return str(made.choices[0].text)
                 chunks = await client.completions.create(
                     model=NAME, prompt=f"number {number}", max_tokens=6, seed=number, temperature=1, stream=True
                 )

@@ -37,7 +37,7 @@ def ask(server: Server, path: str, body: Any = None) -> Any:
 async def test_cells_and_clients_use_one_session_at_once(texts: Session) -> None:
     async with texts.serve(port=0) as server:
         body = {"prompt": [3, 1, 4], "max_tokens": 5}
-        reply, answer = None, None
+        reply: Any = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(texts.generate, "a cell")
             reply = await to_thread.run_sync(ask, server, TEXT, body)

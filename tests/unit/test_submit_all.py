@@ -1,5 +1,7 @@
 """Several requests are submitted at once, after all of their prompts were checked."""
 
+from typing import Any
+
 import pytest
 
 import rekindle
@@ -42,9 +44,10 @@ async def test_where_there_is_room_for_the_first_the_others_wait_for_theirs(
 
 
 async def test_an_error_about_a_parameter_names_it(session: Session) -> None:
-    for options in ({"top_p": 7}, {"max_tokens": -1}, {"stop": [""]}):
+    wrong: list[dict[str, Any]] = [{"top_p": 7}, {"max_tokens": -1}, {"stop": [""]}]
+    for options in wrong:
         with pytest.raises(rekindle.InvalidRequest) as caught:
-            await session.submit_all(token_ids=[3], **options)  # type: ignore[arg-type]
+            await session.submit_all(token_ids=[3], **options)
         assert [caught.value.parameter] == list(options)
     with pytest.raises(rekindle.InvalidRequest) as caught:
         await session.submit_all(token_ids=[3], min_tokens=5, max_tokens=2)

@@ -375,7 +375,7 @@ class Session:
     @to_be_awaited("await session.submit_all(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
     async def submit_all(
-        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[AskMany]
+        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]
     ) -> list[Handle]:
         """Check prompts as a whole, put a request for each on its way, and return their handles.
 
@@ -399,7 +399,7 @@ class Session:
 
     @spelled_out(Ask, ASK_DEFAULTS)
     def submit_all_sync(
-        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[AskMany]
+        self, prompt: OnePrompt | Prompts = None, *, n: int | None = None, **ask: Unpack[Ask[Any]]
     ) -> list[Handle]:
         """Run `submit_all`, and block until all prompts are checked."""
         return blocked(self._requests.submitted(prompt, ask, n))
