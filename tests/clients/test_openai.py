@@ -128,6 +128,35 @@ def test_further_fields_of_vllm_are_served(client: openai.OpenAI) -> None:
     assert made.choices[0].message.content in ("yes", "no")
 
 
+def test_a_response_is_the_same_whole_and_in_a_stream(client: openai.OpenAI, session: rekindle.Session) -> None:
+    made = client.responses.create(model=NAME, input="Hello", max_output_tokens=9)
+    answer = session.generate_sync(USER, max_tokens=9)
+    assert made.output_text == answer.content
+    assert (made.status, made.usage.output_tokens if made.usage else 0) == ("incomplete", 9)
+    with client.responses.stream(model=NAME, input="Hello", max_output_tokens=9) as stream:
+        *_, last = stream
+    assert last.type == "response.incomplete"
+    assert last.response.output_text == answer.content
+    with client.responses.stream(model=NAME, input="Hello", text_format=Answer, max_output_tokens=100) as stream:
+        assert isinstance(stream.get_final_response().output_parsed, Answer)
+
+
+def test_a_response_is_parsed_and_calls_tools(client: openai.OpenAI) -> None:
+    parsed = client.responses.parse(model=NAME, input="Hello", text_format=Answer, max_output_tokens=100)
+    assert isinstance(parsed.output_parsed, Answer)
+    tools: Any = [{"type": "function", "name": "weather", "parameters": PLACE, "strict": True}]
+    asked: Any = [{"role": "user", "content": "Hello"}]
+    made = client.responses.create(model=NAME, input=asked, tools=tools, tool_choice="required", max_output_tokens=200)
+    calls = [item for item in made.output if item.type == "function_call"]
+    assert json.loads(calls[0].arguments)["city"] in ("Rome", "Oslo")
+    asked += [item.model_dump(exclude_none=True) for item in made.output]
+    asked += [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"} for call in calls]
+    following = client.responses.create(model=NAME, input=asked, tools=tools, max_output_tokens=4)
+    assert following.usage is not None
+    assert made.usage is not None
+    assert following.usage.input_tokens > made.usage.input_tokens
+
+
 def test_completions_of_several_prompts_echo_them(client: openai.OpenAI) -> None:
     made = client.completions.create(model=NAME, prompt=["abc", "de"], max_tokens=3, echo=True, logprobs=1)
     assert [choice.text[:2] for choice in made.choices] == ["ab", "de"]

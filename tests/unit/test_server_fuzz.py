@@ -20,6 +20,7 @@ USER = {"role": "user", "content": "Hello"}
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [USER], "max_tokens": 2},
     "/v1/completions": {"prompt": "Hello", "max_tokens": 2},
+    "/v1/responses": {"input": "Hello", "max_output_tokens": 2},
     "/v1/embeddings": {"input": "Hello"},
     "/tokenize": {"prompt": "Hello"},
     "/detokenize": {"tokens": [1]},
@@ -31,7 +32,17 @@ FIELDS = (
     *("max_completion_tokens", "logprobs", "top_logprobs", "tools", "tool_choice", "response_format", "guided_json"),
     *("guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "chat_template_kwargs", "suffix"),
     *("continue_final_message", "add_generation_prompt", "reasoning_effort", "encoding_format", "dimensions", "user"),
-    *("parallel_tool_calls", "return_token_strs", "add_special_tokens", "functions"),
+    *(
+        "text",
+        "reasoning",
+        "include",
+        "instructions",
+        "max_output_tokens",
+        "parallel_tool_calls",
+        "return_token_strs",
+        "add_special_tokens",
+        "functions",
+    ),
 )
 TELLING: list[Any] = [
     *(
@@ -109,7 +120,7 @@ def check(session: Session, path: str, body: Any) -> None:
     elif reply.headers["content-type"] == "application/json":
         assert reply.json
     else:
-        assert reply.events
+        assert reply.body.startswith((b"data: ", b"event: "))
     while session.stats.scheduler.running or session.stats.scheduler.waiting:
         session.count_tokens("a")
     assert_all_is_free(session)

@@ -38,6 +38,8 @@ async def test_a_client_that_goes_away_cancels_its_requests(held: Session, settl
         caller.gone.set()
     assert not caller.reply.complete
     settler.release()
+    while not all(handle.done for handle in handles):
+        await anyio.lowlevel.checkpoint()
     await ended(held)
     assert [repr(handle.record.error) for handle in handles] == ["RequestCancelled('the request was cancelled')"] * 2
     assert_all_is_free(held)

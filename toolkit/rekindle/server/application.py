@@ -48,6 +48,7 @@ def app(
         ("/v1/models", "GET", routes.models),
         ("/v1/models/{name:path}", "GET", routes.model),
         ("/v1/chat/completions", "POST", routes.chat),
+        ("/v1/responses", "POST", routes.response),
         ("/v1/completions", "POST", routes.completion),
         ("/v1/embeddings", "POST", routes.embeddings),
         ("/tokenize", "POST", routes.tokenize),

@@ -22,12 +22,14 @@ from rekindle.server.reading.call import Call
 from rekindle.server.reading.chat import chat_call
 from rekindle.server.reading.completion import completion_call
 from rekindle.server.reading.fields import Fields, parsed
+from rekindle.server.reading.responses import response_call
 from rekindle.server.reading.texts import TokenizeCall, embedding_call, tokenize_call, tokens_of
 from rekindle.server.refused import Refused, refused
 from rekindle.server.streaming import EventStream, ended, unless_gone
 from rekindle.server.writing.chat import ChatChunks, chat_completion
 from rekindle.server.writing.common import Head
 from rekindle.server.writing.completion import CompletionChunks, completion
+from rekindle.server.writing.responses import ResponseChunks, response
 from rekindle.server.writing.texts import embeddings, model_card, tokenized
 from rekindle.session.calls.handle import Handle
 from rekindle.session.metrics import CONTENT_TYPE
@@ -55,6 +57,14 @@ class Routes:
             chunks = ChatChunks(head, asked, [handle.record for handle in handles])
             return EventStream(handles, chunks, asked.call.fields, self._limits.unread)
         return await self._whole(request, handles, asked.call, lambda made: chat_completion(head, made, asked))
+
+    async def response(self, request: Request) -> ASGIApp:
+        """Serve POST /v1/responses."""
+        asked = response_call(await self._body(request), self._form)
+        handles, head = await self._submitted(asked.call), Head.new("resp", self._name)
+        if asked.call.streaming is not None:
+            return EventStream(handles, ResponseChunks(head, asked), asked.call.fields, self._limits.unread)
+        return await self._whole(request, handles, asked.call, lambda made: response(head, made[0], asked))
 
     async def completion(self, request: Request) -> ASGIApp:
         """Serve POST /v1/completions."""

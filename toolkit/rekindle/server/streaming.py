@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from rekindle.results.generation import Generation
 from rekindle.server.refused import Refused, refused
-from rekindle.server.writing.common import DONE, Chunks, event
+from rekindle.server.writing.common import Chunks
 from rekindle.session.calls.handle import Handle
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ class EventStream:
             body = first + b"".join(_at_hand(out))
             await send({"type": "http.response.body", "body": body, "more_body": True})
         if self._begun:
-            end = b"" if self._failed is None else event(self._failed.body) + DONE
+            end = b"" if self._failed is None else self._chunks.failed(self._failed)
             await send({"type": "http.response.body", "body": end, "more_body": False})
 
 

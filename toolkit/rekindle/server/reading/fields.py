@@ -44,6 +44,10 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return name in self._left
 
+    def peeked(self, names: Collection[str]) -> dict[str, Any]:
+        """Return the fields of these names that are given, without taking them."""
+        return {name: self._left[name] for name in names if name in self._left}
+
     def any(self, name: str) -> Any:
         """Take a field of any kind; None if it is not given."""
         return self._left.pop(name, None)

@@ -8,7 +8,8 @@ from rekindle.results.generation import Generation
 from rekindle.results.response import Part, Reading, ToolCall
 from rekindle.results.tokens import Piece
 from rekindle.server.reading.chat import ChatCall
-from rekindle.server.writing.common import DONE, Head, event, finish_reason, usage, usage_so_far
+from rekindle.server.refused import Refused
+from rekindle.server.writing.common import DONE, Head, event, failed, finish_reason, usage, usage_so_far
 from rekindle.server.writing.logprobs import chat_logprobs
 from rekindle.session.calls.record import Record
 
@@ -79,6 +80,10 @@ class ChatChunks:
             return [DONE]
         said = usage(generations, self._asked.call.draws)
         return [event({**self._head.of("chat.completion.chunk"), "choices": [], "usage": said}), DONE]
+
+    def failed(self, why: Refused) -> bytes:
+        """See `Chunks`."""
+        return failed(why)
 
     def _chunk(self, index: int, delta: Mapping[str, Any], reason: str | None, logprobs: Any) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}

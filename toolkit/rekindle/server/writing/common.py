@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from rekindle.results.generation import Generation
 from rekindle.results.tokens import Piece
+from rekindle.server.refused import Refused
 from rekindle.session.calls.record import Record
 
 DONE = b"data: [DONE]\n\n"
@@ -53,6 +54,10 @@ class Chunks(Protocol):
         """Return the events for the end of the answer."""
         ...
 
+    def failed(self, why: Refused) -> bytes:
+        """Return the last event of an answer that has begun and failed."""
+        ...
+
 
 def dumped(value: Any) -> bytes:
     """Return JSON as UTF-8; a lone surrogate, which has no bytes in it, is escaped."""
@@ -62,6 +67,16 @@ def dumped(value: Any) -> bytes:
 def event(value: Any) -> bytes:
     """Return an event of a stream, whose data is this value as JSON."""
     return b"data: " + dumped(value) + b"\n\n"
+
+
+def named_event(name: str, value: Any) -> bytes:
+    """Return an event of a stream that has a name."""
+    return f"event: {name}\n".encode() + event(value)
+
+
+def failed(why: Refused) -> bytes:
+    """Return the last event of a completion that has begun and failed."""
+    return event(why.body) + DONE
 
 
 def usage(generations: Sequence[Generation], draws: int) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 from rekindle.results.generation import Generation
 from rekindle.results.tokens import Piece, TokenLogprob
 from rekindle.server.reading.completion import CompletionCall, Text
-from rekindle.server.writing.common import DONE, Head, event, finish_reason, usage, usage_so_far
+from rekindle.server.refused import Refused
+from rekindle.server.writing.common import DONE, Head, event, failed, finish_reason, usage, usage_so_far
 from rekindle.server.writing.logprobs import TextLogprobs
 from rekindle.session.calls.record import Record
 
@@ -79,6 +80,10 @@ class CompletionChunks:
             return [DONE]
         said = usage(generations, self._asked.call.draws)
         return [event({**self._head.of(KIND), "choices": [], "usage": said}), DONE]
+
+    def failed(self, why: Refused) -> bytes:
+        """See `Chunks`."""
+        return failed(why)
 
     def _chunk(self, index: int, text: str, reason: str | None, logprobs: Any) -> bytes:
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}

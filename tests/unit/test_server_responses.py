@@ -1,0 +1,169 @@
+"""Responses have what chats have, in items, and their events make the same."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from rekindle.results.response import MessageForm
+from rekindle.server import app
+from rekindle.server.reading.fields import Fields
+from rekindle.server.reading.responses import response_call
+from rekindle.server.refused import Refused
+from rekindle.session.session import Session
+from tests.unit.asgi import Reply, ask
+from tests.unit.scripted import scripted_session
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/v1/responses"
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+ANSWER = f"<think>\nthe user asks\n</think>\n\nLet me see.\n{CALL}\n{CALL}"
+TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": None}
+SCHEMA = {"type": "object", "properties": {}}
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    with scripted_session(monkeypatch, lambda prompt: ANSWER) as session:
+        yield session
+
+
+def read(**fields: Any) -> Any:
+    return response_call(Fields(fields), MessageForm(reasoning_key="thinking"))
+
+
+def events(reply: Reply) -> list[dict[str, Any]]:
+    """Return the data of the events of a stream, each of which has its type as its name too."""
+    found = []
+    for each in reply.body.decode().removesuffix("\n\n").split("\n\n"):
+        name, data = each.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    return found
+
+
+async def test_a_response_has_an_item_for_each_part_of_the_answer(scripted: Session) -> None:
+    reply = (await ask(app(scripted), PATH, {"input": "Weather?", "tools": [TOOL]})).json
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    answer = await scripted.generate([{"role": "user", "content": "Weather?"}], tools=tools, max_tokens=None)
+    reasoning, message, *calls = reply["output"]
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "the user asks"}]
+    assert message["content"][0]["text"] == "Let me see."
+    assert [call["call_id"] for call in calls] == [call.id for call in answer.tool_calls]
+    assert calls[0]["arguments"] == '{"city": "Rome"}'
+    assert (reply["status"], reply["usage"]["output_tokens"]) == ("completed", answer.usage.completion_tokens)
+
+
+@pytest.mark.parametrize("options", [{}, {"parallel_tool_calls": False}, {"max_output_tokens": 15}])
+async def test_the_last_event_has_the_whole_and_the_others_make_it(scripted: Session, options: dict[str, Any]) -> None:
+    body = {"input": "Weather?", "tools": [TOOL], **options}
+    whole = (await ask(app(scripted), PATH, body)).json
+    found = events(await ask(app(scripted), PATH, {**body, "stream": True}))
+    last = found[-1]
+    assert last["type"] == f"response.{whole['status']}"
+    same = ("status", "incomplete_details", "tools")
+    assert [last["response"][name] for name in same] == [whole[name] for name in same]
+    assert last["response"]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
+    assert [without_id(item) for item in last["response"]["output"]] == [without_id(item) for item in whole["output"]]
+    done = [event["item"] for event in found if event["type"] == "response.output_item.done"]
+    assert done == last["response"]["output"]
+    for place, item in enumerate(done):
+        here = [event for event in found if event.get("output_index") == place]
+        deltas = "".join(event.get("delta", "") for event in here)
+        assert deltas == item.get("arguments", "") + "".join(part["text"] for part in item.get("content", ()))
+        assert here[0]["type"] == "response.output_item.added"
+
+
+def without_id(item: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in item.items() if name != "id"}
+
+
+async def test_what_a_response_said_goes_back_into_the_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts: list[str] = []
+
+    def script(prompt: str) -> str:
+        prompts.append(prompt)
+        return ANSWER
+
+    with scripted_session(monkeypatch, script) as session:
+        user = {"role": "user", "content": [{"type": "input_text", "text": "Weather?"}]}
+        said = (await ask(app(session), PATH, {"input": [user], "tools": [TOOL], "instructions": "Be kind."})).json
+        told = [
+            {"type": "function_call_output", "call_id": item["call_id"], "output": "sunny"}
+            for item in said["output"]
+            if item["type"] == "function_call"
+        ]
+        reply = await ask(app(session), PATH, {"input": [user, *said["output"], *told], "tools": [TOOL]})
+        assert reply.status == 200
+    assert "system\nBe kind." in prompts[0]
+    assert "<think>the user asks</think>Let me see.<tool_call>" in prompts[-1]
+    assert prompts[-1].count("<|im_start|>assistant") == 2
+    assert prompts[-1].count("sunny") == 2
+
+
+def test_fields_become_the_keywords_of_the_session() -> None:
+    asked = read(
+        input="Hello",
+        max_output_tokens=5,
+        tools=[TOOL],
+        tool_choice={"type": "function", "name": "weather"},
+        reasoning={"effort": "low", "summary": "auto"},
+        store=True,
+        include=[],
+    )
+    assert asked.call.prompt == [{"role": "user", "content": "Hello"}]
+    ask = asked.call.ask
+    assert (ask["max_tokens"], ask["tool_choice"]) == (5, "weather")
+    assert ask["tools"] == [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    assert ask["chat_template_kwargs"] == {"reasoning_effort": "low"}
+    held = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
+    assert read(input="a", text=held).call.ask["json_schema"] == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "item_reference"}]}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
+        ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"input": "a", "background": True}, "background"),
+        ({"input": "a", "tools": [{"type": "web_search"}]}, "tools"),
+        ({"input": "a", "tool_choice": "required"}, "tool_choice"),
+        ({"input": "a", "text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+        ({"input": "a", "text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"input": "a", "reasoning": {"x": 1}}, "reasoning.x"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_its_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(Refused) as caught:
+        read(**fields)
+    assert (caught.value.status, caught.value.param) == (400, param)
+
+
+async def test_a_response_that_fails_after_it_began_ends_in_an_event(scripted: Session) -> None:
+    served = app(scripted)
+    await scripted.pause()
+    replies: list[Reply] = []
+
+    async def client() -> None:
+        replies.append(await ask(served, PATH, {"input": "Weather?", "stream": True}))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client)
+        while not scripted.requests:
+            await anyio.lowlevel.checkpoint()
+        (handle,) = scripted.requests.values()
+        while not handle.record.generated:
+            await scripted.step()
+        await anyio.wait_all_tasks_blocked()
+        handle.cancel()
+        scripted.resume()
+    found = events(replies[0])
+    assert (found[0]["type"], found[-1]["type"]) == ("response.created", "error")
