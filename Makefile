@@ -45,7 +45,7 @@ test: $(VENV)/.dev
 
 test-deep: $(VENV)/.dev
 	@$(BIN)/python $(NATIVE)
-	@$(BIN)/python -m pytest -m "" $(AT_ONCE)
+	@$(BIN)/python -m pytest -m "" -o faulthandler_timeout=3600 $(AT_ONCE)
 
 test-native: $(VENV)/.dev
 	@$(BIN)/python -m tests.sanitized address,undefined tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_sampling_kernels.py

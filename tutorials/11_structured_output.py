@@ -99,6 +99,7 @@ for form in (
 
 # %%
 from rekindle.models.text.grammar import Compiler
+from rekindle.models.text.masks import alone
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
 
@@ -109,7 +110,7 @@ params = SamplingParams.from_options({"json_schema": Person, "max_tokens": 60})
 request = Request(0, answer.prompt_token_ids, params, frozenset({END}), 512)
 
 place = compiler.compiled(params.constraint).matcher(request)
-allowed = place.start()
+allowed = alone(place.start())
 allowed
 
 # %% [markdown]
@@ -127,7 +128,7 @@ def may(bits):
 steps = [(token, None) for token in allowed.forced]
 for token in answer.token_ids[len(steps) :]:
     steps.append((token, may(allowed.bits)))
-    allowed = place.take(token, fewest=VOCABULARY)  # nothing more is given, so that each token has a mask
+    allowed = alone(place.take(token, fewest=VOCABULARY))  # nothing more is given, so that each token has a mask
 
 assert tuple(token for token, _ in steps) == answer.token_ids
 assert all(mask is None or mask[token] for token, mask in steps)
@@ -205,7 +206,8 @@ draw_masks([place_after('"name": "'), place_after('"born": 1'), len(steps) - 1])
 # ## In the engine
 #
 # A mask needs the newest token, so it cannot be made ahead. An actor of its own makes it in a worker thread, between
-# the tick that gave the token and the next one (`Advance` and `Advanced` in the table of tutorial 08). A small program
+# the tick that gave the token and the next one (`Advance` and `Advanced` in the table of tutorial 08). Free requests
+# wait for it for a twentieth of a tick at most, and then go on without those whose masks are late. A small program
 # copies the bits to the device, and the step that was compiled anyway applies them. So nothing is compiled for a new
 # form, and constrained and free requests share a batch.
 

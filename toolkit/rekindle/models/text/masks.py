@@ -65,7 +65,7 @@ class InThreads:
     @property
     def at_once(self) -> int:
         """As many as are worth waking the threads for."""
-        return 4 * self._threads
+        return 8 * self._threads
 
     def fill(self, places: Sequence[LLMatcher]) -> Sequence[Bits]:
         """Compute the masks of places."""
