@@ -158,10 +158,10 @@ class Callers:
             self._send(self._places.leave(message.request_id))
         if handle is None:
             return
-        first, last = handle.record.first_token, handle.record.last_token
+        before = handle.record.first_token
+        self.latencies.take(message, handle.record)  # first, so that who hears of an end finds it counted
         handle.record.deliver(message)
-        self.latencies.take(message, handle.record, last)
-        if first is None and handle.record.first_token is not None:
+        if before is None and handle.record.first_token is not None:
             self.first_tokens.append((perf_counter(), handle.record.first_token))
 
     def _send(self, request_id: int | None) -> None:

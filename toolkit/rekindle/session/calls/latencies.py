@@ -56,23 +56,20 @@ class Latencies:
         self.between_tokens = Histogram(QUICK)
         self.ended = Counter[str]()
 
-    def take(self, message: Started | Rejected | Text, record: Record, last_token: float | None) -> None:
-        """Count what a message says of a request that has taken it in.
-
-        Args:
-            last_token: seconds that the request had waited when its last token before this message came.
-        """
+    def take(self, message: Started | Rejected | Text, record: Record) -> None:
+        """Count what a message says of a request, whose record is about to take it in."""
+        now = record.elapsed()
         match message:
             case Started():
-                self.queued.add(record.queued or 0.0)
+                self.queued.add(now)
             case Rejected():
                 self.ended["failed"] += 1
             case Text(token_ids=tokens, end=end):
-                if tokens and record.last_token is not None:
-                    self._tokens(len(tokens), record.last_token, last_token)
+                if tokens and not record.begins:
+                    self._tokens(len(tokens), now, record.last_token)
                 if end is not None:
                     self.ended[end] += 1
-                    self.total.add(record.elapsed())
+                    self.total.add(now)
 
     def _tokens(self, count: int, came: float, before: float | None) -> None:
         if before is None:

@@ -90,9 +90,9 @@ class Record:
         return self.pieces.closed
 
     @property
-    def queued(self) -> float | None:
-        """Seconds that the request had waited when it left the waiting queue; None until then."""
-        return None if self._started is None else self._started[1]
+    def begins(self) -> bool:
+        """Tell whether the next tokens are those that were given, which come before anything is generated."""
+        return self._generated < len(self._begun.token_ids)
 
     @property
     def generated(self) -> int:
@@ -225,7 +225,7 @@ class Record:
         return replace(generation, response=reading.finish()[0])
 
     def _grow(self, more: Text) -> None:
-        given = self._generated < len(self._begun.token_ids)  # which come together, before anything is generated
+        given = self.begins  # which come together
         if not given:
             self.last_token = self.elapsed()
             self.first_token = self.first_token or self.last_token
