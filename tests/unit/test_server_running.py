@@ -139,6 +139,32 @@ async def test_a_server_ends_with_its_session() -> None:
         ask(server, "/health")
 
 
+@pytest.mark.parametrize(
+    ("keys", "name", "status"),
+    [
+        ([], "localhost", 200),
+        ([], "LOCALHOST:80", 200),
+        ([], "127.0.0.1:1234", 200),
+        ([], "[::1]", 200),
+        ([], "[::1]:1234", 200),
+        ([], "a.example:80", 421),
+        ([], "a.example", 421),
+        ([], "", 421),
+        (["key"], "a.example", 200),
+    ],
+)
+def test_a_page_whose_name_leads_to_this_machine_is_no_page_of_the_server(
+    session: Session, keys: list[str], name: str, status: int
+) -> None:
+    with session.serve_sync(port=0, api_keys=keys) as server, closing(connected(server)) as connection:
+        connection.putrequest("GET", "/v1/models", skip_host=True)
+        connection.putheader("Host", name)
+        connection.putheader("Authorization", "Bearer key")
+        connection.endheaders()
+        with connection.getresponse() as reply:
+            assert (reply.status, "error" in json.loads(reply.read())) == (status, status != 200)
+
+
 async def test_an_address_that_is_taken_says_what_to_do(session: Session) -> None:
     async with session.serve(port=0) as server:
         with pytest.raises(rekindle.ConfigError, match="give another port"):

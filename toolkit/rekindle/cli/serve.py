@@ -10,6 +10,7 @@ from rekindle.cli import needed
 
 KEYS_VARIABLE = "REKINDLE_API_KEY"
 LOCAL = ("127.0.0.1", "::1", "localhost")
+"""Addresses at which this machine alone can ask."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rekindle.server.refused import INVALID, Refused, refused
 from rekindle.server.writing.common import dumped
 
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 OPEN_PATHS = frozenset({"/health"})
 """Paths that need no key."""
 
@@ -55,6 +56,29 @@ class Caught:
             why = refused(error, {})
             if not begun and scope["type"] == "http":
                 await refusal(why)(scope, receive, send)
+
+
+class LocalNames:
+    """Lets pass who asks for this machine by a name that it always has.
+
+    A web page can have its own name resolved to this machine, and would then be taken for a page of this server. So
+    this stands before a server that serves this machine alone and asks for no key.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a connection."""
+        given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        name = given if given.endswith("]") else given.rpartition(":")[0] or given
+        if scope["type"] == "http" and name.lower() not in LOCAL_NAMES:
+            message = (
+                f"this server is for {', '.join(sorted(LOCAL_NAMES))}, got {name!r:.80}; for others, give it API keys"
+            )
+            await refusal(Refused(421, message))(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 class ApiKeys:

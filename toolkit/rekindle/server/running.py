@@ -14,12 +14,15 @@ from rekindle.concurrency.threads import Work
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import ConfigError
 from rekindle.server.application import app
+from rekindle.server.guards import LocalNames
 from rekindle.session.session import Session
 
 BACKLOG = 2048
 """How many connections may wait to be taken."""
 
 HIGHEST_PORT = 65535
+LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
+"""Addresses at which this machine alone can ask."""
 
 
 class Server:
@@ -116,7 +119,8 @@ class PendingServer(Eventual[Server]):
         grace: float,
     ):
         super().__init__()
-        self._served = app(session, name=name, api_keys=api_keys, origins=origins)
+        served = app(session, name=name, api_keys=api_keys, origins=origins)
+        self._served = served if api_keys or host not in LOCAL_HOSTS else LocalNames(served)
         self._stopped, self._host, self._port, self._grace = stopped, host, port, grace
 
     def __repr__(self) -> str:
