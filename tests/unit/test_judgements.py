@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rekindle import Classification, InvalidRequest, Perplexity, Ranking, Scores, TokenLogprob
 from rekindle.models.checkpoint.uses import Embedding
+from rekindle.request import checks
 from rekindle.results.scores.classes import sigmoid
 from rekindle.results.scores.options import Option, softmax
 from rekindle.session.scoring.embedding import before
@@ -124,6 +125,16 @@ def test_an_instruction_is_a_name_or_a_text() -> None:
     assert [before(own, each) for each in (None, "query", "document", "", "Find: ")] == ["Q: ", "Q: ", "", "", "Find: "]
     with pytest.raises(InvalidRequest, match="no instruction named 'quary'"):
         before(own, "quary")
+
+
+def test_there_may_be_many_texts_to_judge_and_long_ones() -> None:
+    long, many = "word " * 2000, ["a"] * 300
+    assert checks.judged("documents", [long]) == (long,)
+    assert checks.judged("documents", many) == tuple(many)
+    with pytest.raises(InvalidRequest, match=r"none of them empty, got .* which has '' in place 300"):
+        checks.judged("documents", [*many, ""])
+    with pytest.raises(InvalidRequest, match="at most 256 texts, got 300"):
+        checks.texts("stop", many)
 
 
 def test_a_model_without_a_tokenizer_says_what_it_lacks() -> None:

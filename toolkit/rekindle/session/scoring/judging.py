@@ -50,10 +50,10 @@ def rerank(
 ) -> Waits[Ranking]:
     """Return how relevant documents are to a query; see `Session.rerank`."""
     __tracebackhide__ = True
-    checks.text("query", query)
+    checks.text("query", query, checks.LONGEST_JUDGED)
     if not checks.is_sequence(documents):
         raise InvalidRequest(f"documents must be a list of texts, got {checks.shown(documents)}")
-    texts = checks.texts("documents", documents)
+    texts = checks.judged("documents", documents)
     told = INSTRUCTION if instruction is None else checks.text("instruction", instruction)
     requests.check_engine()
     prompts: list[Prompt] = [question(assembly.tokenizer, told, query, document) for document in texts]

@@ -24,7 +24,7 @@ def score(
     """Return how likely each option is after a prompt; see `Session.score`."""
     __tracebackhide__ = True  # a cell shows errors without such frames
     requests.check_predicts()
-    texts = checks.texts("options", options)
+    texts = checks.judged("options", options)
     if not texts:
         raise InvalidRequest("options is empty; give at least one text")
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
