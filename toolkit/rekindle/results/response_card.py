@@ -19,6 +19,17 @@ def response_text(response: Response | None) -> str:
     return "\n".join(parts)
 
 
+def response_line(response: Response | None) -> str:
+    """Return an answer in short: its content and its calls, or its reasoning if there is nothing else.
+
+    Nothing is returned if it is content alone, or there is none.
+    """
+    if response is None or not (response.reasoning or response.tool_calls):
+        return ""
+    said = [*([response.content] if response.content else []), *map(str, response.tool_calls)]
+    return " ".join(said) or f"{REASONING}{response.reasoning}"
+
+
 def response_html(response: Response | None, tokens: str) -> str:
     """Return an answer as HTML; nothing if it is content alone, or there is none.
 
@@ -27,20 +38,24 @@ def response_html(response: Response | None, tokens: str) -> str:
     """
     if response is None or not (response.reasoning or response.tool_calls):
         return ""
+    later = markup.passage(response.content) + calls_html(response.tool_calls)
     return "".join(
         (
-            reasoning_html(response.reasoning or ""),
-            markup.passage(response.content),
-            calls_html(response.tool_calls),
+            reasoning_html(response.reasoning or "", folded=bool(later)),
+            later,
             markup.folded("tokens", tokens) if tokens else "",
         )
     )
 
 
-def reasoning_html(reasoning: str) -> str:
-    """Return reasoning behind a line that opens it; nothing for none."""
-    words = markup.counted(len(reasoning.split()), "word")
-    return markup.folded(f"reasoning, {words}", markup.passage(reasoning)) if reasoning else ""
+def reasoning_html(reasoning: str, *, folded: bool = True) -> str:
+    """Return reasoning behind a line that opens it, or below that line if it is not folded; nothing for none."""
+    if not reasoning:
+        return ""
+    title = f"reasoning, {markup.counted(len(reasoning.split()), 'word')}"
+    if folded:
+        return markup.folded(title, markup.passage(reasoning))
+    return f'<div style="margin:0.2em 0;opacity:0.75">{title}</div>{markup.passage(reasoning)}'
 
 
 def calls_html(calls: tuple[ToolCall, ...]) -> str:
