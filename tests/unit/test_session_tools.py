@@ -71,6 +71,12 @@ async def test_a_function_is_called_and_its_result_answered(session: Session) ->
     assert [message["role"] for message in run.messages] == ["user", "assistant", "tool", "assistant"]
     assert run.messages[2]["tool_call_id"] == run.messages[1]["tool_calls"][0]["id"]
     assert str(run) == run.answer.content
+    assert (
+        repr(run.results) == """(<rekindle.ToolResult weather(city='Rome', days=3) → '{"city": "Rome", "sun": 3}'>,)"""
+    )
+    assert repr(run.steps[0]) == """<rekindle.ToolStep weather(city='Rome', days=3) → {"city": "Rome", "sun": 3}>"""
+    assert repr(run.steps[1]) == f"<rekindle.ToolStep {run.answer.content!r}>"
+    assert repr(result.call) == "<rekindle.ToolCall weather(city='Rome', days=3)>"
     assert run.messages[-1] == run.answer.message
 
 
@@ -182,6 +188,7 @@ async def test_it_is_shown_as_it_goes_and_at_its_end(session: Session, capsys: p
     shown = run._repr_mimebundle_()
     assert "It is: " in shown["text/plain"]
     assert "2 answers, 1 call" in shown["text/html"]
+    assert shown["text/html"].count("<table") == 1, "a call is shown with its result, and not a second time without"
     await session.run_tools(says("fine"), [weather])
     assert capsys.readouterr().out == ""
 

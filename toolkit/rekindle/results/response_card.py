@@ -30,15 +30,16 @@ def response_line(response: Response | None) -> str:
     return " ".join(said) or f"{REASONING}{response.reasoning}"
 
 
-def response_html(response: Response | None, tokens: str) -> str:
+def response_html(response: Response | None, tokens: str, called: str = "") -> str:
     """Return an answer as HTML; nothing if it is content alone, or there is none.
 
     Args:
         tokens: HTML of all of its tokens, or nothing.
+        called: HTML of its calls and what came of them; nothing for the calls alone.
     """
     if response is None or not (response.reasoning or response.tool_calls):
         return ""
-    later = markup.passage(response.content) + calls_html(response.tool_calls)
+    later = markup.passage(response.content) + (called or calls_html(response.tool_calls))
     return "".join(
         (
             reasoning_html(response.reasoning or "", folded=bool(later)),
