@@ -168,6 +168,28 @@ async def test_what_cannot_begin_a_chat_is_refused_in_words(session: Session, gi
         session.chat(**given)
 
 
+async def test_what_is_no_text_and_no_messages_cannot_be_said(session: Session) -> None:
+    chat = session.chat()
+    wrongs: tuple[tuple[Any, str], ...] = (
+        (3, "must be a str or a list of {role, content} mappings, got 3"),
+        ({"role": "user", "content": "Hi"}, "'content': 'Hi'}; put it in a list"),
+        ([], "at least one message"),
+        ("", "what is said is empty"),
+    )
+    for wrong, told in wrongs:
+        with pytest.raises(InvalidRequest) as raised:
+            await chat.say(wrong)
+        assert told in str(raised.value)
+    assert chat.messages == []
+
+
+async def test_an_edited_result_still_says_what_call_it_is_to(session: Session) -> None:
+    result = {"role": "tool", "tool_call_id": "abc", "name": "weather", "content": "sunny"}
+    chat = session.chat(messages=[{"role": "user", "content": "Hi"}, result])
+    chat.edit(-1, "rain")
+    assert chat.messages[-1] == {**result, "content": "rain"}
+
+
 async def test_a_chat_shows_its_messages(session: Session) -> None:
     chat = session.chat(system="Be kind.")
     assert repr(chat) == "<rekindle.Chat of 1 message, last 'system: Be kind.'>"

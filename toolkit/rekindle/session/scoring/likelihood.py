@@ -56,8 +56,8 @@ def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) ->
     for option, each in zip(options, made, strict=True):
         if not 0 < each.first < len(each.token_ids):
             raise InvalidRequest(
-                f"nothing is to be scored of the option {checks.shown(option)}: of {len(each.token_ids)} tokens, "
-                f"{each.first} are the prompt's; the prompt and the option need at least one each"
+                f"nothing is to be scored of the option {checks.shown(option)}: it has no token of its own after the "
+                "prompt. The tokenizer joins the two there, or the prompt has none; most options begin with a space"
             )
     return made
 
