@@ -129,7 +129,8 @@ async def test_a_cell_shows_reasoning_folded_and_calls_as_a_table(
 
 
 async def test_a_table_of_answers_shows_what_they_say_and_call(session: Session) -> None:
-    shown = (await session.generate([[USER], [USER]]))._repr_mimebundle_()
+    prompts: list[Messages] = [[USER], [USER]]
+    shown = (await session.generate(prompts))._repr_mimebundle_()
     said = "Let me see. weather(city='Rome') a call that cannot be read"
     assert said[:49] in shown["text/plain"]
     assert "<tool_call>{" not in shown["text/plain"]
@@ -139,7 +140,8 @@ async def test_a_table_of_answers_shows_what_they_say_and_call(session: Session)
 
 
 async def test_reasoning_that_nothing_follows_is_not_folded(session: Session) -> None:
-    answers = await session.generate([[USER], [USER]], max_tokens=15)
+    prompts: list[Messages] = [[USER], [USER]]
+    answers = await session.generate(prompts, max_tokens=15)
     shown = answers[0]._repr_mimebundle_()["text/html"]
     assert "<details" not in shown
     assert "reasoning, 2 words" in shown

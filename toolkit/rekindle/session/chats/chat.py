@@ -267,7 +267,7 @@ def _messages(said: Said) -> list[Mapping[str, Any]]:
         if not said:
             raise InvalidRequest("what is said is empty; it needs at least one character")
         return [{"role": "user", "content": said}]
-    if not isinstance(said, Sequence):
+    if not checks.is_sequence(said):
         hint = "; put it in a list" if isinstance(said, Mapping) else ""
         raise InvalidRequest(
             f"what is said must be a str or a list of {{role, content}} mappings, got {checks.shown(said)}{hint}"
