@@ -10,6 +10,8 @@ import anyio.lowlevel
 import pytest
 
 from rekindle import InvalidRequest, ToolRun
+from rekindle.concurrency import mailbox
+from rekindle.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
 from tests.unit.scripted import scripted_session
 from tests.unit.sessions import assert_all_is_free
@@ -149,6 +151,35 @@ async def test_a_function_that_never_returns_can_be_left(session: Session) -> No
             group.cancel_scope.cancel()
     end.set()
     assert (await session.run_tools(says("fine"), [weather])).answer.content == "fine"
+
+
+async def test_the_loop_turns_while_an_async_function_waits_so_that_an_interrupt_is_heard(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if in_trio():  # which wakes itself
+        return
+    beats, enough = 0, anyio.Event()
+    beat = mailbox._Pulses._beat
+
+    def counted(pulses: mailbox._Pulses) -> None:
+        nonlocal beats
+        beats += 1
+        if waiting and beats > 3:
+            enough.set()
+        beat(pulses)
+
+    async def waits(city: str) -> str:
+        nonlocal beats
+        waiting.append(city)
+        beats = 0
+        await enough.wait()
+        return "done"
+
+    waiting: list[str] = []
+    monkeypatch.setattr(mailbox, "PULSE_SECONDS", 0.001)
+    monkeypatch.setattr(mailbox._Pulses, "_beat", counted)
+    run = await session.run_tools(says(call("waits", city="Rome")), [waits])
+    assert run.results[0].value == "done"
 
 
 def test_an_interrupt_of_a_function_says_which_steps_had_ended(session: Session) -> None:
