@@ -1,5 +1,6 @@
 """A chat remembers its turns, whose tokens are found in the cache, and a turn that fails leaves it as it was."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from rekindle import Chat, InvalidRequest
+from rekindle.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
 from tests.unit.scripted import FORGETFUL, scripted_session
 from tests.unit.test_session_tools import call, script, weather
@@ -181,6 +183,20 @@ async def test_what_is_no_text_and_no_messages_cannot_be_said(session: Session) 
             await chat.say(wrong)
         assert told in str(raised.value)
     assert chat.messages == []
+
+
+async def test_an_interrupted_turn_without_tools_speaks_of_no_steps(session: Session) -> None:
+    if in_trio():  # whose cancellations nobody sees
+        return
+    task = asyncio.create_task(session.chat().say("Hi", ignore_eos=True, max_tokens=900))
+    while not session.requests:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(
+        asyncio.CancelledError, match=r"tokens?; the text so far is in `generation` of this error$"
+    ) as left:
+        await task
+    assert not hasattr(left.value, "__notes__")
 
 
 async def test_an_edited_result_still_says_what_call_it_is_to(session: Session) -> None:

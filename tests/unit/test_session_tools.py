@@ -189,6 +189,7 @@ def test_an_interrupt_of_a_function_says_which_steps_had_ended(session: Session)
     with pytest.raises(KeyboardInterrupt) as raised:
         session.run_tools_sync(says(call("interrupted", city="a")), [interrupted])
     assert vars(raised.value)["steps"] == ()
+    assert raised.value.args == ("interrupted after 0 steps, which are in `steps` of this error",)
 
 
 @pytest.mark.parametrize(
