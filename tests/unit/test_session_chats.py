@@ -190,7 +190,7 @@ async def test_an_interrupted_turn_without_tools_speaks_of_no_steps(session: Ses
         return
     task = asyncio.create_task(session.chat().say("Hi", ignore_eos=True, max_tokens=900))
     while not session.requests:
-        await asyncio.sleep(0)
+        await anyio.lowlevel.checkpoint()
     task.cancel()
     with pytest.raises(
         asyncio.CancelledError, match=r"tokens?; the text so far is in `generation` of this error$"
