@@ -101,6 +101,10 @@ class Answers(list[T]):
         if self.drawn_in is None or self.drawn_in != markup.cell():
             raise NotImplementedError
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print the table where this is the result of a cell, since IPython would print a list, and else the repr."""
+        printer.text(repr(self) if printer.indentation else table_text(list(self._rows())))
+
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         rows = list(self._rows())
         return markup.bundle(table_text(rows), markup.card("Answers", total(rows), table_html(rows)))

@@ -96,7 +96,8 @@ class ToolRun:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         steps = (generation_html(step.answer, results_html(step.results)) for step in self.steps)
-        return markup.bundle(self._text(), markup.card("ToolRun", self._state, *steps))
+        apart = (f'<div style="margin:0 0 0.8em 0">{step}</div>' for step in steps)
+        return markup.bundle(self._text(), markup.card("ToolRun", self._state, *apart))
 
     def _text(self) -> str:
         lines = [line for step in self.steps[:-1] for line in (results_text(step.results) or step.answer.content,)]
