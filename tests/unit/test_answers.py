@@ -57,7 +57,8 @@ def test_answers_are_a_list(texts: Session) -> None:
     assert type(answers) is Answers
     assert answers == list(answers) == [*answers]
     assert repr(answers) == repr(list(answers))
-    assert pretty([answers]) == f"[{answers!r}]"
+    printed: Any = pretty
+    assert printed([answers]) == f"[{answers!r}]"
     assert isinstance(answers[0], Generation)
     assert type(answers[1:]) is Answers
     assert (answers[1:], answers[1:].prompts) == ([answers[1], answers[2]], ["b", "c"])
