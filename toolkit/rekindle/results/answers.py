@@ -81,7 +81,7 @@ class Answers(list[T]):
         Each has its place in the list, with a list of prompts and `n` its draw too, its prompt (a text or token ids),
         the generation as `Generation.to_dict` returns it, and the error; what it does not have is null:
 
-            {"place": 0, "prompt": "One, two,", "generation": {"version": 1, "text": " three", ...}, "error": null}
+            {"place": 0, "prompt": "One, two,", "generation": {"version": 2, "text": " three", ...}, "error": null}
             {"place": 1, "prompt": "", "generation": null, "error": "InvalidRequest: the prompt is empty; ..."}
 
         `Generation.from_dict(json.loads(line)["generation"])` is the generation again.
