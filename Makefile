@@ -8,7 +8,8 @@ GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.
 NATIVE_SOURCES := kernels/rekindle_kernels/cpu/source/* tests/native/*
 # Says why if it cannot: everything works without the native kernels, more slowly.
 NATIVE := -m rekindle_kernels.cpu.build || true
-AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A test that ended its process would be run again in the next, and end that: the first is enough.
+AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py tests/unit/test_program_store.py
 # The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
 NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)

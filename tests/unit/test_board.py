@@ -191,10 +191,11 @@ def test_first_tokens_are_those_of_the_last_minute(session: Session) -> None:
 
 
 def test_first_tokens_count_as_soon_as_they_have_come_and_once(busy: Session, settler: FakeSettler) -> None:
-    streams = [busy.stream_sync(token_ids=[3, 1, 4], max_tokens=50) for _ in range(2)]
+    streams = [busy.stream_sync(token_ids=[3, 1, 4], max_tokens=500) for _ in range(2)]
     assert facts_of(busy, perf_counter()).first_tokens == ()
-    for _ in range(6):
-        settler.step()
+    for handle in list(busy.requests.values()):
+        while not handle.record.pieces.grown_blocking(0, 0.02):  # it may join after some ticks
+            settler.step()
     assert all(next(stream).token_ids for stream in streams)
     assert len(busy.requests) == 2
     while len(facts_of(busy, perf_counter()).first_tokens) < 2:  # which is noted just after the token is told

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.models.text.grammar import Compiler
+from rekindle.errors import ConstraintFailed, RekindleError
+from rekindle.models.text.grammar import Compiler, Matcher
+from rekindle.models.text.masks import InThreads, Masks, OneByOne, Together, alone
 from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.request.allowed import Allowed
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
 
@@ -25,16 +28,27 @@ def compiler(smollm2_tokenizer: Tokenizer) -> Compiler:
     return Compiler(smollm2_tokenizer, VOCAB_SIZE, {END})
 
 
+def place_of(compiler: Compiler, options: dict[str, Any]) -> Matcher:
+    params = SamplingParams.from_options({**options, "max_tokens": LONGEST})
+    assert params.constraint is not None
+    request = Request(0, (5,), params, frozenset({END}), LONGEST + 1)
+    return compiler.compiled(params.constraint).matcher(request)
+
+
+def tokens_of(outcome: Allowed | RekindleError) -> list[int]:
+    """Return the tokens that may follow; none where the output is complete, or has failed."""
+    if isinstance(outcome, RekindleError) or outcome.bits is None:
+        return []
+    return [int(token) for token in np.flatnonzero(np.unpackbits(outcome.bits.view(np.uint8), bitorder="little"))]
+
+
 def walked(compiler: Compiler, options: dict[str, Any], seed: int, fewest: int = 2**30) -> list[int] | None:
     """Return the tokens of an output, each chosen at random among those that are allowed; None if it has no end.
 
     What is chosen at a place depends on the seed and the place alone. Where the output may end, it often does.
     """
-    params = SamplingParams.from_options({**options, "max_tokens": LONGEST})
-    request = Request(0, (5,), params, frozenset({END}), LONGEST + 1)
-    assert params.constraint is not None
-    place = compiler.compiled(params.constraint).matcher(request)
-    allowed, tokens = place.start(), list[int]()
+    place = place_of(compiler, options)
+    allowed, tokens = alone(place.start()), list[int]()
     while True:
         tokens += allowed.forced
         if allowed.complete:
@@ -42,15 +56,15 @@ def walked(compiler: Compiler, options: dict[str, Any], seed: int, fewest: int =
         if len(tokens) >= LONGEST:
             return None
         chance = random.Random(1000 * seed + len(tokens))
-        may = np.flatnonzero(np.unpackbits(allowed.bits.view(np.uint8), bitorder="little"))
-        assert len(may), "nothing is left to choose"
-        token = int(may[chance.randrange(len(may))])
+        may = tokens_of(allowed)
+        assert may, "nothing is left to choose"
+        token = may[chance.randrange(len(may))]
         if END in may and chance.random() < 0.5:
             token = END
         if token == END:
             return tokens
         tokens.append(token)
-        allowed = place.take(token, fewest)
+        allowed = alone(place.take(token, fewest))
 
 
 pieces = st.sampled_from(["a", "bc", "é", "[0-9]", r"\.", "[a-f]", "[^a-y\\n]", "[A-Z0-9]", " ", "-", "<b>", '"', "😀"])
@@ -159,3 +173,33 @@ def test_a_grammar_compiles_once(compiler: Compiler) -> None:
     assert again[0] is not None
     assert again[1] is not None
     assert compiler.compiled(again[0]) is compiler.compiled(again[1])
+
+
+def test_masks_computed_together_are_those_computed_alone(compiler: Compiler) -> None:
+    kinds: list[dict[str, Any]] = [
+        {"regex": "[ab]{3,9}c"},
+        {"choice": ["one", "two"]},
+        {"json_schema": {**TREE, "$defs": {"tree": TREE}}},
+    ] * 3
+
+    def story(masks: Masks) -> list[list[tuple[int, type, list[int]]]]:
+        together = Together(masks)
+        places = [place_of(compiler, options) for options in kinds]
+        for index, place in enumerate(places):
+            together.begin(index, place.start())
+        outcomes, late = together.go_on(range(len(kinds)), lambda: False)
+        seen = []
+        for turn in range(12):
+            assert not late
+            seen.append([(index, type(each), tokens_of(each)) for index, each in outcomes])
+            going = [(index, tokens) for index, _, tokens in seen[-1] if tokens]
+            for index, tokens in going:
+                token = 1 if index == turn else tokens[turn % 2 - 1]  # one that is not allowed, once in each
+                together.begin(index, places[index].take(token, 2))
+            outcomes, late = together.go_on([index for index, _ in going], lambda: False)
+        return seen
+
+    seen = story(InThreads(VOCAB_SIZE))
+    assert seen == story(OneByOne())
+    assert {kind for turn in seen for _, kind, _ in turn} == {Allowed, ConstraintFailed}, "one fails, and others go on"
+    assert sum(len(turn) > 1 for turn in seen) > 4

@@ -114,8 +114,8 @@ HUGE: list[Message] = [
     Started(7, (5,) * 100, None, CachedTokens(64, 16, 16)),
     Outputs((Output(REQUEST, MANY, "length", LOGPROBS, LOGPROBS),)),
     Stopped(7, 5),
-    Advance(((REQUEST, 5),) * 40, MANY),
-    Advanced(((7, Allowed(MANY, ARRAYS[0])), (7, ConstraintFailed(HOSTILE))) * 40),
+    Advance(((REQUEST, 5),) * 40, MANY, late=MANY),
+    Advanced(((7, Allowed(MANY, ARRAYS[0])), (7, ConstraintFailed(HOSTILE))) * 40, MANY),
     NewWeights(1, list(ARRAYS), fail=False),
     KeepWeights(1),
     UseWeights(1, list(ARRAYS)),
@@ -170,9 +170,9 @@ def test_a_message_is_about_the_requests_whose_ids_it_carries(message: Message) 
         case Settled():
             assert message.requests == tuple(range(40))
         case Advance():
-            assert message.requests == ((7,) * 40 + MANY)
+            assert message.requests == ((7,) * 40 + MANY + MANY)
         case Advanced():
-            assert message.requests == (7,) * 80
+            assert message.requests == (7,) * 80 + MANY
         case Outputs() | Texts() | Tokenize():
             assert message.requests == (7,)
         case _ if any(hasattr(message, name) for name in ("request", "request_id")):
@@ -233,6 +233,8 @@ def test_nothing_is_put_into_words_while_nobody_watches(monkeypatch: pytest.Monk
         (SaveCache(1), "SaveCache"),
         (Advance(((REQUEST, 5),), (2, 3)), "Advance: token 5 for 7; 2, 3 ended"),
         (Advance((), (2,)), "Advance: 2 ended"),
+        (Advance((), late=(8, 9)), "Advance: 8, 9 late"),
+        (Advanced((), (8, 9)), "Advanced: 8, 9 late"),
         (Advanced(((7, Allowed((3, 1))), (8, Allowed()))), "Advanced: request 7, forced [3, 1], request 8, goes on"),
         (Advanced(((7, Allowed((3,), None, complete=True)),)), "Advanced: request 7, forced [3] and complete"),
     ],

@@ -109,9 +109,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             ticks -= 1
 
     @precondition(lambda self: self.engine.advancing)
-    @rule()
-    def advance(self) -> None:
-        self.silences.see(self.engine.settle_advance())
+    @rule(masks=st.sampled_from([1, 2, 99]))
+    def advance(self, masks: int) -> None:
+        self.silences.see(self.engine.settle_advance(masks))
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())

@@ -199,10 +199,10 @@ async def leave_once_all_have_begun(held: Session, settler: FakeSettler) -> None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(held.show, token_ids=PROMPTS, max_tokens=ENDLESS))
         await anyio.wait_all_tasks_blocked()
-        for _ in range(3):
-            settler.step()
         for handle in tuple(held.requests.values()):
-            await handle.record.pieces.grown(0)
+            settler.step()
+            while not await handle.record.pieces.grown(0, timeout=0.02):  # it may have joined after that tick
+                settler.step()
         tasks.cancel_scope.cancel()
         settler.release()
 

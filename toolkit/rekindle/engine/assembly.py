@@ -45,6 +45,7 @@ from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.checkpoint.weights import Weights, tensors_of
 from rekindle.models.config import ModelConfig
 from rekindle.models.families.reading import Family
+from rekindle.models.text.masks import InThreads
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingParams
 from rekindle.scheduler.cache.tree import PrefixTree
@@ -254,7 +255,7 @@ def build(
             stepper=stepper,
             settler=Settler(),
             detokenizer=Detokenizer(checkpoint.tokenizer),
-            grammars=Grammars(jumps_on(place.first.platform, limits)),
+            grammars=Grammars(jumps_on(place.first.platform, limits), InThreads(preparer.vocab_size)),
             host_tier=host_tier,
             disk_tier=DiskTier(snapshot.store),
         )

@@ -9,6 +9,7 @@ from rekindle.messages import Chat, Continued, Prompt, Submit
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.text.chat import render
 from rekindle.models.text.grammar import Compiler
+from rekindle.models.text.masks import alone
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.allowed import Constrained
 from rekindle.request.constraint import Constraint
@@ -141,7 +142,7 @@ class Preparer:
         if self.compiler is None:
             raise InvalidRequest(f"the model has no tokenizer, so {constraint.kind} cannot be served")
         grammar = self.compiler.compiled(constraint)
-        return replace(request, constrained=Constrained(grammar, grammar.matcher(request).start()))
+        return replace(request, constrained=Constrained(grammar, alone(grammar.matcher(request).start())))
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         """Return the token ids of each word as it is written at the start of a text and after a space."""

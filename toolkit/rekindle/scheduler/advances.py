@@ -1,7 +1,10 @@
 """What the grammars are to be told of constrained requests."""
 
+from collections.abc import Sequence
+
 from rekindle.messages import Advance, Message
 from rekindle.request.request import Request
+from rekindle.scheduler.tracked import Tracked
 
 
 class Advances:
@@ -10,16 +13,19 @@ class Advances:
     Attributes:
         taken: those that have generated a token, with it.
         ended: the ids of those that have ended.
+        late: the ids of those to ask about again, since their answer was not ready.
     """
 
     def __init__(self) -> None:
         self.taken: list[tuple[Request, int]] = []
         self.ended: list[int] = []
+        self.late: list[int] = []
 
-    def said(self, running: int) -> list[Message]:
-        """Return what the grammars are to be told, once, while so many requests run."""
-        if not self.taken and not self.ended:
+    def said(self, running: Sequence[Tracked]) -> list[Message]:
+        """Return what the grammars are to be told, once, while these requests run."""
+        if not self.taken and not self.ended and not self.late:
             return []
-        said = Advance(tuple(self.taken), tuple(self.ended), running)
-        self.taken, self.ended = [], []
+        free = sum(tracked.allowed is None for tracked in running)
+        said = Advance(tuple(self.taken), tuple(self.ended), len(running), free, tuple(self.late))
+        self.taken, self.ended, self.late = [], [], []
         return [said]

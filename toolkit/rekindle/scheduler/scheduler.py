@@ -117,7 +117,7 @@ class Scheduler:
     def _handle(self, message: Message) -> list[Message]:
         said = list(self._take_in(message))
         said += [*self._change_weights(), *self._plans(), *self._unblock()]
-        said += self._advances.said(len(requests_of(self.groups)))
+        said += self._advances.said(requests_of(self.groups))
         if self._outputs:  # after the plans, so that the device does not wait for what callers are told
             said.append(Outputs(tuple(self._outputs)))
             self._outputs = []
@@ -150,10 +150,14 @@ class Scheduler:
             case Stopped(request_id, tokens):
                 if request_id in self._tracked:
                     self._stop(self._tracked[request_id], tokens)
-            case Advanced(outcomes):
+            case Advanced(outcomes, late):
                 for request_id, outcome in outcomes:
                     if request_id in self._tracked:
                         yield from self._advance(self._tracked[request_id], outcome)
+                for request_id in late:
+                    if request_id in self._tracked:
+                        self._tracked[request_id].late = True
+                        self._advances.late.append(request_id)
             case Settled(losses=losses):
                 if losses > self._losses:
                     yield from self._lose_device()
@@ -182,9 +186,10 @@ class Scheduler:
     def _plans(self) -> Iterator[Message]:
         """Yield a plan for each tick that may be in flight, as long as there is something to compute.
 
-        All wait for what a constrained request may have next: it would be slower by half if ticks went on without it.
+        All wait for what a constrained request may have next, unless that is late: such a request is slower by half
+        where ticks go on without it.
         """
-        while self._in_flight < self._limits.depth and not any(each.held_up for each in requests_of(self.groups)):
+        while self._in_flight < self._limits.depth and not any(each.waited_for for each in requests_of(self.groups)):
             changes, draft = self._waiting.changes, self._draft()
             if not draft.empty:
                 self._in_flight += 1
@@ -382,7 +387,7 @@ class Scheduler:
 
     def _advance(self, tracked: Tracked, outcome: Allowed | RekindleError) -> Iterator[Message]:
         """Go on with a constrained request, now that it is known what may follow."""
-        tracked.asked = False
+        tracked.asked = tracked.late = False
         if isinstance(outcome, RekindleError):
             yield self._reject(tracked, outcome)
             return

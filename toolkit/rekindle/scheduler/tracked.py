@@ -60,6 +60,7 @@ class Tracked:
         owed: tokens that it was to compute when it joined the waiting queue.
         allowed: what may follow its tokens, if it is constrained.
         asked: whether it is being found out what may follow the newest of them.
+        late: whether ticks go on without it meanwhile.
     """
 
     request: Request
@@ -85,6 +86,7 @@ class Tracked:
     owed: int = 0
     allowed: Allowed | None = None
     asked: bool = False
+    late: bool = False
 
     @classmethod
     def of(cls, request: Request, limits: Limits) -> "Tracked":
@@ -139,6 +141,11 @@ class Tracked:
     def held_up(self) -> bool:
         """Tell whether its next token cannot be planned, since it depends on what is on its way."""
         return self.allowed is not None and self.unsettled
+
+    @property
+    def waited_for(self) -> bool:
+        """Tell whether no tick is planned until it is known what may follow its tokens."""
+        return self.held_up and not self.late
 
     @property
     def reusable(self) -> list[int]:

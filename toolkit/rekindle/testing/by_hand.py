@@ -31,6 +31,7 @@ from rekindle.messages import (
     Write,
     Written,
 )
+from rekindle.models.text.masks import OneByOne
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Pooling, Request
 from rekindle.results.generation import EndReason
@@ -79,7 +80,7 @@ class ByHand:
         self.disk_tier = disk_tier or FakeDiskTier()
         self.scheduler.restore(self.disk_tier.stored())
         self.advancing: deque[Advance] = deque()
-        self.grammars = Grammars(jumps_on("gpu", self.limits))
+        self.grammars = Grammars(jumps_on("gpu", self.limits), OneByOne())
         self.host_tier = FakeHostTier(self.limits.data * self.limits.host_pages, self.disk_tier)
         self.in_flight: deque[Dispatched] = deque()
         self.offloading: deque[Gathered] = deque()
@@ -180,11 +181,12 @@ class ByHand:
         """Settle the oldest tick in flight."""
         return self.say(settled(self.in_flight.popleft()))
 
-    def settle_advance(self) -> list[Plan]:
-        """Have the grammars answer the oldest question, if any is in it."""
+    def settle_advance(self, most: int = 2**30) -> list[Plan]:
+        """Have the grammars answer the oldest question, if any is in it, with at most so many masks."""
         advance = self.advancing.popleft()
-        advanced = self.grammars.advanced(advance)
-        return self.say(advanced) if advance.taken else []
+        left = iter(range(most - 1))
+        advanced = self.grammars.advanced(advance, lambda: next(left, None) is None)
+        return self.say(advanced) if advance.asked else []
 
     def settle_offload(self, *, ok: bool = True) -> list[Plan]:
         """Settle the oldest copy to the host tier; if it is not ok, nothing of it was kept."""

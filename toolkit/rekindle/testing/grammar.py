@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from rekindle.models.text.grammar import Grammar, Matcher
+from rekindle.models.text.masks import alone
 from rekindle.request.allowed import Constrained
 from rekindle.request.constraint import Constraint
 from rekindle.request.request import Request
@@ -45,7 +46,7 @@ class FakeGrammar:
 
 def constrained(request: Request, grammar: FakeGrammar | Grammar) -> Request:
     """Return the request, held to the grammar as it is when it is prepared."""
-    return replace(request, constrained=Constrained(grammar, grammar.matcher(request).start()))
+    return replace(request, constrained=Constrained(grammar, alone(grammar.matcher(request).start())))
 
 
 class _FakePlace:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from rekindle.models.config import ModelConfig, Rope
+from rekindle.models.text.masks import alone
 from rekindle.request.allowed import Allowed
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
@@ -95,7 +96,7 @@ def expected_of(request: Request) -> tuple[int, ...]:
         tokens.append(next_token(tokens, draw_of(request.params), banned))
         ended = tokens[-1] in request.end_ids
         if place is not None and not ended:
-            allowed = place.take(tokens[-1], ONE_BY_ONE)
+            allowed = alone(place.take(tokens[-1], ONE_BY_ONE))
             ended = allowed.complete
     return tuple(tokens[len(request.prompt) :])
 
@@ -108,4 +109,4 @@ def _place(request: Request) -> tuple[Any, Allowed | None]:
     if request.constrained is None:
         return None, None
     place = request.constrained.grammar.matcher(request)
-    return place, place.start()
+    return place, alone(place.start())

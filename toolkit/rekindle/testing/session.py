@@ -21,6 +21,7 @@ from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.thread import EngineThread
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.weights import Weights
+from rekindle.models.text.masks import OneByOne
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.scheduler.limits import Limits
 from rekindle.session.calls.callers import Callers
@@ -57,7 +58,7 @@ def fake_assembly(
         stepper=FakeStepper(limits),
         settler=settler or FakeSettler(),
         detokenizer=Detokenizer(tokenizer),
-        grammars=Grammars(jumps_on("cpu", limits)),
+        grammars=Grammars(jumps_on("cpu", limits), OneByOne()),
         host_tier=FakeHostTier(limits.data * limits.host_pages, disk_tier),
         disk_tier=disk_tier,
     )

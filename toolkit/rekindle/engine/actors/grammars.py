@@ -1,13 +1,15 @@
 """The grammars actor: it follows constrained requests in their grammars, in a worker thread."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
+from time import perf_counter
 
 from anyio import to_thread
 
-from rekindle.errors import RekindleError
 from rekindle.messages import Advance, Advanced, Message
 from rekindle.models.text.grammar import Matcher
-from rekindle.request.allowed import Allowed
+from rekindle.models.text.masks import Masks, Together
 from rekindle.request.request import Request
 from rekindle.scheduler.limits import Limits
 
@@ -50,42 +52,65 @@ def jumps_on(platform: str, limits: Limits) -> Jumps:
     return ON_ACCELERATORS
 
 
-class Grammars:
-    """The keeper of the places of constrained requests, each from its first generated token to its end."""
+SHARE_OF_A_TICK = 0.05
+"""For so much of the time between two ticks, the requests that are free wait for those that are constrained."""
+LONGEST_WAIT = 0.005
+"""And for so many seconds at most, since there may have been an hour between two ticks."""
 
-    def __init__(self, jumps: Jumps):
+
+class Grammars:
+    """The keeper of the places of constrained requests, each from its first generated token to its end.
+
+    Args:
+        jumps: the rule for tokens that have to follow.
+        masks: computes them.
+    """
+
+    def __init__(self, jumps: Jumps, masks: Masks):
         self._jumps = jumps
+        self._together = Together(masks)
         self._places: dict[int, Matcher] = {}
+        self._began = self._wait = 0.0
 
     async def handle(self, message: Message) -> list[Message]:
         """Answer Advance with Advanced, if anything is asked in it."""
         if not isinstance(message, Advance):
             raise TypeError(f"the grammars take Advance, got {message!r}")
-        if message.taken:
-            return [await to_thread.run_sync(self.advanced, message)]
+        if message.asked:
+            return [await to_thread.run_sync(self.advanced, message, self._patience(message))]
         self._forget(message)
         return []
 
-    def advanced(self, message: Advance) -> Advanced:
-        """Go on with requests, one after the other. No other message may be handled meanwhile.
-
-        Two threads of Python are slower here than one, as they wait for each other's lock.
-        """
+    def advanced(self, message: Advance, enough: Callable[[], bool]) -> Advanced:
+        """Go on with requests until it is enough; the others are late. No other message may be handled meanwhile."""
         self._forget(message)
         fewest = self._jumps.of(message.running)
-        return Advanced(tuple((request.id, self._outcome(request, token, fewest)) for request, token in message.taken))
+        for request, token in message.taken:
+            self._together.begin(request.id, self._place(request).take(token, fewest))
+        outcomes, late = self._together.go_on(message.asked, enough)
+        return Advanced(tuple(outcomes), tuple(late))
+
+    def _patience(self, message: Advance) -> Callable[[], bool]:
+        """Return what says when the free requests have waited for long enough, if there are any.
+
+        An answer for late requests does not hold them up by itself, but the next question may wait behind it.
+        """
+        began = perf_counter()
+        if message.taken:
+            self._wait = min(LONGEST_WAIT, SHARE_OF_A_TICK * (began - self._began))
+            self._began = began
+        latest = began + self._wait if message.free else inf
+        return lambda: perf_counter() > latest
 
     def _forget(self, message: Advance) -> None:
         for request_id in message.ended:
             self._places.pop(request_id, None)
+            self._together.forget(request_id)
 
-    def _outcome(self, request: Request, token: int, fewest: int) -> Allowed | RekindleError:
+    def _place(self, request: Request) -> Matcher:
         place = self._places.get(request.id)
         if place is None:
             assert request.constrained is not None, "what is not constrained has no place in a grammar"
             place = self._places[request.id] = request.constrained.grammar.matcher(request)
-            place.start()  # to where its first token was chosen
-        try:
-            return place.take(token, fewest)
-        except RekindleError as error:
-            return error
+            place.follow(request.constrained.first)  # to where its first token was chosen
+        return place

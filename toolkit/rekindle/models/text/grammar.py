@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Generator, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
 from rekindle.errors import ConstraintFailed, InvalidRequest
+from rekindle.models.text.masks import Bits, Steps
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.allowed import Allowed
 from rekindle.request.constraint import Constraint, regex_of
@@ -27,8 +28,6 @@ JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_
 """JSON is written as Python's `json.dumps` does; free white space lets a small model write nothing else for ever."""
 STRICT: Final = {"lenient": False, "coerce_one_of": False}
 """No part of a schema is passed over, whatever the schema itself asks of llguidance."""
-
-Bits = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class Compiler:
@@ -100,7 +99,7 @@ class Grammar:
 
 
 class Matcher:
-    """The place of one request in its grammar.
+    """The place of one request in its grammar. What it does is in steps, which `masks.together` runs.
 
     Args:
         place: of the first token, to be changed.
@@ -121,14 +120,18 @@ class Matcher:
         if begun and not self._consume(begun):
             raise InvalidRequest(f"the output begins with what {grammar.constraint.said} does not allow")
 
-    def start(self) -> Allowed:
+    def start(self) -> Steps:
         """Return what the output may begin with, or go on with after what is given of it."""
         begun = self._request.begun
         if begun and begun[-1] in self._request.end_ids:
             return Allowed(complete=True)
-        return self._next(1)
+        return (yield from self._next(1))
 
-    def take(self, token: int, fewest: int) -> Allowed:
+    def follow(self, first: Allowed) -> None:
+        """Go to where `start` came to, given what it returned."""
+        self._consume(first.forced)
+
+    def take(self, token: int, fewest: int) -> Steps:
         """Take in a generated token, and return what may follow it.
 
         Args:
@@ -144,16 +147,16 @@ class Matcher:
                 "there is banned by bad_words, allowed_token_ids, logit_bias or min_tokens, or by the session's "
                 "logits_processor. Ease one of them"
             )
-        return self._next(fewest)
+        return (yield from self._next(fewest))
 
-    def _next(self, fewest: int) -> Allowed:
+    def _next(self, fewest: int) -> Steps:
         forced: tuple[int, ...] = ()
-        bits = self._bits()
+        bits = yield from self._bits()
         if self._gives and bits is not None and _is_one(bits):
             forced = self._forced(fewest)
             if forced:
                 self._consume(forced)
-                bits = self._bits()
+                bits = yield from self._bits()
         wanted = self._request.params.min_tokens
         if bits is None and self._length < wanted:
             raise ConstraintFailed(
@@ -162,12 +165,12 @@ class Matcher:
             )
         return Allowed(forced, bits, complete=bits is None)
 
-    def _bits(self) -> Bits | None:
+    def _bits(self) -> Generator[LLMatcher, Bits, Bits | None]:
         """Return what may come next, as in `Allowed`; None if nothing may."""
         if self._place.is_stopped():
             self._check()
             return None
-        bits = np.frombuffer(self._place.compute_bitmask(), np.int32)[: self._grammar.words]
+        bits = (yield self._place)[: self._grammar.words]
         self._check()
         return bits
 
