@@ -54,9 +54,8 @@ def reasoning_html(reasoning: str, *, folded: bool = True) -> str:
     if not reasoning:
         return ""
     title = f"reasoning, {markup.counted(len(reasoning.split()), 'word')}"
-    if folded:
-        return markup.folded(title, markup.passage(reasoning))
-    return f'<div style="margin:0.2em 0;opacity:0.75">{title}</div>{markup.passage(reasoning)}'
+    shown = f'<div style="opacity:0.75">{markup.passage(reasoning)}</div>'  # paler than what is said to the user
+    return markup.folded(title, shown) if folded else f'<div style="margin:0.2em 0;opacity:0.75">{title}</div>{shown}'
 
 
 def calls_html(calls: tuple[ToolCall, ...]) -> str:
