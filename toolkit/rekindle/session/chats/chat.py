@@ -175,9 +175,8 @@ class Chat:
         if place is None:
             raise InvalidRequest("there is no message to edit")
         old = state.messages[place]
-        kept = (
-            {"role": "assistant"} if old["role"] == "assistant" else old
-        )  # its calls and reasoning were of another text
+        # The calls and the reasoning of an answer were of another text.
+        kept = {"role": "assistant"} if old["role"] == "assistant" else old
         new = {**kept, "content": checks.text("text", text, len(str(text)))}
         self._states.append(State((*state.messages[:place], new), state.known))
 
