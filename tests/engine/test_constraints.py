@@ -1,7 +1,9 @@
 """Constrained outputs of the default model are the same alone, in any batch, preempted and restored; so are others."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jsonschema
@@ -125,3 +127,23 @@ def test_what_comes_of_300_schemas_is_valid(session: rekindle.Session) -> None:
         assert answer.parsed == json.loads(answer.text)
     assert all(answer.unparsed for _, answer in answers if answer.finish_reason == "length")
     assert len(whole) > 100
+
+
+def test_penalties_and_bans_count_within_a_constraint(session: rekindle.Session) -> None:
+    form: dict[str, Any] = {"regex": "[a-z]{2,6}( [a-z]{2,6}){11}", "max_tokens": 80, "temperature": 0}
+    prompt = f"{PREFACE}The sea, the sea, the sea: "
+    free = session.generate_sync(prompt, **form)
+    penalised = session.generate_sync(prompt, **form, frequency_penalty=2.0, repetition_penalty=1.3)
+    banned = session.generate_sync(prompt, **form, bad_words=[free.token_ids[:1]])
+    for answer in (free, penalised, banned):
+        assert re.fullmatch(form["regex"], answer.text)
+    assert most_often(penalised.token_ids) < most_often(free.token_ids), "the free one has to say something often"
+    assert free.token_ids[0] not in banned.token_ids
+    asked: list[dict[str, Any]] = [{"frequency_penalty": 2.0, "repetition_penalty": 1.3}, {}]
+    handles = [session.submit(prompt, **form, **each) for each in asked]
+    assert [handle.result(timeout=120).token_ids for handle in handles] == [penalised.token_ids, free.token_ids]
+
+
+def most_often(tokens: Sequence[int]) -> int:
+    """Return how often the most frequent token is there."""
+    return Counter(tokens).most_common(1)[0][1]

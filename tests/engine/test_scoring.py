@@ -187,3 +187,15 @@ def test_a_head_with_one_class_ranks_documents(families: Path, tmp_path: Path) -
         ]
         logits = [each.logits[0] for each in session.classify_sync(asked)]
     np.testing.assert_allclose(ranking.scores, 1 / (1 + np.exp(-np.array(logits))), atol=1e-5)
+
+
+def test_a_classifier_says_what_it_is_for_and_what_it_lacks(families: Path, tmp_path: Path) -> None:
+    for labels, others in ((1, "embed(), classify() and rerank()"), (3, "embed() and classify()")):
+        path = tmp_path / str(labels)
+        classifier(families / "qwen3", path, labels)
+        with rekindle.open_sync(path, progress=False, precompile="lazy", max_context=512, page_size=16) as session:
+            with pytest.raises(rekindle.InvalidRequest) as raised:
+                session.generate_sync("a")
+            assert str(raised.value).endswith(f"it is for {others}")
+            with pytest.raises(rekindle.InvalidRequest, match="the model has no chat template: give open"):
+                session.rerank_sync("q", DOCUMENTS)

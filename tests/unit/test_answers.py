@@ -12,6 +12,8 @@ from typing import Any
 
 import anyio
 import pytest
+from IPython.core.formatters import DisplayFormatter
+from IPython.lib.pretty import pretty
 
 from rekindle import markup
 from rekindle.errors import BatchFailed, InvalidRequest, PromptTooLong
@@ -36,8 +38,11 @@ def texts(byte_tokenizer: Tokenizer) -> Iterator[Session]:
 
 
 def table(answers: Answers[Any]) -> list[str]:
-    """Return the lines of the table that a terminal shows."""
-    return answers._repr_mimebundle_()["text/plain"].splitlines()
+    """Return the lines of the table that IPython shows in a terminal."""
+    shown: Any = DisplayFormatter().format
+    plain: str = shown(answers)[0]["text/plain"]
+    assert plain == answers._repr_mimebundle_()["text/plain"]
+    return plain.splitlines()
 
 
 def html(answers: Answers[Any]) -> str:
@@ -52,6 +57,8 @@ def test_answers_are_a_list(texts: Session) -> None:
     assert type(answers) is Answers
     assert answers == list(answers) == [*answers]
     assert repr(answers) == repr(list(answers))
+    printed: Any = pretty
+    assert printed([answers]) == f"[{answers!r}]"
     assert isinstance(answers[0], Generation)
     assert type(answers[1:]) is Answers
     assert (answers[1:], answers[1:].prompts) == ([answers[1], answers[2]], ["b", "c"])

@@ -87,6 +87,27 @@ def test_a_type_without_pydantic_is_refused_with_what_to_do(monkeypatch: pytest.
     assert SamplingParams.from_options({"json_schema": {}}).constraint is not None
 
 
+class Unknown:
+    """A class that pydantic knows nothing of."""
+
+
+def test_what_is_no_type_is_refused_with_what_to_do() -> None:
+    wrongs: tuple[tuple[Any, str], ...] = (
+        (City(name="Oslo", people=7), "got an object of one, City(name='Oslo', people=7): give City"),
+        (Point(1, 2.0), "give Point"),
+        (len, "got a function, <built-in function len>"),
+        (lambda x: x, "got a function"),
+        (Unknown, "a type that pydantic knows"),
+        (object(), "a type that pydantic knows"),
+        ([1], "a type such as a pydantic model or a dataclass, got [1]"),
+    )
+    for wrong, told in wrongs:
+        with pytest.raises(InvalidRequest) as raised:
+            SamplingParams.from_options({"json_schema": wrong})
+        assert told in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"json_schema": "{"}, "this text is not JSON"),
     ({"json_schema": "[1]"}, "which is an object"),

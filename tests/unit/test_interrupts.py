@@ -140,6 +140,17 @@ def test_wait_for_and_timeout_of_asyncio_end_as_they_do() -> None:
     asyncio.run(main())
 
 
+def test_an_interrupted_embedding_says_how_many_texts_had_ended() -> None:
+    async def main() -> None:
+        async with held(FakeSettler(held=True)) as session:
+            task = asyncio.create_task(session.embed(token_ids=[PROMPT, PROMPT[:1]]))
+            await requests_of(session, 2)
+            left = await cancelled(task)
+            assert left.args == ("interrupted when 0 of 2 texts had ended",)
+
+    asyncio.run(main())
+
+
 def test_what_was_drawn_shows_nothing_in_its_cell_and_all_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markup, "cell", lambda: 7)
     with fake_session() as session:

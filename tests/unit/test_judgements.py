@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rekindle import Classification, InvalidRequest, Perplexity, Ranking, Scores, TokenLogprob
 from rekindle.models.checkpoint.uses import Embedding
+from rekindle.request import checks
 from rekindle.results.scores.classes import sigmoid
 from rekindle.results.scores.options import Option, softmax
 from rekindle.session.scoring.embedding import before
@@ -55,6 +56,10 @@ def test_options_are_compared_as_a_whole_by_token_or_by_byte() -> None:
     assert [option.greedy for option in SCORES.options] == [True, False]
     assert SCORES.best == "é"
     assert SCORES.ranked("token") == SCORES.ranked("byte") == [long, short]
+    assert repr(SCORES.ranked("token")[1]) == "<Option 'é': logprob -3.000, 1 token>"
+    wrong: Any = "bytes"
+    with pytest.raises(InvalidRequest, match="by must be one of 'total', 'token', 'byte', got 'bytes'"):
+        SCORES.ranked(wrong)
     same = Scores((long, replace(long, text="other option")))
     assert same.ranked() == list(same.options)
 
@@ -74,18 +79,25 @@ def test_a_ranking_is_in_order_and_equal_documents_stay_in_theirs() -> None:
     assert [(each.index, each.document, each.score) for each in ranking.top(2)] == [(1, "b", 0.9), (2, "c", 0.9)]
     assert [each.index for each in ranking] == [1, 2, 0, 3]
     assert ranking.top(9) == list(ranking)
+    with pytest.raises(InvalidRequest, match="count must be an integer from 0"):
+        ranking.top(-1)
+    with pytest.raises(IndexError, match="has no documents"):
+        _ = Ranking("q", (), ()).best
 
 
 @pytest.mark.parametrize(
     ("result", "plain"),
     [
-        (SCORES, "<Scores: 2 options, best 'é'>"),
-        (Scores((Option(HOSTILE, (token(-1.0),)),)), "<Scores: 1 option"),
-        (Perplexity((None, token(-1.0)), 1, 4), "<Perplexity: perplexity 2.7183, nll 1.0000, bits per byte 0.3607"),
+        (SCORES, "<rekindle.Scores: 2 options, best 'é'>"),
+        (Scores((Option(HOSTILE, (token(-1.0),)),)), "<rekindle.Scores: 1 option"),
+        (
+            Perplexity((None, token(-1.0)), 1, 4),
+            "<rekindle.Perplexity: perplexity 2.7183, nll 1.0000, bits per byte 0.3607",
+        ),
         (Perplexity((None, token(-1.0)), 1), "nll 1.0000, tokens scored 1, windows 1>"),
-        (Classification(("spam", "ham"), (1.0, -1.0), False), "<Classification: spam 88"),
+        (Classification(("spam", "ham"), (1.0, -1.0), False), "<rekindle.Classification: spam 88"),
         (Classification((HOSTILE,), (0.0,), True), "50"),
-        (Ranking(HOSTILE, (HOSTILE, "b"), (0.2, 0.9)), "<Ranking of 2 documents for"),
+        (Ranking(HOSTILE, (HOSTILE, "b"), (0.2, 0.9)), "<rekindle.Ranking of 2 documents for"),
     ],
 )
 def test_a_cell_shows_them_as_text_and_as_html_that_runs_nothing(result: Any, plain: str) -> None:
@@ -124,6 +136,16 @@ def test_an_instruction_is_a_name_or_a_text() -> None:
     assert [before(own, each) for each in (None, "query", "document", "", "Find: ")] == ["Q: ", "Q: ", "", "", "Find: "]
     with pytest.raises(InvalidRequest, match="no instruction named 'quary'"):
         before(own, "quary")
+
+
+def test_there_may_be_many_texts_to_judge_and_long_ones() -> None:
+    long, many = "word " * 2000, ["a"] * 300
+    assert checks.judged("documents", [long]) == (long,)
+    assert checks.judged("documents", many) == tuple(many)
+    with pytest.raises(InvalidRequest, match=r"none of them empty, got .* which has '' in place 300"):
+        checks.judged("documents", [*many, ""])
+    with pytest.raises(InvalidRequest, match="at most 256 texts, got 300"):
+        checks.texts("stop", many)
 
 
 def test_a_model_without_a_tokenizer_says_what_it_lacks() -> None:

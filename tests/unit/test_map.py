@@ -182,6 +182,8 @@ async def test_the_first_failure_may_end_it(short: Session) -> None:
         ({"items": ["a"], "template": "plain"}, "template has no field"),
         ({"items": ["a"], "template": "{}"}, "needs a name"),
         ({"items": ["a"], "template": "{0}"}, "needs a name"),
+        ({"items": ["a"], "template": '{"a": {text}}'}, "Braces that are no field, such as those of JSON, are doubled"),
+        ({"items": ["a"], "template": "{\n  {text}}"}, "are doubled"),
         ({"items": ["a"], "template": "{text"}, "as str.format reads it"),
         ({"items": ["a"], "template": 3}, "template must be a str or a list of messages, got 3"),
         ({"token_ids": [[1]], "template": "{text}"}, "token_ids are prompts already"),
@@ -291,7 +293,8 @@ async def test_a_bar_says_how_far_it_is(session: Session, monkeypatch: pytest.Mo
     assert any("left" in unit for _, _, unit in shown)
     shown.clear()
     await session.map(token_ids=iter(Counted(20)), max_tokens=2, progress=True)
-    assert shown[-1] == (20, None, "answers")
+    assert shown[-1] == (20, 20, "answers"), "in the end it is known how many there were"
+    assert {total for _, total, _ in shown[:-1]} == {None}
     shown.clear()
     await session.map(token_ids=Counted(20), max_tokens=2)
     assert shown == []

@@ -144,6 +144,16 @@ def test_hostile_text_is_shown_as_it_is_and_what_is_unseen_is_spelled_out() -> N
     read(markup.table([(HOSTILE, HOSTILE)], (HOSTILE, HOSTILE)) + markup.shares({HOSTILE: 1}, HOSTILE))
 
 
+def test_numbers_are_right_aligned_and_so_is_what_stands_above_them() -> None:
+    table = markup.table(
+        [("3", "-0.258", "1.2e-24%", "1.23 MB", "1969 was long ago"), ("4", "12", "98.4%", "512 B", "rain")],
+        ("name", "logprob", "share", "size", "text"),
+    )
+    aligned = re.findall(r"text-align:(left|right)", table)
+    assert aligned == ["left", "right", "right", "right", "left"] * 3
+    assert re.findall(r"text-align:(left|right)", markup.table([], ("name", "size"))) == ["left", "left"]
+
+
 def test_a_generation_says_how_it_ended_its_usage_its_timings_and_what_was_cached() -> None:
     text = shown(replace(generation("One two"), stopped_by=0)).text
     for said in ("ended: stop at end token 0, 3 tokens", "One two", "24 tokens (cached: 16 on the device)", "3 tokens"):

@@ -5,16 +5,16 @@ from dataclasses import fields
 from typing import Any
 
 import rekindle
-from rekindle import SamplingParams, Settings
+from rekindle import SamplingParams, Settings, errors
 from rekindle.config import SettingsOptions
 from rekindle.request.params import _CHECKS, SamplingOptions
 
 PUBLIC = """
 Answers BatchFailed CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification ConfigError
-EngineFailed Family Generation Handle Handled HostLost HostRefused Hosts InvalidBatch InvalidData InvalidRequest
-LogitsRow MapResults ModelError ModelNotFound ModelTooLarge NotRestored ParametersIgnored Part Perplexity Piece Prefix
-PromptTooLong QueueFull Ranking RekindleError RequestCancelled SamplingParams Scores Session SessionClosed SessionError
-Settings Stats StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage
+ConstraintFailed EngineFailed Family Generation Handle Handled HostLost HostRefused Hosts InvalidBatch InvalidData
+InvalidRequest LogitsRow MapResults ModelError ModelNotFound ModelTooLarge NotRestored ParametersIgnored Part Perplexity
+Piece Prefix PromptTooLong QueueFull Ranking RekindleError RequestCancelled SamplingParams Scores Session SessionClosed
+SessionError Settings Stats StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage
 UnsupportedModel Usage WeightsChanged open open_sync
 """
 
@@ -23,6 +23,13 @@ def test_these_names_are_public() -> None:
     assert rekindle.__all__ == PUBLIC.split()
     assert sorted(rekindle.__all__) == rekindle.__all__
     assert all(hasattr(rekindle, name) for name in rekindle.__all__)
+
+
+def test_every_error_is_public_and_in_the_tree_of_its_module() -> None:
+    tree = re.findall(r"[├└]── (\w+)", errors.__doc__ or "")
+    raised = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert {*tree, "RekindleError", "ParametersIgnored"} == set(raised)
+    assert set(raised) <= set(rekindle.__all__)
 
 
 def documented(record: type[Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """A chat remembers its turns, whose tokens are found in the cache, and a turn that fails leaves it as it was."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from rekindle import Chat, InvalidRequest
+from rekindle.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
 from tests.unit.scripted import FORGETFUL, scripted_session
 from tests.unit.test_session_tools import call, script, weather
@@ -166,6 +168,42 @@ async def test_a_turn_that_fails_or_is_left_leaves_the_chat_as_it_was(session: S
 async def test_what_cannot_begin_a_chat_is_refused_in_words(session: Session, given: Any, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         session.chat(**given)
+
+
+async def test_what_is_no_text_and_no_messages_cannot_be_said(session: Session) -> None:
+    chat = session.chat()
+    wrongs: tuple[tuple[Any, str], ...] = (
+        (3, "must be a str or a list of {role, content} mappings, got 3"),
+        ({"role": "user", "content": "Hi"}, "'content': 'Hi'}; put it in a list"),
+        ([], "at least one message"),
+        ("", "what is said is empty"),
+    )
+    for wrong, told in wrongs:
+        with pytest.raises(InvalidRequest) as raised:
+            await chat.say(wrong)
+        assert told in str(raised.value)
+    assert chat.messages == []
+
+
+async def test_an_interrupted_turn_without_tools_speaks_of_no_steps(session: Session) -> None:
+    if in_trio():  # whose cancellations nobody sees
+        return
+    task = asyncio.create_task(session.chat().say("Hi", ignore_eos=True, max_tokens=900))
+    while not session.requests:
+        await anyio.lowlevel.checkpoint()
+    task.cancel()
+    with pytest.raises(
+        asyncio.CancelledError, match=r"tokens?; the text so far is in `generation` of this error$"
+    ) as left:
+        await task
+    assert not hasattr(left.value, "__notes__")
+
+
+async def test_an_edited_result_still_says_what_call_it_is_to(session: Session) -> None:
+    result = {"role": "tool", "tool_call_id": "abc", "name": "weather", "content": "sunny"}
+    chat = session.chat(messages=[{"role": "user", "content": "Hi"}, result])
+    chat.edit(-1, "rain")
+    assert chat.messages[-1] == {**result, "content": "rain"}
 
 
 async def test_a_chat_shows_its_messages(session: Session) -> None:

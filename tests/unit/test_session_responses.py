@@ -1,5 +1,6 @@
 """A session's answers are taken apart, whole and in streams, and go back into a conversation."""
 
+import html
 import json
 import pickle
 from collections.abc import Iterator
@@ -125,6 +126,26 @@ async def test_a_cell_shows_reasoning_folded_and_calls_as_a_table(
     assert shown["text/plain"].startswith(expected)
     await session.show([USER])
     assert capsys.readouterr().out.startswith(expected)
+
+
+async def test_a_table_of_answers_shows_what_they_say_and_call(session: Session) -> None:
+    prompts: list[Messages] = [[USER], [USER]]
+    shown = (await session.generate(prompts))._repr_mimebundle_()
+    said = "Let me see. weather(city='Rome') a call that cannot be read"
+    assert said[:49] in shown["text/plain"]
+    assert "<tool_call>{" not in shown["text/plain"]
+    assert html.escape(said, quote=True) in shown["text/html"]
+    assert "reasoning, 3 words" in shown["text/html"]
+    assert "&lt;think&gt;" not in shown["text/html"]
+
+
+async def test_reasoning_that_nothing_follows_is_not_folded(session: Session) -> None:
+    prompts: list[Messages] = [[USER], [USER]]
+    answers = await session.generate(prompts, max_tokens=15)
+    shown = answers[0]._repr_mimebundle_()["text/html"]
+    assert "<details" not in shown
+    assert "reasoning, 2 words" in shown
+    assert "[reasoning] the user" in answers._repr_mimebundle_()["text/plain"]
 
 
 def test_reasoning_is_shown_while_it_grows_and_folded_once_there_is_more() -> None:

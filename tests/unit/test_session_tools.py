@@ -10,6 +10,8 @@ import anyio.lowlevel
 import pytest
 
 from rekindle import InvalidRequest, ToolRun
+from rekindle.concurrency import mailbox
+from rekindle.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
 from tests.unit.scripted import scripted_session
 from tests.unit.sessions import assert_all_is_free
@@ -71,6 +73,12 @@ async def test_a_function_is_called_and_its_result_answered(session: Session) ->
     assert [message["role"] for message in run.messages] == ["user", "assistant", "tool", "assistant"]
     assert run.messages[2]["tool_call_id"] == run.messages[1]["tool_calls"][0]["id"]
     assert str(run) == run.answer.content
+    assert (
+        repr(run.results) == """(<rekindle.ToolResult weather(city='Rome', days=3) → '{"city": "Rome", "sun": 3}'>,)"""
+    )
+    assert repr(run.steps[0]) == """<rekindle.ToolStep weather(city='Rome', days=3) → {"city": "Rome", "sun": 3}>"""
+    assert repr(run.steps[1]) == f"<rekindle.ToolStep {run.answer.content!r}>"
+    assert repr(result.call) == "<rekindle.ToolCall weather(city='Rome', days=3)>"
     assert run.messages[-1] == run.answer.message
 
 
@@ -145,6 +153,35 @@ async def test_a_function_that_never_returns_can_be_left(session: Session) -> No
     assert (await session.run_tools(says("fine"), [weather])).answer.content == "fine"
 
 
+async def test_the_loop_turns_while_an_async_function_waits_so_that_an_interrupt_is_heard(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if in_trio():  # which wakes itself
+        return
+    beats, enough = 0, anyio.Event()
+    beat = mailbox._Pulses._beat
+
+    def counted(pulses: mailbox._Pulses) -> None:
+        nonlocal beats
+        beats += 1
+        if waiting and beats > 3:
+            enough.set()
+        beat(pulses)
+
+    async def waits(city: str) -> str:
+        nonlocal beats
+        waiting.append(city)
+        beats = 0
+        await enough.wait()
+        return "done"
+
+    waiting: list[str] = []
+    monkeypatch.setattr(mailbox, "PULSE_SECONDS", 0.001)
+    monkeypatch.setattr(mailbox._Pulses, "_beat", counted)
+    run = await session.run_tools(says(call("waits", city="Rome")), [waits])
+    assert run.results[0].value == "done"
+
+
 def test_an_interrupt_of_a_function_says_which_steps_had_ended(session: Session) -> None:
     def interrupted(city: str) -> None:
         raise KeyboardInterrupt
@@ -152,6 +189,7 @@ def test_an_interrupt_of_a_function_says_which_steps_had_ended(session: Session)
     with pytest.raises(KeyboardInterrupt) as raised:
         session.run_tools_sync(says(call("interrupted", city="a")), [interrupted])
     assert vars(raised.value)["steps"] == ()
+    assert raised.value.args == ("interrupted after 0 steps, which are in `steps` of this error",)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +220,7 @@ async def test_it_is_shown_as_it_goes_and_at_its_end(session: Session, capsys: p
     shown = run._repr_mimebundle_()
     assert "It is: " in shown["text/plain"]
     assert "2 answers, 1 call" in shown["text/html"]
+    assert shown["text/html"].count("<table") == 1, "a call is shown with its result, and not a second time without"
     await session.run_tools(says("fine"), [weather])
     assert capsys.readouterr().out == ""
 

@@ -77,6 +77,44 @@ def test_a_function_is_told_by_its_annotations_and_its_docstring() -> None:
     }
 
 
+def test_parameters_may_be_described_in_numpys_form() -> None:
+    def moved(x: float, *, by: float = 1.0) -> float:
+        """Move a point.
+
+        Parameters
+        ----------
+        x : float
+            where it is,
+            in metres
+        by : float, optional
+            how far
+
+        Returns
+        -------
+        float
+            where it is then
+        """  # noqa: D416
+        return x + by
+
+    (schema,) = schemas_of([moved])
+    assert schema["function"]["description"] == "Move a point."
+    assert {name: each["description"] for name, each in schema["function"]["parameters"]["properties"].items()} == {
+        "x": "where it is, in metres",
+        "by": "how far",
+    }
+
+
+def test_a_docstring_that_is_almost_of_a_form_is_text() -> None:
+    def asked(a: int) -> None:
+        """Ask.
+
+        :param
+        """
+
+    (schema,) = schemas_of([asked])
+    assert schema["function"]["description"] == "Ask.\n\n:param"
+
+
 def test_parameters_may_be_described_by_fields_or_not_at_all() -> None:
     def one(a: int, b: int) -> None:
         """Add.
@@ -167,7 +205,8 @@ def unknown(when: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa:
         ([lambda: None], "needs a name"),
         (weather, "put it in a list"),
         ([weather, weather], "2 are called 'weather'"),
-        ([weather, 3], "must be the JSON schema of a function, got int"),
+        ([weather, 3], "must be a function or the JSON schema of one, got int"),
+        ([Unit], r"tools\[0\] must be a function or the JSON schema of one, got the class Unit; write a function"),
         ([], "at least one tool"),
         ("weather", "must be a list"),
     ],

@@ -14,6 +14,7 @@
     ├── BatchFailed                      a request of a batch failed after others had ended
     ├── QueueFull                        `submit` found the waiting queue full
     ├── RequestCancelled                 the request was cancelled before it ended
+    ├── ConstraintFailed                 a constraint and other parameters left no token to choose
     ├── WeightsChanged                   `update_weights` ended the request
     ├── StorageError                     the cache directory cannot be used
     │   └── UnsafeStorage                somebody else could have written what it holds
@@ -128,7 +129,7 @@ class RequestCancelled(RekindleError):
 
 
 class ConstraintFailed(RekindleError):
-    """A constrained request came to where no token was left to choose."""
+    """A constrained request came to where its constraint and its other parameters left no token to choose."""
 
 
 class WeightsChanged(RekindleError):

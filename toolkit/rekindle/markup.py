@@ -23,6 +23,7 @@ TIERS = {"device": "230,140,20", "host": "40,130,220", "disk": "130,130,130"}
 
 # Control characters, characters that change the direction of text, lone surrogates, and what XML does not allow.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_NUMBER = re.compile(r"-?\d[\d,.]*(e[+-]?\d+)?( ?(%|[kMG]?B|m?s))?")
 
 
 def visible(text: str) -> str:
@@ -99,8 +100,11 @@ def listed(lines: Iterable[str]) -> str:
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
     """Return rows of text as a table. The first column names them; numbers in the others are right-aligned."""
-    lines = [_row("th", head)] if head else []
-    lines += [_row("td", row) for row in rows]
+    cells = [tuple(row) for row in rows]
+    right = [[place > 0 and bool(_NUMBER.fullmatch(cell)) for place, cell in enumerate(row)] for row in cells]
+    above = [any(column) for column in zip(*right, strict=True)] or [False] * len(head)
+    lines = [_row("th", head, above)] if head else []
+    lines += [_row("td", row, numbers) for row, numbers in zip(cells, right, strict=True)]
     return f'<table style="border-collapse:collapse;margin:0.3em 0;font-size:inherit">{"".join(lines)}</table>'
 
 
@@ -176,9 +180,8 @@ def _block(html: str) -> str:
     return f'<pre dir="auto" style="{style}">{html}</pre>'
 
 
-def _row(tag: str, cells: Sequence[str]) -> str:
+def _row(tag: str, cells: Sequence[str], right: Sequence[bool]) -> str:
     style = "padding:0.1em 0.8em;border:0;text-align:"
-    right = [place > 0 and (tag == "th" or cell[:1].isdigit()) for place, cell in enumerate(cells)]
     made = (
         f'<{tag} style="{style}{"right" if number else "left"}">{visible(cell)}</{tag}>'
         for cell, number in zip(cells, right, strict=True)

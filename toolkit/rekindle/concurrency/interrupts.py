@@ -20,9 +20,15 @@ def tell(left: BaseException, words: str, name: str, value: object) -> None:
         words: its message if it has none, else a note.
         name, value: an attribute that it gets.
     """
+    if isinstance(left, KeyboardInterrupt | CancelledError):
+        vars(left)[name] = value
+        say(left, words)
+
+
+def say(left: BaseException, words: str) -> None:
+    """Have an error that ends a wait say these words, as `tell` does where there is nothing to give."""
     if not isinstance(left, KeyboardInterrupt | CancelledError):
         return
-    vars(left)[name] = value
     if left.args:
         left.add_note(words)
     else:

@@ -4,8 +4,8 @@ import asyncio
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -40,9 +40,7 @@ class Waiter:
         """Wait for `wake`.
 
         Args:
-            pulse: whether to keep an asyncio loop turning meanwhile. Asleep in its selector it would not see that a
-                signal handler cancelled the task, so 'interrupt kernel' would take effect only at the end. trio wakes
-                itself.
+            pulse: whether to keep an asyncio loop turning meanwhile; see `turning`.
             timeout: seconds after which the wait ends in any case; None for never.
         """
         __tracebackhide__ = True  # a cell shows errors without such frames
@@ -53,13 +51,29 @@ class Waiter:
         # A timeout of the loop itself would take the blame for an interrupt at the same moment.
         loop = asyncio.get_running_loop()
         timer = None if timeout is None else loop.call_later(timeout, self.wake)
-        pulses = _Pulses(loop) if pulse else None
         try:
-            await self._event.wait()
+            with turning() if pulse else nullcontext():
+                await self._event.wait()
         finally:
-            for started in (timer, pulses):
-                if started is not None:
-                    started.cancel()
+            if timer is not None:
+                timer.cancel()
+
+
+@contextmanager
+def turning() -> Iterator[None]:
+    """Keep the loop that runs here turning while a task waits.
+
+    Asleep in its selector, an asyncio loop would not see that a signal handler cancelled the task, so that 'interrupt
+    kernel' would take effect only at the end of the wait. trio wakes itself.
+    """
+    if in_trio():
+        yield
+        return
+    pulses = _Pulses(asyncio.get_running_loop())
+    try:
+        yield
+    finally:
+        pulses.cancel()
 
 
 class _Pulses:

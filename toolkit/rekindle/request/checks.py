@@ -15,6 +15,10 @@ MOST_TEXTS = 256
 """How many texts one parameter may have, each of which is looked for at every token."""
 LONGEST_TEXT = 4096
 """The most characters of such a text."""
+MOST_JUDGED = 10**6
+"""How many texts may be judged in one call."""
+LONGEST_JUDGED = 10**7
+"""The most characters of such a text, of which far fewer fit into any context."""
 
 
 def shown(value: object) -> str:
@@ -117,14 +121,23 @@ def text(name: str, value: Any, longest: int = LONGEST_TEXT) -> str:
     return str(value)
 
 
-def texts(name: str, value: Any) -> tuple[str, ...]:
-    """Return one text, or a sequence of texts, as a tuple; none of them may be empty."""
+def texts(name: str, value: Any, most: int = MOST_TEXTS, longest: int = LONGEST_TEXT) -> tuple[str, ...]:
+    """Return one text, or a sequence of at most `most` texts, as a tuple; none of them may be empty."""
     given = (value,) if isinstance(value, str) else tuple(value) if is_sequence(value) else (None,)
-    if not all(isinstance(each, str) and each for each in given):
-        raise InvalidRequest(f"{name} must be a text or a sequence of texts, none of them empty, got {shown(value)}")
-    if len(given) > MOST_TEXTS:
-        raise InvalidRequest(f"{name} may be at most {MOST_TEXTS} texts, got {len(given)}")
-    return tuple(text(f"each of {name}", each) for each in given)
+    for place, each in enumerate(given):
+        if not isinstance(each, str) or not each:
+            at = f", which has {shown(each)} in place {place}" if is_sequence(value) else ""
+            raise InvalidRequest(
+                f"{name} must be a text or a sequence of texts, none of them empty, got {shown(value)}{at}"
+            )
+    if len(given) > most:
+        raise InvalidRequest(f"{name} may be at most {most} texts, got {len(given)}")
+    return tuple(text(f"each of {name}", each, longest) for each in given)
+
+
+def judged(name: str, value: Any) -> tuple[str, ...]:
+    """Return texts that are prompts, or parts of such: there may be many, and the context bounds them."""
+    return texts(name, value, MOST_JUDGED, LONGEST_JUDGED)
 
 
 def words(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:

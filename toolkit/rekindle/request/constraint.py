@@ -1,5 +1,7 @@
 """Forms that an output must have: the JSON of a schema, a match of a regex, one of some texts, or a grammar's."""
 
+import dataclasses
+import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -118,6 +120,12 @@ def _adapter(name: str, value: Any) -> Any:
             f"{name} must be a JSON schema as a dict, or a type such as a pydantic model or a dataclass, "
             f"got {checks.shown(value)}"
         )
+    if dataclasses.is_dataclass(type(value)) or hasattr(type(value), "model_json_schema"):
+        raise InvalidRequest(
+            f"{name} must be a type, and got an object of one, {checks.shown(value)}: give {type(value).__name__}"
+        )
+    if inspect.isroutine(value):  # pydantic would take its arguments for the value, and call it
+        raise InvalidRequest(f"{name} must be a JSON schema or a type, and got a function, {checks.shown(value)}")
     try:
         from pydantic import TypeAdapter
     except ImportError as error:
@@ -129,7 +137,8 @@ def _adapter(name: str, value: Any) -> Any:
         return TypeAdapter(value)
     except Exception as error:
         raise InvalidRequest(
-            f"{name} must be a JSON schema as a dict, or a type that pydantic knows, got {checks.shown(value)}: {error}"
+            f"{name} must be a JSON schema as a dict, or a type that pydantic knows, got {checks.shown(value)}: "
+            f"{_first_line(error)}"
         ) from error
 
 
@@ -137,7 +146,14 @@ def _schema_of(name: str, value: Any, adapter: Any) -> Any:
     try:
         return _closed(adapter.json_schema())
     except Exception as error:
-        raise InvalidRequest(f"{name} was given {checks.shown(value)}, but pydantic has no schema: {error}") from error
+        raise InvalidRequest(
+            f"{name} was given {checks.shown(value)}, but pydantic has no schema: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """Return what an error of pydantic's says, without the lines about pydantic's own hooks and pages."""
+    return str(error).partition("\n")[0]
 
 
 def _closed(schema: Any) -> Any:

@@ -7,7 +7,8 @@ from itertools import accumulate, chain
 from rekindle import markup
 from rekindle.markup import counted, visible
 from rekindle.results.generation import Generation, ids_in_words, said_html
-from rekindle.results.heat_map import MOST_TOKENS
+from rekindle.results.heat_map import MOST_TOKENS, heat_map
+from rekindle.results.response_card import response_html, response_line
 from rekindle.results.tokens import TokenLogprob
 
 MOST_ROWS = 50
@@ -54,10 +55,10 @@ class Row:
 
     @property
     def answer(self) -> str:
-        """The answer, or the error, in words."""
+        """The answer, or the error, in words: of one that was taken apart, the content and the calls."""
         match self.outcome:
-            case Generation():
-                return self.outcome.text or ids_in_words(self.outcome.token_ids)
+            case Generation(text=text, response=response, token_ids=token_ids):
+                return response_line(response) or text or ids_in_words(token_ids)
             case None:
                 return ""
         return self.error or repr(self.outcome)
@@ -124,13 +125,12 @@ def row_html(name: str, prompt: str, answer: str, ending: Sequence[str]) -> str:
 def answer_html(row: Row, shaded: bool) -> str:
     """Return the beginning of an answer, which unfolds to all of it, and to its heat map."""
     text, logprobs = row.answer, _logprobs(row)
-    shown = markup.one_line(text, LONGEST_ANSWER)
-    if shown == text and not logprobs:
+    shown, heat = markup.one_line(text, LONGEST_ANSWER), logprobs if shaded else ()
+    parts = response_html(row.outcome.response, heat_map(heat)) if isinstance(row.outcome, Generation) else ""
+    if shown == text and not logprobs and not parts:
         return _unfolding(shown)
     unshaded = f'<div style="opacity:0.75">its heat map is shown with {row.name} alone</div>'
-    return _unfolding(
-        shown, said_html(text, (), logprobs if shaded else ()) + (unshaded if logprobs and not shaded else "")
-    )
+    return _unfolding(shown, (parts or said_html(text, (), heat)) + (unshaded if logprobs and not shaded else ""))
 
 
 def prompt_html(prompt: Asked | None, before: Asked | None) -> str:

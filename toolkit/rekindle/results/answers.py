@@ -81,7 +81,7 @@ class Answers(list[T]):
         Each has its place in the list, with a list of prompts and `n` its draw too, its prompt (a text or token ids),
         the generation as `Generation.to_dict` returns it, and the error; what it does not have is null:
 
-            {"place": 0, "prompt": "One, two,", "generation": {"version": 1, "text": " three", ...}, "error": null}
+            {"place": 0, "prompt": "One, two,", "generation": {"version": 2, "text": " three", ...}, "error": null}
             {"place": 1, "prompt": "", "generation": null, "error": "InvalidRequest: the prompt is empty; ..."}
 
         `Generation.from_dict(json.loads(line)["generation"])` is the generation again.
@@ -100,6 +100,10 @@ class Answers(list[T]):
         """Show nothing in the cell that has drawn it already; NotImplementedError has IPython show it as all else."""
         if self.drawn_in is None or self.drawn_in != markup.cell():
             raise NotImplementedError
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print the table where this is the result of a cell, since IPython would print a list, and else the repr."""
+        printer.text(repr(self) if printer.indentation else table_text(list(self._rows())))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         rows = list(self._rows())

@@ -288,12 +288,17 @@ def _meaning(known: Mapping[str, Any]) -> dict[str, Any]:
     return {"parsed": value, "unparsed": why}
 
 
-def generation_html(generation: Generation) -> str:
-    """Return all of a generation but its title, as HTML."""
+def generation_html(generation: Generation, called: str = "") -> str:
+    """Return all of a generation but its title, as HTML.
+
+    Args:
+        called: HTML of its calls and what came of them; nothing for the calls alone.
+    """
     prompt = heat_map(generation.prompt_logprobs or ())
     token_ids, logprobs = generation.token_ids if generation._without_text else (), generation.logprobs or ()
     parts = (
-        response_html(generation.response, heat_map(logprobs)) or said_html(generation.text, token_ids, logprobs),
+        response_html(generation.response, heat_map(logprobs), called)
+        or said_html(generation.text, token_ids, logprobs),
         markup.folded("tokens of the prompt", prompt) if prompt else "",
         markup.facts(generation.usage.said(generation.cached)),
         markup.facts(generation._times()),

@@ -31,6 +31,9 @@ class ToolCall:
             return f"a call that cannot be read: {self.text!r:.80}"
         return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
 
+    def __repr__(self) -> str:
+        return f"<rekindle.ToolCall {self}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -19,28 +19,43 @@ def response_text(response: Response | None) -> str:
     return "\n".join(parts)
 
 
-def response_html(response: Response | None, tokens: str) -> str:
+def response_line(response: Response | None) -> str:
+    """Return an answer in short: its content and its calls, or its reasoning if there is nothing else.
+
+    Nothing is returned if it is content alone, or there is none.
+    """
+    if response is None or not (response.reasoning or response.tool_calls):
+        return ""
+    said = [*([response.content] if response.content else []), *map(str, response.tool_calls)]
+    return " ".join(said) or f"{REASONING}{response.reasoning}"
+
+
+def response_html(response: Response | None, tokens: str, called: str = "") -> str:
     """Return an answer as HTML; nothing if it is content alone, or there is none.
 
     Args:
         tokens: HTML of all of its tokens, or nothing.
+        called: HTML of its calls and what came of them; nothing for the calls alone.
     """
     if response is None or not (response.reasoning or response.tool_calls):
         return ""
+    later = markup.passage(response.content) + (called or calls_html(response.tool_calls))
     return "".join(
         (
-            reasoning_html(response.reasoning or ""),
-            markup.passage(response.content),
-            calls_html(response.tool_calls),
+            reasoning_html(response.reasoning or "", folded=bool(later)),
+            later,
             markup.folded("tokens", tokens) if tokens else "",
         )
     )
 
 
-def reasoning_html(reasoning: str) -> str:
-    """Return reasoning behind a line that opens it; nothing for none."""
-    words = markup.counted(len(reasoning.split()), "word")
-    return markup.folded(f"reasoning, {words}", markup.passage(reasoning)) if reasoning else ""
+def reasoning_html(reasoning: str, *, folded: bool = True) -> str:
+    """Return reasoning behind a line that opens it, or below that line if it is not folded; nothing for none."""
+    if not reasoning:
+        return ""
+    title = f"reasoning, {markup.counted(len(reasoning.split()), 'word')}"
+    shown = f'<div style="opacity:0.75">{markup.passage(reasoning)}</div>'  # paler than what is said to the user
+    return markup.folded(title, shown) if folded else f'<div style="margin:0.2em 0;opacity:0.75">{title}</div>{shown}'
 
 
 def calls_html(calls: tuple[ToolCall, ...]) -> str:

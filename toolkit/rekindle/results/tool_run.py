@@ -32,6 +32,9 @@ class ToolResult:
     def __str__(self) -> str:
         return f"{self.call} → {self.content}"
 
+    def __repr__(self) -> str:
+        return f"<rekindle.ToolResult {self.call} → {self.content!r:.200}>"
+
 
 @dataclass(frozen=True, slots=True)
 class ToolStep:
@@ -39,6 +42,9 @@ class ToolStep:
 
     answer: Generation
     results: tuple[ToolResult, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<rekindle.ToolStep {', '.join(map(str, self.results)) or repr(self.answer.content)}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +95,9 @@ class ToolRun:
         printer.text(repr(self) if printer.indentation else self._text())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        steps = (f"{generation_html(step.answer)}{results_html(step.results)}" for step in self.steps)
-        return markup.bundle(self._text(), markup.card("ToolRun", self._state, *steps))
+        steps = (generation_html(step.answer, results_html(step.results)) for step in self.steps)
+        apart = (f'<div style="margin:0 0 0.8em 0">{step}</div>' for step in steps)
+        return markup.bundle(self._text(), markup.card("ToolRun", self._state, *apart))
 
     def _text(self) -> str:
         lines = [line for step in self.steps[:-1] for line in (results_text(step.results) or step.answer.content,)]

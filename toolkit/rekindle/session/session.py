@@ -167,6 +167,7 @@ class Session:
                 InvalidBatch, which names all such prompts by index, and nothing of the list was computed.
             BatchFailed: one of a list failed later, as below; what had ended is in its `results`.
             RequestCancelled: somebody else cancelled it, as on the dashboard.
+            ConstraintFailed: the constraint and other parameters leave no token to choose.
             WeightsChanged: `update_weights` was told to fail those under way.
             SessionError: the session is closed or its engine failed.
 

@@ -192,12 +192,12 @@ def check_tools(tools: object) -> None:
         InvalidRequest: it is something else; the error says where.
     """
     if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
-        raise InvalidRequest(f"tools must be a list of JSON schemas, got {_described(tools)}")
+        raise InvalidRequest(f"tools must be a list of functions or JSON schemas, got {_described(tools)}")
     if not tools:
         raise InvalidRequest("tools must have at least one tool, got an empty list; leave tools out for none")
     for place, tool in enumerate(tools):
         if not isinstance(tool, Mapping):
-            raise InvalidRequest(f"tools[{place}] must be the JSON schema of a function, got {_described(tool)}")
+            raise InvalidRequest(f"tools[{place}] must be a function or the JSON schema of one, got {_described(tool)}")
         try:
             json.dumps(tool, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from rekindle.errors import ConstraintFailed, InvalidRequest
+from rekindle.markup import counted
 from rekindle.models.text.masks import Bits, Steps
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.allowed import Allowed
@@ -143,7 +144,7 @@ class Matcher:
         """
         if not self._consume((token,)):
             raise ConstraintFailed(
-                f"no token was left to choose after {self._length}: all that {self._grammar.constraint.said} allows "
+                f"no token was left to choose after {self._so_far}: all that {self._grammar.constraint.said} allows "
                 "there is banned by bad_words, allowed_token_ids, logit_bias or min_tokens, or by the session's "
                 "logits_processor. Ease one of them"
             )
@@ -160,7 +161,7 @@ class Matcher:
         wanted = self._request.params.min_tokens
         if bits is None and self._length < wanted:
             raise ConstraintFailed(
-                f"{self._grammar.constraint.said} allows nothing after {self._length} tokens, and "
+                f"{self._grammar.constraint.said} allows nothing after {self._so_far}, and "
                 f"min_tokens={wanted} asks for more"
             )
         return Allowed(forced, bits, complete=bits is None)
@@ -184,10 +185,14 @@ class Matcher:
         self._length += len(tokens)
         return bool(self._place.consume_tokens(list(tokens)))
 
+    @property
+    def _so_far(self) -> str:
+        return counted(self._length, "token")
+
     def _check(self) -> None:
         if self._place.is_error():
             raise ConstraintFailed(
-                f"{self._grammar.constraint.said} cannot be followed after {self._length} tokens: "
+                f"{self._grammar.constraint.said} cannot be followed after {self._so_far}: "
                 f"{_reason(self._place.get_error())}"
             )
 

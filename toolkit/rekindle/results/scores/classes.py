@@ -35,7 +35,7 @@ class Classification:
         return self.best
 
     def __repr__(self) -> str:
-        return f"<Classification: {', '.join(f'{label} {share}' for label, share in self._rows())}>"
+        return f"<rekindle.Classification: {', '.join(f'{label} {share}' for label, share in self._rows())}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         return markup.bundle(repr(self), markup.card("Classification", self.best, markup.table(self._rows())))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rekindle import markup
+from rekindle.errors import InvalidRequest
 from rekindle.results.tokens import TokenLogprob
 
 By = Literal["total", "token", "byte"]
@@ -44,9 +45,19 @@ class Option:
         """Tell whether each of its tokens is the likeliest, so that it is what greedy decoding would write."""
         return all(token.rank == 1 for token in self.logprobs)
 
+    def __repr__(self) -> str:
+        return f"<Option {self.text!r:.80}: logprob {self.total:.3f}, {markup.counted(len(self.logprobs), 'token')}>"
+
     def by(self, by: By) -> float:
-        """Return the total, or what it is when divided."""
-        return {"total": self.total, "token": self.per_token, "byte": self.per_byte}[by]
+        """Return the total, or what it is when divided.
+
+        Raises:
+            InvalidRequest: it is none of "total", "token" and "byte".
+        """
+        known = {"total": self.total, "token": self.per_token, "byte": self.per_byte}
+        if by not in known:
+            raise InvalidRequest(f"by must be one of {', '.join(map(repr, known))}, got {by!r:.80}")
+        return known[by]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +93,9 @@ class Scores:
         Args:
             by: "total" compares whole options, "token" and "byte" what they are per token or per byte, which does not
                 favour short ones.
+
+        Raises:
+            InvalidRequest: `by` is none of these.
         """
         return sorted(self.options, key=lambda option: -option.by(by))
 
@@ -90,7 +104,9 @@ class Scores:
 
     def __repr__(self) -> str:
         lines = [" ".join(f"{cell:>11}" for cell in row[1:]) + f"  {row[0]}" for row in [_HEAD, *self._rows()]]
-        return "\n".join([f"<Scores: {markup.counted(len(self.options), 'option')}, best {self.best!r}>", *lines])
+        return "\n".join(
+            [f"<rekindle.Scores: {markup.counted(len(self.options), 'option')}, best {self.best!r}>", *lines]
+        )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         state = f"{markup.counted(len(self.options), 'option')}, {self.cached_tokens} tokens cached"

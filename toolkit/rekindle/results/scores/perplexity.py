@@ -51,7 +51,9 @@ class Perplexity:
         return self.perplexity
 
     def __repr__(self) -> str:
-        return f"<Perplexity: {', '.join(f'{name} {value}' for name, value in self._facts().items() if value)}>"
+        return (
+            f"<rekindle.Perplexity: {', '.join(f'{name} {value}' for name, value in self._facts().items() if value)}>"
+        )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         tokens = heat_map(self.logprobs)

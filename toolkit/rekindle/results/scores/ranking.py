@@ -1,9 +1,11 @@
 """Documents in the order of their relevance to a query."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rekindle import markup
+from rekindle.request import checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,22 @@ class Ranking:
 
     @property
     def best(self) -> str:
-        """The most relevant document."""
+        """The most relevant document.
+
+        Raises:
+            IndexError: there are no documents.
+        """
+        if not self.documents:
+            raise IndexError("the ranking has no documents, so none of them is the best")
         return self.documents[self.order[0]]
 
     def top(self, count: int) -> list[Ranked]:
-        """Return so many of the most relevant documents, or all if they are fewer."""
+        """Return so many of the most relevant documents, or all if they are fewer.
+
+        Raises:
+            InvalidRequest: `count` is negative or no integer.
+        """
+        checks.integer("count", count, 0, sys.maxsize)
         return [Ranked(place, self.scores[place], self.documents[place]) for place in self.order[:count]]
 
     def __iter__(self) -> Iterator[Ranked]:
@@ -56,7 +69,9 @@ class Ranking:
 
     def __repr__(self) -> str:
         lines = [f"{score:>8}  {place:>4}  {document}" for place, score, document in self._rows()]
-        return "\n".join([f"<Ranking of {markup.counted(len(self), 'document')} for {self.query!r:.80}>", *lines])
+        return "\n".join(
+            [f"<rekindle.Ranking of {markup.counted(len(self), 'document')} for {self.query!r:.80}>", *lines]
+        )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
         table = markup.table(self._rows(), ("place", "relevance", "document"))

@@ -15,7 +15,7 @@ from rekindle.models.text.chat import (
     copied,
     with_more,
 )
-from rekindle.request.checks import boolean, shown, text
+from rekindle.request.checks import boolean, shown
 from rekindle.request.params import SamplingOptions, SamplingParams
 from rekindle.request.request import check_token_ids
 from rekindle.results.answer_table import Asked
@@ -250,7 +250,11 @@ class _Extras:
 def _extras(options: PromptOptions[Any]) -> _Extras:
     given, variables = options.get("tools"), options.get("chat_template_kwargs")
     tools = None if given is None else schemas_of(given)
-    choice = text("tool_choice", options.get("tool_choice", "auto"))
+    choice = options.get("tool_choice", "auto")
+    if not isinstance(choice, str):
+        raise InvalidRequest(
+            f'tool_choice must be a str: "auto", "required", "none" or the name of a tool, got {shown(choice)}'
+        )
     if choice == "none":  # the model is not told of what it may not call
         tools = None
     if variables is not None:

@@ -238,9 +238,11 @@ class Requests:
         """
         uses = self._assembly.checkpoint.uses
         if not uses.generates:
+            labels = 0 if uses.classifier is None else len(uses.classifier.labels)
+            others = {0: "", 1: ", classify() and rerank()"}.get(labels, " and classify()")
             raise InvalidRequest(
                 f"{self._assembly.source} has no head that predicts tokens, so it generates and scores nothing: it is "
-                f"for embed(){', classify() and rerank()' if uses.classifier else ''}"
+                f"for embed(){others}"
             )
 
     def check_engine(self) -> None:

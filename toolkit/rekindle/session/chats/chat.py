@@ -159,7 +159,7 @@ class Chat:
     def edit(self, index: int, text: str) -> None:
         """Change the text of a message, and drop what came after it; then go on with `say`.
 
-        After a message of the user's, `await chat.say()` has it answered.
+        After a message of the user's, `await chat.say()` has it answered. An answer loses its reasoning and its calls.
 
         Args:
             index: the place of the message in `messages`; -1 is the last.
@@ -175,7 +175,9 @@ class Chat:
         if place is None:
             raise InvalidRequest("there is no message to edit")
         old = state.messages[place]
-        new = {"role": old["role"], "content": checks.text("text", text, len(str(text)))}
+        # The calls and the reasoning of an answer were of another text.
+        kept = {"role": "assistant"} if old["role"] == "assistant" else old
+        new = {**kept, "content": checks.text("text", text, len(str(text)))}
         self._states.append(State((*state.messages[:place], new), state.known))
 
     def __len__(self) -> int:
@@ -264,5 +266,10 @@ def _messages(said: Said) -> list[Mapping[str, Any]]:
         if not said:
             raise InvalidRequest("what is said is empty; it needs at least one character")
         return [{"role": "user", "content": said}]
+    if not checks.is_sequence(said):
+        hint = "; put it in a list" if isinstance(said, Mapping) else ""
+        raise InvalidRequest(
+            f"what is said must be a str or a list of {{role, content}} mappings, got {checks.shown(said)}{hint}"
+        )
     check_messages(said)
     return copied(said)

@@ -60,8 +60,13 @@ class Bar:
             said.append(f"{in_words((self._total - self._done) * (now - self._began) / made)} left")
         return Progress("mapping", self._done, self._total, ", ".join(said))
 
-    def close(self) -> None:
-        """Draw the last state, if there is a bar, and leave it."""
+    def close(self, *, complete: bool) -> None:
+        """Draw the last state, if there is a bar, and leave it.
+
+        Args:
+            complete: there are no more items, so it is known by now how many there were.
+        """
+        self._total = self._done if complete else self._total
         if self._bars is not None:
             self._bars.show(self.report())
         self._bars, self._enabled = None, False

@@ -135,7 +135,7 @@ class PendingMap(Loop[tuple[int, Outcome]]):
                 self._land()
             finally:
                 self._flight.cancel()
-                self._bar.close()
+                self._bar.close(complete=state == "ended")
                 self._call.close()
 
     def _land(self) -> None:

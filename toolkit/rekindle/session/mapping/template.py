@@ -12,6 +12,7 @@ from rekindle.request.checks import shown
 TEXT_FIELD = "text"
 """The field that an item fills which is a text."""
 _FORMATTER = Formatter()
+_DOUBLED = "Braces that are no field, such as those of JSON, are doubled: {{ and }}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,10 @@ class Template:
         if not names:
             raise InvalidRequest(f"template has no field such as {{{TEXT_FIELD}}}, so all prompts would be the same")
         for name in names:
-            if not name or name[0].isdigit() or name[0] in ".[":
-                raise InvalidRequest(f"each field of template needs a name, such as {{{TEXT_FIELD}}}; got {{{name}}}")
+            if not name or name[0].isdigit() or name[0] in ".[\"'" or name[0].isspace():
+                raise InvalidRequest(
+                    f"each field of template needs a name, such as {{{TEXT_FIELD}}}; got {{{name:.80}}}. {_DOUBLED}"
+                )
         return cls(source)
 
     def filled(self, item: Any) -> Any:
@@ -94,6 +97,4 @@ def _fields(text: str) -> list[str]:
     try:
         return [name for _, name, _, _ in _FORMATTER.parse(text) if name is not None]
     except ValueError as error:
-        raise InvalidRequest(
-            f"template is not as str.format reads it: {error}; braces that are no field are doubled: {{{{ and }}}}"
-        ) from error
+        raise InvalidRequest(f"template is not as str.format reads it: {error}. {_DOUBLED}") from error

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rekindle.concurrency import interrupts
 from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.waits import Waits
 from rekindle.request.params import SamplingParams
@@ -58,6 +59,10 @@ def ended(requested: Requested, bar: Bar) -> Waits[list[Handle]]:
         if requested.failed is not None:
             requested.handles[requested.failed].record.result()
         return requested.handles
+    except BaseException as left:
+        done = f"{len(requested.ends.items)} of {len(requested)} {bar.unit}"
+        interrupts.say(left, f"interrupted when {done} had ended")
+        raise
     finally:
         requested.cancel()
 

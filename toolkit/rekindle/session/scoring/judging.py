@@ -50,12 +50,17 @@ def rerank(
 ) -> Waits[Ranking]:
     """Return how relevant documents are to a query; see `Session.rerank`."""
     __tracebackhide__ = True
-    checks.text("query", query)
+    checks.text("query", query, checks.LONGEST_JUDGED)
     if not checks.is_sequence(documents):
         raise InvalidRequest(f"documents must be a list of texts, got {checks.shown(documents)}")
-    texts = checks.texts("documents", documents)
+    texts = checks.judged("documents", documents)
     told = INSTRUCTION if instruction is None else checks.text("instruction", instruction)
     requests.check_engine()
+    if assembly.tokenizer is not None and assembly.tokenizer.chat_template is None:
+        raise InvalidRequest(
+            "rerank() asks in the model's chat format, and the model has no chat template: give open() one as "
+            "chat_template=, or write the texts yourself for classify() or score()"
+        )
     prompts: list[Prompt] = [question(assembly.tokenizer, told, query, document) for document in texts]
     head = assembly.checkpoint.uses.classifier
     if head is None:

@@ -24,7 +24,7 @@ def score(
     """Return how likely each option is after a prompt; see `Session.score`."""
     __tracebackhide__ = True  # a cell shows errors without such frames
     requests.check_predicts()
-    texts = checks.texts("options", options)
+    texts = checks.judged("options", options)
     if not texts:
         raise InvalidRequest("options is empty; give at least one text")
     salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
@@ -56,8 +56,8 @@ def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) ->
     for option, each in zip(options, made, strict=True):
         if not 0 < each.first < len(each.token_ids):
             raise InvalidRequest(
-                f"nothing is to be scored of the option {checks.shown(option)}: of {len(each.token_ids)} tokens, "
-                f"{each.first} are the prompt's; the prompt and the option need at least one each"
+                f"nothing is to be scored of the option {checks.shown(option)}: it has no token of its own after the "
+                "prompt. The tokenizer joins the two there, or the prompt has none; most options begin with a space"
             )
     return made
 

@@ -12,6 +12,7 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
 from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.mailbox import turning
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 
 
@@ -37,9 +38,9 @@ async def in_cell(called: Called) -> Any:
     try:
         function = called.function
         if iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
-            return await called.now()
+            return await _turning(called.now())
         result = await awaited(_in_a_thread(called.now, copy_context()))
-        return await result if isawaitable(result) else result
+        return await _turning(result) if isawaitable(result) else result
     except Exception as error:
         return error
 
@@ -76,6 +77,12 @@ def _plain(value: Any) -> Any:
         if callable(plain := getattr(value, method, None)):
             return plain()
     return list(value) if isinstance(value, set | frozenset) else str(value)
+
+
+async def _turning(result: Awaitable[Any]) -> Any:
+    """Await a result so that an interrupt of the cell is heard meanwhile."""
+    with turning():
+        return await result
 
 
 async def _result(result: Awaitable[Any]) -> Any:

@@ -147,6 +147,8 @@ class Rounds:
         return "limit" if asked == self._limit else None
 
     def _leave(self, left: BaseException) -> None:
-        """Have an interrupt say which steps had ended."""
+        """Have an interrupt say which steps had ended; without tools there is none but the answer that was left."""
+        if not self._tools:
+            return
         words = f"interrupted after {counted(len(self._steps), 'step')}, which are in `steps` of this error"
         interrupts.tell(left, words, "steps", tuple(self._steps))

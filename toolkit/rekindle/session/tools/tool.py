@@ -75,6 +75,11 @@ def _tool(place: str, given: Any) -> Tool:
         check_tools([given])
         function = schema.get("function", schema)
         return Tool(str(function.get("name", "")) if isinstance(function, Mapping) else "", schema, None, {})
+    if isinstance(given, type):
+        raise InvalidRequest(
+            f"{place} must be a function or the JSON schema of one, got the class {given.__name__}; write a function "
+            "that takes its fields, or one object of it"
+        )
     name = getattr(given, "__name__", "")
     if not _NAME.fullmatch(name):
         raise InvalidRequest(f"{place} needs a name that the model can call it by: define {shown(given)} with def")
