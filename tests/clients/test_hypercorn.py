@@ -56,7 +56,7 @@ def test_hypercorn_serves_the_app_under_trio() -> None:
         async def main() -> None:
             ended = trio.Event()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(lambda: serve(app(session), config, shutdown_trigger=ended.wait))  # type: ignore[arg-type]
+                nursery.start_soon(lambda: serve(app(session), config, shutdown_trigger=ended.wait))
                 await trio.to_thread.run_sync(ask, session, port)
                 ended.set()
 

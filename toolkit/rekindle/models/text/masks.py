@@ -64,7 +64,7 @@ class InThreads:
 
     @property
     def at_once(self) -> int:
-        """As many as are worth waking the threads for."""
+        """So many that waking the threads costs little beside them."""
         return 8 * self._threads
 
     def fill(self, places: Sequence[LLMatcher]) -> Sequence[Bits]:
