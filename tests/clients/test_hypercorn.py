@@ -4,7 +4,9 @@ import http.client
 import json
 import socket
 import time
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
 import pytest
 import trio
@@ -13,7 +15,7 @@ from hypercorn.trio import serve
 
 from rekindle.server import app
 from rekindle.session.session import Session
-from rekindle.testing import fake_session
+from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 
 BODY = {"prompt": [3, 1, 4], "max_tokens": 4, "logprobs": 0}
 
@@ -36,28 +38,45 @@ def ask(session: Session, port: int) -> None:
         assert json.loads(reply.read())["usage"]["completion_tokens"] == 4
     with closing(asked(port, {**BODY, "stream": True})) as connection, connection.getresponse() as reply:
         assert reply.read().endswith(b"data: [DONE]\n\n")
+
+
+def leave(settler: FakeSettler, session: Session, port: int) -> None:
     with closing(asked(port, {**BODY, "stream": True, "max_tokens": 4000})) as connection:
+        settler.step()
         with connection.getresponse() as reply:
             assert reply.readline().startswith(b"data: ")
         (handle,) = session.requests.values()
-    while not handle.done:
+    while not handle.done:  # token by token, or all could have come before the server hears of it
+        settler.step()
         time.sleep(0.01)
+    settler.release()
     assert "cancelled" in repr(handle)
 
 
-@pytest.mark.filterwarnings("default")
-def test_hypercorn_serves_the_app_under_trio() -> None:
+def serving(session: Session, call: Callable[[Session, int], None]) -> None:
+    """Call a function with a session, and the port where it is served meanwhile, by hypercorn under trio."""
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
     config = Config()
     config.bind = [f"127.0.0.1:{port}"]
-    with fake_session() as session:
 
-        async def main() -> None:
-            ended = trio.Event()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(lambda: serve(app(session), config, shutdown_trigger=ended.wait))
-                await trio.to_thread.run_sync(ask, session, port)
-                ended.set()
+    async def main() -> None:
+        ended = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: serve(app(session), config, shutdown_trigger=ended.wait))
+            await trio.to_thread.run_sync(call, session, port)
+            ended.set()
 
+    with session:
         trio.run(main)
+
+
+@pytest.mark.filterwarnings("default")
+def test_hypercorn_serves_the_app_under_trio() -> None:
+    serving(fake_session(), ask)
+
+
+@pytest.mark.filterwarnings("default")
+def test_who_leaves_is_cancelled_there_too() -> None:
+    settler = FakeSettler(held=True)
+    serving(fake_session(fake_assembly(fake_limits(), settler=settler)), partial(leave, settler))

@@ -43,6 +43,9 @@ class Caught:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
+        if scope["type"] != "http":  # such as the start of a server, which hears of an error by the error
+            await self._app(scope, receive, send)
+            return
         begun = False
 
         async def sent(message: Message) -> None:
@@ -54,7 +57,7 @@ class Caught:
             await self._app(scope, receive, sent)
         except Exception as error:
             why = refused(error, {})
-            if not begun and scope["type"] == "http":
+            if not begun:
                 await refusal(why)(scope, receive, send)
 
 
