@@ -52,8 +52,8 @@ def jumps_on(platform: str, limits: Limits) -> Jumps:
     return ON_ACCELERATORS
 
 
-SHARE_OF_A_TICK = 0.05
-"""For so much of the time between two ticks, the requests that are free wait for those that are constrained."""
+SHARE_OF_A_TICK = 0.04
+"""For so much of the time between two ticks, the requests that are free wait for masks; asking takes a hundredth."""
 LONGEST_WAIT = 0.005
 """And for so many seconds at most, since there may have been an hour between two ticks."""
 

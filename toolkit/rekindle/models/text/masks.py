@@ -64,8 +64,8 @@ class InThreads:
 
     @property
     def at_once(self) -> int:
-        """So many that waking the threads costs little beside them."""
-        return 8 * self._threads
+        """One for each thread, since a mask can take a hundredth of a tick."""
+        return self._threads
 
     def fill(self, places: Sequence[LLMatcher]) -> Sequence[Bits]:
         """Compute the masks of places."""
