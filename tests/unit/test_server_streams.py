@@ -4,8 +4,10 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from rekindle.server import Limits, app
+from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_session
 from tests.unit.asgi import Caller, Reply, ask
@@ -59,16 +61,22 @@ async def test_leaving_the_app_in_another_way_cancels_its_requests(held: Session
     assert_all_is_free(held)
 
 
+async def begun(session: Session, caller: Caller, tasks: TaskGroup) -> Handle:
+    """Start a client, and return its request: the engine is paused, or that could come and go between two looks."""
+    await session.pause()
+    tasks.start_soon(caller.run)
+    while not session.requests:
+        await anyio.lowlevel.checkpoint()
+    (handle,) = session.requests.values()
+    session.resume()
+    return handle
+
+
 async def test_a_client_that_does_not_read_is_cancelled_and_told(session: Session) -> None:
     served = app(session, limits=Limits(unread=8))
     caller = Caller(served, TEXT, {**ENDLESS, "stream": True, "logprobs": 0}, stops_at=lambda reply: True)
-    await session.pause()  # or it could have come and gone between two looks
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(caller.run)
-        while not session.requests:
-            await anyio.lowlevel.checkpoint()
-        (handle,) = session.requests.values()
-        session.resume()
+        handle = await begun(session, caller, tasks)
         while not handle.done:
             await anyio.lowlevel.checkpoint()
         assert repr(handle.record.error) == "RequestCancelled('the request was cancelled')"
@@ -103,27 +111,17 @@ def tokens(event: Any) -> list[str]:
 async def test_many_tokens_at_once_do_not_make_a_reader_slow() -> None:
     with fake_session(max_context=4096) as session:
         served = app(session, limits=Limits(unread=4))
-        await session.pause()
         caller = Caller(served, TEXT, {**ENDLESS, "max_tokens": 300, "stream": True, "logprobs": 0})
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(caller.run)
-            while not session.requests:
-                await anyio.lowlevel.checkpoint()
-            (handle,) = session.requests.values()
-            session.resume()
+            handle = await begun(session, caller, tasks)
             handle.record.pieces.grown_blocking(299)  # which blocks this loop until the last token is there
         assert len(caller.reply.events) == 301
 
 
 async def test_what_is_at_hand_is_sent_together(session: Session) -> None:
     caller = Caller(app(session), TEXT, {**ENDLESS, "max_tokens": 200, "stream": True, "logprobs": 0}, stops_at=_first)
-    await session.pause()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(caller.run)
-        while not session.requests:
-            await anyio.lowlevel.checkpoint()
-        (handle,) = session.requests.values()
-        session.resume()
+        handle = await begun(session, caller, tasks)
         while not handle.done:
             await anyio.lowlevel.checkpoint()
         await anyio.wait_all_tasks_blocked()

@@ -99,11 +99,21 @@ def _called(given: Any, form: MessageForm) -> Any:
     return {**given, "function": {**function, "arguments": read}}
 
 
+def listed_tools(body: Fields) -> tuple[list[Any], Any]:
+    """Take the tools, of which there may be none, and what is said of which is to be called.
+
+    Raises:
+        Refused: one is to be called, and there are none.
+    """
+    tools, choice = body.take("tools", list) or [], body.any("tool_choice")
+    if not tools and choice not in (None, "auto", "none"):
+        body.refuse("tool_choice", "needs tools beside it")
+    return tools, choice
+
+
 def tools_in(body: Fields) -> dict[str, Any]:
-    tools, choice = body.take("tools", list), body.any("tool_choice")
+    tools, choice = listed_tools(body)
     if not tools:
-        if choice not in (None, "auto", "none"):
-            body.refuse("tool_choice", "needs tools beside it")
         return {}
     for each in tools:
         if not isinstance(each, dict) or each.get("type", "function") != "function" or "function" not in each:

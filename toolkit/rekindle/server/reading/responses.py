@@ -7,7 +7,7 @@ from typing import Any
 from rekindle.request.checks import shown
 from rekindle.results.response import MessageForm
 from rekindle.server.reading.call import NEUTRAL, Call, Streaming, sampling
-from rekindle.server.reading.chat import message
+from rekindle.server.reading.chat import listed_tools, message
 from rekindle.server.reading.constraint import ANY_OBJECT
 from rekindle.server.reading.fields import Fields
 
@@ -153,10 +153,8 @@ def _format(body: Fields) -> dict[str, Any]:
 
 
 def _tools(body: Fields) -> dict[str, Any]:
-    tools, choice = body.take("tools", list), body.any("tool_choice")
+    tools, choice = listed_tools(body)
     if not tools:
-        if choice not in (None, "auto", "none"):
-            body.refuse("tool_choice", "needs tools beside it")
         return {}
     for each in tools:
         if not isinstance(each, dict) or each.get("type") != "function" or not isinstance(each.get("name"), str):
