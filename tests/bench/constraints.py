@@ -6,11 +6,13 @@ The kinds take turns in one session, each with its own prompts in each round, so
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import rekindle
+from rekindle.messages import Advance, Settled
 
 ROWS, TOKENS = 32, 64
 PERSON = {
@@ -36,6 +38,7 @@ KINDS: dict[str, Sequence[dict[str, Any]]] = {
     "1 free": [FREE],
     "1 JSON of a schema": [JSON],
 }
+MASKS = {"any text": TEXT, "JSON of a schema": JSON, "a long bounded string": {"regex": "[a-zA-Z ,.]{300,400}"}}
 BASES = {name: "1 free" if name.startswith("1 ") else "free" for name in KINDS}
 
 
@@ -51,7 +54,9 @@ def once(session: rekindle.Session, asked: Sequence[dict[str, Any]], turn: int) 
     """Generate one batch."""
     began = perf_counter()
     handles = [
-        session.submit(f"Notes of day {turn}, page {page}:", max_tokens=TOKENS, temperature=1.0, seed=page, **each)
+        session.submit(
+            f"Notes of day {turn}, page {page}:", **{"max_tokens": TOKENS, "temperature": 1.0, "seed": page, **each}
+        )
         for page, each in enumerate(asked)
     ]
     answers = [handle.result() for handle in handles]
@@ -59,6 +64,19 @@ def once(session: rekindle.Session, asked: Sequence[dict[str, Any]], turn: int) 
     counts = [len(answer.token_ids) for answer in answers]
     free = sum(count for count, each in zip(counts, asked, strict=True) if each is FREE)
     return Taken(sum(counts) / seconds, free / seconds)
+
+
+def held_up(session: rekindle.Session, each: dict[str, Any], turn: int) -> float:
+    """Return for what share of a tick a free request waits, in the median, while 31 such requests run beside it.
+
+    The time in the grammars' thread is counted, and the way to it and back.
+    """
+    seen: list[Any] = []
+    with session.watch(seen.append):
+        once(session, [each] * (ROWS - 1) + [{**FREE, "max_tokens": 2 * TOKENS}], turn)
+    free = [one for one in seen if isinstance(one.message, Advance) and one.message.taken and one.message.free]
+    ticks = [one.began for one in seen if isinstance(one.message, Settled)]
+    return float(median(one.ended - one.began for one in free) / median(b - a for a, b in pairwise(ticks)))
 
 
 def measure(dtype: Any, rounds: int) -> dict[str, list[Taken]]:
@@ -71,6 +89,9 @@ def measure(dtype: Any, rounds: int) -> dict[str, list[Taken]]:
                 one = once(session, asked, turn * len(KINDS) + place)
                 if turn:
                     taken[kind].append(one)
+        for place, (name, each) in enumerate(MASKS.items()):
+            shares = [held_up(session, each, 1000 + 10 * turn + place) for turn in range(rounds)]
+            print(f"masks of {name}: a free request beside 31 waits {median(shares):.3f} of a tick")
     return taken
 
 

@@ -100,7 +100,15 @@ class Grammars:
             self._wait = min(LONGEST_WAIT, SHARE_OF_A_TICK * (began - self._began))
             self._began = began
         latest = began + self._wait if message.free else inf
-        return lambda: perf_counter() > latest
+        looked = began
+
+        def enough() -> bool:
+            nonlocal looked
+            now = perf_counter()
+            took, looked = now - looked, now
+            return now + took > latest  # the next masks may take as long as the last
+
+        return enough
 
     def _forget(self, message: Advance) -> None:
         for request_id in message.ended:
