@@ -15,7 +15,7 @@ VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py te
 NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-native test-tpu test-gpu test-versions test-browser test-lm-eval test-clients screenshot tutorials tutorials-write lint format bench clean
+.PHONY: help demo test test-deep test-native test-tpu test-gpu test-versions test-browser test-lm-eval test-clients screenshot tutorials tutorials-write lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -33,6 +33,7 @@ help:
 	@echo "make lint          format, style, types and layers"
 	@echo "make format        rewrite the files as 'make lint' wants them"
 	@echo "make bench         speed against the peers (BENCH='--peers hf,llamacpp,vllm' for more)"
+	@echo "make bench-server  the server against its session and the peers' servers, with a load generator"
 	@echo "make clean         remove what the other targets made here"
 
 demo: $(VENV)/.run
@@ -103,6 +104,9 @@ format: $(VENV)/.dev
 bench: $(VENV)/.run
 	@$(BIN)/python -m tests.bench --out bench.json $(BENCH)
 
+bench-server: $(VENV)/.server
+	@$(BIN)/python -m tests.bench.served $(BENCH)
+
 clean:
 	rm -rf $(VENV) $(VENV)-* build dist toolkit/*.egg-info kernels/*.egg-info *.egg-info bench.json tests/browser/screenshots
 	rm -rf kernels/rekindle_kernels/cpu/*.so .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
@@ -119,6 +123,12 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@$(BIN)/python $(PIP) --editable .
 	@$(BIN)/python $(NATIVE)
 	@touch $@
+
+$(VENV)/.server: pyproject.toml | $(BIN)/python
+	@echo "installing rekindle and its server into $(VENV) (once; about a minute)"
+	@$(BIN)/python $(PIP) --editable '.[server]'
+	@$(BIN)/python $(NATIVE)
+	@touch $(VENV)/.run $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "installing rekindle and its development tools into $(VENV) (once; about a minute)"

@@ -65,7 +65,7 @@ def _with_dtype(peer: str) -> str:
 
 def _start(stack: ExitStack, name: str, what: Sequence[str]) -> Contender:
     """Start a contender and warm it up with the shapes that will be measured."""
-    contender = stack.enter_context(Contender(name))
+    contender = stack.enter_context(Contender.named(name))
     with waiting(f"{name}: loading"):
         contender.wait_loaded()
     with waiting(f"{name}: warming up"):

@@ -11,13 +11,10 @@ from tests.bench.peers import ROOT, Command, prepare
 
 
 class Contender:
-    """A running worker process, such as `ours:float32` or `hf:float32`."""
+    """A running worker process."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, command: Command) -> None:
         self.name = name
-        kind, _, dtype = name.partition(":")
-        self.ours, self.dtype = kind == "ours", dtype
-        command = _our_command(dtype) if self.ours else prepare(kind, dtype)
         # Its standard error goes to a file, because a pipe that nobody reads would block it when full.
         self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 closed in close()
         self._process = subprocess.Popen(
@@ -31,11 +28,21 @@ class Contender:
         )
         self.about: dict[str, str] = {}
 
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Start an engine, such as `ours:float32` or `hf:float32`, whose environment is made if it is missing."""
+        kind, _, dtype = name.partition(":")
+        return cls(name, _our_command(dtype) if kind == "ours" else prepare(kind, dtype))
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def ours(self) -> bool:
+        return self.name.startswith("ours:")
 
     @property
     def pid(self) -> int:

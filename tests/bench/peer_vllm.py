@@ -18,7 +18,7 @@ import vllm
 from vllm.inputs import TokensPrompt
 from vllm.sampling_params import RequestOutputKind
 
-from tests.bench.plain_model import write_plain
+from tests.bench.plain_model import kept_plain
 from tests.bench.worker import Deliver, serve
 
 ROWS = 32
@@ -76,10 +76,7 @@ def _greedy(new_tokens: int, kind: RequestOutputKind) -> vllm.SamplingParams:
 
 
 def _load(gguf: Path, dtype: str, threads: int) -> Vllm:
-    plain = gguf.parents[1] / "smollm2-float32"
-    if not plain.exists():
-        write_plain(gguf, plain)
-    return Vllm(plain, dtype, threads)
+    return Vllm(kept_plain(gguf), dtype, threads)
 
 
 if __name__ == "__main__":

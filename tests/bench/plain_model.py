@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def write_plain(gguf: Path, target: Path) -> None:
-    """Write the directory `target`, with the weights of `gguf` and their config, without a tokenizer."""
+    """Write the directory `target`, with the weights of `gguf`, their config and their tokenizer."""
     model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     config = model.config
     del config.quantization_config  # which it keeps of the file, though its weights are plain
@@ -21,12 +21,24 @@ def write_plain(gguf: Path, target: Path) -> None:
     unfinished = target.with_suffix(".part")
     shutil.rmtree(unfinished, ignore_errors=True)
     plain.save_pretrained(unfinished)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(unfinished)
     unfinished.replace(target)
+
+
+def kept_plain(gguf: Path) -> Path:
+    """Return the directory of the plain model beside that of its file; it is written if it is missing."""
+    plain = gguf.parents[1] / "smollm2-plain"
+    if not plain.exists():
+        write_plain(gguf, plain)
+    return plain
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("gguf", type=Path)
-    parser.add_argument("target", type=Path)
+    parser.add_argument("target", type=Path, nargs="?", help="printed, beside that of the file, if it is left out")
     args = parser.parse_args()
-    write_plain(args.gguf, args.target)
+    if args.target:
+        write_plain(args.gguf, args.target)
+    else:
+        print(kept_plain(args.gguf))

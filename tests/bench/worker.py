@@ -10,17 +10,21 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 Deliver = Callable[[Sequence[int]], None]
 
 
-class Contender(Protocol):
-    """The methods that an engine must have to take part."""
+class Described(Protocol):
+    """An object that says what it is."""
 
     def about(self) -> dict[str, str]:
         """Return versions and settings."""
         ...
+
+
+class Contender(Described, Protocol):
+    """The methods that an engine must have to take part."""
 
     def stream(self, prompt: list[int], new_tokens: int, deliver: Deliver) -> None:
         """Hand over the greedy new tokens of one prompt as they come."""
@@ -35,8 +39,16 @@ class Contender(Protocol):
         ...
 
 
+T = TypeVar("T", bound=Described)
+
+
 def serve(load: Callable[[], Contender]) -> None:
-    """Load the contender and answer until stdin ends. The first line is `about`, once the model is loaded."""
+    """Load the contender and measure until stdin ends. The first line is `about`, once the model is loaded."""
+    answer_asks(load, _do)
+
+
+def answer_asks(load: Callable[[], T], do: Callable[[T, dict[str, Any]], object]) -> None:
+    """Load a worker, print what it is about, and then the answer to each line of stdin."""
     # A library that prints, even while it loads, must not mix its lines with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -44,10 +56,10 @@ def serve(load: Callable[[], Contender]) -> None:
     def answer(value: object) -> None:
         answers.write(json.dumps(value) + "\n")
 
-    contender = load()
-    answer(contender.about())
+    worker = load()
+    answer(worker.about())
     for line in sys.stdin:
-        answer(_do(contender, json.loads(line)))
+        answer(do(worker, json.loads(line)))
 
 
 def _do(contender: Contender, ask: dict[str, Any]) -> object:

@@ -1,0 +1,173 @@
+"""Compare the server with the session that it serves, and with llama.cpp's and vLLM's servers: `make bench-server`.
+
+So many streams at a time ask for prompts of 128 tokens and 64 new tokens each, until all requests have ended. `vllm
+bench serve` sends them to each server, from a process of its own on the same cores. The row "session" is the same load
+in the process of Rekindle's session, without HTTP. All of them take turns, in another order each round.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.bench import machine, peer_servers
+from tests.bench.contenders import Contender
+from tests.bench.peers import Command, environment
+from tests.bench.say import say, waiting
+from tests.bench.workload import MODEL
+
+PROMPT_TOKENS, NEW_TOKENS = 128, 64
+REQUESTS = {1: 6, 4: 16, 16: 48, 32: 96}
+"""How many requests a load has, by the streams that are under way at a time."""
+SESSION, OURS = "session", "rekindle"
+MEASURES = {"tps": "tok/s", "ttft_ms": "first token, ms", "itl_ms": "between tokens, ms"}
+
+Figures = dict[str, float]
+Load = Callable[[dict[str, Any]], Figures]
+Record = tuple[str, int, Figures]
+"""Who served, how many streams at a time, and what was measured."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A contender.
+
+    Attributes:
+        run: puts a load on it, and returns what was measured.
+        pids: of its processes, as far as they are known.
+    """
+
+    name: str
+    run: Load
+    pids: tuple[int, ...]
+
+
+def main() -> None:
+    """Run the bench as the command line asks."""
+    args = _arguments()
+    about = machine.describe()
+    say(", ".join(f"{key} {value}" for key, value in about.items()))
+    records: list[Record] = []
+    with ExitStack() as stack:
+        contenders = _started(stack, args.dtype, args.peers)
+        for round_ in range(1 + args.rounds):
+            machine.wait_quiet([pid for each in contenders for pid in each.pids], args.quiet_wait if round_ else 0)
+            turn = round_ % len(contenders)
+            measured = _round(contenders[turn:] + contenders[:turn], round_, args.streams)
+            records += measured if round_ else []  # the first one warms all of them up
+    print("\n" + _table(records, [each.name for each in contenders], args.streams))
+    if args.out:
+        args.out.write_text(json.dumps({"machine": about, "dtype": args.dtype, "records": records}) + "\n")
+        say(f"wrote {args.out}")
+
+
+def _arguments() -> argparse.Namespace:
+    def words(text: str) -> list[str]:
+        return [word for word in text.split(",") if word]
+
+    def numbers(text: str) -> list[int]:
+        return [int(word) for word in words(text)]
+
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.served", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--peers", type=words, default=["llamacpp", "vllm"], help="llamacpp, vllm, or '' for none")
+    what = f"how many at a time, of {','.join(map(str, REQUESTS))}"
+    parser.add_argument("--streams", type=numbers, default=list(REQUESTS), help=what)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quiet-wait", type=float, default=120.0, help="seconds to wait for a quiet machine")
+    parser.add_argument("--out", type=Path, help="where to write all numbers as JSON")
+    return parser.parse_args()
+
+
+def _started(stack: ExitStack, dtype: str, peers: Sequence[str]) -> list[Served]:
+    """Start the session with its server, the peers' servers, and what puts load on servers."""
+    load_argv = [str(environment("vllm")), "-m", "tests.bench.load_vllm", str(peer_servers.plain_model())]
+    load = stack.enter_context(Contender("load", Command(load_argv, {"HF_HUB_OFFLINE": "1"})))
+    ours_argv = [sys.executable, "-m", "tests.bench.ours_served", "--dtype", dtype]
+    ours = stack.enter_context(Contender(OURS, Command(ours_argv, {})))
+    with waiting("rekindle: loading"):
+        load.wait_loaded()
+        ours.wait_loaded()
+
+    def within(ask: dict[str, Any]) -> Figures:
+        return _with_cpu(ours, lambda: ours.ask("load", **ask))
+
+    def over_http(ask: dict[str, Any]) -> Figures:
+        return _with_cpu(ours, lambda: load.ask("load", url=ours.about["url"], model=MODEL, **ask))
+
+    contenders = [Served(SESSION, within, (ours.pid, load.pid)), Served(OURS, over_http, ())]
+    for peer in peers:
+        server = stack.enter_context({"llamacpp": peer_servers.llamacpp, "vllm": peer_servers.vllm}[peer](dtype))
+
+        def on_peer(ask: dict[str, Any], url: str = server.url) -> Figures:
+            return load.ask("load", url=url, model=MODEL, **ask)
+
+        contenders.append(Served(peer, on_peer, (server.pid,)))
+    return contenders
+
+
+def _with_cpu(ours: Contender, run: Callable[[], Figures]) -> Figures:
+    """Add the CPU time that Rekindle's process took for each token."""
+    before = ours.ask("cpu")["cpu_s"]
+    made = run()
+    return made | {"cpu_ms": 1e3 * (ours.ask("cpu")["cpu_s"] - before) / made["tokens"]}
+
+
+def _round(order: Sequence[Served], round_: int, streams: Sequence[int]) -> list[Record]:
+    records: list[Record] = []
+    for at_a_time in streams:
+        for each in order:
+            ask = {"streams": at_a_time, "requests": REQUESTS[at_a_time], "seed": 100 * round_ + at_a_time}
+            made = each.run(ask | {"prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS})
+            if made["tokens"] != REQUESTS[at_a_time] * NEW_TOKENS:
+                raise SystemExit(
+                    f"{each.name}: expected {NEW_TOKENS} tokens of each request, got {made['tokens']} in all"
+                )
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in made.items())
+            say(f"round {round_}, {at_a_time} streams, {each.name}: {shown}")
+            records.append((each.name, at_a_time, made))
+    return records
+
+
+def _table(records: Sequence[Record], names: Sequence[str], streams: Sequence[int]) -> str:
+    lines = []
+    for at_a_time in streams:
+        lines.append(f"{at_a_time} streams: median (lowest to highest)")
+        for name in names:
+            cells = [f"{title} {_spread(_values(records, name, at_a_time, key))}" for key, title in MEASURES.items()]
+            lines.append(f"  {name:10} {'; '.join(cells)}")
+        lines += [f"  {line}" for line in _ratios(records, names, at_a_time)]
+    return "\n".join(lines)
+
+
+def _ratios(records: Sequence[Record], names: Sequence[str], at_a_time: int) -> list[str]:
+    """Return the throughput of our server by that of each other contender, and the CPU time that HTTP adds."""
+    ours, lines = _values(records, OURS, at_a_time, "tps"), []
+    for name in names:
+        if name != OURS:
+            theirs = _values(records, name, at_a_time, "tps")
+            rounds = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+            ratio = statistics.median(ours) / statistics.median(theirs)
+            lines.append(f"{OURS} / {name}: {ratio:.2f} of its tok/s (rounds {min(rounds):.2f} to {max(rounds):.2f})")
+    within, http = (statistics.median(_values(records, name, at_a_time, "cpu_ms")) for name in (SESSION, OURS))
+    lines.append(f"CPU time of a token in Rekindle's process: {http:.2f} ms with HTTP, {within:.2f} without")
+    return lines
+
+
+def _values(records: Sequence[Record], name: str, at_a_time: int, key: str) -> list[float]:
+    return [made[key] for who, streams, made in records if (who, streams) == (name, at_a_time)]
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+if __name__ == "__main__":
+    main()
