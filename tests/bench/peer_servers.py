@@ -93,7 +93,9 @@ def llamacpp(dtype: str) -> PeerServer:
 def vllm(dtype: str) -> PeerServer:
     """Return vLLM's server."""
     python, port = environment("vllm"), _free_port()
-    argv = [str(python.with_name("vllm")), "serve", str(plain_model()), "--port", str(port), "--host", "127.0.0.1"]
+    # Its command `vllm serve` looks for a package named vllm, which its build for CPUs is not.
+    argv = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(plain_model())]
+    argv += ["--host", "127.0.0.1", "--port", str(port)]
     argv += [
         "--served-model-name",
         MODEL,

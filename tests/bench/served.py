@@ -22,8 +22,10 @@ from tests.bench.say import say, waiting
 from tests.bench.workload import MODEL
 
 PROMPT_TOKENS, NEW_TOKENS = 128, 64
-REQUESTS = {1: 6, 4: 16, 16: 48, 32: 96}
+REQUESTS = {1: 4, 4: 12, 16: 48, 32: 64}
 """How many requests a load has, by the streams that are under way at a time."""
+TOLD = 0.95
+"""The least part of the tokens that has to be told: the load generator reads some of them from texts."""
 SESSION, OURS = "session", "rekindle"
 MEASURES = {"tps": "tok/s", "ttft_ms": "first token, ms", "itl_ms": "between tokens, ms"}
 
@@ -126,10 +128,9 @@ def _round(order: Sequence[Served], round_: int, streams: Sequence[int]) -> list
         for each in order:
             ask = {"streams": at_a_time, "requests": REQUESTS[at_a_time], "seed": 100 * round_ + at_a_time}
             made = each.run(ask | {"prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS})
-            if made["tokens"] != REQUESTS[at_a_time] * NEW_TOKENS:
-                raise SystemExit(
-                    f"{each.name}: expected {NEW_TOKENS} tokens of each request, got {made['tokens']} in all"
-                )
+            wanted = REQUESTS[at_a_time] * NEW_TOKENS
+            if not TOLD * wanted <= made["tokens"] <= wanted:
+                raise SystemExit(f"{each.name}: expected {wanted} tokens in all, got {made['tokens']}")
             shown = ", ".join(f"{key} {value:.4g}" for key, value in made.items())
             say(f"round {round_}, {at_a_time} streams, {each.name}: {shown}")
             records.append((each.name, at_a_time, made))
