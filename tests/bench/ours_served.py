@@ -5,13 +5,13 @@ import asyncio
 import statistics
 from itertools import pairwise
 from random import Random
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any, Literal
 
 import jax
 
 import rekindle
-from tests.bench.worker import answer_asks
+from tests.bench.worker import answer_asks, cpu_seconds
 from tests.bench.workload import FIRST_ORDINARY, MODEL, VOCABULARY
 
 
@@ -28,7 +28,7 @@ class OursServed:
 
     def run(self, ask: dict[str, Any]) -> object:
         """Return the CPU time of this process so far, or what is measured of a load on the session."""
-        return {"cpu_s": process_time()} if ask["do"] == "cpu" else asyncio.run(self._load(ask))
+        return cpu_seconds() if ask["do"] == "cpu" else asyncio.run(self._load(ask))
 
     async def _load(self, ask: dict[str, Any]) -> dict[str, float]:
         """Keep so many streams of random prompts under way until all requests have ended."""

@@ -9,7 +9,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.bench.say import say, waiting
 from tests.bench.workload import MODEL
 
 PROMPT_TOKENS, NEW_TOKENS = 128, 64
-REQUESTS = {1: 4, 4: 12, 16: 48, 32: 64}
+REQUESTS = {1: 4, 4: 12, 16: 32, 32: 64}
 """How many requests a load has, by the streams that are under way at a time."""
 TOLD = 0.95
 """The least part of the tokens that has to be told: the load generator reads some of them from texts."""
@@ -61,7 +61,7 @@ def main() -> None:
             machine.wait_quiet([pid for each in contenders for pid in each.pids], args.quiet_wait if round_ else 0)
             turn = round_ % len(contenders)
             measured = _round(contenders[turn:] + contenders[:turn], round_, args.streams)
-            records += measured if round_ else []  # the first one warms all of them up
+            records += measured if round_ else []
     print("\n" + _table(records, [each.name for each in contenders], args.streams))
     if args.out:
         args.out.write_text(json.dumps({"machine": about, "dtype": args.dtype, "records": records}) + "\n")
@@ -99,10 +99,12 @@ def _started(stack: ExitStack, dtype: str, peers: Sequence[str]) -> list[Served]
         ours.wait_loaded()
 
     def within(ask: dict[str, Any]) -> Figures:
-        return _with_cpu(ours, lambda: ours.ask("load", **ask))
+        return _with_cpu({"cpu_ms": ours}, lambda: ours.ask("load", **ask))
 
     def over_http(ask: dict[str, Any]) -> Figures:
-        return _with_cpu(ours, lambda: load.ask("load", url=ours.about["url"], model=MODEL, **ask))
+        return _with_cpu(
+            {"cpu_ms": ours, "client_ms": load}, lambda: load.ask("load", url=ours.about["url"], model=MODEL, **ask)
+        )
 
     contenders = [Served(SESSION, within, (ours.pid, load.pid)), Served(OURS, over_http, ())]
     for peer in peers:
@@ -115,20 +117,22 @@ def _started(stack: ExitStack, dtype: str, peers: Sequence[str]) -> list[Served]
     return contenders
 
 
-def _with_cpu(ours: Contender, run: Callable[[], Figures]) -> Figures:
-    """Add the CPU time that Rekindle's process took for each token."""
-    before = ours.ask("cpu")["cpu_s"]
+def _with_cpu(processes: Mapping[str, Contender], run: Callable[[], Figures]) -> Figures:
+    """Add the CPU time that each of some processes took for each token."""
+    before = {name: each.ask("cpu")["cpu_s"] for name, each in processes.items()}
     made = run()
-    return made | {"cpu_ms": 1e3 * (ours.ask("cpu")["cpu_s"] - before) / made["tokens"]}
+    took = {name: each.ask("cpu")["cpu_s"] - before[name] for name, each in processes.items()}
+    return made | {name: 1e3 * seconds / made["tokens"] for name, seconds in took.items()}
 
 
 def _round(order: Sequence[Served], round_: int, streams: Sequence[int]) -> list[Record]:
     records: list[Record] = []
     for at_a_time in streams:
         for each in order:
-            ask = {"streams": at_a_time, "requests": REQUESTS[at_a_time], "seed": 100 * round_ + at_a_time}
+            requests = REQUESTS[at_a_time] if round_ else at_a_time  # enough to warm all of them up
+            ask = {"streams": at_a_time, "requests": requests, "seed": 100 * round_ + at_a_time}
             made = each.run(ask | {"prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS})
-            wanted = REQUESTS[at_a_time] * NEW_TOKENS
+            wanted = requests * NEW_TOKENS
             if not TOLD * wanted <= made["tokens"] <= wanted:
                 raise SystemExit(f"{each.name}: expected {wanted} tokens in all, got {made['tokens']}")
             shown = ", ".join(f"{key} {value:.4g}" for key, value in made.items())
@@ -149,25 +153,29 @@ def _table(records: Sequence[Record], names: Sequence[str], streams: Sequence[in
 
 
 def _ratios(records: Sequence[Record], names: Sequence[str], at_a_time: int) -> list[str]:
-    """Return the throughput of our server by that of each other contender, and the CPU time that HTTP adds."""
+    """Return the throughput of our server by that of each other contender, and the CPU time of tokens."""
     ours, lines = _values(records, OURS, at_a_time, "tps"), []
     for name in names:
         if name != OURS:
             theirs = _values(records, name, at_a_time, "tps")
             rounds = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-            ratio = statistics.median(ours) / statistics.median(theirs)
-            lines.append(f"{OURS} / {name}: {ratio:.2f} of its tok/s (rounds {min(rounds):.2f} to {max(rounds):.2f})")
-    within, http = (statistics.median(_values(records, name, at_a_time, "cpu_ms")) for name in (SESSION, OURS))
-    lines.append(f"CPU time of a token in Rekindle's process: {http:.2f} ms with HTTP, {within:.2f} without")
-    return lines
+            # Of the ratios, since the machine's speed moves from round to round.
+            lines.append(f"{OURS} / {name}: {_spread(rounds, 2)} of its tok/s")
+    within, http, client = (
+        statistics.median(_values(records, name, at_a_time, key))
+        for name, key in ((SESSION, "cpu_ms"), (OURS, "cpu_ms"), (OURS, "client_ms"))
+    )
+    costs = f"{http:.2f} ms with HTTP, {within:.2f} without, and {client:.2f} in the load generator's"
+    return [*lines, f"CPU time of a token in Rekindle's process: {costs}"]
 
 
 def _values(records: Sequence[Record], name: str, at_a_time: int, key: str) -> list[float]:
     return [made[key] for who, streams, made in records if (who, streams) == (name, at_a_time)]
 
 
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+def _spread(values: Sequence[float], digits: int = 1) -> str:
+    middle, least, most = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({least} to {most})"
 
 
 if __name__ == "__main__":

@@ -62,6 +62,11 @@ def answer_asks(load: Callable[[], T], do: Callable[[T, dict[str, Any]], object]
         answer(do(worker, json.loads(line)))
 
 
+def cpu_seconds() -> dict[str, float]:
+    """Return the CPU time of this process so far."""
+    return {"cpu_s": time.process_time()}
+
+
 def _do(contender: Contender, ask: dict[str, Any]) -> object:
     if ask["do"] == "single":
         return _single(contender, ask["prompt"], ask["new_tokens"])
