@@ -235,7 +235,7 @@ def test_two_thousand_bodies_never_make_the_server_fail(session: Session) -> Non
         statuses[check(session, path, {**BODIES[path], **own})] += 1
 
     fuzzed()
-    assert statuses[200] > 400, statuses
+    assert statuses[200] > 200, statuses
 
 
 @given(st.sampled_from(sorted(BODIES)), st.binary(max_size=40))
