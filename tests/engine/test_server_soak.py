@@ -77,7 +77,7 @@ def cases(session: Session, count: int, chance: random.Random) -> list[Case]:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a process has while nobody asks.
+    """The things that a process has while nobody asks.
 
     Attributes:
         files: open files of the process.

@@ -27,7 +27,7 @@ LONG = 60.0
 
 
 class Timer:
-    """What a loop is to call later."""
+    """A call that a loop is to make later."""
 
     def __init__(self, seconds: float, call: Callable[[], None]):
         self.seconds, self.call, self.cancelled = seconds, call, False
@@ -53,7 +53,7 @@ class Loop:
         return self
 
     def add_done_callback(self, call: Callable[[Any], None]) -> None:
-        """Never say that the task is done."""
+        """Forget who is to hear of the end of a task, which never comes."""
 
     def look(self) -> None:
         """Let the time of one look pass."""
