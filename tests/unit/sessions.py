@@ -2,6 +2,8 @@
 
 import threading
 
+from anyio.lowlevel import checkpoint
+
 from rekindle.concurrency.threads import Work
 from rekindle.errors import BatchFailed
 from rekindle.session.session import Session
@@ -17,6 +19,12 @@ def thread_of(session: Session) -> threading.Thread:
 def reason(answer: object) -> object:
     """Return why a batch failed, and every other answer as it is."""
     return answer.__cause__ if isinstance(answer, BatchFailed) else answer
+
+
+async def ended(session: Session) -> None:
+    """Wait until the engine has freed what the last request had."""
+    while session.stats.scheduler.running or session.stats.scheduler.waiting:
+        await checkpoint()
 
 
 def assert_all_is_free(session: Session) -> None:

@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
+from rekindle.cli.serve import wait_for_signals
+from rekindle.concurrency.feed import Feed
 from tests.sentence_models import embedding_model
 
 SETTINGS = ["--page-size", "16", "--max-context", "64", "--max-running", "2", "--max-prefill-tokens", "16", "--quiet"]
@@ -64,6 +67,40 @@ def test_it_serves_with_its_settings_and_its_key_and_ends_at_sigterm(
     assert process.wait(timeout=120) == 0
     assert process.stderr is not None
     assert process.stderr.read() == ""
+
+
+class Ended(Feed[None]):
+    """A feed that says when somebody is to hear of its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited_for = threading.Event()
+
+    def when_closed(self, call: Callable[[], None]) -> None:
+        super().when_closed(call)
+        self.waited_for.set()
+
+
+@pytest.mark.parametrize("stopped_by", ["a signal", "its end"])
+def test_it_waits_without_waking_for_a_signal_that_another_thread_gets(stopped_by: str) -> None:
+    closed = Ended()
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: closed.close())
+
+    def elsewhere() -> None:
+        closed.waited_for.wait()
+        if stopped_by == "a signal":
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        else:
+            closed.close()
+
+    thread = threading.Thread(target=elsewhere)
+    try:
+        thread.start()
+        wait_for_signals(closed)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert closed.closed
 
 
 def test_help_tells_the_settings(capsys: pytest.CaptureFixture[str]) -> None:

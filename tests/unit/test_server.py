@@ -239,9 +239,10 @@ async def test_paths_methods_and_types_that_are_not_served_say_so_in_the_same_fo
     assert (await ask(served, TEXT, b"{")).status == 400
 
 
-async def test_a_full_queue_is_told_with_when_to_come_again(settler: FakeSettler) -> None:
+async def test_a_full_queue_is_told_with_when_to_come_again(settler: FakeSettler, byte_tokenizer: Tokenizer) -> None:
     limits = fake_limits(max_running=1)
-    with fake_session(fake_assembly(limits, settler=settler), max_waiting=2) as session:
+    assembly = fake_assembly(limits, settler=settler, tokenizer=byte_tokenizer)
+    with fake_session(assembly, max_waiting=2) as session:
         served = app(session)
         async with anyio.create_task_group() as tasks:
             first = [Caller(served, TEXT, {"prompt": [3, 1], "max_tokens": 2}) for _ in range(3)]
@@ -249,9 +250,11 @@ async def test_a_full_queue_is_told_with_when_to_come_again(settler: FakeSettler
                 tasks.start_soon(caller.run)
                 while len(session.requests) < place or (place == 1 and session.stats.scheduler.running < 1):
                     await anyio.lowlevel.checkpoint()
-            reply = await ask(served, TEXT, {"prompt": [3, 1]})
-            assert (reply.status, reply.headers["retry-after"]) == (429, "1")
-            assert reply.error["code"] == "rate_limit_exceeded"
+            for path, body in ((TEXT, {"prompt": [3, 1]}), ("/v1/embeddings", {"input": [3, 1]})):
+                reply = await ask(served, path, body)
+                assert (reply.status, reply.headers["retry-after"]) == (429, "1")
+                assert reply.error["code"] == "rate_limit_exceeded"
+            tasks.start_soon(session.embed, "a cell waits for room")
             settler.release()
         assert [caller.reply.status for caller in first] == [200] * 3
         assert_all_is_free(session)

@@ -1,8 +1,9 @@
 """A server runs beside the cells on a socket, and ends in order: by itself, with its session, or with its process."""
 
+import gc
 import http.client
 import json
-import socket
+import weakref
 from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,15 +16,17 @@ import rekindle
 from rekindle.server.running import Server
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_session
-from tests.unit.sessions import assert_all_is_free
+from tests.unit.sessions import assert_all_is_free, ended
 
 pytestmark = pytest.mark.anyio
 
 TEXT = "/v1/completions"
+LONG = 60.0
+"""Seconds that pass only where a test fails."""
 
 
 def connected(server: Server) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    return http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=LONG)
 
 
 def ask(server: Server, path: str, body: Any = None) -> Any:
@@ -82,11 +85,12 @@ async def test_a_client_that_hangs_up_frees_its_slot(held: Session, settler: Fak
         settler.release()
         with pytest.raises(rekindle.RequestCancelled):
             await handle
+        await ended(held)
     assert_all_is_free(held)
 
 
 async def test_closing_lets_requests_under_way_end_and_takes_no_other(held: Session, settler: FakeSettler) -> None:
-    server = await held.serve(port=0, grace=60)
+    server = await held.serve(port=0, grace=LONG)
     body = {"prompt": [3, 1, 4], "max_tokens": 3}
     replies: list[Any] = []
     async with anyio.create_task_group() as tasks:
@@ -98,8 +102,10 @@ async def test_closing_lets_requests_under_way_end_and_takes_no_other(held: Sess
         while not held.requests:
             await anyio.lowlevel.checkpoint()
         tasks.start_soon(server.close)
-        while (await to_thread.run_sync(refuses, server)) is False:
-            pass
+        while server._listening.fileno() != -1:
+            await anyio.lowlevel.checkpoint()
+        with pytest.raises(ConnectionRefusedError):
+            ask(server, "/health")
         assert not replies
         settler.release()
     assert replies[0]["usage"]["completion_tokens"] == 3
@@ -107,19 +113,10 @@ async def test_closing_lets_requests_under_way_end_and_takes_no_other(held: Sess
     await server.close()
 
 
-def refuses(server: Server) -> bool:
-    """Tell whether the server takes no more connections."""
-    try:
-        socket.create_connection(urlsplit(server.url).netloc.split(":"), timeout=60).close()  # type: ignore[arg-type]
-    except ConnectionRefusedError:
-        return True
-    except ConnectionResetError:  # it was in the queue of the socket that was closed
-        return False
-    return False
-
-
-async def test_a_request_that_does_not_end_in_time_is_cancelled(held: Session, settler: FakeSettler) -> None:
-    server = await held.serve(port=0, grace=1)
+async def test_a_request_that_does_not_end_in_time_is_cancelled(
+    held: Session, settler: FakeSettler, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await held.serve(port=0, grace=0.1)
     body = {"prompt": [3, 1, 4], "max_tokens": 4000}
     connection = connected(server)
     connection.request("POST", TEXT, json.dumps(body), {"content-type": "application/json"})
@@ -130,18 +127,56 @@ async def test_a_request_that_does_not_end_in_time_is_cancelled(held: Session, s
     settler.release()
     with pytest.raises(rekindle.RequestCancelled):
         await handle
+    with pytest.raises(
+        (http.client.RemoteDisconnected, ConnectionResetError)
+    ):  # it is told of no error of the server's
+        connection.getresponse()
     connection.close()
+    await ended(held)
     assert_all_is_free(held)
+    assert not caplog.records
 
 
-async def test_a_server_ends_with_its_session() -> None:
+async def test_a_session_ends_with_its_servers() -> None:
     async with fake_session() as session:
-        server = await session.serve(port=0)
+        servers = [await session.serve(port=0), session.serve_sync(port=0)]
+        for server in servers:
+            assert ask(server, "/health") == {"status": "ok"}
+    for server in servers:
+        assert server.closed.closed
+        with pytest.raises(ConnectionRefusedError):
+            ask(server, "/health")
+    with pytest.raises(rekindle.SessionClosed):
+        await session.generate(token_ids=[1])
+    late = await session.serve(port=0)
+    await late.close()
+    await session.close()
+
+
+async def test_requests_under_way_are_told_that_their_session_is_closed(held: Session) -> None:
+    server = await held.serve(port=0, grace=LONG)
+    with closing(connected(server)) as connection:
+        body = {"prompt": [3, 1, 4], "max_tokens": 3}
+        connection.request("POST", TEXT, json.dumps(body), {"content-type": "application/json"})
+        while not held.requests:
+            await anyio.lowlevel.checkpoint()
+        await held.close()
+        assert server.closed.closed
+        with connection.getresponse() as reply:
+            assert (reply.status, json.loads(reply.read())["error"]["type"]) == (503, "service_unavailable_error")
+
+
+async def test_a_server_that_was_closed_does_not_keep_its_session() -> None:
+    session = fake_session()
+    with session.serve_sync(port=0) as server:
         assert ask(server, "/health") == {"status": "ok"}
-    await server.close()
-    assert server.closed.closed
-    with pytest.raises(ConnectionRefusedError):
-        ask(server, "/health")
+    stopped = session._engine.stopped
+    kept = weakref.ref(session)
+    del session, server
+    while kept() is not None:
+        gc.collect()
+        await anyio.lowlevel.checkpoint()
+    await stopped.grown(0)
 
 
 @pytest.mark.parametrize(

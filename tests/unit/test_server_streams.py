@@ -11,18 +11,12 @@ from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_session
 from tests.unit.asgi import Caller, Reply, ask
-from tests.unit.sessions import assert_all_is_free
+from tests.unit.sessions import assert_all_is_free, ended
 
 pytestmark = pytest.mark.anyio
 
 TEXT = "/v1/completions"
 ENDLESS = {"prompt": [3, 1, 4], "max_tokens": 4000}
-
-
-async def ended(session: Session) -> None:
-    """Wait until the engine has freed what the last request had."""
-    while session.stats.scheduler.running or session.stats.scheduler.waiting:
-        await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -87,6 +81,18 @@ async def test_a_client_that_does_not_read_is_cancelled_and_told(session: Sessio
     assert caller.reply.complete
     await ended(session)
     assert_all_is_free(session)
+
+
+async def test_a_client_that_never_reads_is_given_up(session: Session) -> None:
+    served = app(session, limits=Limits(unread_seconds=0.01))
+    for length in (9, 4000):  # a request may have ended, and its last chunks wait for the client all the same
+        body = {**ENDLESS, "max_tokens": length, "stream": True, "logprobs": 0}
+        caller = Caller(served, TEXT, body, stops_at=lambda reply: bool(reply.pieces))
+        await caller.run()
+        assert len(caller.reply.pieces) == 1
+        assert not caller.reply.complete
+        await ended(session)
+        assert_all_is_free(session)
 
 
 async def test_a_slow_reader_holds_up_nobody_else(session: Session) -> None:

@@ -2,15 +2,16 @@
 
 import os
 import signal
+import socket
 import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 
 import rekindle
 from rekindle.cli import needed
+from rekindle.concurrency.feed import Feed
 
 KEYS_VARIABLE = "REKINDLE_API_KEY"
-LOCAL = ("127.0.0.1", "::1", "localhost")
-"""Addresses at which this machine alone can ask."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,8 +33,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 def serve(arguments: Namespace) -> int:
     """Open the model and serve it. The first signal ends that in order, and a second one at once."""
     keys = arguments.api_key or list(filter(None, [os.environ.get(KEYS_VARIABLE)]))
-    if arguments.host not in LOCAL and not keys:
-        _say(f"whoever reaches {arguments.host} can use the model; --api-key asks for a key")
     settings = needed.settings_of(arguments)
     opened = rekindle.open_sync(arguments.model, progress=not arguments.quiet, revision=arguments.revision, **settings)
     with opened as session:
@@ -45,6 +44,8 @@ def serve(arguments: Namespace) -> int:
             origins=arguments.cors,
             grace=arguments.grace,
         )
+        if server.public:
+            _say(f"whoever reaches {arguments.host} can use the model; --api-key asks for a key")
 
         def end(number: int, frame: object) -> None:
             signal.signal(number, signal.default_int_handler)
@@ -53,13 +54,35 @@ def serve(arguments: Namespace) -> int:
         before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             print(f"{server.url}/v1", flush=True)
-            server.closed.grown_blocking(0)
+            wait_for_signals(server.closed)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
         if session.error is not None:  # which ended the server
             raise session.error
     return 0
+
+
+def wait_for_signals(closed: Feed[None]) -> None:
+    """Block until a feed is closed, and run the handlers of signals meanwhile, without waking for anything else.
+
+    Python runs them in this thread, but the system may give a signal to another, which does not wake this one.
+    """
+    woken, wake = socket.socketpair()
+
+    def end() -> None:
+        with suppress(OSError):  # an interrupt has ended the wait, or so many signals wait that it is woken anyway
+            wake.send(b"\0")
+
+    with woken, wake:
+        wake.setblocking(False)
+        before = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        try:
+            closed.when_closed(end)
+            while not closed.closed:
+                woken.recv(1)
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 def _say(text: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -55,6 +55,8 @@ class Caught:
 
         try:
             await self._app(scope, receive, sent)
+        except ClientDisconnect:  # while it sent its body
+            pass
         except Exception as error:
             why = refused(error, {})
             if not begun:

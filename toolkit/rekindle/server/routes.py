@@ -55,7 +55,7 @@ class Routes:
         handles, head = await self._submitted(asked.call), Head.new("chatcmpl", self._name)
         if asked.call.streaming is not None:
             chunks = ChatChunks(head, asked, [handle.record for handle in handles])
-            return EventStream(handles, chunks, asked.call.fields, self._limits.unread)
+            return EventStream(handles, chunks, asked.call.fields, self._limits)
         return await self._whole(request, handles, asked.call, lambda made: chat_completion(head, made, asked))
 
     async def response(self, request: Request) -> ASGIApp:
@@ -63,7 +63,7 @@ class Routes:
         asked = response_call(await self._body(request), self._form)
         handles, head = await self._submitted(asked.call), Head.new("resp", self._name)
         if asked.call.streaming is not None:
-            return EventStream(handles, ResponseChunks(head, asked), asked.call.fields, self._limits.unread)
+            return EventStream(handles, ResponseChunks(head, asked), asked.call.fields, self._limits)
         return await self._whole(request, handles, asked.call, lambda made: response(head, made[0], asked))
 
     async def completion(self, request: Request) -> ASGIApp:
@@ -73,7 +73,7 @@ class Routes:
         decode = self._decoded
         if asked.call.streaming is not None:
             chunks = CompletionChunks(head, asked, [handle.record for handle in handles], decode)
-            return EventStream(handles, chunks, asked.call.fields, self._limits.unread)
+            return EventStream(handles, chunks, asked.call.fields, self._limits)
         return await self._whole(request, handles, asked.call, lambda made: completion(head, made, asked, decode))
 
     async def embeddings(self, request: Request) -> ASGIApp:
@@ -81,6 +81,7 @@ class Routes:
         asked = embedding_call(await self._body(request), self._limits.prompts)
         texts = [text for text in asked.texts if isinstance(text, str)]
         given: dict[str, Any] = {"texts": texts} if texts else {"token_ids": asked.texts}
+        self._session.check_room()
         made = await unless_gone(
             request.receive,
             lambda: self._session.embed(

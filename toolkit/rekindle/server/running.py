@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvicorn
@@ -14,6 +14,7 @@ from rekindle.concurrency.threads import Work
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import ConfigError
 from rekindle.server.application import app
+from rekindle.server.connections import Connection, Dated, Uvicorn
 from rekindle.server.guards import LocalNames
 from rekindle.session.session import Session
 
@@ -33,30 +34,32 @@ class Server:
 
     Attributes:
         url: where clients find it, such as "http://127.0.0.1:8000"; OpenAI's clients want `url + "/v1"`.
+        public: whether other machines may reach it, and need no key.
         closed: a feed that is closed once it has ended.
     """
 
-    def __init__(self, served: Any, listening: socket.socket, host: str, grace: float):
+    def __init__(self, served: Any, listening: socket.socket, host: str, grace: float, public: bool):
         port = listening.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self.public = public
         self.closed: Feed[None] = Feed()
         self._listening = listening
         config = uvicorn.Config(
-            served,
-            http="h11",  # which bounds headers
+            Dated(served),
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=max(1, round(grace)),
+            date_header=False,
         )
-        self._uvicorn = uvicorn.Server(config)
+        self._uvicorn = Uvicorn(config, grace)
         Work(self._run, "server", self.stop)
 
     def stop(self) -> None:
         """Have the server end as `close` does. Returns at once, and may be called from any thread."""
-        self._uvicorn.should_exit = True
+        self._uvicorn.stop()
 
     async def close(self) -> None:
         """Take no more connections, and wait until the requests under way have ended, at most as long as `grace` says.
@@ -102,7 +105,11 @@ class Server:
 
 
 class PendingServer(Eventual[Server]):
-    """A server that is still to be started: `await` it, or enter it with `async with`."""
+    """A server that is still to be started: `await` it, or enter it with `async with`.
+
+    Args:
+        follow: is given what stops the server, and a feed that is closed once it has ended; others as `Session.serve`.
+    """
 
     _gives = Server
     _hint = "it does not run yet; server = await session.serve(...)"
@@ -110,7 +117,7 @@ class PendingServer(Eventual[Server]):
     def __init__(
         self,
         session: Session,
-        stopped: Feed[None],
+        follow: Callable[[Callable[[], None], Feed[None]], None],
         host: str,
         port: int,
         name: str | None,
@@ -119,16 +126,17 @@ class PendingServer(Eventual[Server]):
         grace: float,
     ):
         super().__init__()
-        served = app(session, name=name, api_keys=api_keys, origins=origins)
-        self._served = served if api_keys or host not in LOCAL_HOSTS else LocalNames(served)
-        self._stopped, self._host, self._port, self._grace = stopped, host, port, grace
+        served, local = app(session, name=name, api_keys=api_keys, origins=origins), host in LOCAL_HOSTS
+        self._served = LocalNames(served) if local and not api_keys else served
+        self._public = not local and not api_keys
+        self._follow, self._host, self._port, self._grace = follow, host, port, grace
 
     def __repr__(self) -> str:
         return f"<rekindle server that does not run yet: {self._hint}>"
 
     def _made(self) -> Waits[Server]:
-        server = Server(self._served, bound(self._host, self._port), self._host, self._grace)
-        self._stopped.when_closed(server.stop)
+        server = Server(self._served, bound(self._host, self._port), self._host, self._grace, self._public)
+        self._follow(server.stop, server.closed)
         yield from ()  # there is nothing to wait for: the socket takes connections already
         return server
 

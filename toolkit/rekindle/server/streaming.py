@@ -9,6 +9,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from starlette.types import Receive, Scope, Send
 
 from rekindle.results.generation import Generation
+from rekindle.server.limits import Limits
 from rekindle.server.refused import Refused, refused
 from rekindle.server.writing.common import Chunks
 from rekindle.session.calls.handle import Handle
@@ -61,17 +62,19 @@ class EventStream:
     """An ASGI answer with the events of one or several requests. It begins once the first of them has come.
 
     The events wait in a buffer of bounded size while the client does not read them, and nobody else waits for it. If
-    the buffer is full, the requests are cancelled, and the client is told so when it reads on.
+    the buffer is full, the requests are cancelled, and the client is told so when it reads on. If it reads nothing at
+    all for some seconds, the answer ends where it is.
 
     Args:
         handles: the requests, one for each choice.
         chunks: writes the events.
         fields: the fields of the body by the keywords that were made of them.
-        most: the most events that wait.
+        limits: bounds what waits for the client, and for how long.
     """
 
-    def __init__(self, handles: Sequence[Handle], chunks: Chunks, fields: Mapping[str, str], most: int):
-        self._handles, self._chunks, self._fields, self._most = handles, chunks, fields, most
+    def __init__(self, handles: Sequence[Handle], chunks: Chunks, fields: Mapping[str, str], limits: Limits):
+        self._handles, self._chunks, self._fields = handles, chunks, fields
+        self._most, self._seconds = limits.unread, limits.unread_seconds
         self._sending = anyio.CancelScope()
         self._failed: Refused | None = None
         self._begun = False
@@ -123,13 +126,16 @@ class EventStream:
         all_of_them.cancel()
 
     async def _send(self, out: MemoryObjectReceiveStream[bytes], send: Send) -> None:
-        """Send what is in the buffer until it is closed, all that is there at once."""
+        """Send what is in the buffer until it is closed, all that is there at once, or until nobody reads it."""
         async for first in out:
             if not self._begun:
                 self._begun = True
                 await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
             body = first + b"".join(_at_hand(out))
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+            with anyio.move_on_after(self._seconds) as reading:
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            if reading.cancelled_caught:
+                return
         if self._begun:
             end = b"" if self._failed is None else self._chunks.failed(self._failed)
             await send({"type": "http.response.body", "body": end, "more_body": False})

@@ -1,5 +1,6 @@
 """Operations on a whole session: to replace weights, save the cache, wait for programs, pause, step and close."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
@@ -29,6 +30,20 @@ class Operations:
 
     def __init__(self, engine: EngineThread, assembly: Assembly, callers: Callers):
         self._engine, self._assembly, self._callers = engine, assembly, callers
+        self._followers: dict[Feed[None], Callable[[], None]] = {}
+        engine.stopped.when_closed(self._stop_followers)
+
+    def followed_by(self, stop: Callable[[], None], closed: Feed[None]) -> None:
+        """Have something end with the session: it is told to stop when the engine has, and `close` waits for it.
+
+        Args:
+            stop: returns at once, and may be called by any thread, and more than once.
+            closed: is closed when it has ended.
+        """
+        self._followers[closed] = stop
+        closed.when_closed(lambda: self._forget(closed))
+        if self._engine.stopped.closed:
+            stop()
 
     def update_weights(self, weights: Weights, in_flight: InFlight) -> Waits[None]:
         """See `Session.update_weights`."""
@@ -108,3 +123,12 @@ class Operations:
             self._engine.stop()
         if not self._engine.elsewhere:
             yield Wait(self._engine.stopped)
+            for closed in tuple(self._followers):
+                yield Wait(closed)
+
+    def _stop_followers(self) -> None:
+        for stop in tuple(self._followers.values()):
+            stop()
+
+    def _forget(self, closed: Feed[None]) -> None:
+        self._followers.pop(closed, None)

@@ -405,6 +405,10 @@ class Session:
         """Run `submit_all`, and block until all prompts are checked."""
         return blocked(self._requests.submitted(prompt, ask, n))
 
+    def check_room(self) -> None:
+        """Raise QueueFull if `submit` would now: for calls that would wait for room, such as `embed`."""
+        self._callers.check_room()
+
     @to_be_awaited("await session.enqueue(...)")
     @spelled_out(Ask, ASK_DEFAULTS)
     async def enqueue(self, prompt: OnePrompt = None, **ask: Unpack[AskOne]) -> Handle:
@@ -1067,7 +1071,7 @@ class Session:
             raise ConfigError(
                 f"the server's libraries cannot be imported ({error}); install them: pip install 'rekindle[server]'"
             ) from error
-        return PendingServer(self, self._engine.stopped, host, port, name, api_keys, origins, grace)
+        return PendingServer(self, self._operations.followed_by, host, port, name, api_keys, origins, grace)
 
     def serve_sync(
         self,
@@ -1095,6 +1099,7 @@ class Session:
         """Stop the engine and free its device memory. Requests under way fail with `SessionClosed`. Idempotent.
 
         Cached pages that are not on disk yet are written first, for at most 3 seconds; a paused engine writes none.
+        Servers of the session end too, and are waited for, each as long as its `grace` says.
         """
         await awaited(self._operations.close())
 

@@ -1,0 +1,195 @@
+"""Among clients that leave, flood, stall and err, all others get what is theirs, and nothing is left of any."""
+
+import asyncio
+import ctypes
+import gc
+import logging
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+
+import rekindle
+from rekindle.server.running import Server
+from rekindle.session.session import Session
+from tests.engine.soak_clients import Case, Clients
+from tests.sentence_models import embedding_model
+
+pytestmark = pytest.mark.anyio
+
+LOG = logging.getLogger("rekindle.soak")
+SECONDS = 600.0
+WARM_UP = 1 / 3
+"""The part of the time after which memory may grow no more."""
+MOST_GROWN = 16 << 20
+"""The most bytes that memory may grow by after that. Tens of thousands of requests come then, so that 1 kB that is left
+of each, where a request has tens of kB, would be more."""
+ASKING, STAYING = 12, 12
+"""How many clients of either kind there are at once."""
+LEFT_SECONDS = 180.0
+"""How long the server may take until it has forgotten the last client."""
+
+TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
+PREFIX = "Some texts begin alike, so that they share pages of the cache. "
+CONSTRAINTS: tuple[dict[str, Any], ...] = (
+    {"guided_regex": r"(19|20)\d\d-(0[1-9]|1[0-2])-\d\d"},
+    {"guided_choice": ["yes, it certainly is", "no"]},
+    {"guided_json": {"type": "object", "properties": {"a": {"enum": [1, 22, 333]}}, "required": ["a"]}},
+)
+
+
+def cases(session: Session, count: int, chance: random.Random) -> list[Case]:
+    """Return requests of all kinds, with what the session answers."""
+    made = []
+    for number in range(count):
+        text = PREFIX * chance.randrange(2) + "".join(chance.choices("abc xyz.", k=chance.randrange(1, 90)))
+        if number % 6 == 0:
+            vectors = session.embed_sync([text, text[:9]], normalize=True)
+            made.append(Case("/v1/embeddings", {"input": [text, text[:9]]}, [], vectors.tolist()))
+            continue
+        asked: dict[str, Any] = {"max_tokens": chance.randrange(1, 60)}
+        if number % 2:
+            asked |= {"temperature": 1.0, "seed": number}
+        constraint: dict[str, Any] = chance.choice(CONSTRAINTS) if number % 3 == 1 else {}
+        own = {
+            name.replace("guided_json", "json_schema").removeprefix("guided_"): of for name, of in constraint.items()
+        }
+        n = chance.randrange(1, 4) if number % 2 else None
+        chats = number % 4 < 2
+        prompt: Any = [{"role": "user", "content": text}] if chats else text
+        answers = session.generate_sync(prompt, n=n or 1, logprobs=0, **asked, **own)
+        body = {**asked, **constraint, "n": n or 1, "messages" if chats else "prompt": prompt}
+        scores = {"logprobs": True, "top_logprobs": 0} if chats else {"logprobs": 0}
+        path = "/v1/chat/completions" if chats else "/v1/completions"
+        numbers = [[token.logprob for token in answer.logprobs or ()] for answer in answers]
+        made.append(Case(path, {**body, **scores}, [answer.text for answer in answers], numbers))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The things that a process has while nobody asks.
+
+    Attributes:
+        files: open files of the process.
+        threads: names of Rekindle's threads.
+        tasks, connections: of the server.
+        used: requests that run or wait, and pages that are not free.
+    """
+
+    files: int
+    threads: tuple[str, ...]
+    tasks: int
+    connections: int
+    used: int
+
+    @classmethod
+    def now(cls, session: Session, server: Server) -> "Left":
+        """Count what there is."""
+        counts = session.stats.scheduler
+        state, loop = server._uvicorn.server_state, server._uvicorn.servers[0].get_loop()
+        return cls(
+            len(os.listdir("/proc/self/fd")),
+            tuple(sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("rekindle"))),
+            len(asyncio.all_tasks(loop)) + len(state.tasks),
+            len(state.connections),
+            counts.running + counts.waiting + counts.pages - counts.free_pages + len(session.requests),
+        )
+
+
+def memory() -> int:
+    """Return the bytes of memory that this process has, without garbage and what the allocator keeps."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Errors(logging.Handler):
+    """Counts the errors that are logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said = Counter[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said[record.getMessage()] += 1
+
+
+async def soaked(clients: Clients, seconds: float) -> None:
+    """Have clients of all kinds do what they do for some time."""
+    asking: Sequence[Callable[[], Any]] = (
+        *(clients.asks,) * 24,
+        *(clients.leaves_in_the_body, clients.leaves_before_a_token, clients.leaves_in_the_stream) * 3,
+        *(clients.errs, clients.floods) * 2,
+        *(clients.drips, clients.sends_too_much),
+    )
+    staying = (clients.is_silent, clients.drips_without_end, clients.stalls)
+    until = monotonic() + seconds
+
+    async def one_after_the_other(*acts: Callable[[], Any]) -> None:
+        while monotonic() < until:
+            await clients.act(*acts)
+
+    async with anyio.create_task_group() as stay:
+        for _ in range(STAYING):
+            stay.start_soon(one_after_the_other, *staying)
+        async with anyio.create_task_group() as ask:
+            for _ in range(ASKING):
+                ask.start_soon(one_after_the_other, *asking)
+        stay.cancel_scope.cancel()
+
+
+async def forgotten(session: Session, server: Server, files: int) -> None:
+    """Wait until nothing is left of any client."""
+    rest = Left(files, ("rekindle-engine", "rekindle-server"), tasks=1, connections=0, used=0)
+    with anyio.move_on_after(LEFT_SECONDS):
+        while Left.now(session, server) != rest:  # noqa: ASYNC110
+            await anyio.sleep(0.1)
+    assert Left.now(session, server) == rest
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # that of the clients; the server has its own
+async def test_a_server_holds(families: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    chance = random.Random()
+    model = embedding_model(families / "qwen3-embed", tmp_path / "tiny")
+    settings: dict[str, Any] = {"page_size": 16, "num_pages": 129, "max_context": 256, "max_running": 8}
+    settings |= {"max_prefill_tokens": 64, "prefill_buckets": (64,), "decode_buckets": (8,), "max_logprobs": 20}
+    session = await rekindle.open(model, progress=False, chat_template=TEMPLATE, disk_cache_bytes=0, **settings)
+    errors = Errors()
+    caplog.set_level(logging.ERROR, "uvicorn.error")  # which warns of each flood
+    logging.getLogger().addHandler(errors)
+    async with session, session.serve(port=0) as server:
+        await session.precompiled(progress=False)
+        asked = await anyio.to_thread.run_sync(cases, session, 60, chance)
+        url = urlsplit(server.url)
+        clients = Clients((url.hostname or "", url.port or 0), asked, chance.randrange(2**32))
+        for _ in range(9):
+            await clients.asks()
+        while Left.now(session, server).connections:  # noqa: ASYNC110
+            await anyio.sleep(0.1)
+        files = Left.now(session, server).files
+        await soaked(clients, SECONDS * WARM_UP)
+        await forgotten(session, server, files)
+        warm, did = memory(), clients.did.copy()
+        await soaked(clients, SECONDS * (1 - WARM_UP))
+        await forgotten(session, server, files)
+        grown = memory() - warm
+    logging.getLogger().removeHandler(errors)
+    LOG.warning("%s after the warm-up; %s; %s", (clients.did - did).total(), dict(clients.did), dict(clients.statuses))
+    LOG.warning("%d files; %.1f MB and then %+.1f MB", files, warm / 2**20, grown / 2**20)
+    assert grown < MOST_GROWN
+    assert set(clients.statuses) == {200, 400, 413}
+    assert set(errors.said) <= {"ASGI callable returned without completing response."}  # to clients that stall
+    assert len(clients.did) == 11
+    assert not [thread for thread in threading.enumerate() if thread.name == "rekindle-server"]

@@ -1,0 +1,304 @@
+"""A server sleeps while nothing happens, and holds no connection for a client that only seems to ask or to read."""
+
+import http.client
+import itertools
+import selectors
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from rekindle.server import connections
+from rekindle.server.connections import LOOK_SECONDS, Connection, most_connections
+from rekindle.server.running import Server
+from rekindle.session.session import Session
+
+REQUEST = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
+LONG = 60.0
+"""Seconds that pass only where a test fails."""
+
+
+class Timer:
+    """A call that a loop is to make later."""
+
+    def __init__(self, seconds: float, call: Callable[[], None]):
+        self.seconds, self.call, self.cancelled = seconds, call, False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Loop:
+    """A loop whose clock and whose tasks are moved by hand."""
+
+    def __init__(self) -> None:
+        self.timers: list[Timer] = []
+        self.task: Any = None
+
+    def call_later(self, seconds: float, call: Callable[..., None], *given: Any) -> Timer:
+        timer = Timer(seconds, lambda: call(*given))
+        self.timers.append(timer)
+        return timer
+
+    def create_task(self, coroutine: Any) -> "Loop":
+        self.task = coroutine
+        return self
+
+    def add_done_callback(self, call: Callable[[Any], None]) -> None:
+        """Forget who is to hear of the end of a task, which never comes."""
+
+    def look(self) -> None:
+        """Let the time of one look pass."""
+        due = [timer for timer in self.timers if timer.seconds == LOOK_SECONDS and not timer.cancelled]
+        self.timers.clear()
+        for timer in due:
+            timer.call()
+
+
+class Transport:
+    """A transport that counts the bytes that a client has not read."""
+
+    def __init__(self) -> None:
+        self.unread, self.closing, self.aborted = 0, False, False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def write(self, data: bytes) -> None:
+        self.unread += len(data)
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.closing = self.aborted = True
+
+
+async def health(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+class Served:
+    """A connection of a client, with a clock that is turned by hand."""
+
+    def __init__(self) -> None:
+        self.loop, self.transport = Loop(), Transport()
+        config = uvicorn.Config(health, http=Connection, ws="none", lifespan="off", log_config=None, interface="asgi3")
+        config.load()
+        self.connection = Connection(config, ServerState(), {}, self.loop)  # type: ignore[arg-type]
+        self.connection.connection_made(self.transport)  # type: ignore[arg-type]
+
+    def send(self, data: bytes) -> None:
+        self.connection.data_received(data)
+
+    def answer(self) -> None:
+        """Have the app answer the request."""
+        with suppress(StopIteration):
+            self.loop.task.send(None)
+        assert self.transport.unread
+
+    def stays(self, looks: int) -> bool:
+        """Let looks pass; tell whether the connection is still there after them."""
+        for _ in range(looks):
+            self.loop.look()
+        return not self.transport.aborted
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    served = Served()
+    yield served
+    if served.loop.task is not None:
+        served.loop.task.close()
+
+
+@pytest.mark.parametrize("sent", [b"G", REQUEST])
+def test_a_client_that_does_not_ask_is_left(served: Served, sent: bytes) -> None:
+    assert served.stays(looks=0)
+    served.send(sent)
+    assert not served.stays(looks=1)
+
+
+def test_headers_that_come_byte_by_byte_do_not_keep_a_connection(served: Served) -> None:
+    served.send(REQUEST)
+    served.loop.look()
+    for byte in b"x-slow: 1":
+        served.send(bytes([byte]))
+    assert not served.stays(looks=1)
+
+
+def test_an_answer_may_take_as_long_as_it_takes(served: Served) -> None:
+    served.send(REQUEST + b"\r\n")
+    assert served.stays(looks=9)
+    served.answer()
+    served.transport.unread = 0
+    assert served.stays(looks=1)
+    assert not served.stays(looks=1)
+
+
+def test_a_client_that_asks_again_in_time_keeps_its_connection(served: Served) -> None:
+    for _ in range(5):
+        served.send(REQUEST + b"\r\n")
+        served.answer()
+        served.transport.unread = 0
+        assert served.stays(looks=1)
+
+
+def test_a_body_that_goes_on_after_its_answer_does_not_keep_a_connection(served: Served) -> None:
+    served.send(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n")
+    served.answer()
+    served.transport.unread = 0
+    assert served.stays(looks=1)
+    served.send(b"more")
+    assert not served.stays(looks=1)
+
+
+def test_an_answer_is_kept_for_as_long_as_its_client_reads(served: Served) -> None:
+    served.send(REQUEST + b"\r\n")
+    served.answer()
+    while served.transport.unread:
+        assert served.stays(looks=1)
+        served.transport.unread -= 1
+    assert served.stays(looks=1)
+    assert not served.stays(looks=1)
+
+
+def test_an_answer_that_nobody_reads_is_given_up_where_the_app_gave_it_up(served: Served) -> None:
+    served.send(REQUEST + b"\r\n")
+    served.transport.unread = 10
+    assert served.stays(looks=3)
+    served.transport.close()
+    assert not served.stays(looks=2)
+
+
+def test_nothing_is_left_of_a_connection_that_ended(served: Served) -> None:
+    served.transport.close()
+    served.connection.connection_lost(None)
+    assert all(timer.cancelled for timer in served.loop.timers)
+    assert not served.connection.connections
+
+
+# On a socket
+
+
+@pytest.fixture
+def server(session: Session) -> Iterator[Server]:
+    with session.serve_sync(port=0) as server:
+        yield server
+
+
+def connected(server: Server) -> socket.socket:
+    url = urlsplit(server.url)
+    return socket.create_connection((url.hostname, url.port), timeout=LONG)
+
+
+def is_ended(connection: socket.socket) -> bool:
+    """Read until the server ends the connection. One that it does not end is a TimeoutError."""
+    with suppress(ConnectionError):
+        while connection.recv(1 << 16):
+            pass
+    return True
+
+
+def asked(server: Server) -> http.client.HTTPResponse:
+    """Ask, and return the answer to a client that closes its connection."""
+    with closing(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=LONG)) as connection:
+        connection.request("GET", "/health")
+        reply = connection.getresponse()
+        assert (reply.status, reply.read()) == (200, b'{"status":"ok"}')
+        return reply
+
+
+FLOODS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "a header without an end": lambda: itertools.repeat(b"x" * 1000),
+    "headers without an end": lambda: (b"x-%d: 1\r\n" % place for place in itertools.count()),
+    "a path without an end": lambda: itertools.chain([b"GET /"], itertools.repeat(b"a" * 1000)),
+    "no HTTP": lambda: itertools.repeat(b"\x00\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_flood_of_headers_is_cut_off_and_others_are_served(server: Server, kind: str) -> None:
+    most = 1 << 26
+    with connected(server) as connection:
+        sent = 0 if "path" in kind or "no " in kind else connection.send(REQUEST)
+        with suppress(ConnectionError):
+            for piece in FLOODS[kind]():
+                sent += connection.send(piece)
+                assert sent < most, "it was read on and on"
+        assert is_ended(connection)
+    asked(server)
+
+
+def test_requests_whose_headers_are_many_or_long_are_refused(server: Server) -> None:
+    for headers in (b"x: 1\r\n" * 200_000, b"x: %s\r\n" % (b"1" * 1_000_000)):  # more than comes with one read
+        with connected(server) as connection, suppress(ConnectionError):
+            connection.sendall(REQUEST + headers + b"\r\n")
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+    asked(server)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET ", REQUEST])
+def test_a_client_that_stays_silent_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(connections, "LOOK_SECONDS", 0.01)
+        with connected(server) as connection, suppress(ConnectionError):
+            connection.sendall(sent)
+            assert is_ended(connection)
+    asked(server)
+
+
+def test_connections_are_bounded_so_that_other_files_can_be_opened(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, connected(server) as first:
+        patch.setattr(connections, "most_connections", lambda: 1)
+        first.sendall(REQUEST)
+        with connected(server) as second:
+            assert is_ended(second)
+        first.sendall(b"connection: close\r\n\r\n")
+        assert first.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+    asked(server)
+
+
+@pytest.mark.parametrize(("files", "most"), [(1024, 512), (-1, 2**40)])
+def test_half_of_the_files_may_be_connections(monkeypatch: pytest.MonkeyPatch, files: int, most: int) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda of: (files, files))
+    assert most_connections() == most or most_connections() > most > files
+
+
+def test_answers_are_dated(server: Server) -> None:
+    date = parsedate_to_datetime(asked(server).headers["date"])
+    assert abs(datetime.now(UTC) - date) < timedelta(hours=1)
+
+
+def test_an_idle_server_never_wakes_by_itself(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    asleep, select = threading.Event(), selectors.DefaultSelector.select
+
+    def noting(selector: Any, timeout: float | None = None) -> Any:
+        if timeout is None and threading.current_thread().name == "rekindle-server":
+            asleep.set()  # only another thread or a client can wake it now
+        return select(selector, timeout)
+
+    monkeypatch.setattr(selectors.DefaultSelector, "select", noting)
+    with session.serve_sync(port=0) as server:
+        assert asleep.wait(LONG)
+        asleep.clear()
+        asked(server)
+        assert asleep.wait(LONG)
