@@ -53,6 +53,8 @@ async def test_a_chat_is_the_answer_of_the_session_taken_apart(scripted: Session
     assert [call["id"] for call in calls] == [call.id for call in answer.tool_calls]
     assert calls[0]["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
     usage = reply.json["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": answer.usage.reasoning_tokens}
+    assert answer.usage.reasoning_tokens == len(scripted.encode("\nthe user asks\n"))
     assert usage["prompt_tokens"] == answer.usage.prompt_tokens
     assert usage["total_tokens"] == answer.usage.total_tokens
     assert (reply.json["object"], reply.json["model"]) == ("chat.completion", "fake")
@@ -80,7 +82,9 @@ async def test_a_stream_has_the_same_in_chunks_and_its_usage_last(scripted: Sess
     assert [event["choices"][0]["finish_reason"] for event in events][-1] == "tool_calls"
     scores = [token for event in events for token in (event["choices"][0]["logprobs"] or {"content": ()})["content"]]
     assert scores == whole["choices"][0]["logprobs"]["content"]
-    assert (last["choices"], last["usage"]["total_tokens"]) == ([], whole["usage"]["total_tokens"])
+    assert last["choices"] == []
+    for counted in ("total_tokens", "completion_tokens_details"):
+        assert last["usage"][counted] == whole["usage"][counted]
     assert len({event["id"] for event in reply.events}) == 1
 
 
