@@ -14,7 +14,7 @@ from anyio import to_thread
 import rekindle
 from rekindle.server.running import Server
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import assert_all_is_free
 
 pytestmark = pytest.mark.anyio
@@ -118,20 +118,37 @@ def refuses(server: Server) -> bool:
     return False
 
 
-async def test_a_request_that_does_not_end_in_time_is_cancelled(held: Session, settler: FakeSettler) -> None:
-    server = await held.serve(port=0, grace=1)
-    body = {"prompt": [3, 1, 4], "max_tokens": 4000}
-    connection = connected(server)
-    connection.request("POST", TEXT, json.dumps(body), {"content-type": "application/json"})
-    while not held.requests:
-        await anyio.lowlevel.checkpoint()
-    (handle,) = held.requests.values()
-    await server.close()
-    settler.release()
-    with pytest.raises(rekindle.RequestCancelled):
-        await handle
-    connection.close()
-    assert_all_is_free(held)
+async def test_requests_that_do_not_end_in_time_are_cancelled_and_told_so(
+    settler: FakeSettler, caplog: pytest.LogCaptureFixture
+) -> None:
+    with fake_session(fake_assembly(fake_limits(max_running=2), settler=settler)) as session:
+        server = await session.serve(port=0, grace=1)
+        whole, stream = connected(server), connected(server)
+        body = {"prompt": [3, 1, 4], "max_tokens": 4000, "logprobs": 0}
+        for connection, streams in ((whole, False), (stream, True)):
+            given = json.dumps({**body, "stream": streams})
+            connection.request("POST", TEXT, given, {"content-type": "application/json"})
+        while len(session.requests) < 2:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(8):  # which is enough for the first token of each, and far from the last
+            settler.step()
+        handles = list(session.requests.values())
+        reply = await to_thread.run_sync(stream.getresponse)
+        await server.close()
+        settler.release()
+        for handle in handles:
+            with pytest.raises(rekindle.RequestCancelled):
+                await handle
+        with whole.getresponse() as refused, reply:
+            assert refused.status == 503
+            assert "the server ended before the answer did" in json.loads(refused.read())["error"]["message"]
+            *_, last, done, _ = reply.read().split(b"\n\n")
+        assert "the server ended before the answer did" in json.loads(last.removeprefix(b"data: "))["error"]["message"]
+        assert done == b"data: [DONE]"
+        whole.close()
+        stream.close()
+        assert "Traceback" not in caplog.text
+        assert_all_is_free(session)
 
 
 async def test_a_server_ends_with_its_session() -> None:

@@ -4,12 +4,13 @@ import hmac
 from collections.abc import Sequence
 from typing import Any
 
+import anyio
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rekindle.server.refused import INVALID, Refused, refused
+from rekindle.server.refused import INVALID, PARTING_SECONDS, Refused, ending, refused
 from rekindle.server.writing.common import dumped
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -36,7 +37,7 @@ async def told(request: Request, error: Exception) -> Response:
 
 
 class Caught:
-    """Answers in place of an app that raises, so that nothing above it tells or logs what was raised."""
+    """Answers in place of an app that raises or is cancelled, so that nothing above it tells or logs why."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -59,6 +60,11 @@ class Caught:
             why = refused(error, {})
             if not begun:
                 await refusal(why)(scope, receive, send)
+        except anyio.get_cancelled_exc_class():  # by a server that ends
+            with anyio.move_on_after(PARTING_SECONDS, shield=True):
+                if not begun:
+                    await refusal(ending())(scope, receive, send)
+            raise
 
 
 class LocalNames:

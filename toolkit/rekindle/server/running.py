@@ -3,9 +3,10 @@
 import asyncio
 import socket
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rekindle import markup
 from rekindle.concurrency.eventual import Eventual
@@ -36,13 +37,13 @@ class Server:
         closed: a feed that is closed once it has ended.
     """
 
-    def __init__(self, served: Any, listening: socket.socket, host: str, grace: float):
+    def __init__(self, served: ASGIApp, listening: socket.socket, host: str, grace: float):
         port = listening.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         self.closed: Feed[None] = Feed()
         self._listening = listening
         config = uvicorn.Config(
-            served,
+            _unraised(served),
             http="h11",  # which bounds headers
             ws="none",
             lifespan="off",
@@ -131,6 +132,19 @@ class PendingServer(Eventual[Server]):
         self._stopped.when_closed(server.stop)
         yield from ()  # there is nothing to wait for: the socket takes connections already
         return server
+
+
+def _unraised(served: ASGIApp) -> ASGIApp:
+    """Return an app that says nothing of being cancelled, which uvicorn would log with all stacks.
+
+    uvicorn cancels what has not ended when the time of grace is over.
+    """
+
+    async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(asyncio.CancelledError):
+            await served(scope, receive, send)
+
+    return quiet
 
 
 def bound(host: str, port: int) -> socket.socket:
