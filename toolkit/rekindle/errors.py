@@ -37,7 +37,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 _PACKAGE = str(Path(__file__).parent)
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -85,6 +85,13 @@ class InvalidRequest(RekindleError, ValueError):
     """
 
     parameter: str | None = None
+
+    @classmethod
+    def of(cls, parameter: str, message: str) -> Self:
+        """Return the error of one sampling parameter."""
+        error = cls(message)
+        error.parameter = parameter
+        return error
 
 
 class PromptTooLong(InvalidRequest):
@@ -215,11 +222,16 @@ _ELSEWHERE: Final = {
 
 def suggestion(name: str, known: Collection[str]) -> str:
     """Return the end of a message about an unknown name: what it is called here, the closest one, or all of them."""
+    return likely(name, known) or f"known are {', '.join(known)}"
+
+
+def likely(name: str, known: Collection[str]) -> str:
+    """Return what an unknown name is called here, or the closest one, in words; nothing if none is close."""
     for ours, theirs in _ELSEWHERE.items():
         if name in theirs and ours in known:
             return f"here it is {ours}"
     close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    return f"did you mean {close[0]}?" if close else ""
 
 
 def in_a_cell(error: BaseException) -> list[str]:

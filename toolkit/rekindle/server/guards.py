@@ -30,10 +30,14 @@ def refusal(why: Refused) -> Response:
 
 async def told(request: Request, error: Exception) -> Response:
     """Return the answer to a request at which an error was raised."""
-    if isinstance(error, HTTPException):  # by the router, for an unknown path or a wrong method
-        message = f"{request.method} {request.url.path:.200} is not served"
-        return refusal(Refused(error.status_code, message, INVALID))
-    return refusal(refused(error, {}))
+    if not isinstance(error, HTTPException):
+        return refusal(refused(error, {}))
+    # The router knows no such path, or not with this method.
+    allowed = (error.headers or {}).get("Allow")
+    paths = ", ".join(route.path for route in request.app.routes if "{" not in route.path)
+    there = f"use {allowed}" if allowed else f"there are {paths}"
+    why = Refused(error.status_code, f"{request.method} {request.url.path:.200} is not served; {there}", INVALID)
+    return reply(why.body, why.status, {"allow": allowed} if allowed else None)
 
 
 class Caught:
