@@ -220,6 +220,11 @@ _ELSEWHERE: Final = {
 """Names of the same things in transformers, vLLM, llama.cpp, Ollama and OpenAI's API, by ours."""
 
 
+def not_installed(what: str, extra: str, error: ImportError) -> ConfigError:
+    """Return the error of an extra of Rekindle that is not installed, or not as a whole."""
+    return ConfigError(f"{what} cannot be imported ({error}); install it: pip install 'rekindle[{extra}]'")
+
+
 def suggestion(name: str, known: Collection[str]) -> str:
     """Return the end of a message about an unknown name: what it is called here, the closest one, or all of them."""
     return likely(name, known) or f"known are {', '.join(known)}"

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 
 import rekindle
 from rekindle.cli import needed
+from rekindle.errors import not_installed
 
 KEYS_VARIABLE = "REKINDLE_API_KEY"
 LOCAL = ("127.0.0.1", "::1", "localhost")
@@ -34,6 +35,7 @@ def serve(arguments: Namespace) -> int:
     keys = arguments.api_key or list(filter(None, [os.environ.get(KEYS_VARIABLE)]))
     if arguments.host not in LOCAL and not keys:
         _say(f"whoever reaches {arguments.host} can use the model; --api-key asks for a key")
+    _check(arguments.host, arguments.port)
     settings = needed.settings_of(arguments)
     opened = rekindle.open_sync(arguments.model, progress=not arguments.quiet, revision=arguments.revision, **settings)
     with opened as session:
@@ -53,6 +55,8 @@ def serve(arguments: Namespace) -> int:
         before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             print(f"{server.url}/v1", flush=True)
+            if not arguments.quiet:
+                _say("this is the base_url for clients of OpenAI's API; Ctrl-C ends the server")
             server.closed.grown_blocking(0)
         finally:
             for number, handler in before.items():
@@ -60,6 +64,19 @@ def serve(arguments: Namespace) -> int:
         if session.error is not None:  # which ended the server
             raise session.error
     return 0
+
+
+def _check(host: str, port: int) -> None:
+    """Check that a server could start there, before a model is opened, which may take minutes.
+
+    Raises:
+        ConfigError: it could not.
+    """
+    try:
+        from rekindle.server.running import bound
+    except ImportError as error:
+        raise not_installed("the server", "server", error) from error
+    bound(host, port).close()
 
 
 def _say(text: str) -> None:

@@ -159,7 +159,8 @@ def bound(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
+        why = str(error.strerror).partition(" (while")[0]  # which has the address once more
         raise ConfigError(
-            f"nothing can be served at {host}:{port} ({error.strerror}): give another port, of which 0 takes one that "
+            f"nothing can be served at {host}:{port} ({why}): give another port, of which 0 takes one that "
             "is free, or an address of this machine as host"
         ) from error
