@@ -193,10 +193,23 @@ async def test_an_address_that_is_taken_says_what_to_do(session: Session) -> Non
             await session.serve(port=int(server.url.rpartition(":")[2]))
     with pytest.raises(rekindle.ConfigError, match="port must be from 0 to 65535, got 70000"):
         session.serve_sync(port=70000)
+    with pytest.raises(rekindle.ConfigError, match="port must be from 0 to 65535, got '8000'"):
+        session.serve_sync(port="8000")  # type: ignore[arg-type]
+    with pytest.raises(rekindle.ConfigError, match="grace must be from 0 to 86400, got -1; it is in seconds"):
+        session.serve(port=0, grace=-1)
+
+
+async def test_a_closed_session_is_not_served() -> None:
+    async with fake_session() as session:
+        pass
+    with pytest.raises(rekindle.SessionClosed):
+        session.serve(port=0)
 
 
 async def test_a_server_that_was_not_awaited_says_so(session: Session) -> None:
     pending = session.serve(port=0)
     with pytest.raises(AttributeError, match=r"server = await session.serve"):
         pending.close()  # type: ignore[attr-defined]
-    assert "does not run yet" in repr(pending)
+    with pytest.raises(AttributeError, match=r"server = await session.serve"):
+        pending.url  # type: ignore[attr-defined]  # noqa: B018
+    assert repr(pending) == "<rekindle server that does not run yet; server = await session.serve(...)>"

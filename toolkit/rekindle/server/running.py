@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,6 +23,7 @@ BACKLOG = 2048
 """How many connections may wait to be taken."""
 
 HIGHEST_PORT = 65535
+MOST_GRACE = 24 * 60 * 60
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 """Addresses at which this machine alone can ask."""
 
@@ -36,6 +38,8 @@ class Server:
         url: where clients find it, such as "http://127.0.0.1:8000"; OpenAI's clients want `url + "/v1"`.
         closed: a feed that is closed once it has ended.
     """
+
+    url: str
 
     def __init__(self, served: ASGIApp, listening: socket.socket, host: str, grace: float):
         port = listening.getsockname()[1]
@@ -120,12 +124,13 @@ class PendingServer(Eventual[Server]):
         grace: float,
     ):
         super().__init__()
+        _check_number("grace", grace, float, MOST_GRACE, "; it is in seconds")
         served = app(session, name=name, api_keys=api_keys, origins=origins)
         self._served = served if api_keys or host not in LOCAL_HOSTS else LocalNames(served)
         self._stopped, self._host, self._port, self._grace = stopped, host, port, grace
 
     def __repr__(self) -> str:
-        return f"<rekindle server that does not run yet: {self._hint}>"
+        return "<rekindle server that does not run yet; server = await session.serve(...)>"
 
     def _made(self) -> Waits[Server]:
         server = Server(self._served, bound(self._host, self._port), self._host, self._grace)
@@ -154,8 +159,7 @@ def bound(host: str, port: int) -> socket.socket:
         ConfigError: nothing can be bound there.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    if not 0 <= port <= HIGHEST_PORT:
-        raise ConfigError(f"port must be from 0 to {HIGHEST_PORT}, got {port}; 0 takes one that is free")
+    _check_number("port", port, int, HIGHEST_PORT, "; 0 takes one that is free")
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
@@ -164,3 +168,9 @@ def bound(host: str, port: int) -> socket.socket:
             f"nothing can be served at {host}:{port} ({why}): give another port, of which 0 takes one that "
             "is free, or an address of this machine as host"
         ) from error
+
+
+def _check_number(name: str, value: Any, kind: type[int | float], most: int, hint: str) -> None:
+    """Check that an argument is a number of this type, or an integer, and from 0 to `most`."""
+    if not isinstance(value, (int, kind)) or not 0 <= value <= most:
+        raise ConfigError(f"{name} must be from 0 to {most}, got {value!r:.80}{hint}")

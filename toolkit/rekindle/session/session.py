@@ -1060,7 +1060,9 @@ class Session:
         Raises:
             ConfigError: the extra `rekindle[server]` is not installed, or an argument cannot be served (raised by the
                 await if nothing can listen at the address).
+            SessionError: the session is closed.
         """
+        self._requests.check_engine()
         try:
             from rekindle.server.running import PendingServer
         except ImportError as error:
