@@ -45,8 +45,10 @@ async def test_cells_and_clients_use_one_session_at_once(texts: Session) -> None
         assert answer.token_ids == expected_tokens([3, 1, 4], 5)
         assert reply["choices"][0]["text"] == answer.text
         assert server.url in repr(server)
-        assert f"{server.url}/v1" in server._repr_mimebundle_()["text/html"]
+        shown = server._repr_mimebundle_()["text/html"]
+        assert f"base_url=&quot;{server.url}/v1&quot;, model=&quot;fake&quot;" in shown
     assert repr(server) == "<rekindle.server.Server closed>"
+    assert server.url not in server._repr_mimebundle_()["text/html"]
     with pytest.raises(ConnectionRefusedError):
         ask(server, "/health")
     assert_all_is_free(texts)

@@ -56,7 +56,7 @@ def serve(arguments: Namespace) -> int:
         try:
             print(f"{server.url}/v1", flush=True)
             if not arguments.quiet:
-                _say("this is the base_url for clients of OpenAI's API; Ctrl-C ends the server")
+                _say(f"this is the base_url for OpenAI's clients, with model={server.name!r}; Ctrl-C ends the server")
             server.closed.grown_blocking(0)
         finally:
             for number, handler in before.items():

@@ -15,7 +15,7 @@ from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.threads import Work
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import ConfigError
-from rekindle.server.application import app
+from rekindle.server.application import app, short_name
 from rekindle.server.guards import LocalNames
 from rekindle.session.session import Session
 
@@ -36,14 +36,17 @@ class Server:
 
     Attributes:
         url: where clients find it, such as "http://127.0.0.1:8000"; OpenAI's clients want `url + "/v1"`.
+        name: what clients call the model.
         closed: a feed that is closed once it has ended.
     """
 
     url: str
+    name: str
 
-    def __init__(self, served: ASGIApp, listening: socket.socket, host: str, grace: float):
+    def __init__(self, served: ASGIApp, listening: socket.socket, host: str, grace: float, name: str):
         port = listening.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self.name = name
         self.closed: Feed[None] = Feed()
         self._listening = listening
         config = uvicorn.Config(
@@ -90,9 +93,11 @@ class Server:
         return f"<rekindle.server.Server {'closed' if self.closed.closed else f'at {self.url}'}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        state = "closed" if self.closed.closed else "serving"
-        facts = markup.facts({"OpenAI clients": f'base_url="{self.url}/v1"', "metrics": f"{self.url}/metrics"})
-        return markup.bundle(repr(self), markup.card("Server", state, facts))
+        if self.closed.closed:
+            return markup.bundle(repr(self), markup.card("Server", "closed"))
+        clients = f'base_url="{self.url}/v1", model="{self.name}"'
+        facts = markup.facts({"OpenAI clients": clients, "metrics": f"{self.url}/metrics"})
+        return markup.bundle(repr(self), markup.card("Server", "serving", facts))
 
     def _ended(self) -> Waits[None]:
         self.stop()
@@ -125,7 +130,8 @@ class PendingServer(Eventual[Server]):
     ):
         super().__init__()
         _check_number("grace", grace, float, MOST_GRACE, "; it is in seconds")
-        served = app(session, name=name, api_keys=api_keys, origins=origins)
+        self._name = name or short_name(session.name)
+        served = app(session, name=self._name, api_keys=api_keys, origins=origins)
         self._served = served if api_keys or host not in LOCAL_HOSTS else LocalNames(served)
         self._stopped, self._host, self._port, self._grace = stopped, host, port, grace
 
@@ -133,7 +139,7 @@ class PendingServer(Eventual[Server]):
         return "<rekindle server that does not run yet; server = await session.serve(...)>"
 
     def _made(self) -> Waits[Server]:
-        server = Server(self._served, bound(self._host, self._port), self._host, self._grace)
+        server = Server(self._served, bound(self._host, self._port), self._host, self._grace, self._name)
         self._stopped.when_closed(server.stop)
         yield from ()  # there is nothing to wait for: the socket takes connections already
         return server
