@@ -150,6 +150,11 @@ def test_what_cannot_be_served_is_refused_by_its_name(fields: dict[str, Any], pa
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
+def test_the_most_tokens_have_another_name_than_in_chats() -> None:
+    with pytest.raises(Refused, match="here it is max_output_tokens"):
+        read(input="a", max_tokens=3)
+
+
 def test_what_was_said_before_is_to_be_given_again() -> None:
     with pytest.raises(Refused, match="give all of it as input"):
         read(input="a", previous_response_id="resp_1")

@@ -189,6 +189,7 @@ def warn(message: str, category: type[Warning]) -> None:
 
 _ELSEWHERE: Final = {
     "max_tokens": ("max_new_tokens", "max_completion_tokens", "max_length", "n_predict", "num_predict"),
+    "max_output_tokens": ("max_tokens", "max_completion_tokens", "max_new_tokens"),  # over HTTP alone
     "min_tokens": ("min_new_tokens", "min_length"),
     "temperature": ("do_sample", "temp"),
     "repetition_penalty": ("repeat_penalty",),
