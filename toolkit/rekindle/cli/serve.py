@@ -9,6 +9,7 @@ import rekindle
 from rekindle.cli import needed
 from rekindle.errors import not_installed
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEYS_VARIABLE = "REKINDLE_API_KEY"
 LOCAL = ("127.0.0.1", "::1", "localhost")
 """Addresses at which this machine alone can ask."""
@@ -49,10 +50,13 @@ def serve(arguments: Namespace) -> int:
         )
 
         def end(number: int, frame: object) -> None:
-            signal.signal(number, signal.default_int_handler)
+            for each in SIGNALS:
+                signal.signal(each, signal.default_int_handler)
             server.stop()
+            if not arguments.quiet:
+                _say(f"requests under way have {arguments.grace:g} s to end; Ctrl-C ends them now")
 
-        before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, end) for number in SIGNALS}
         try:
             print(f"{server.url}/v1", flush=True)
             if not arguments.quiet:
