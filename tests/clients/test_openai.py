@@ -117,6 +117,22 @@ def test_a_call_and_its_result_go_back_into_the_conversation(client: openai.Open
     assert following.usage.prompt_tokens > (made.usage.prompt_tokens if made.usage else 0)
 
 
+def test_the_tokens_of_reasoning_are_counted(client: openai.OpenAI) -> None:
+    body: dict[str, Any] = {"guided_grammar": 'start: "<think>" /[a-z]{5}/ "</think>" /[0-9]{3}/'}
+    made = client.chat.completions.create(model=NAME, messages=USER, extra_body=body)
+    assert made.usage is not None
+    assert made.usage.completion_tokens_details is not None
+    assert made.usage.completion_tokens_details.reasoning_tokens == 5
+    *_, last = client.chat.completions.create(
+        model=NAME, messages=USER, extra_body=body, stream=True, stream_options={"include_usage": True}
+    )
+    assert last.usage == made.usage.model_copy(update={"prompt_tokens_details": last.usage.prompt_tokens_details})
+    response = client.responses.create(model=NAME, input="Hello", extra_body=body)
+    assert response.usage is not None
+    assert response.usage.output_tokens_details.reasoning_tokens == 5
+    assert len(response.output_text) == 3
+
+
 def test_an_answer_is_parsed(client: openai.OpenAI) -> None:
     made = client.chat.completions.parse(model=NAME, messages=USER, response_format=Answer, max_tokens=100)
     assert isinstance(made.choices[0].message.parsed, Answer)

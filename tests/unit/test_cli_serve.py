@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -108,3 +109,19 @@ def test_help_tells_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
         main(["serve", "--help"])
     said = capsys.readouterr().out
     assert all(option in said for option in ("--api-key", "--cors", "--host", "--max-running", "--dtype", "--mesh"))
+
+
+def test_what_cannot_be_served_is_told_before_a_model_is_opened(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rekindle, "open_sync", lambda *given, **options: pytest.fail("it was opened"))
+    assert main(["serve", "tiny", "--port", "70000"]) == 1
+    assert "port must be from 0 to 65535, got 70000" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "tiny", "--port", str(port)]) == 1
+    assert f"nothing can be served at 127.0.0.1:{port} (Address already in use): give" in capsys.readouterr().err
+    for name in ("uvicorn", "rekindle.server.running"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert main(["serve", "tiny"]) == 1
+    assert "pip install 'rekindle[server]'" in capsys.readouterr().err

@@ -8,12 +8,13 @@ import pytest
 
 from rekindle.models.checkpoint.huggingface.tokenizer import load_tokenizer
 from rekindle.models.text.chat import render
+from rekindle.models.text.incremental import IncrementalDecoder
 from rekindle.models.text.responses.families import written_for
 from rekindle.models.text.responses.formats import PLAIN, format_of
 from rekindle.models.text.responses.reading import Reading
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.results.response import MessageForm, Response, ToolCall
-from tests.unit.response_cases import CASES
+from tests.unit.response_cases import CASES, HARMONY, QWEN
 from tests.unit.scripted import HERMES, tokenizer
 
 CALLS = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>"
@@ -73,6 +74,43 @@ def test_an_answer_that_does_not_keep_to_its_format_is_not_lost() -> None:
     reading.push("I will.", model.encode_chat("I will."))
     response, parts = reading.finish()
     assert response.content == "".join(part.text for part in parts) == "I will."
+
+
+@pytest.mark.parametrize(
+    ("marks", "prompt", "text", "count"),
+    [
+        (QWEN, "", "Paris.", 0),
+        (QWEN, "", "<think>\nOne.\n</think>\n\nParis.", len("\nOne.\n")),
+        (QWEN, "<think>\n", "One.\n</think>\n\nParis.", len("One.\n")),
+        (QWEN, "<think>\n\n</think>\n\n", "Paris.", 0),
+        (QWEN, "", "<think>\nOn", len("\nOn")),
+        (QWEN, "", "a<think>One</think>b<think>Two</think>", len("OneTwo")),
+        (QWEN, "", "<think>é</think>", len("é".encode())),
+        (QWEN, "", "<think>" + "x" * 300 + "</think>" + "y" * 300, 300),
+        (HARMONY, "", "<|channel|>analysis<|message|>One.<|end|><|start|>assistant<|channel|>final<|message|>Two.", 4),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_the_tokens_of_reasoning_are_counted_without_its_marks(
+    marks: str, prompt: str, text: str, count: int, size: int
+) -> None:
+    model = Tokenizer(tokenizer(every_byte=True).backend, chat_template=marks)
+    begun = "<|start|>assistant" if marks == HARMONY else "<|im_start|>assistant\n"
+    reading = Reading(format_of(model), model, model.encode_chat(begun + prompt))
+    decoder, tokens = IncrementalDecoder(model), model.encode_chat(text)
+    for at in range(0, len(tokens), size):
+        given = tokens[at : at + size]
+        reading.push("".join(map(decoder.push, given)), given)
+    reading.finish()
+    assert reading.reasoning_tokens() == count
+
+
+def test_tokens_that_a_stop_string_cuts_off_reasoning_are_counted_with_it() -> None:
+    model = Tokenizer(tokenizer().backend, chat_template=QWEN)
+    reading = Reading(format_of(model), model, model.encode_chat("<|im_start|>assistant\n"))
+    reading.push("<think>On", model.encode_chat("<think>One."))
+    assert reading.finish()[0].reasoning == "On"
+    assert reading.reasoning_tokens() == len("One.")
 
 
 def test_arguments_that_are_written_as_text_are_what_the_schema_says() -> None:

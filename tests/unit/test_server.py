@@ -53,6 +53,8 @@ async def test_a_chat_is_the_answer_of_the_session_taken_apart(scripted: Session
     assert [call["id"] for call in calls] == [call.id for call in answer.tool_calls]
     assert calls[0]["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
     usage = reply.json["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": answer.usage.reasoning_tokens}
+    assert answer.usage.reasoning_tokens == len(scripted.encode("\nthe user asks\n"))
     assert usage["prompt_tokens"] == answer.usage.prompt_tokens
     assert usage["total_tokens"] == answer.usage.total_tokens
     assert (reply.json["object"], reply.json["model"]) == ("chat.completion", "fake")
@@ -80,7 +82,9 @@ async def test_a_stream_has_the_same_in_chunks_and_its_usage_last(scripted: Sess
     assert [event["choices"][0]["finish_reason"] for event in events][-1] == "tool_calls"
     scores = [token for event in events for token in (event["choices"][0]["logprobs"] or {"content": ()})["content"]]
     assert scores == whole["choices"][0]["logprobs"]["content"]
-    assert (last["choices"], last["usage"]["total_tokens"]) == ([], whole["usage"]["total_tokens"])
+    assert last["choices"] == []
+    for counted in ("total_tokens", "completion_tokens_details"):
+        assert last["usage"][counted] == whole["usage"][counted]
     assert len({event["id"] for event in reply.events}) == 1
 
 
@@ -212,6 +216,9 @@ def test_a_name_tells_nothing_of_where_a_model_lies(model: str, name: str) -> No
         ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
         ({"include_stop_str_in_output": "no"}, "include_stop_str_in_output"),
         ({"guided_choice": []}, "guided_choice"),
+        ({"guided_regex": "("}, "guided_regex"),
+        ({"stop_token_ids": [10**6]}, "stop_token_ids"),
+        ({"logprobs": True, "top_logprobs": 10**6}, "top_logprobs"),
     ],
 )
 async def test_what_the_session_refuses_is_named_as_the_body_has_it(
@@ -232,11 +239,17 @@ async def test_a_prompt_that_is_too_long_has_a_code(texts: Session) -> None:
 
 async def test_paths_methods_and_types_that_are_not_served_say_so_in_the_same_form(texts: Session) -> None:
     served = app(texts, limits=Limits(body_bytes=100))
-    assert (await ask(served, "/v1/nothing")).status == 404
-    assert (await ask(served, TEXT)).error["message"] == "GET /v1/completions is not served"
+    nothing = await ask(served, "/v1/nothing")
+    assert nothing.status == 404
+    assert nothing.error["message"].startswith("GET /v1/nothing is not served; there are /v1/models, /v1/chat/")
+    wrong = await ask(served, TEXT)
+    assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+    assert wrong.error["message"] == "GET /v1/completions is not served; use POST"
     assert (await ask(served, TEXT, b"a=b", headers={"content-type": "text/plain"})).status == 415
     assert (await ask(served, TEXT, {"prompt": "x" * 200})).status == 413
-    assert (await ask(served, TEXT, b"{")).status == 400
+    broken = await ask(served, TEXT, b'{"prompt": ')
+    assert broken.status == 400
+    assert broken.error["message"] == "the body is not JSON: Expecting value at line 1, column 12"
 
 
 async def test_a_full_queue_is_told_with_when_to_come_again(settler: FakeSettler, byte_tokenizer: Tokenizer) -> None:

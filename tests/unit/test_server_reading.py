@@ -232,3 +232,18 @@ def test_what_is_no_object_of_json_is_refused(body: bytes) -> None:
     with pytest.raises(Refused) as caught:
         parsed(body)
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"temprature": 1}, "did you mean temperature?"),
+        ({"max_new_tokens": 1}, "here it is max_tokens"),
+        ({"stream": True, "stream_options": {"include_use": True}}, "did you mean include_usage?"),
+        ({"xyzzy": 1}, "it might change the answer"),
+    ],
+)
+def test_a_field_that_is_not_known_is_told_what_it_may_have_meant(fields: dict[str, Any], hint: str) -> None:
+    with pytest.raises(Refused) as caught:
+        completion(**fields)
+    assert caught.value.message.endswith(hint)

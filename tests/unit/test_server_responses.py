@@ -56,6 +56,8 @@ async def test_a_response_has_an_item_for_each_part_of_the_answer(scripted: Sess
     assert [call["call_id"] for call in calls] == [call.id for call in answer.tool_calls]
     assert calls[0]["arguments"] == '{"city": "Rome"}'
     assert (reply["status"], reply["usage"]["output_tokens"]) == ("completed", answer.usage.completion_tokens)
+    thought = len(scripted.encode("\nthe user asks\n"))
+    assert reply["usage"]["output_tokens_details"] == {"reasoning_tokens": thought}
 
 
 @pytest.mark.parametrize("options", [{}, {"parallel_tool_calls": False}, {"max_output_tokens": 15}])
@@ -67,7 +69,8 @@ async def test_the_last_event_has_the_whole_and_the_others_make_it(scripted: Ses
     assert last["type"] == f"response.{whole['status']}"
     same = ("status", "incomplete_details", "tools")
     assert [last["response"][name] for name in same] == [whole[name] for name in same]
-    assert last["response"]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
+    for counted in ("output_tokens", "output_tokens_details"):
+        assert last["response"]["usage"][counted] == whole["usage"][counted]
     assert [without_id(item) for item in last["response"]["output"]] == [without_id(item) for item in whole["output"]]
     done = [event["item"] for event in found if event["type"] == "response.output_item.done"]
     assert done == last["response"]["output"]
@@ -145,6 +148,16 @@ def test_what_cannot_be_served_is_refused_by_its_name(fields: dict[str, Any], pa
     with pytest.raises(Refused) as caught:
         read(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+def test_the_most_tokens_have_another_name_than_in_chats() -> None:
+    with pytest.raises(Refused, match="here it is max_output_tokens"):
+        read(input="a", max_tokens=3)
+
+
+def test_what_was_said_before_is_to_be_given_again() -> None:
+    with pytest.raises(Refused, match="give all of it as input"):
+        read(input="a", previous_response_id="resp_1")
 
 
 async def test_a_response_that_fails_after_it_began_ends_in_an_event(scripted: Session) -> None:

@@ -15,7 +15,7 @@ from anyio import to_thread
 import rekindle
 from rekindle.server.running import Server
 from rekindle.session.session import Session
-from rekindle.testing import FakeSettler, expected_tokens, fake_session
+from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import assert_all_is_free, ended
 
 pytestmark = pytest.mark.anyio
@@ -48,8 +48,10 @@ async def test_cells_and_clients_use_one_session_at_once(texts: Session) -> None
         assert answer.token_ids == expected_tokens([3, 1, 4], 5)
         assert reply["choices"][0]["text"] == answer.text
         assert server.url in repr(server)
-        assert f"{server.url}/v1" in server._repr_mimebundle_()["text/html"]
+        shown = server._repr_mimebundle_()["text/html"]
+        assert f"base_url=&quot;{server.url}/v1&quot;, model=&quot;fake&quot;" in shown
     assert repr(server) == "<rekindle.server.Server closed>"
+    assert server.url not in server._repr_mimebundle_()["text/html"]
     with pytest.raises(ConnectionRefusedError):
         ask(server, "/health")
     assert_all_is_free(texts)
@@ -113,28 +115,38 @@ async def test_closing_lets_requests_under_way_end_and_takes_no_other(held: Sess
     await server.close()
 
 
-async def test_a_request_that_does_not_end_in_time_is_cancelled(
-    held: Session, settler: FakeSettler, caplog: pytest.LogCaptureFixture
+async def test_requests_that_do_not_end_in_time_are_cancelled_and_told_so(
+    settler: FakeSettler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = await held.serve(port=0, grace=0.1)
-    body = {"prompt": [3, 1, 4], "max_tokens": 4000}
-    connection = connected(server)
-    connection.request("POST", TEXT, json.dumps(body), {"content-type": "application/json"})
-    while not held.requests:
-        await anyio.lowlevel.checkpoint()
-    (handle,) = held.requests.values()
-    await server.close()
-    settler.release()
-    with pytest.raises(rekindle.RequestCancelled):
-        await handle
-    with pytest.raises(
-        (http.client.RemoteDisconnected, ConnectionResetError)
-    ):  # it is told of no error of the server's
-        connection.getresponse()
-    connection.close()
-    await ended(held)
-    assert_all_is_free(held)
-    assert not caplog.records
+    with fake_session(fake_assembly(fake_limits(max_running=2), settler=settler)) as session:
+        server = await session.serve(port=0, grace=0.1)
+        whole, stream = connected(server), connected(server)
+        body = {"prompt": [3, 1, 4], "max_tokens": 4000, "logprobs": 0}
+        for connection, streams in ((whole, False), (stream, True)):
+            given = json.dumps({**body, "stream": streams})
+            connection.request("POST", TEXT, given, {"content-type": "application/json"})
+        while len(session.requests) < 2:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(8):  # which is enough for the first token of each, and far from the last
+            settler.step()
+        handles = list(session.requests.values())
+        reply = await to_thread.run_sync(stream.getresponse)
+        await server.close()
+        settler.release()
+        for handle in handles:
+            with pytest.raises(rekindle.RequestCancelled):
+                await handle
+        with whole.getresponse() as refused, reply:
+            assert refused.status == 503
+            assert "the server ended before the answer did" in json.loads(refused.read())["error"]["message"]
+            *_, last, done, _ = reply.read().split(b"\n\n")
+        assert "the server ended before the answer did" in json.loads(last.removeprefix(b"data: "))["error"]["message"]
+        assert done == b"data: [DONE]"
+        whole.close()
+        stream.close()
+        await ended(session)
+        assert_all_is_free(session)
+        assert not caplog.records
 
 
 async def test_a_session_ends_with_its_servers() -> None:
@@ -148,9 +160,8 @@ async def test_a_session_ends_with_its_servers() -> None:
             ask(server, "/health")
     with pytest.raises(rekindle.SessionClosed):
         await session.generate(token_ids=[1])
-    late = await session.serve(port=0)
-    await late.close()
-    await session.close()
+    with pytest.raises(rekindle.SessionClosed):
+        session.serve_sync(port=0)
 
 
 async def test_requests_under_way_are_told_that_their_session_is_closed(held: Session) -> None:
@@ -211,10 +222,23 @@ async def test_an_address_that_is_taken_says_what_to_do(session: Session) -> Non
             await session.serve(port=int(server.url.rpartition(":")[2]))
     with pytest.raises(rekindle.ConfigError, match="port must be from 0 to 65535, got 70000"):
         session.serve_sync(port=70000)
+    with pytest.raises(rekindle.ConfigError, match="port must be from 0 to 65535, got '8000'"):
+        session.serve_sync(port="8000")  # type: ignore[arg-type]
+    with pytest.raises(rekindle.ConfigError, match="grace must be from 0 to 86400, got -1; it is in seconds"):
+        session.serve(port=0, grace=-1)
+
+
+async def test_a_closed_session_is_not_served() -> None:
+    async with fake_session() as session:
+        pass
+    with pytest.raises(rekindle.SessionClosed):
+        session.serve(port=0)
 
 
 async def test_a_server_that_was_not_awaited_says_so(session: Session) -> None:
     pending = session.serve(port=0)
     with pytest.raises(AttributeError, match=r"server = await session.serve"):
         pending.close()  # type: ignore[attr-defined]
-    assert "does not run yet" in repr(pending)
+    with pytest.raises(AttributeError, match=r"server = await session.serve"):
+        pending.url  # type: ignore[attr-defined]  # noqa: B018
+    assert repr(pending) == "<rekindle server that does not run yet; server = await session.serve(...)>"

@@ -55,6 +55,26 @@ async def test_leaving_the_app_in_another_way_cancels_its_requests(held: Session
     assert_all_is_free(held)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_is_left_by_a_server_that_ends_is_told(held: Session, settler: FakeSettler, stream: bool) -> None:
+    caller = Caller(app(held), TEXT, {**ENDLESS, "stream": stream, "logprobs": 0})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(caller.run)
+        while not held.requests:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(3):
+            settler.step()
+        while stream and not caller.reply.pieces:
+            await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    error = caller.reply.events[-1]["error"] if stream else caller.reply.error
+    assert (caller.reply.complete, caller.reply.status) == (True, 200 if stream else 503)
+    assert error["message"] == "the server ended before the answer did; ask again"
+    settler.release()
+    await ended(held)
+    assert_all_is_free(held)
+
+
 async def begun(session: Session, caller: Caller, tasks: TaskGroup) -> Handle:
     """Start a client, and return its request: the engine is paused, or that could come and go between two looks."""
     await session.pause()

@@ -102,6 +102,15 @@ async def test_an_answer_that_is_cut_has_what_came(session: Session) -> None:
     assert answer.message == {"role": "assistant", "content": "", "reasoning_content": "the user"}
 
 
+async def test_the_tokens_of_its_reasoning_are_counted_and_shown(session: Session) -> None:
+    whole, cut = await session.generate([USER]), await session.generate([USER], max_tokens=15)
+    assert whole.usage.reasoning_tokens == len(session.encode("\nthe user asks\n"))
+    assert cut.usage.reasoning_tokens == 15 - len(session.encode("<think>"))
+    shown = f"{cut.usage.completion_tokens} tokens (reasoning: {cut.usage.reasoning_tokens})"
+    assert shown in cut._repr_mimebundle_()["text/html"]
+    assert (await session.generate(session.render([USER]))).usage.reasoning_tokens == 0
+
+
 async def test_closing_the_parts_cancels_the_request(session: Session) -> None:
     parts = session.stream([USER]).parts()
     await anext(parts)

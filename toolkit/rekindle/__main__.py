@@ -74,7 +74,8 @@ def _parser() -> ArgumentParser:
     )
     needed.add_arguments(compiles)
     compiles.set_defaults(run=precompile)
-    serves = commands.add_parser("serve", help="serve clients of OpenAI's API over HTTP")
+    what = "serve clients of OpenAI's API over HTTP"
+    serves = commands.add_parser("serve", help=what, description=f"{what}, until Ctrl-C; prints their base_url")
     serve.add_arguments(serves)
     serves.set_defaults(run=serve.serve)
     follows = commands.add_parser("follow", help="serve sessions that another process opens with hosts=")

@@ -37,7 +37,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 _PACKAGE = str(Path(__file__).parent)
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -85,6 +85,13 @@ class InvalidRequest(RekindleError, ValueError):
     """
 
     parameter: str | None = None
+
+    @classmethod
+    def of(cls, parameter: str, message: str) -> Self:
+        """Return the error of one sampling parameter."""
+        error = cls(message)
+        error.parameter = parameter
+        return error
 
 
 class PromptTooLong(InvalidRequest):
@@ -182,6 +189,7 @@ def warn(message: str, category: type[Warning]) -> None:
 
 _ELSEWHERE: Final = {
     "max_tokens": ("max_new_tokens", "max_completion_tokens", "max_length", "n_predict", "num_predict"),
+    "max_output_tokens": ("max_tokens", "max_completion_tokens", "max_new_tokens"),  # over HTTP alone
     "min_tokens": ("min_new_tokens", "min_length"),
     "temperature": ("do_sample", "temp"),
     "repetition_penalty": ("repeat_penalty",),
@@ -213,13 +221,23 @@ _ELSEWHERE: Final = {
 """Names of the same things in transformers, vLLM, llama.cpp, Ollama and OpenAI's API, by ours."""
 
 
+def not_installed(what: str, extra: str, error: ImportError) -> ConfigError:
+    """Return the error of an extra of Rekindle that is not installed, or not as a whole."""
+    return ConfigError(f"{what} cannot be imported ({error}); install it: pip install 'rekindle[{extra}]'")
+
+
 def suggestion(name: str, known: Collection[str]) -> str:
     """Return the end of a message about an unknown name: what it is called here, the closest one, or all of them."""
+    return likely(name, known) or f"known are {', '.join(known)}"
+
+
+def likely(name: str, known: Collection[str]) -> str:
+    """Return what an unknown name is called here, or the closest one, in words; nothing if none is close."""
     for ours, theirs in _ELSEWHERE.items():
         if name in theirs and ours in known:
             return f"here it is {ours}"
     close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    return f"did you mean {close[0]}?" if close else ""
 
 
 def in_a_cell(error: BaseException) -> list[str]:

@@ -3,7 +3,7 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
-from rekindle.errors import ConfigError
+from rekindle.errors import not_installed
 
 NO_PREFIX = "\0"
 """For a parser that takes all arguments as they are, since they are the harness's."""
@@ -25,9 +25,7 @@ def lm_eval(arguments: Namespace) -> int:
 
         import rekindle.session.lm_eval  # noqa: F401  # which says the name to the harness
     except ImportError as error:
-        raise ConfigError(
-            f"lm-eval cannot be imported ({error}); install it: pip install 'rekindle[lm-eval]'"
-        ) from error
+        raise not_installed("lm-eval", "lm-eval", error) from error
     own, sys.argv = sys.argv, ["lm-eval", *arguments.arguments]
     try:
         cli_evaluate()

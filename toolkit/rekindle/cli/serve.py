@@ -10,7 +10,9 @@ from contextlib import suppress
 import rekindle
 from rekindle.cli import needed
 from rekindle.concurrency.feed import Feed
+from rekindle.errors import not_installed
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEYS_VARIABLE = "REKINDLE_API_KEY"
 
 
@@ -33,6 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def serve(arguments: Namespace) -> int:
     """Open the model and serve it. The first signal ends that in order, and a second one at once."""
     keys = arguments.api_key or list(filter(None, [os.environ.get(KEYS_VARIABLE)]))
+    _check(arguments.host, arguments.port)
     settings = needed.settings_of(arguments)
     opened = rekindle.open_sync(arguments.model, progress=not arguments.quiet, revision=arguments.revision, **settings)
     with opened as session:
@@ -48,12 +51,17 @@ def serve(arguments: Namespace) -> int:
             _say(f"whoever reaches {arguments.host} can use the model; --api-key asks for a key")
 
         def end(number: int, frame: object) -> None:
-            signal.signal(number, signal.default_int_handler)
+            for each in SIGNALS:
+                signal.signal(each, signal.default_int_handler)
             server.stop()
+            if not arguments.quiet:
+                _say(f"requests under way have {arguments.grace:g} s to end; Ctrl-C ends them now")
 
-        before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, end) for number in SIGNALS}
         try:
             print(f"{server.url}/v1", flush=True)
+            if not arguments.quiet:
+                _say(f"this is the base_url for OpenAI's clients, with model={server.name!r}; Ctrl-C ends the server")
             wait_for_signals(server.closed)
         finally:
             for number, handler in before.items():
@@ -61,6 +69,19 @@ def serve(arguments: Namespace) -> int:
         if session.error is not None:  # which ended the server
             raise session.error
     return 0
+
+
+def _check(host: str, port: int) -> None:
+    """Check that a server could start there, before a model is opened, which may take minutes.
+
+    Raises:
+        ConfigError: it could not.
+    """
+    try:
+        from rekindle.server.running import bound
+    except ImportError as error:
+        raise not_installed("the server", "server", error) from error
+    bound(host, port).close()
 
 
 def wait_for_signals(closed: Feed[None]) -> None:

@@ -1,5 +1,6 @@
 """An object that is still to be made: it is awaited, entered, or waited for."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -42,5 +43,6 @@ class Eventual(ABC, Generic[T]):
     if not TYPE_CHECKING:  # a type checker finds a forgotten await by itself
 
         def __getattr__(self, name: str) -> NoReturn:
-            hint = f": {self._hint}" if hasattr(self._gives, name) else ""
+            theirs = hasattr(self._gives, name) or name in inspect.get_annotations(self._gives)
+            hint = f": {self._hint}" if theirs else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")

@@ -232,11 +232,14 @@ class SamplingParams:
             "bad_words": [token for word in self.bad_words if not isinstance(word, str) for token in word],
         }
         for name, tokens in ids.items():
-            checks.in_vocabulary(f"token ids in {name}", tokens, vocab_size)
+            try:
+                checks.in_vocabulary(f"token ids in {name}", tokens, vocab_size)
+            except InvalidRequest as error:
+                raise InvalidRequest.of(name, str(error)) from None
         for name, asked in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if asked is not None and asked > max_logprobs:
-                raise InvalidRequest(
-                    f"{name} must be at most {max_logprobs}, got {asked}; raise max_logprobs in open()"
+                raise InvalidRequest.of(
+                    name, f"{name} must be at most {max_logprobs}, got {asked}; raise max_logprobs in open()"
                 )
 
 

@@ -13,10 +13,13 @@ from rekindle.results.figures import CachedTokens, Timings, Usage
 from rekindle.results.response import MessageForm, Response, ToolCall
 from rekindle.results.tokens import TokenLogprob
 
-VERSION = 2
+VERSION = 3
 """The version of the form. It changes whenever a reader of the one before could not read what is written."""
-SINCE: Mapping[int, Mapping[str, Any]] = {2: {"constraint": None, "response": None}}
-"""The attributes that each version has brought, with what they are in one that was written before."""
+SINCE: Mapping[int, Mapping[str, Any]] = {
+    2: {"constraint": None, "response": None},
+    3: {"usage": {"reasoning_tokens": 0}},
+}
+"""The attributes that each version has brought, also those of objects, with what they are in one written before."""
 
 Reader = Callable[[Any], Any]
 """Makes a value of its plain form; raises InvalidData."""
@@ -53,9 +56,22 @@ def read(data: object) -> dict[str, Any]:
             "newer Rekindle may read it"
         )
     written = {name: data[name] for name in data if name != "version"}
-    newer = {name: value for since, brought in SINCE.items() if since > version for name, value in brought.items()}
-    attributes: dict[str, Any] = _record(dict, **_ATTRIBUTES)(written | newer)
+    for since, brought in SINCE.items():
+        if since > version:
+            written = _joined(written, brought)
+    attributes: dict[str, Any] = _record(dict, **_ATTRIBUTES)(written)
     return attributes
+
+
+def _joined(written: Mapping[str, Any], brought: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes with those that a later version has brought, also those of objects among them."""
+    joined = dict(written)
+    for name, value in brought.items():
+        if not isinstance(value, Mapping):
+            joined[name] = value
+        elif isinstance(written.get(name), Mapping):
+            joined[name] = {**written[name], **value}
+    return joined
 
 
 def _record(made: Callable[..., Any], **attributes: Reader) -> Reader:
@@ -154,7 +170,7 @@ _ATTRIBUTES: Mapping[str, Reader] = {
     "prompt_logprobs": partial(_or_none, partial(_list, partial(_or_none, _token))),
     "prompt_token_ids": partial(_list, _INT),
     "seed": _exactly(int, type(None)),
-    "usage": _record(Usage, prompt_tokens=_INT, completion_tokens=_INT),
+    "usage": _record(Usage, prompt_tokens=_INT, completion_tokens=_INT, reasoning_tokens=_INT),
     "timings": _record(Timings, queued=_float, first_token=_float, total=_float),
     "cached": _record(CachedTokens, device=_INT, host=_INT, disk=_INT),
     "cut": _bytes,

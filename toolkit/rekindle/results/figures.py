@@ -47,10 +47,12 @@ class Usage:
     Attributes:
         prompt_tokens: tokens in the prompt, those of the chat template included.
         completion_tokens: tokens generated, the one that ended it included.
+        reasoning_tokens: of these, the tokens of the reasoning, without the marks around it.
     """
 
     prompt_tokens: int
     completion_tokens: int
+    reasoning_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -60,9 +62,10 @@ class Usage:
     def said(self, cached: CachedTokens) -> dict[str, str]:
         """Return what a cell shows of these tokens, by name."""
         found = f" (cached: {cached})" if cached.total else ""
+        thought = f" (reasoning: {self.reasoning_tokens:,})" if self.reasoning_tokens else ""
         return {
             "prompt": f"{markup.counted(self.prompt_tokens, 'token')}{found}",
-            "generated": markup.counted(self.completion_tokens, "token"),
+            "generated": f"{markup.counted(self.completion_tokens, 'token')}{thought}",
         }
 
 

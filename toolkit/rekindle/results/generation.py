@@ -185,14 +185,14 @@ class Generation:
     def to_dict(self) -> dict[str, Any]:
         """Return this as JSON holds it: a dict of dicts, lists, texts, numbers and None. Nothing is lost.
 
-        It has the version of this form, which is 2, under "version", and each attribute by its name, but for `drawn_in`
+        It has the version of this form, which is 3, under "version", and each attribute by its name, but for `drawn_in`
         and `origin`, and for `parsed` and `unparsed`, which are made of the text:
 
-            {"version": 2, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
+            {"version": 3, "text": " Paris", "token_ids": [7042], "finish_reason": "length", "stopped_by": None,
              "logprobs": [{"token_id": 7042, "text": " Paris", "logprob": -0.25, "rank": 1, "top": [],
                            "bytes": "IFBhcmlz"}],
              "prompt_logprobs": None, "prompt_token_ids": [504, 3575], "seed": None,
-             "usage": {"prompt_tokens": 2, "completion_tokens": 1},
+             "usage": {"prompt_tokens": 2, "completion_tokens": 1, "reasoning_tokens": 0},
              "timings": {"queued": 0.01, "first_token": 0.5, "total": 0.5},
              "cached": {"device": 0, "host": 0, "disk": 0}, "cut": "", "end_token": None, "begun": 0,
              "constraint": None, "response": None}

@@ -115,6 +115,10 @@ class Reading(Protocol):
         """Take the end of the answer, and return it as a whole, and what the end tells."""
         ...
 
+    def reasoning_tokens(self) -> int:
+        """Return how many tokens of an answer that has ended its reasoning has."""
+        ...
+
 
 def tool_messages(results: Sequence[tuple[ToolCall, str]]) -> list[Mapping[str, Any]]:
     """Return the messages that tell a model what its calls gave, as chat templates read them."""

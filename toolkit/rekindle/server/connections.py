@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import sys
+from contextlib import suppress
 from email.utils import formatdate
 
 import uvicorn
@@ -10,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rekindle.concurrency.mailbox import Mailbox
+from rekindle.server.refused import PARTING_SECONDS
 
 LOOK_SECONDS = 15.0
 """How often a connection is looked at. One that is not being answered may stay as it is from one look to the next."""
@@ -21,8 +23,8 @@ class Uvicorn(uvicorn.Server):
     """A server that wakes for its connections alone; uvicorn's own looks ten times a second whether it is to end.
 
     Args:
-        grace: how many seconds requests under way have to end when the server does. uvicorn would then answer them with
-            500 and log where they were; here they end as if their clients had gone.
+        grace: how many seconds requests under way have to end when the server does. Those that have not ended then are
+            cancelled, and some seconds later their connections are closed.
     """
 
     def __init__(self, config: uvicorn.Config, grace: float):
@@ -39,10 +41,16 @@ class Uvicorn(uvicorn.Server):
         await self._stopping.receive()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End in order, and what has not ended in time at once."""
-        too_late = asyncio.get_running_loop().call_later(self._grace, self._abort)
+        """End in order, and what has not ended in time before that."""
+        later = asyncio.get_running_loop().call_later
+        timers = later(self._grace, self._cancel), later(self._grace + 2 * PARTING_SECONDS, self._abort)
         await super().shutdown(sockets)
-        too_late.cancel()
+        for timer in timers:
+            timer.cancel()
+
+    def _cancel(self) -> None:
+        for task in tuple(self.server_state.tasks):
+            task.cancel()
 
     def _abort(self) -> None:
         for connection in tuple(self.server_state.connections):
@@ -94,8 +102,12 @@ def most_connections() -> int:
     return sys.maxsize if most == resource.RLIM_INFINITY else most // 2
 
 
-class Dated:
-    """Gives each answer its date, for which uvicorn would wake every second."""
+class Handed:
+    """The app as it is handed to uvicorn.
+
+    It gives each answer its date, for which uvicorn would wake every second, and says nothing of being cancelled, which
+    uvicorn would log with all stacks.
+    """
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -109,4 +121,5 @@ class Dated:
                 message = {**message, "headers": [*message.get("headers", ()), date]}
             await send(message)
 
-        await self._app(scope, receive, sent)
+        with suppress(asyncio.CancelledError):
+            await self._app(scope, receive, sent)

@@ -4,12 +4,13 @@ import hmac
 from collections.abc import Sequence
 from typing import Any
 
+import anyio
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rekindle.server.refused import INVALID, Refused, refused
+from rekindle.server.refused import INVALID, PARTING_SECONDS, Refused, ending, refused
 from rekindle.server.writing.common import dumped
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -29,14 +30,18 @@ def refusal(why: Refused) -> Response:
 
 async def told(request: Request, error: Exception) -> Response:
     """Return the answer to a request at which an error was raised."""
-    if isinstance(error, HTTPException):  # by the router, for an unknown path or a wrong method
-        message = f"{request.method} {request.url.path:.200} is not served"
-        return refusal(Refused(error.status_code, message, INVALID))
-    return refusal(refused(error, {}))
+    if not isinstance(error, HTTPException):
+        return refusal(refused(error, {}))
+    # The router knows no such path, or not with this method.
+    allowed = (error.headers or {}).get("Allow")
+    paths = ", ".join(route.path for route in request.app.routes if "{" not in route.path)
+    there = f"use {allowed}" if allowed else f"there are {paths}"
+    why = Refused(error.status_code, f"{request.method} {request.url.path:.200} is not served; {there}", INVALID)
+    return reply(why.body, why.status, {"allow": allowed} if allowed else None)
 
 
 class Caught:
-    """Answers in place of an app that raises, so that nothing above it tells or logs what was raised."""
+    """Answers in place of an app that raises or is cancelled, so that nothing above it tells or logs why."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -61,6 +66,11 @@ class Caught:
             why = refused(error, {})
             if not begun:
                 await refusal(why)(scope, receive, send)
+        except anyio.get_cancelled_exc_class():  # by a server that ends
+            with anyio.move_on_after(PARTING_SECONDS, shield=True):
+                if not begun:
+                    await refusal(ending())(scope, receive, send)
+            raise
 
 
 class LocalNames:

@@ -20,6 +20,8 @@ from rekindle.errors import (
 _LOG = logging.getLogger("rekindle.server")
 INVALID = "invalid_request_error"
 UNAVAILABLE = "service_unavailable_error"
+PARTING_SECONDS = 1.0
+"""How long a client may take to read that the server ends."""
 RETRY_SECONDS = 1
 """How long a client is asked to wait where there was no room for its request."""
 
@@ -50,6 +52,11 @@ class Refused(Exception):
     def headers(self) -> dict[str, str]:
         """The headers of the answer that it has beside its type."""
         return {"retry-after": str(RETRY_SECONDS)} if self.status == HTTPStatus.TOO_MANY_REQUESTS else {}
+
+
+def ending() -> Refused:
+    """Return what a client is told whose request did not end before the server did."""
+    return _unavailable("the server ended before the answer did; ask again")
 
 
 def invalid(param: str | None, message: str) -> Refused:

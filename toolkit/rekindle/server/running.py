@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from rekindle import markup
 from rekindle.concurrency.eventual import Eventual
@@ -13,8 +14,8 @@ from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.threads import Work
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import ConfigError
-from rekindle.server.application import app
-from rekindle.server.connections import Connection, Dated, Uvicorn
+from rekindle.server.application import app, short_name
+from rekindle.server.connections import Connection, Handed, Uvicorn
 from rekindle.server.guards import LocalNames
 from rekindle.session.session import Session
 
@@ -22,6 +23,7 @@ BACKLOG = 2048
 """How many connections may wait to be taken."""
 
 HIGHEST_PORT = 65535
+MOST_GRACE = 24 * 60 * 60
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 """Addresses at which this machine alone can ask."""
 
@@ -34,18 +36,23 @@ class Server:
 
     Attributes:
         url: where clients find it, such as "http://127.0.0.1:8000"; OpenAI's clients want `url + "/v1"`.
+        name: what clients call the model.
         public: whether other machines may reach it, and need no key.
         closed: a feed that is closed once it has ended.
     """
 
-    def __init__(self, served: Any, listening: socket.socket, host: str, grace: float, public: bool):
+    url: str
+    name: str
+    public: bool
+
+    def __init__(self, served: ASGIApp, listening: socket.socket, host: str, grace: float, name: str, public: bool):
         port = listening.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        self.public = public
+        self.name, self.public = name, public
         self.closed: Feed[None] = Feed()
         self._listening = listening
         config = uvicorn.Config(
-            Dated(served),
+            Handed(served),
             http=Connection,
             ws="none",
             lifespan="off",
@@ -88,9 +95,11 @@ class Server:
         return f"<rekindle.server.Server {'closed' if self.closed.closed else f'at {self.url}'}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> markup.Bundle:
-        state = "closed" if self.closed.closed else "serving"
-        facts = markup.facts({"OpenAI clients": f'base_url="{self.url}/v1"', "metrics": f"{self.url}/metrics"})
-        return markup.bundle(repr(self), markup.card("Server", state, facts))
+        if self.closed.closed:
+            return markup.bundle(repr(self), markup.card("Server", "closed"))
+        clients = f'base_url="{self.url}/v1", model="{self.name}"'
+        facts = markup.facts({"OpenAI clients": clients, "metrics": f"{self.url}/metrics"})
+        return markup.bundle(repr(self), markup.card("Server", "serving", facts))
 
     def _ended(self) -> Waits[None]:
         self.stop()
@@ -126,16 +135,19 @@ class PendingServer(Eventual[Server]):
         grace: float,
     ):
         super().__init__()
-        served, local = app(session, name=name, api_keys=api_keys, origins=origins), host in LOCAL_HOSTS
+        _check_number("grace", grace, float, MOST_GRACE, "; it is in seconds")
+        self._name = name or short_name(session.name)
+        served, local = app(session, name=self._name, api_keys=api_keys, origins=origins), host in LOCAL_HOSTS
         self._served = LocalNames(served) if local and not api_keys else served
         self._public = not local and not api_keys
         self._follow, self._host, self._port, self._grace = follow, host, port, grace
 
     def __repr__(self) -> str:
-        return f"<rekindle server that does not run yet: {self._hint}>"
+        return "<rekindle server that does not run yet; server = await session.serve(...)>"
 
     def _made(self) -> Waits[Server]:
-        server = Server(self._served, bound(self._host, self._port), self._host, self._grace, self._public)
+        listening = bound(self._host, self._port)
+        server = Server(self._served, listening, self._host, self._grace, self._name, self._public)
         self._follow(server.stop, server.closed)
         yield from ()  # there is nothing to wait for: the socket takes connections already
         return server
@@ -148,12 +160,18 @@ def bound(host: str, port: int) -> socket.socket:
         ConfigError: nothing can be bound there.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    if not 0 <= port <= HIGHEST_PORT:
-        raise ConfigError(f"port must be from 0 to {HIGHEST_PORT}, got {port}; 0 takes one that is free")
+    _check_number("port", port, int, HIGHEST_PORT, "; 0 takes one that is free")
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
+        why = str(error.strerror).partition(" (while")[0]  # which has the address once more
         raise ConfigError(
-            f"nothing can be served at {host}:{port} ({error.strerror}): give another port, of which 0 takes one that "
+            f"nothing can be served at {host}:{port} ({why}): give another port, of which 0 takes one that "
             "is free, or an address of this machine as host"
         ) from error
+
+
+def _check_number(name: str, value: Any, kind: type[int | float], most: int, hint: str) -> None:
+    """Check that an argument is a number of this type, or an integer, and from 0 to `most`."""
+    if not isinstance(value, (int, kind)) or not 0 <= value <= most:
+        raise ConfigError(f"{name} must be from 0 to {most}, got {value!r:.80}{hint}")

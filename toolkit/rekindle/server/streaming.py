@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from rekindle.results.generation import Generation
 from rekindle.server.limits import Limits
-from rekindle.server.refused import Refused, refused
+from rekindle.server.refused import PARTING_SECONDS, Refused, ending, refused
 from rekindle.server.writing.common import Chunks
 from rekindle.session.calls.handle import Handle
 
@@ -89,6 +89,11 @@ class EventStream:
                 with self._sending:
                     await self._send(out, send)
                 tasks.cancel_scope.cancel()
+        except anyio.get_cancelled_exc_class():  # by a server that ends
+            with anyio.move_on_after(PARTING_SECONDS, shield=True):
+                if self._begun:
+                    await self._end(send, ending())
+            raise
         finally:
             cancel(self._handles)
             into.close()
@@ -137,8 +142,11 @@ class EventStream:
             if reading.cancelled_caught:
                 return
         if self._begun:
-            end = b"" if self._failed is None else self._chunks.failed(self._failed)
-            await send({"type": "http.response.body", "body": end, "more_body": False})
+            await self._end(send, self._failed)
+
+    async def _end(self, send: Send, failed: Refused | None) -> None:
+        end = b"" if failed is None else self._chunks.failed(failed)
+        await send({"type": "http.response.body", "body": end, "more_body": False})
 
 
 def _at_hand(out: MemoryObjectReceiveStream[bytes]) -> list[bytes]:

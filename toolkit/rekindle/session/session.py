@@ -16,7 +16,7 @@ from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Pause, Resume, Step
 from rekindle.engine.handled import Handled, Pending, See
 from rekindle.engine.thread import EngineThread
-from rekindle.errors import ConfigError, InvalidRequest, SessionError
+from rekindle.errors import InvalidRequest, SessionError, not_installed
 from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.board.dashboard import Dashboard
@@ -1064,13 +1064,13 @@ class Session:
         Raises:
             ConfigError: the extra `rekindle[server]` is not installed, or an argument cannot be served (raised by the
                 await if nothing can listen at the address).
+            SessionError: the session is closed.
         """
+        self._requests.check_engine()
         try:
             from rekindle.server.running import PendingServer
         except ImportError as error:
-            raise ConfigError(
-                f"the server's libraries cannot be imported ({error}); install them: pip install 'rekindle[server]'"
-            ) from error
+            raise not_installed("the server", "server", error) from error
         return PendingServer(self, self._operations.followed_by, host, port, name, api_keys, origins, grace)
 
     def serve_sync(

@@ -86,11 +86,11 @@ class Grammar:
         source = _source(constraint)
         bad, why = LLMatcher.validate_grammar_with_warnings(source, tokens)
         if bad:
-            raise InvalidRequest(f"{constraint.kind} cannot be served: {_reason(why[0])}")
+            raise InvalidRequest.of(constraint.kind, f"{constraint.kind} cannot be served: {_reason(why[0])}")
         start = LLMatcher(tokens, source, log_level=0)
         start.compute_bitmask()
         if start.is_error() or start.is_stopped():
-            raise InvalidRequest(f"{constraint.kind} matches no text: {constraint!r}")
+            raise InvalidRequest.of(constraint.kind, f"{constraint.kind} matches no text: {constraint!r}")
         self._start = start
         self.constraint, self.words = constraint, words
 

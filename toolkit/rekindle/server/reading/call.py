@@ -88,8 +88,9 @@ def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]
     ask: dict[str, Any] = {}
     fields: dict[str, str] = {}
     for field, keyword in SAMPLING.items():
-        if field in body:
-            ask[keyword], fields[keyword] = body.any(field), field
+        value = body.any(field)
+        if value is not None:
+            ask[keyword], fields[keyword] = value, field
     for field in limits:
         value = body.any(field)
         if value is not None and "max_tokens" not in ask:

@@ -56,7 +56,7 @@ def chat_call(body: Fields, form: MessageForm) -> ChatCall:
     logprobs = body.flag("logprobs")
     top = body.take("top_logprobs", int)
     if top is not None and not logprobs:
-        body.refuse("top_logprobs", "is beside logprobs=true")
+        body.refuse("top_logprobs", "needs logprobs=true beside it")
     if logprobs:
         ask["logprobs"], fields["logprobs"] = top or 0, "top_logprobs"
     one_call = not body.flag("parallel_tool_calls", True)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from rekindle.errors import likely
 from rekindle.request.checks import shown
 from rekindle.server.refused import Refused, invalid
 
@@ -39,10 +40,8 @@ class Fields:
 
     def __init__(self, given: Mapping[str, Any], where: str = ""):
         self._left = {name: value for name, value in given.items() if value is not None}
+        self._known: set[str] = set()
         self._where = where
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._left
 
     def peeked(self, names: Collection[str]) -> dict[str, Any]:
         """Return the fields of these names that are given, without taking them."""
@@ -50,6 +49,7 @@ class Fields:
 
     def any(self, name: str) -> Any:
         """Take a field of any kind; None if it is not given."""
+        self._known.add(name)
         return self._left.pop(name, None)
 
     def take(self, name: str, kind: type[T]) -> T | None:
@@ -108,8 +108,12 @@ class Fields:
         for name, value in self._left.items():
             if name in ignored or value in neutral.get(name, ()):
                 continue
-            known = f"this server has it only as {json.dumps(neutral[name][0])}" if name in neutral else "it is unknown"
-            self.refuse(name, f"cannot be served: {known}, and it might change the answer")
+            if name in neutral:
+                only = f"this server has it only as {json.dumps(neutral[name][0])}"
+                self.refuse(name, f"cannot be served: {only}, and it might change the answer")
+            meant = likely(name, sorted(self._known | neutral.keys()))
+            hint = f"; {meant}" if meant else ""
+            self.refuse(name, f"cannot be served: it is unknown, and it might change the answer{hint}")
 
 
 def parsed(body: bytes) -> Fields:
@@ -120,6 +124,9 @@ def parsed(body: bytes) -> Fields:
     """
     try:
         value = json.loads(body, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise Refused(400, f"the body is not JSON: {error.msg} at {where}") from None
     except (ValueError, RecursionError):
         raise Refused(400, "the body is not JSON, as UTF-8 and with numbers that are finite") from None
     if not isinstance(value, dict):

@@ -20,6 +20,8 @@ ALIKE: Mapping[str, tuple[Any, ...]] = {
 }
 TOLD = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "temperature", "tool_choice", "tools")
 """Fields of the body that the response has too."""
+EARLIER = ("previous_response_id", "conversation")
+"""Fields of servers that store what was said."""
 TEXTS = ("input_text", "output_text", "text")
 """The types of parts of a content that are text."""
 
@@ -48,6 +50,9 @@ def response_call(body: Fields, form: MessageForm) -> ResponseCall:
     Raises:
         Refused: a field cannot be read, or might change the answer and is not known.
     """
+    for name in EARLIER:
+        if body.any(name) is not None:
+            body.refuse(name, "is about what was said before, which is not kept here; give all of it as input")
     told = body.peeked((*TOLD, "text", "top_p"))
     messages = _instructed(body, _messages(body))
     ask, fields = sampling(body, "max_output_tokens")

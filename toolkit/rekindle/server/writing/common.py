@@ -83,21 +83,24 @@ def usage(generations: Sequence[Generation], draws: int) -> dict[str, Any]:
     """Return the tokens of an answer, of which each prompt has so many draws and counts once."""
     prompts = generations[::draws]
     generated = sum(each.usage.completion_tokens for each in generations)
-    cached = sum(each.cached_tokens for each in prompts)
-    return usage_of(sum(each.usage.prompt_tokens for each in prompts), generated, cached)
+    said = usage_of(sum(each.usage.prompt_tokens for each in prompts), generated)
+    return {
+        **said,
+        "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in prompts)},
+        "completion_tokens_details": {"reasoning_tokens": sum(each.usage.reasoning_tokens for each in generations)},
+    }
 
 
 def usage_so_far(records: Sequence[Record], draws: int) -> dict[str, Any]:
-    """Return the tokens that have come of an answer, as `usage` does."""
+    """Return the tokens that have come of an answer, as `usage` does, without details, which the end tells."""
     standings = [record.standing for record in records]
     generated = sum(standing.generated for standing in standings)
-    return usage_of(sum(standing.prompt_tokens or 0 for standing in standings[::draws]), generated, None)
+    return usage_of(sum(standing.prompt_tokens or 0 for standing in standings[::draws]), generated)
 
 
-def usage_of(prompt: int, generated: int, cached: int | None) -> dict[str, Any]:
-    """Return the tokens of prompts and answers, and of prompts those that were cached, if that is known."""
-    details = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
-    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated, **details}
+def usage_of(prompt: int, generated: int) -> dict[str, Any]:
+    """Return the tokens of prompts and answers."""
+    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
 
 def finish_reason(generation: Generation) -> str:

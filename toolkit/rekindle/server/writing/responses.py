@@ -39,7 +39,7 @@ def finished(head: Head, items: Sequence[Item], generation: Generation, asked: R
         "input_tokens": used.prompt_tokens,
         "input_tokens_details": {"cached_tokens": generation.cached_tokens},
         "output_tokens": used.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": used.reasoning_tokens},
         "total_tokens": used.total_tokens,
     }
     return {

@@ -222,7 +222,9 @@ class Record:
             return generation
         for piece in tuple(self.pieces.items):
             reading.push(piece.text, piece.token_ids)
-        return replace(generation, response=reading.finish()[0])
+        response, _ = reading.finish()
+        usage = replace(generation.usage, reasoning_tokens=reading.reasoning_tokens())
+        return replace(generation, response=response, usage=usage)
 
     def _grow(self, more: Text) -> None:
         given = self.begins  # which come together

@@ -42,6 +42,15 @@ class Closed:
 Event = Grown | Closed
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The place of a part's text among all that was read, without its marks."""
+
+    field: str
+    start: int
+    end: int
+
+
 class ResponseParser:
     """The reader of one answer. How the answer is cut into pieces changes nothing but the pieces of `Grown`.
 
@@ -54,15 +63,18 @@ class ResponseParser:
 
     Attributes:
         events_of_prompt: what the prompt had of the answer.
+        spans: of the parts that are complete, counted from where the prompt's part of the answer begins.
     """
 
     def __init__(self, template: ResponseTemplate, prompt: str = "") -> None:
         self._template = template
         self._message: dict[str, Any] = deepcopy(dict(template.defaults))
+        self.spans: list[Span] = []
         self._text = ""
+        self._dropped = 0  # characters that were before those of _text
         self._place = 0
         self._empty_at: int | None = None  # where a mark without any text began a part, which it may do once
-        self._region = _Region(template.implicit, "", NO_CAPTURES, begun=False)
+        self._region = _Region(template.implicit, "", NO_CAPTURES, 0, begun=False)
         self.events_of_prompt = tuple(self.feed(prompt[template.anchor.last_end(prompt) or 0 :]))
 
     @property
@@ -70,12 +82,18 @@ class ResponseParser:
         """The message of the parts that are complete."""
         return self._message
 
+    @property
+    def length(self) -> int:
+        """The number of characters that were read, those of the prompt's part of the answer included."""
+        return self._dropped + len(self._text)
+
     def feed(self, text: str) -> list[Event]:
         """Take more of the answer, and return what it tells."""
-        kept = max(0, self._place - CONTEXT)
-        self._text = self._text[kept:] + text
-        self._place -= kept
-        self._empty_at = None if self._empty_at is None else self._empty_at - kept
+        gone = max(0, self._place - CONTEXT)
+        self._text = self._text[gone:] + text
+        self._place -= gone
+        self._dropped += gone
+        self._empty_at = None if self._empty_at is None else self._empty_at - gone
         return list(self._read(final=False))
 
     def finish(self) -> tuple[dict[str, Any], list[Event]]:
@@ -148,7 +166,7 @@ class ResponseParser:
             yield from self._region.grow(text)
 
     def _open(self, field: Field, written: str, captures: Mapping[str, str]) -> Iterator[Event]:
-        self._region = _Region(field, written, captures, begun=False)
+        self._region = _Region(field, written, captures, self._dropped + self._place, begun=False)
         yield from self._begin()
 
     def _begin(self) -> Iterator[Event]:
@@ -160,10 +178,12 @@ class ResponseParser:
 
     def _close(self, written: str) -> Iterator[Event]:
         """End the region, and go back to the field that has what is in no other."""
-        region, self._region = self._region, _Region(self._template.implicit, "", NO_CAPTURES, begun=False)
+        place = self._dropped + self._place
+        region, self._region = self._region, _Region(self._template.implicit, "", NO_CAPTURES, place, begun=False)
         field = region.field
         if field is None or not region.begun:
             return
+        self.spans.append(Span(field.name, region.start, region.start + len(region.body)))
         raw = f"{region.opened_by}{region.body}{written}"
         try:
             value = region.value()
@@ -191,12 +211,16 @@ class _Region:
         field: what it is a part of; None for text that no field has.
         opened_by: the mark that it began with.
         captures: the texts of the named groups of that mark.
+        start: the place of its first character among all that was read.
         begun: whether it has begun, which the field without a mark does with its first character.
     """
 
-    def __init__(self, field: Field | None, opened_by: str, captures: Mapping[str, str], *, begun: bool) -> None:
+    def __init__(
+        self, field: Field | None, opened_by: str, captures: Mapping[str, str], start: int, *, begun: bool
+    ) -> None:
         self.field = field
         self.opened_by = opened_by
+        self.start = start
         self.begun = begun
         self._captures = captures
         self._pieces: list[str] = []

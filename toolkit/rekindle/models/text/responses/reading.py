@@ -1,7 +1,9 @@
 """One answer read while its tokens come, into parts and at last into a response."""
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 from rekindle.models.text.incremental import IncrementalDecoder
@@ -24,6 +26,10 @@ class RawText:
 
     Args:
         shows_special: whether the text has the special tokens too.
+
+    Attributes:
+        starts: the place in the text where that of each token begins; a token without text of its own is where the next
+            one begins.
     """
 
     def __init__(self, tokenizer: Tokenizer, shows_special: bool) -> None:
@@ -32,15 +38,20 @@ class RawText:
         self._decoder = IncrementalDecoder(tokenizer)
         self._waiting: deque[tuple[str, bool]] = deque()  # (text, whether it counts as text that came)
         self._due = 0
+        self.starts: list[int] = []
+        self._length = 0
 
     def push(self, text: str, token_ids: Sequence[int]) -> str:
         """Take more text and more tokens, and return the text with special tokens that came with them."""
         for token in token_ids:
             if self._decoder.skips(token):
-                special = token_bytes(self._tokenizer, token).decode("utf-8", "backslashreplace")
-                self._waiting.append((special, self._shows_special))
+                raw = token_bytes(self._tokenizer, token).decode("utf-8", "backslashreplace")
+                counts = self._shows_special
             else:
-                self._waiting.append((self._decoder.push(token), True))
+                raw, counts = self._decoder.push(token), True
+            self._waiting.append((raw, counts))
+            self.starts.append(self._length)
+            self._length += len(raw)
         self._due += len(text)
         return self._released()
 
@@ -87,13 +98,14 @@ class Reading:
         self._raw = RawText(tokenizer, shows_special)
         self._parser: ResponseParser | None = None
         self._begun: tuple[Event, ...] = ()
+        self._before = 0  # characters of the answer that the prompt has
         self._salt = str(len(prompt))
         self._calls: list[ToolCall] = []
         self._texts: dict[PartKind, _Stripped] = {"reasoning": _Stripped(), "content": _Stripped()}
         self._plain: list[str] = []
         if answers.template is not None:
             self._parser = ResponseParser(answers.template, _end_of(prompt, tokenizer, answers.template))
-            self._begun = self._parser.events_of_prompt
+            self._begun, self._before = self._parser.events_of_prompt, self._parser.length
 
     def push(self, text: str, token_ids: Sequence[int]) -> list[Part]:
         """Take more of the answer, and return what it tells."""
@@ -114,6 +126,20 @@ class Reading:
             content = plain.strip()
             parts = [Part("content", content)] if content else []
         return self._response(content, reasoning), parts
+
+    def reasoning_tokens(self) -> int:
+        """Return how many tokens of an answer that has ended its reasoning has, without its marks, as vLLM counts them.
+
+        Tokens that a stop string has cut off go on with what was before them.
+        """
+        if self._parser is None:
+            return 0
+        spans = [span for span in self._parser.spans if _kind(span.field) == "reasoning"]
+        starts, end = [self._before + start for start in self._raw.starts], self._parser.length
+        return sum(
+            bisect_left(starts, inf if span.end == end else span.end) - bisect_left(starts, span.start)
+            for span in spans
+        )
 
     def _response(self, content: str, reasoning: str | None = None) -> Response:
         return Response(content, reasoning, tuple(self._calls), self._format.form)
