@@ -31,8 +31,8 @@ SECONDS = 600.0
 WARM_UP = 1 / 3
 """The part of the time after which memory may grow no more."""
 MOST_GROWN = 16 << 20
-"""The most bytes that memory may grow by after that. Tens of thousands of requests come then, so that 1 kB that is left
-of each, where a request has tens of kB, would be more."""
+"""The most bytes that memory may grow by after that. Some 8,000 clients come then with 11,000 requests, each of which
+has tens of kB, so that 2 kB that stayed of each would be more."""
 ASKING, STAYING = 12, 12
 """How many clients of either kind there are at once."""
 LEFT_SECONDS = 180.0
@@ -165,7 +165,8 @@ async def test_a_server_holds(families: Path, tmp_path: Path, caplog: pytest.Log
     model = embedding_model(families / "qwen3-embed", tmp_path / "tiny")
     settings: dict[str, Any] = {"page_size": 16, "num_pages": 129, "max_context": 256, "max_running": 8}
     settings |= {"max_prefill_tokens": 64, "prefill_buckets": (64,), "decode_buckets": (8,), "max_logprobs": 20}
-    session = await rekindle.open(model, progress=False, chat_template=TEMPLATE, disk_cache_bytes=0, **settings)
+    settings |= {"host_cache_bytes": 1 << 20, "disk_cache_bytes": 0}  # the host's part is full after the warm-up
+    session = await rekindle.open(model, progress=False, chat_template=TEMPLATE, **settings)
     errors = Errors()
     caplog.set_level(logging.ERROR, "uvicorn.error")  # which warns of each flood
     logging.getLogger().addHandler(errors)
