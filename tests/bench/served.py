@@ -7,9 +7,10 @@ in the process of Rekindle's session, without HTTP. All of them take turns, in a
 
 import argparse
 import json
+import os
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,10 +55,13 @@ def main() -> None:
     """Run the bench as the command line asks."""
     args = _arguments()
     about = machine.describe()
+    own = os.sched_getaffinity(0)
+    if args.apart:
+        os.sched_setaffinity(0, own - {max(own)})  # for all that is started from here
     say(", ".join(f"{key} {value}" for key, value in about.items()))
     records: list[Record] = []
     with ExitStack() as stack:
-        contenders = _started(stack, args.dtype, args.peers)
+        contenders = _started(stack, args.dtype, args.peers, {max(own)} if args.apart else own)
         for round_ in range(1 + args.rounds):
             machine.wait_quiet([pid for each in contenders for pid in each.pids], args.quiet_wait if round_ else 0)
             turn = round_ % len(contenders)
@@ -83,16 +87,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--peers", type=words, default=["llamacpp", "vllm"], help="llamacpp, vllm, or '' for none")
     what = f"how many at a time, of {','.join(map(str, REQUESTS))}"
     parser.add_argument("--streams", type=numbers, default=list(REQUESTS), help=what)
+    what = "give the load generator a core of its own, and the servers the others: as if it were on another machine"
+    parser.add_argument("--apart", action="store_true", help=what)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quiet-wait", type=float, default=120.0, help="seconds to wait for a quiet machine")
     parser.add_argument("--out", type=Path, help="where to write all numbers as JSON")
     return parser.parse_args()
 
 
-def _started(stack: ExitStack, dtype: str, peers: Sequence[str]) -> list[Served]:
-    """Start the session with its server, the peers' servers, and what puts load on servers."""
+def _started(stack: ExitStack, dtype: str, peers: Sequence[str], client: Set[int]) -> list[Served]:
+    """Start the session with its server, the peers' servers, and on the cores of `client` what puts load on servers."""
     load_argv = [str(environment("vllm")), "-m", "tests.bench.load_vllm", str(peer_servers.plain_model())]
     load = stack.enter_context(Contender("load", Command(load_argv, {"HF_HUB_OFFLINE": "1"})))
+    os.sched_setaffinity(load.pid, client)  # before it has made threads
     ours_argv = [sys.executable, "-m", "tests.bench.ours_served", "--dtype", dtype]
     ours = stack.enter_context(Contender(OURS, Command(ours_argv, {})))
     with waiting("rekindle: loading"):
