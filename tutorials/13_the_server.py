@@ -240,6 +240,8 @@ try:
     await request
 except rekindle.RequestCancelled as error:
     print(error)
+while session.stats.scheduler.running:
+    await asyncio.sleep(0.01)
 counts = session.stats.scheduler
 print(f"{counts.running} running, {counts.free_pages} of {counts.pages} pages free")
 

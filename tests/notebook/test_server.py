@@ -52,7 +52,8 @@ def test_cells_generate_while_clients_are_served_and_stop_them(notebook: Noteboo
     notebook.run(STREAM)
     assert notebook.run("print(list((await session.generate(**EXPECTED)).token_ids) == GOLDEN)") == "True\n"
     assert notebook.run("print(first[0], session.stats.scheduler.running)") == "w 1\n"
-    notebook.run("connection.close(); reply.close()\nwhile session.requests: time.sleep(0.005)")
+    notebook.run("connection.close(); reply.close()")
+    notebook.run("while session.requests or session.stats.scheduler.running: time.sleep(0.005)")
     counts = notebook.run("counts = session.stats.scheduler; print(counts.running, counts.waiting)")
     assert counts == "0 0\n"
     notebook.run("server.close_sync()")
