@@ -13,6 +13,7 @@
 import asyncio
 import http.client
 import json
+import time
 import urllib.request
 
 import openai
@@ -241,7 +242,7 @@ try:
 except rekindle.RequestCancelled as error:
     print(error)
 while session.stats.scheduler.running:
-    await asyncio.sleep(0.01)
+    time.sleep(0.01)
 counts = session.stats.scheduler
 print(f"{counts.running} running, {counts.free_pages} of {counts.pages} pages free")
 
