@@ -55,13 +55,15 @@ def main() -> None:
     """Run the bench as the command line asks."""
     args = _arguments()
     about = machine.describe()
-    own = os.sched_getaffinity(0)
+    client: Set[int] = set()
     if args.apart:
-        os.sched_setaffinity(0, own - {max(own)})  # for all that is started from here
+        own = os.sched_getaffinity(0)
+        client = {max(own)}
+        os.sched_setaffinity(0, own - client)  # for all that is started from here
     say(", ".join(f"{key} {value}" for key, value in about.items()))
     records: list[Record] = []
     with ExitStack() as stack:
-        contenders = _started(stack, args.dtype, args.peers, {max(own)} if args.apart else own)
+        contenders = _started(stack, args.dtype, args.peers, client)
         for round_ in range(1 + args.rounds):
             machine.wait_quiet([pid for each in contenders for pid in each.pids], args.quiet_wait if round_ else 0)
             turn = round_ % len(contenders)
@@ -87,7 +89,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--peers", type=words, default=["llamacpp", "vllm"], help="llamacpp, vllm, or '' for none")
     what = f"how many at a time, of {','.join(map(str, REQUESTS))}"
     parser.add_argument("--streams", type=numbers, default=list(REQUESTS), help=what)
-    what = "give the load generator a core of its own, and the servers the others: as if it were on another machine"
+    what = "give the load generator a core of its own, and the servers the others (Linux)"
     parser.add_argument("--apart", action="store_true", help=what)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quiet-wait", type=float, default=120.0, help="seconds to wait for a quiet machine")
@@ -96,10 +98,11 @@ def _arguments() -> argparse.Namespace:
 
 
 def _started(stack: ExitStack, dtype: str, peers: Sequence[str], client: Set[int]) -> list[Served]:
-    """Start the session with its server, the peers' servers, and on the cores of `client` what puts load on servers."""
+    """Start the session with its server, the peers' servers, and the load generator, which may have its own cores."""
     load_argv = [str(environment("vllm")), "-m", "tests.bench.load_vllm", str(peer_servers.plain_model())]
     load = stack.enter_context(Contender("load", Command(load_argv, {"HF_HUB_OFFLINE": "1"})))
-    os.sched_setaffinity(load.pid, client)  # before it has made threads
+    if client:
+        os.sched_setaffinity(load.pid, client)  # before it has made threads
     ours_argv = [sys.executable, "-m", "tests.bench.ours_served", "--dtype", dtype]
     ours = stack.enter_context(Contender(OURS, Command(ours_argv, {})))
     with waiting("rekindle: loading"):
