@@ -234,27 +234,44 @@ inline void turn_square(Paired, const uint16_t* const* keys, int64_t d, int64_t 
 }
 #endif
 
-// Copies keys into a tile of [units of head_dim][64]. Their values and the next tile's keys are fetched meanwhile:
-// pages are too short for the processor to foresee them.
+// Copies keys into a tile of [units of head_dim][64].
 template <typename Kind, typename Number = typename Kind::Number>
-void turn_keys(const Number* const* keys, const Number* const* next, int64_t to_values, int64_t head_dim, int64_t end,
-               typename Kind::Unit* turned) {
+void turn_keys(const Number* const* keys, int64_t head_dim, int64_t end, typename Kind::Unit* turned) {
   constexpr int64_t kSide = kLanes * sizeof(float) / sizeof(Number);
   for (int64_t position = 0; position < end; position += kLanes)
-    for (int64_t d = 0; d < head_dim; d += kSide) {
-      for (int64_t i = position; i < position + kLanes; ++i) {
-        __builtin_prefetch(keys[i] + to_values + d);
-        __builtin_prefetch(next[i] + d);
-      }
+    for (int64_t d = 0; d < head_dim; d += kSide)
       turn_square(Kind{}, keys + position, d, head_dim - d, turned + d / Kind::kDepth * kTile + position);
-    }
 }
 
-// Computes scores of `Rows` rows for a few vectors of positions, each as one sum over head_dim in order.
+// A tile of positions of one head.
+template <typename Kind>
+struct Tile {
+  const typename Kind::Number* const* keys;
+  const typename Kind::Unit* turned;  // the keys as [units of head_dim][64]
+  int64_t begin, end;                 // the position of the first, and how many there are
+  // The keys of the tile that comes next, or null if they have been fetched. Pages are too short for the processor to
+  // foresee them. Keys are fetched while scores are computed and values while values are added: all at once would wait
+  // for memory. (Measured: a decode step's attention takes 0.6 to 0.75 of the time.)
+  const typename Kind::Number* const* next;
+};
+
+// Fetches a key or a value into the second cache; the first has no room for the next tile.
+template <typename Number>
+inline void fetch(const Number* from, int64_t head_dim) {
+  for (int64_t d = 0; d < head_dim; d += 64 / sizeof(Number)) __builtin_prefetch(from + d, 0, 2);
+}
+
+// Computes scores of `Rows` rows for a few vectors of positions, each as one sum over head_dim in order. The keys at
+// `next`, if it is not null, are fetched evenly meanwhile.
 template <typename Kind, int Rows>
-void score(const float* q, const typename Kind::Unit* turned, int64_t units, float (*scores)[kTile]) {
+void score(const float* q, const typename Kind::Unit* turned, int64_t head_dim, float (*scores)[kTile],
+           const typename Kind::Number* const* next) {
+  const int64_t units = (head_dim + Kind::kDepth - 1) / Kind::kDepth;
+  int64_t due = 0;
   Vec sums[Rows][kAcross] = {};
   for (int64_t d = 0; d < units; ++d, turned += kTile) {
+    if (next)
+      for (due += kAcross * kLanes; due >= units; due -= units) fetch(*next++, head_dim);
     typename Kind::Units keys[kAcross];
 #pragma GCC unroll 4
     for (int i = 0; i < kAcross; ++i) keys[i] = Kind::units(turned + i * kLanes);
@@ -272,9 +289,11 @@ void score(const float* q, const typename Kind::Unit* turned, int64_t units, flo
 }
 
 // Adds weighted values of some positions in order, for a few vectors of head_dim; `some` numbers if only one in part.
+// Those of the same positions at `next`, if it is not null, are fetched meanwhile.
 template <typename Kind, int Rows, int Across>
-void weigh(const float (*weights)[kTile], const typename Kind::Number* const* keys, int64_t to_values, Span span,
-           int64_t some, float* sums, int64_t state) {
+void weigh(const float (*weights)[kTile], const typename Kind::Number* const* keys,
+           const typename Kind::Number* const* next, int64_t to_values, Span span, int64_t some, float* sums,
+           int64_t state) {
   Vec out[Rows][Across];
 #pragma GCC unroll 6
   for (int row = 0; row < Rows; ++row)
@@ -282,6 +301,8 @@ void weigh(const float (*weights)[kTile], const typename Kind::Number* const* ke
     for (int i = 0; i < Across; ++i) out[row][i] = load(sums + row * state + i * kLanes);
   for (int64_t unit = span.begin / Kind::kDepth; unit * Kind::kDepth < span.end; ++unit) {
     const int64_t position = unit * Kind::kDepth;
+    if (next)
+      for (int64_t i = position; i < position + Kind::kDepth; ++i) fetch(next[i] + to_values, Across * kLanes);
     typename Kind::Units values[Across];
     Kind::template values<Across>(keys + position, to_values, {span.begin - position, span.end - position}, some,
                                   values);
@@ -299,16 +320,16 @@ void weigh(const float (*weights)[kTile], const typename Kind::Number* const* ke
 }
 
 template <typename Kind, int Rows>
-void weigh_all(const Work& work, const float (*weights)[kTile], const typename Kind::Number* const* keys, Span span,
-               float* sums) {
+void weigh_all(const Work& work, const float (*weights)[kTile], const typename Kind::Number* const* keys,
+               const typename Kind::Number* const* next, Span span, float* sums) {
   if (span.empty()) return;
   const int64_t head_dim = work.all.head_dim, values = work.to_values();
   int64_t d = 0;
   for (; d + kAcross * kLanes <= head_dim; d += kAcross * kLanes)
-    weigh<Kind, Rows, kAcross>(weights, keys, values + d, span, 0, sums + d, work.state);
+    weigh<Kind, Rows, kAcross>(weights, keys, next, values + d, span, 0, sums + d, work.state);
   for (; d + kLanes <= head_dim; d += kLanes)
-    weigh<Kind, Rows, 1>(weights, keys, values + d, span, 0, sums + d, work.state);
-  if (d < head_dim) weigh<Kind, Rows, 1>(weights, keys, values + d, span, head_dim - d, sums + d, work.state);
+    weigh<Kind, Rows, 1>(weights, keys, next, values + d, span, 0, sums + d, work.state);
+  if (d < head_dim) weigh<Kind, Rows, 1>(weights, keys, next, values + d, span, head_dim - d, sums + d, work.state);
 }
 
 // Returns the part of a span that is whole units.
@@ -320,16 +341,15 @@ Span whole_units(Span span) {
 // Adds a tile to the states of `Rows` rows. A position that a row does not see takes no part in its sums at all: not
 // even a product with 0 is added, which would not hide a NaN.
 template <typename Kind, int Rows>
-void add_tile(const Work& work, const float* q, const typename Kind::Unit* turned,
-              const typename Kind::Number* const* keys, int64_t row, int64_t tile, int64_t end, float* states) {
+void add_tile(const Work& work, const float* q, const Tile<Kind>& tile, int64_t row, float* states) {
   alignas(64) float scores[Rows][kTile];
   const int64_t head_dim = work.all.head_dim;
-  for (int64_t position = 0; position < end; position += kAcross * kLanes)
-    score<Kind, Rows>(q, turned + position, work.units<Kind>(),
-                      reinterpret_cast<float (*)[kTile]>(scores[0] + position));
+  for (int64_t position = 0; position < tile.end; position += kAcross * kLanes)
+    score<Kind, Rows>(q, tile.turned + position, head_dim, reinterpret_cast<float (*)[kTile]>(scores[0] + position),
+                      tile.next ? tile.next + position : nullptr);
   Span spans[Rows], common{0, kTile};
   for (int r = 0; r < Rows; ++r) {
-    spans[r] = work.seen(row + r, tile);
+    spans[r] = work.seen(row + r, tile.begin);
     if (spans[r].empty()) spans[r] = {0, 0};
     if (!spans[r].empty())
       soften(scores[r], spans[r].begin, spans[r].end, work.all.soft_cap, states + r * work.state, head_dim);
@@ -341,18 +361,17 @@ void add_tile(const Work& work, const float* q, const typename Kind::Unit* turne
   if (common.empty()) common = {kTile, kTile};
   for (int r = 0; r < Rows; ++r) {
     const Span before{spans[r].begin, spans[r].end < common.begin ? spans[r].end : common.begin};
-    weigh_all<Kind, 1>(work, scores + r, keys, before, states + r * work.state);
+    weigh_all<Kind, 1>(work, scores + r, tile.keys, nullptr, before, states + r * work.state);
   }
-  weigh_all<Kind, Rows>(work, scores, keys, common, states);
+  weigh_all<Kind, Rows>(work, scores, tile.keys, tile.next, common, states);
   for (int r = 0; r < Rows && common.begin < kTile; ++r)
-    weigh_all<Kind, 1>(work, scores + r, keys, {common.end, spans[r].end}, states + r * work.state);
+    weigh_all<Kind, 1>(work, scores + r, tile.keys, nullptr, {common.end, spans[r].end}, states + r * work.state);
 }
 
 template <typename Kind, int Rows = kTogether>
-void add_tile_of(int64_t rows, const Work& work, const float* q, const typename Kind::Unit* turned,
-                 const typename Kind::Number* const* keys, int64_t row, int64_t tile, int64_t end, float* states) {
-  if (rows == Rows) return add_tile<Kind, Rows>(work, q, turned, keys, row, tile, end, states);
-  if constexpr (Rows > 1) add_tile_of<Kind, Rows - 1>(rows, work, q, turned, keys, row, tile, end, states);
+void add_tile_of(int64_t rows, const Work& work, const float* q, const Tile<Kind>& tile, int64_t row, float* states) {
+  if (rows == Rows) return add_tile<Kind, Rows>(work, q, tile, row, states);
+  if constexpr (Rows > 1) add_tile_of<Kind, Rows - 1>(rows, work, q, tile, row, states);
 }
 
 // Adds one segment of positions to the states of all rows. What follows it is the tile at `then`, if not -1, of the
@@ -366,18 +385,18 @@ void add_segment(const Work& work, const float* q, typename Kind::Unit* turned, 
   find_keys(work, begin, least(kTile, end - begin), keys);
   for (int64_t tile = begin; tile < end; tile += kTile) {
     const int64_t here = least(kTile, end - tile);
-    if (tile + here < end) {
+    const bool last = tile + here >= end;
+    if (!last) {
       find_keys(work, tile + kTile, least(kTile, end - tile - kTile), next);
     } else if (then >= 0) {
       find_keys(work, then, least(kTile, work.seen_by_all().end - then), next);
       for (int64_t i = 0; i < kTile; ++i) next[i] += same_head ? 0 : one_head;
-    } else {
-      std::memcpy(next, keys, sizeof first);
     }
-    turn_keys<Kind>(keys, next, work.to_values(), work.all.head_dim, here, turned);
+    turn_keys<Kind>(keys, work.all.head_dim, here, turned);
     for (int64_t row = 0; row < work.rows; row += kTogether)
-      add_tile_of<Kind>(least(kTogether, work.rows - row), work, q + row * work.units<Kind>(), turned, keys, row, tile,
-                        here, states + row * work.state);
+      add_tile_of<Kind>(least(kTogether, work.rows - row), work, q + row * work.units<Kind>(),
+                        {keys, turned, tile, here, row > 0 || (last && then < 0) ? nullptr : next}, row,
+                        states + row * work.state);
     const Number** before = keys;
     keys = next, next = before;
   }

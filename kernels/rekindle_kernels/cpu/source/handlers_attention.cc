@@ -15,7 +15,7 @@ using Table = ffi::Buffer<ffi::S32, 2>;
 using Sinks = ffi::Buffer<ffi::F32, 1>;
 
 constexpr int64_t kQueriesTogether = 32;  // of a part: they share the work of turning the keys of a tile
-constexpr int64_t kSmall = 256 * 1024;    // products below which it takes longer to wake another thread
+constexpr int64_t kSmall = 32 * 1024;     // products below which it takes longer to wake another thread
 constexpr int64_t kPartsAThread = 4;      // below which contexts are split
 
 // Returns memory for a part, which each thread keeps.
