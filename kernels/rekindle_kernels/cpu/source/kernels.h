@@ -6,7 +6,7 @@
 namespace rekindle {
 
 constexpr int64_t kPanel = 32;  // outputs of a packed weight that lie together
-constexpr int64_t kRows = 48;   // rows of a part of a linear layer at most
+constexpr int64_t kRows = 96;   // rows of a part of a linear layer at most (48 read the weights more often: 5 % slower)
 
 // One linear layer: y = x @ weight.T, with float32 sums, or y = onto + x @ weight.T.
 //
