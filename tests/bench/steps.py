@@ -30,17 +30,19 @@ PAGE_SIZE = Settings().page_size
 
 @dataclass(frozen=True)
 class StepCase:
-    """One step to time."""
+    """One step to time; `reads_pages` says whether the least that one row reads includes its keys and values."""
 
     name: str
     prefill_tokens: int
     decode_rows: int
     context: int
+    reads_pages: bool = False
 
     def least_s(self, dtype: str, limits: dict[str, float]) -> float:
         """Return the seconds that the machine needs at least. One row is bound by reading, more rows by computing."""
         if not self.prefill_tokens and self.decode_rows == 1:
-            return costs.weight_bytes(dtype) / limits["bandwidth"]
+            pages = costs.kv_bytes(dtype, self.context) if self.reads_pages else 0
+            return (costs.weight_bytes(dtype) + pages) / limits["bandwidth"]
         flops = self.decode_rows * costs.decode_flops(self.context)
         if self.prefill_tokens:
             flops += costs.prefill_flops(self.prefill_tokens)
@@ -49,6 +51,7 @@ class StepCase:
 
 CASES = (
     StepCase("1 row at context 200 / reading the weights", 0, 1, 200),
+    StepCase("1 row at context 7,900 / reading the weights and its pages", 0, 1, 7_900, reads_pages=True),
     StepCase("32 rows at context 200 / their operations", 0, 32, 200),
     StepCase("prefill of 512 / its operations", 512, 0, 0),
 )

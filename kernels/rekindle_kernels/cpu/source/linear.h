@@ -242,7 +242,7 @@ inline void turn_over(const float* from, int64_t rows, int64_t out, float* to, i
 template <typename Kind>
 void linear(const Linear& all, const LinearPart& part) {
   if (!all.columns) return linear_rows<Kind>(all, part);
-  constexpr int64_t kTurned = 8;  // panels whose results stay in the cache
+  constexpr int64_t kTurned = 8;  // panels whose results stay in the second cache
   static thread_local float results[kRows * kTurned * kPanel];
   const int64_t size = (all.in + Kind::kDepth - 1) / Kind::kDepth * Kind::kDepth * kPanel;
   LinearPart some{0, part.rows, 0, 0, part.scratch, part.interleaved};
