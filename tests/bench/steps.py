@@ -18,8 +18,8 @@ from rekindle.device.sampling.rows import COLUMNS
 from rekindle.device.state import empty_pages, empty_slots
 from rekindle.models.checkpoint.checkpoint import Array
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.checkpoint.weights import flat_weights
 from rekindle.models.config import ModelConfig
+from rekindle.models.decoder import flat_weights
 from rekindle.models.load import load_decoder
 from tests.bench import costs
 from tests.bench.workload import MODEL

@@ -21,7 +21,7 @@ from rekindle.errors import ConfigError, ModelTooLarge, NotRestored
 from rekindle.markup import size_text
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.checkpoint.weights import flat_weights
+from rekindle.models.decoder import flat_weights
 from rekindle.models.load import load_decoder
 from rekindle.store.directory import cache_dir
 

@@ -4,58 +4,61 @@ session = await rekindle.open("smollm2-135m-instruct")
 print(await session.generate("Once upon a time"))
 """
 
-from rekindle.config import Settings
-from rekindle.device.sampling.processing import LogitsRow
-from rekindle.engine.handled import Handled
-from rekindle.engine.hosts.hosts import Hosts
-from rekindle.errors import (
-    BatchFailed,
-    CheckpointError,
-    ConfigError,
-    ConstraintFailed,
-    EngineFailed,
-    HostLost,
-    HostRefused,
-    InvalidBatch,
-    InvalidData,
-    InvalidRequest,
-    ModelError,
-    ModelNotFound,
-    ModelTooLarge,
-    NotRestored,
-    ParametersIgnored,
-    PromptTooLong,
-    QueueFull,
-    RekindleError,
-    RequestCancelled,
-    SessionClosed,
-    SessionError,
-    StorageError,
-    UnsafeStorage,
-    UnsupportedModel,
-    WeightsChanged,
-)
-from rekindle.models.families.reading import Family
-from rekindle.policy import Candidate
-from rekindle.request.params import SamplingParams
-from rekindle.results.answers import Answers
-from rekindle.results.figures import CachedTokens, Timings, Usage
-from rekindle.results.generation import Generation
-from rekindle.results.response import Part, ToolCall
-from rekindle.results.scores.classes import Classification
-from rekindle.results.scores.options import Scores
-from rekindle.results.scores.perplexity import Perplexity
-from rekindle.results.scores.ranking import Ranking
-from rekindle.results.tokens import Piece, TokenLogprob
-from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
-from rekindle.scheduler.stats import Stats
-from rekindle.session.calls.handle import Handle, Stream
-from rekindle.session.chats.chat import Chat
-from rekindle.session.mapping.results import MapResults
-from rekindle.session.opening import open, open_sync
-from rekindle.session.prefix import Prefix
-from rekindle.session.session import Session
-from rekindle.views.cache.view import CachedPath, CacheView
+from rekindle.concurrency.collector import collector_paused
+
+with collector_paused():
+    from rekindle.config import Settings
+    from rekindle.device.sampling.processing import LogitsRow
+    from rekindle.engine.handled import Handled
+    from rekindle.engine.hosts.hosts import Hosts
+    from rekindle.errors import (
+        BatchFailed,
+        CheckpointError,
+        ConfigError,
+        ConstraintFailed,
+        EngineFailed,
+        HostLost,
+        HostRefused,
+        InvalidBatch,
+        InvalidData,
+        InvalidRequest,
+        ModelError,
+        ModelNotFound,
+        ModelTooLarge,
+        NotRestored,
+        ParametersIgnored,
+        PromptTooLong,
+        QueueFull,
+        RekindleError,
+        RequestCancelled,
+        SessionClosed,
+        SessionError,
+        StorageError,
+        UnsafeStorage,
+        UnsupportedModel,
+        WeightsChanged,
+    )
+    from rekindle.models.families.reading import Family
+    from rekindle.policy import Candidate
+    from rekindle.request.params import SamplingParams
+    from rekindle.results.answers import Answers
+    from rekindle.results.figures import CachedTokens, Timings, Usage
+    from rekindle.results.generation import Generation
+    from rekindle.results.response import Part, ToolCall
+    from rekindle.results.scores.classes import Classification
+    from rekindle.results.scores.options import Scores
+    from rekindle.results.scores.perplexity import Perplexity
+    from rekindle.results.scores.ranking import Ranking
+    from rekindle.results.tokens import Piece, TokenLogprob
+    from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
+    from rekindle.scheduler.stats import Stats
+    from rekindle.session.calls.handle import Handle, Stream
+    from rekindle.session.chats.chat import Chat
+    from rekindle.session.mapping.results import MapResults
+    from rekindle.session.opening import open, open_sync
+    from rekindle.session.prefix import Prefix
+    from rekindle.session.session import Session
+    from rekindle.views.cache.view import CachedPath, CacheView
 
 __version__ = "0.1.0"
 

@@ -18,9 +18,8 @@ from rekindle.device.programs.lowering import EMPTY
 from rekindle.engine.blueprint import Blueprint
 from rekindle.errors import ConfigError
 from rekindle.markup import size_text
-from rekindle.models.checkpoint.weights import flat_weights
 from rekindle.models.config import ModelConfig
-from rekindle.models.load import load_decoder
+from rekindle.models.load import load_weights
 from rekindle_kernels.api import Implementation
 
 
@@ -105,7 +104,7 @@ def placed(
         if shard.rank in read:
             there = [under_own_settings(jax.device_put, array, device) for array in read[shard.rank]]
         else:
-            decoder = load_decoder(config, tensors, dtype, loaded, put_on(device), implementation, shard)
-            there = read[shard.rank] = flat_weights(decoder)
+            there = load_weights(config, tensors, dtype, loaded, put_on(device), implementation, shard)
+            read[shard.rank] = there
         shares.append(there)
     return [place.joined(list(each), WEIGHTS) for each in zip(*shares, strict=True)]

@@ -160,16 +160,17 @@ class Decoder(nnx.Module):
 
 
 class _Abstract:
-    """A source of shapes and dtypes, which notes what it was asked for."""
+    """A source of shapes and dtypes, which notes for what each was given."""
 
     def __init__(self, dtype: jnp.dtype, implementation: Implementation, shard: Shard):
         self.implementation, self.shard = implementation, shard
-        self.asked: list[Joined] = []
+        self.given: list[tuple[jax.ShapeDtypeStruct, Joined]] = []
         self._dtype = dtype
 
     def get(self, asked: Joined) -> Any:
-        self.asked.append(asked)
-        return asked.form(self._dtype, self.implementation)
+        form = asked.form(self._dtype, self.implementation)
+        self.given.append((form, asked))
+        return form
 
 
 @lru_cache(maxsize=4)  # building thirty layers takes flax 20 ms
@@ -184,10 +185,18 @@ def abstract_decoder(
         shard: the share of the device that they are for.
 
     Returns:
-        The decoder, and what it asked for, in order.
+        The decoder, and what it asked for, in the order of `flat_weights`.
     """
     weights = _Abstract(dtype, implementation, shard)
-    return Decoder(config, weights), tuple(weights.asked)
+    decoder = Decoder(config, weights)
+    asked = {id(form): request for form, request in weights.given}
+    return decoder, tuple(asked[id(form)] for form in flat_weights(decoder))
+
+
+def flat_weights(decoder: Decoder) -> list[Any]:
+    """Return a decoder's arrays, or their shapes, in the order in which programs take them."""
+    leaves: list[Any] = jax.tree.leaves(nnx.state(decoder))
+    return leaves
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -4,15 +4,15 @@ import math
 import mmap
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.errors import ModelError
@@ -40,7 +40,23 @@ def load_decoder(
     implementation: Implementation = "xla",
     shard: Shard = WHOLE,
 ) -> Decoder:
-    """Build the decoder, and read each tensor once, in several threads. Nothing is traced or compiled.
+    """Build the decoder, and read its weights as `load_weights` does. Nothing is traced or compiled."""
+    graph, state = nnx.split(abstract_decoder(config, dtype, implementation, shard)[0])
+    weights = load_weights(config, tensors, dtype, loaded, put, implementation, shard)
+    decoder: Decoder = nnx.merge(graph, jax.tree.unflatten(jax.tree.structure(state), weights))
+    return decoder
+
+
+def load_weights(
+    config: ModelConfig,
+    tensors: Mapping[str, Array],
+    dtype: jnp.dtype,
+    loaded: Callable[[int], None] = lambda _: None,
+    put: Put = jax.device_put,
+    implementation: Implementation = "xla",
+    shard: Shard = WHOLE,
+) -> list[jax.Array]:
+    """Read each tensor once, in several threads, and return the weights in the order in which programs take them.
 
     Tensors that are joined are a group, and the groups that are read at once are together no larger on the device than
     the largest of all. So host memory holds little that is not on the device.
@@ -60,9 +76,7 @@ def load_decoder(
         try:
             room = Room(max(size_of(request.form(dtype, implementation)) for request in requests))
             reader = _Reader(tensors, dtype, put, implementation, room)
-            # A decoder asks for its weights in the same order each time.
-            reading = deque(pool.submit(reader.read, request) for request in requests)
-            return Decoder(config, _Loading(reading, loaded, implementation, shard))
+            return [_counted(array, loaded) for array in pool.map(reader.read, requests)]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, RuntimeError) and ending():  # no thread can be started any more
@@ -70,28 +84,14 @@ def load_decoder(
             raise
 
 
-class _Loading:
-    """The source of weights that threads are reading, in the order in which they are asked for."""
-
-    def __init__(
-        self,
-        reading: deque[Future[jax.Array]],
-        loaded: Callable[[int], None],
-        implementation: Implementation,
-        shard: Shard,
-    ):
-        self.implementation, self.shard = implementation, shard
-        self._reading, self._loaded = reading, loaded
-
-    def get(self, asked: Joined) -> jax.Array:
-        array = self._reading.popleft().result()
-        self._loaded(array.nbytes)
-        return array
+def _counted(array: jax.Array, loaded: Callable[[int], None]) -> jax.Array:
+    loaded(array.nbytes)
+    return array
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads tensors and joins them; the fields are those of `load_decoder`, and the room for what is read at once."""
+    """Reads tensors and joins them; the fields are those of `load_weights`, and the room for what is read at once."""
 
     tensors: Mapping[str, Array]
     dtype: jnp.dtype

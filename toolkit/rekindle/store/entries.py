@@ -21,6 +21,7 @@ from typing import Any, Final
 import jax
 import numpy as np
 
+from rekindle.concurrency.collector import collector_paused
 from rekindle.concurrency.threads import ending, storing
 from rekindle.store.directory import atomic_write, require_private, sync
 
@@ -247,7 +248,8 @@ def import_orbax() -> None:
     Call this while no other thread parses code, as a notebook does before each cell: in Python 3.11 that can make an
     import fail.
     """
-    import orbax.checkpoint  # noqa: F401
+    with collector_paused():
+        import orbax.checkpoint  # noqa: F401
 
 
 def _save(entry: Path, arrays: Mapping[str, Array], compressed: bool) -> None:

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from rekindle.concurrency.collector import collector_paused
 from rekindle.concurrency.progress import Report, silent
 from rekindle.errors import ConfigError, ModelNotFound, UnsupportedModel
 from rekindle.models.checkpoint.checkpoint import Checkpoint
@@ -62,4 +63,5 @@ def open_checkpoint(
 def _open_gguf(path: Path, family: Family | None) -> Checkpoint:
     if family is not None:
         raise UnsupportedModel(f"{path} is a GGUF file, which says by itself how to read it: leave out family")
-    return open_gguf(path)
+    with collector_paused():  # a tokenizer is made of a hundred thousand objects
+        return open_gguf(path)

@@ -5,15 +5,13 @@ from dataclasses import fields
 from os import PathLike
 from typing import Any
 
-import jax
 import numpy as np
-from flax import nnx
 
 from rekindle.errors import InvalidRequest, UnsupportedModel
 from rekindle.models.checkpoint.checkpoint import check_shapes
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig
-from rekindle.models.decoder import Decoder, expected_shapes
+from rekindle.models.decoder import expected_shapes
 from rekindle.models.families.reading import Family
 
 Weights = str | PathLike[str] | Mapping[str, Any]
@@ -44,12 +42,6 @@ def tensors_of(weights: Weights, config: ModelConfig, family: Family | None = No
     checkpoint = open_checkpoint(weights, family=family)
     _check_same(config, checkpoint.config, checkpoint.source)
     return checkpoint.tensors
-
-
-def flat_weights(decoder: Decoder) -> list[jax.Array]:
-    """Return a decoder's arrays in the order in which programs take them."""
-    leaves: list[jax.Array] = jax.tree.leaves(nnx.state(decoder))
-    return leaves
 
 
 def _check_same(config: ModelConfig, other: ModelConfig, source: str) -> None:

@@ -1,0 +1,98 @@
+"""Much that stays is made without the garbage collector, which is afterwards as it was before."""
+
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rekindle.concurrency.collector import collector_paused
+
+IMPORT = """
+import gc
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(phase))
+{before}
+import rekindle
+print(gc.isenabled(), gc.get_freeze_count(), len(collections))
+"""
+
+
+@pytest.fixture(autouse=True)
+def enabled() -> Iterator[None]:
+    """Have the collector enabled before and after."""
+    gc.enable()
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def imported(before: str = "") -> tuple[bool, int, int]:
+    """Import rekindle in a process of its own.
+
+    Returns:
+        Whether the collector is enabled afterwards, how many objects are frozen, and the beginnings and ends of
+        collections.
+    """
+    code = IMPORT.format(before=before)
+    enabled, frozen, collections = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    return enabled == "True", int(frozen), int(collections)
+
+
+def test_importing_rekindle_collects_nothing_and_leaves_the_collector_enabled() -> None:
+    enabled, frozen, collections = imported()
+    assert enabled
+    assert not frozen
+    assert collections < 10  # those of the package's first module, which pauses it
+
+
+def test_importing_rekindle_leaves_the_collector_as_a_user_paused_it() -> None:
+    assert imported("gc.disable()") == (False, 0, 0)
+
+
+def test_what_a_user_froze_stays_frozen() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with collector_paused():
+        made = [[] for _ in range(10_000)]  # type: list[list[int]]
+    assert gc.get_freeze_count() == frozen
+    assert gc.isenabled()
+    assert made
+
+
+def test_what_was_made_meanwhile_counts_as_old() -> None:
+    with collector_paused():
+        made = [[] for _ in range(10_000)]  # type: list[list[int]]
+    assert gc.get_count()[0] < 1_000
+    assert not gc.get_freeze_count()
+    oldest = set(map(id, gc.get_objects(generation=2)))
+    assert all(id(each) in oldest for each in made)
+
+
+def test_it_is_enabled_when_the_last_of_several_threads_is_done() -> None:
+    entered, leave = threading.Barrier(3), threading.Event()
+
+    def pause() -> None:
+        with collector_paused():
+            entered.wait(10)
+            leave.wait(10)
+
+    threads = [threading.Thread(target=pause) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    entered.wait(10)
+    with collector_paused():
+        assert not gc.isenabled()
+    assert not gc.isenabled()
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert gc.isenabled()
+
+
+def test_it_is_enabled_after_an_error() -> None:
+    with pytest.raises(ZeroDivisionError), collector_paused():
+        1 / 0  # noqa: B018
+    assert gc.isenabled()
