@@ -149,7 +149,7 @@ def _check_step(config: ModelConfig, bucket: Bucket) -> None:
     """Compile the step of a bucket; what these kernels do not serve, XLA serves, as in a session."""
     dtype = jnp.dtype(jnp.bfloat16)
     implementation = api.choose("gpu", config.pool(2049, 16), dtype)
-    decoder, _ = abstract_decoder(config, dtype, implementation)
+    decoder, _, _ = abstract_decoder(config, dtype, implementation)
     graph, state = nnx.split(decoder)
     pages = jax.eval_shape(lambda: empty_pages(config, 2049, 16, dtype, implementation))
     slots = jax.eval_shape(lambda: empty_slots(32, 512, config.vocab_size))

@@ -155,7 +155,7 @@ def test_the_stated_cost_of_prefill_attention_is_the_program_s(topology: str) ->
 
 def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[Any, int]:
     """Return the lowered step with abstract weights, and the bytes of its pools."""
-    decoder, _ = abstract_decoder(config, BFLOAT16, "tpu")
+    decoder, _, _ = abstract_decoder(config, BFLOAT16, "tpu")
     graph, state = nnx.split(decoder)
     pages = jax.eval_shape(lambda: empty_pages(config, 1025, 64, BFLOAT16, "tpu"))
     slots = jax.eval_shape(lambda: empty_slots(32, 32, config.vocab_size))

@@ -160,23 +160,25 @@ class Decoder(nnx.Module):
 
 
 class _Abstract:
-    """A source of shapes and dtypes, which notes for what each was given."""
+    """A source of shapes and dtypes, which notes what it was asked for and what it gave."""
 
     def __init__(self, dtype: jnp.dtype, implementation: Implementation, shard: Shard):
         self.implementation, self.shard = implementation, shard
-        self.given: list[tuple[jax.ShapeDtypeStruct, Joined]] = []
+        self.asked: list[Joined] = []
+        self.given: list[jax.ShapeDtypeStruct] = []
         self._dtype = dtype
 
     def get(self, asked: Joined) -> Any:
         form = asked.form(self._dtype, self.implementation)
-        self.given.append((form, asked))
+        self.asked.append(asked)
+        self.given.append(form)
         return form
 
 
 @lru_cache(maxsize=4)  # building thirty layers takes flax 20 ms
 def abstract_decoder(
     config: ModelConfig, dtype: jnp.dtype, implementation: Implementation, shard: Shard = WHOLE
-) -> tuple[Decoder, tuple[Joined, ...]]:
+) -> tuple[Decoder, tuple[Joined, ...], tuple[int, ...]]:
     """Build a decoder that has shapes for weights: nothing is read, traced or allocated. It must not be changed.
 
     Args:
@@ -185,12 +187,12 @@ def abstract_decoder(
         shard: the share of the device that they are for.
 
     Returns:
-        The decoder, and what it asked for, in the order of `flat_weights`.
+        The decoder; what it asked for, in order; and the place in that order of each array of `flat_weights`.
     """
     weights = _Abstract(dtype, implementation, shard)
     decoder = Decoder(config, weights)
-    asked = {id(form): request for form, request in weights.given}
-    return decoder, tuple(asked[id(form)] for form in flat_weights(decoder))
+    places = {id(form): place for place, form in enumerate(weights.given)}
+    return decoder, tuple(weights.asked), tuple(places[id(form)] for form in flat_weights(decoder))
 
 
 def flat_weights(decoder: Decoder) -> list[Any]:
@@ -201,5 +203,5 @@ def flat_weights(decoder: Decoder) -> list[Any]:
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor that a model of this config has, by its name in the checkpoint."""
-    _, requests = abstract_decoder(config, jnp.dtype(jnp.float32), "xla")
+    _, requests, _ = abstract_decoder(config, jnp.dtype(jnp.float32), "xla")
     return {name: shape for request in requests for name, shape in request.shapes.items()}

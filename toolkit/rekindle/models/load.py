@@ -71,12 +71,13 @@ def load_weights(
     Raises:
         ModelError: the process is ending.
     """
-    _, requests = abstract_decoder(config, dtype, implementation, shard)
+    _, requests, places = abstract_decoder(config, dtype, implementation, shard)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
             room = Room(max(size_of(request.form(dtype, implementation)) for request in requests))
             reader = _Reader(tensors, dtype, put, implementation, room)
-            return [_counted(array, loaded) for array in pool.map(reader.read, requests)]
+            arrays = [_counted(array, loaded) for array in pool.map(reader.read, requests)]
+            return [arrays[place] for place in places]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, RuntimeError) and ending():  # no thread can be started any more

@@ -105,7 +105,7 @@ class Programs:
         self.jax_settings = JaxSettings.here()
         pool = config.pool(sizes.num_pages, sizes.page_size, place.tensor)
         self.implementation = kernels = choose(place.first.platform, pool, dtype, implementation)
-        decoder, _ = abstract_decoder(config, dtype, kernels, place.shards[0])
+        decoder, _, _ = abstract_decoder(config, dtype, kernels, place.shards[0])
         graph, state = nnx.split(decoder)
         weights, treedef = jax.tree.flatten(state)
         self._weights = [place.whole(weight, WEIGHTS) for weight in weights]
