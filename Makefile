@@ -8,6 +8,7 @@ GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.
 NATIVE_SOURCES := kernels/rekindle_kernels/cpu/source/* tests/native/*
 # Says why if it cannot: everything works without the native kernels, more slowly.
 NATIVE := -m rekindle_kernels.cpu.build || true
+NATIVE_TESTS := tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_sampling_kernels.py
 # A test that ended its process would be run again in the next, and end that: the first is enough.
 AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py tests/unit/test_program_store.py
@@ -21,7 +22,7 @@ help:
 	@echo "make demo          the embedded model answers in the terminal"
 	@echo "make test          tests, without the deep ones"
 	@echo "make test-deep     all tests"
-	@echo "make test-native   the C++ kernels under sanitizers of addresses and of undefined behaviour"
+	@echo "make test-native   the C++ kernels under sanitizers, and for each instruction set that this CPU has"
 	@echo "make test-tpu      compiles for TPUs that are not here, with the real compiler"
 	@echo "make test-gpu      compiles for GPUs that are not here, with the real compiler"
 	@echo "make test-versions sessions under each setting of JAX, on the oldest and the newest JAX; notebooks on Colab's kernel"
@@ -49,7 +50,8 @@ test-deep: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m "" -o faulthandler_timeout=3600 $(AT_ONCE)
 
 test-native: $(VENV)/.dev
-	@$(BIN)/python -m tests.sanitized address,undefined tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_sampling_kernels.py
+	@$(BIN)/python -m tests.sanitized address,undefined $(NATIVE_TESTS)
+	@$(BIN)/python -m tests.instruction_sets $(AT_ONCE) -k "not xla" $(NATIVE_TESTS)
 
 # In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.
 test-tpu: $(VENV)-tpu/.dev

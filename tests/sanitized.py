@@ -1,18 +1,15 @@
 """Runs tests with native kernels that sanitizers watch: `python -m tests.sanitized address,undefined [tests]`.
 
-The sanitized library is in a copy of the package, which is imported instead of the one in the checkout. Python and JAX
-are not watched themselves.
+Python and JAX are not watched themselves.
 """
 
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[1]
+from tests.rebuilt import rebuilt
+
 BUILD: Final = "import sys; from rekindle_kernels.cpu.build import build, library; build(library(), sys.argv[1:])"
 FLAGS: Final = ("-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-Werror")
 OPTIONS: Final = {
@@ -23,15 +20,10 @@ OPTIONS: Final = {
 
 def run(sanitizers: str, tests: list[str]) -> int:
     """Build the library with sanitizers, and run tests with it; return the exit status of pytest."""
-    with TemporaryDirectory(prefix="rekindle-sanitized-") as folder:
-        package = ROOT / "kernels" / "rekindle_kernels"
-        shutil.copytree(package, Path(folder) / package.name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-        environment = os.environ | {"PYTHONPATH": f"{folder}:{ROOT / 'toolkit'}:{ROOT}"}
-        command = [sys.executable, "-c", BUILD, f"-fsanitize={sanitizers}", *FLAGS]
-        subprocess.run(command, cwd=folder, env=environment, check=True)
+    with rebuilt(BUILD, f"-fsanitize={sanitizers}", *FLAGS) as copy:
         # The C++ library must be there when the sanitizer starts, which looks for its functions once.
-        environment |= OPTIONS | {"LD_PRELOAD": f"{_found('libasan.so')} {_found('libstdc++.so')}"}
-        return subprocess.run([sys.executable, "-m", "pytest", *tests], cwd=ROOT, env=environment).returncode
+        preload = {"LD_PRELOAD": f"{_found('libasan.so')} {_found('libstdc++.so')}"}
+        return copy.pytest(tests, OPTIONS | preload)
 
 
 def _found(library: str) -> str:

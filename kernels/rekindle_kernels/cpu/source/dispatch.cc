@@ -18,13 +18,18 @@ extern const Kernels kernels;
 const Kernels* kernels() {
   static const Kernels* const chosen = []() -> const Kernels* {
     __builtin_cpu_init();
-    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#if defined(REKINDLE_HAVE_avx512_bf16)  // compilers of before 2020 do not know it
+    [[maybe_unused]] const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+// A library may lack some: compilers of before 2020 do not know avx512_bf16, and tests try each alone.
+#if defined(REKINDLE_HAVE_avx512_bf16)
     if (avx512 && __builtin_cpu_supports("avx512bf16")) return &avx512_bf16::kernels;
 #endif
+#if defined(REKINDLE_HAVE_avx512)
     if (avx512) return &avx512::kernels;
+#endif
+#if defined(REKINDLE_HAVE_avx2)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2::kernels;
+#endif
     return nullptr;
   }();
   return chosen;
