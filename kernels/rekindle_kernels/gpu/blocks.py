@@ -12,6 +12,7 @@ from jax.experimental.pallas import triton as plgpu
 from rekindle_kernels.gpu.refs import Ref, columns_of, load, padded, store, within
 from rekindle_kernels.gpu.softmax import MASKED, Context, Sums
 from rekindle_kernels.gpu.target import current
+from rekindle_kernels.gpu.tuning import Tile
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,40 @@ class Plan:
     scale: float
     window: int | None
     soft_cap: float | None
+
+    @classmethod
+    def of(
+        cls,
+        q: jax.Array,
+        pages: jax.Array,
+        step: int,
+        tile: Tile,
+        *,
+        scale: float,
+        window: int | None,
+        soft_cap: float | None,
+    ) -> "Plan":
+        """Cut queries, (blocks, block_tokens, heads, head_dim), into tiles of about the tuned size."""
+        blocks, block_tokens, heads, _ = q.shape
+        sides, kv_heads, page_size = pages.shape[1:4]
+        group = heads // kv_heads
+        members = min(padded(group), max(1, tile.queries // block_tokens))
+        wanted = max(1, min(tile.queries // (block_tokens * members), padded(blocks)))
+        per_tile = max(wanted, 16 // (block_tokens * members))  # a dot needs at least 16 rows
+        return cls(
+            blocks=per_tile,
+            block_tokens=block_tokens,
+            members=members,
+            keys=tile.keys,
+            step=step,
+            group=group,
+            sides=sides,
+            kv_heads=kv_heads,
+            page_size=page_size,
+            scale=scale,
+            window=window,
+            soft_cap=soft_cap,
+        )
 
     @property
     def queries(self) -> int:
@@ -71,44 +106,26 @@ def attend_blocks(
     and written once, 4 * heads * head_dim bytes each a token.
     """
     blocks, given_tokens, heads, head_dim = q.shape
-    block_tokens = padded(given_tokens)
-    q = jnp.pad(q, ((0, 0), (0, block_tokens - given_tokens), (0, 0), (0, 0)))
+    q = jnp.pad(q, ((0, 0), (0, padded(given_tokens) - given_tokens), (0, 0), (0, 0)))
     target = current()
     tile = target.tuning().tile("blocks", pages.dtype, head_dim)
-    sides, kv_heads, page_size = pages.shape[1:4]
-    members = min(padded(heads // kv_heads), max(1, tile.queries // block_tokens))
-    wanted = max(1, min(tile.queries // (block_tokens * members), padded(blocks)))
-    per_tile = max(wanted, 16 // (block_tokens * members))  # a dot needs at least 16 rows
-    plan = Plan(
-        per_tile,
-        block_tokens,
-        members,
-        tile.keys,
-        given_tokens,
-        heads // kv_heads,
-        sides,
-        kv_heads,
-        page_size,
-        scale,
-        window,
-        soft_cap,
-    )
-    tiles = -(-blocks // per_tile)
-    spare = (0, tiles * per_tile - blocks)
+    plan = Plan.of(q, pages, given_tokens, tile, scale=scale, window=window, soft_cap=soft_cap)
+    tiles = -(-blocks // plan.blocks)
+    spare = (0, tiles * plan.blocks - blocks)
     starts, sequences = jnp.pad(block_start, spare, constant_values=-1), jnp.pad(block_sequence, spare)
-    stops = _stops(sequences, starts, given_tokens, per_tile)
+    stops = _stops(sequences, starts, given_tokens, plan.blocks)
     sinks = jnp.full(heads, MASKED, jnp.float32) if sinks is None else sinks.astype(jnp.float32)
-    longest = min(page_table.shape[1] * page_size, window or page_table.shape[1] * page_size)
+    longest = min(page_table.shape[1] * plan.page_size, window or page_table.shape[1] * plan.page_size)
     out: jax.Array = pl.pallas_call(
         partial(_attend_tile, plan=plan),
-        grid=(kv_heads * plan.member_tiles, tiles),
-        out_shape=jax.ShapeDtypeStruct((blocks * block_tokens, heads, head_dim), jnp.float32),
+        grid=(plan.kv_heads * plan.member_tiles, tiles),
+        out_shape=jax.ShapeDtypeStruct((blocks * plan.block_tokens, heads, head_dim), jnp.float32),
         compiler_params=plgpu.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
         cost_estimate=pl.CostEstimate(
             flops=4 * q.size * longest,
             bytes_accessed=q.nbytes
             + 4 * q.size
-            + 2 * tiles * kv_heads * plan.member_tiles * head_dim * longest * pages.dtype.itemsize,
+            + 2 * tiles * plan.kv_heads * plan.member_tiles * head_dim * longest * pages.dtype.itemsize,
             transcendentals=q.size // head_dim * longest,
         ),
         interpret=target.interpret,

@@ -164,16 +164,19 @@ def _kernel(
 
     lax.fori_loop(0, blocks, one_run, (jnp.int32(0), stream.open(begin)))
 
-    group = sinks.shape[0] // kv_heads
-
     def finish(head: jax.Array, _: None) -> None:
-        member = lax.div(lax.broadcasted_iota(jnp.int32, (rows, 1), 0), rows // group)
-        sink = functools.reduce(
-            lambda found, i: jnp.where(member == i, sinks[head * group + i], found),
-            range(group),
-            jnp.full((rows, 1), MASKED, jnp.float32),
-        )
-        peak = peaks[head]
+        sink, peak = _sink_of_rows(sinks, head, kv_heads, rows), peaks[head]
         out[0, head] = finished(out[0, head], peak, totals[head] + jnp.exp(sink - peak))
 
     lax.fori_loop(0, kv_heads, finish, None)
+
+
+def _sink_of_rows(sinks: Ref, kv_head: jax.Array, kv_heads: int, rows: int) -> jax.Array:
+    """Return the sink of each row of a key-value head, (rows, 1) float32; the rows of a head are adjacent."""
+    group = sinks.shape[0] // kv_heads
+    member = lax.div(lax.broadcasted_iota(jnp.int32, (rows, 1), 0), rows // group)
+    return functools.reduce(
+        lambda found, i: jnp.where(member == i, sinks[kv_head * group + i], found),
+        range(group),
+        jnp.full((rows, 1), MASKED, jnp.float32),
+    )

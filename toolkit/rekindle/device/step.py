@@ -60,14 +60,10 @@ def step(
     Returns:
         Pages and slots after the tick, and the outputs for the host.
     """
-    null_slot = len(slots.token) - 1
     inputs = InputLayout.of(bucket, slots).unpack(packed)
     page_size = pages[0].shape[3]
     row_length = slots.length[inputs.row_slot]
-    page_table = slots.page_table.at[inputs.chunk_slot].set(inputs.chunk_table)
-    page_table = page_table.at[inputs.row_slot, row_length // page_size].set(inputs.row_page)
-    parameters = slots.sampling.at[inputs.sample_slot].set(inputs.sample_params)
-    slots = replace(slots, page_table=page_table, sampling=parameters)
+    slots = _with_plan(slots, inputs, row_length, page_size)
 
     block_positions = inputs.block_start[:, None] + jnp.arange(QUERY_BLOCK, dtype=jnp.int32)[None]
     tokens = jnp.concatenate([inputs.tokens, slots.token[inputs.row_slot]])
@@ -77,26 +73,7 @@ def step(
     hidden, pages = decoder(tokens, positions, pages, attend, lengths)
 
     sampled = jnp.concatenate([hidden[inputs.sample_index], hidden[bucket.prefill_tokens :]])
-    owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
-    lengths = jnp.concatenate([inputs.sample_length, row_length + 1])
-    rows, columns = SamplingRows.unpack(parameters[owners]), decoder.logits_by_token(sampled)
-    new_tokens, scores = sample(
-        columns,
-        rows,
-        lengths,
-        slots.adjustments,
-        owners,
-        max_logprobs,
-        processor,
-        decoder.implementation,
-        slots.allowed,
-    )
-    slots = replace(
-        slots,
-        token=slots.token.at[owners].set(new_tokens),
-        length=slots.length.at[owners].set(lengths).at[null_slot].set(0),
-        adjustments=record_tokens(slots.adjustments, owners, new_tokens),
-    )
+    slots, new_tokens, scores = _next_tokens(decoder, sampled, slots, inputs, row_length, max_logprobs, processor)
     outputs = TickOutputs(
         tokens=new_tokens,
         scores=scores,
@@ -111,6 +88,60 @@ def step(
         sums=sum_states(hidden[: bucket.prefill_tokens], inputs.sum_first, inputs.sum_count),
     )
     return pages, slots, outputs
+
+
+def _with_plan(slots: Slots, inputs: TickInputs[jax.Array], row_length: jax.Array, page_size: int) -> Slots:
+    """Return the slots with the page tables and the sampling parameters of the plan.
+
+    Args:
+        row_length: (decode_rows,) int32, the positions of each decode row that are in the pages.
+    """
+    page_table = slots.page_table.at[inputs.chunk_slot].set(inputs.chunk_table)
+    page_table = page_table.at[inputs.row_slot, row_length // page_size].set(inputs.row_page)
+    parameters = slots.sampling.at[inputs.sample_slot].set(inputs.sample_params)
+    return replace(slots, page_table=page_table, sampling=parameters)
+
+
+def _next_tokens(
+    decoder: Decoder,
+    hidden: jax.Array,
+    slots: Slots,
+    inputs: TickInputs[jax.Array],
+    row_length: jax.Array,
+    max_logprobs: int,
+    processor: LogitsProcessor | None,
+) -> tuple[Slots, jax.Array, jax.Array]:
+    """Sample the next token of each completed prompt and of each decode row, and enter it into their slots.
+
+    Args:
+        hidden: (samples + decode_rows, hidden), the states of their last tokens.
+        row_length: see `_with_plan`.
+
+    Returns:
+        The slots, and `tokens` and `scores` of `TickOutputs`.
+    """
+    null_slot = len(slots.token) - 1
+    owners = jnp.concatenate([inputs.sample_slot, inputs.row_slot])
+    lengths = jnp.concatenate([inputs.sample_length, row_length + 1])
+    rows, columns = SamplingRows.unpack(slots.sampling[owners]), decoder.logits_by_token(hidden)
+    tokens, scores = sample(
+        columns,
+        rows,
+        lengths,
+        slots.adjustments,
+        owners,
+        max_logprobs,
+        processor,
+        decoder.implementation,
+        slots.allowed,
+    )
+    slots = replace(
+        slots,
+        token=slots.token.at[owners].set(tokens),
+        length=slots.length.at[owners].set(lengths).at[null_slot].set(0),
+        adjustments=record_tokens(slots.adjustments, owners, tokens),
+    )
+    return slots, tokens, scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,21 +85,18 @@ class Limits:
         num_pages = _pages(settings, page_bytes)
         if num_pages is None:
             num_pages = 1 + min(max(1, pool_bytes // page_bytes), settings.max_running * full_request)
-        max_context = min(asked, (num_pages - 1) * page_size)
-        tokens, running = settings.max_prefill_tokens, settings.max_running
         one_shape = settings.deterministic and not (rows_apart and settings.logits_processor is None)
-        prefill = (tokens,) if one_shape else settings.prefill_buckets
-        decode = (running,) if one_shape else settings.decode_buckets
+        prefill_buckets, decode_buckets = _bucket_sizes(settings, one_shape)
         by_length = model.scalings_by_length
         host_pages = settings.host_cache_bytes // (page_bytes * settings.groups) if settings.prefix_cache else 0
         limits = cls(
             page_size=page_size,
             num_pages=num_pages,
             pages_per_request=min(full_request, num_pages - 1),
-            max_context=max_context,
-            max_running=running,
-            max_prefill_tokens=tokens,
-            prefill_chunk=min(settings.prefill_chunk, tokens),
+            max_context=min(asked, (num_pages - 1) * page_size),
+            max_running=settings.max_running,
+            max_prefill_tokens=settings.max_prefill_tokens,
+            prefill_chunk=min(settings.prefill_chunk, settings.max_prefill_tokens),
             ticks=settings.ticks,
             one_shape=one_shape,
             policy=settings.policy,
@@ -108,12 +105,8 @@ class Limits:
             host_pages=host_pages,
             snapshots=settings.restore != "off" and settings.disk_cache_bytes > 0 and host_pages > 0,
             depth=2 if settings.overlap else 1,
-            prefill_buckets=buckets.default_prefill_buckets(tokens)
-            if prefill is None
-            else checked_sizes("prefill_buckets", prefill, "max_prefill_tokens", tokens, buckets.QUERY_BLOCK),
-            decode_buckets=buckets.default_decode_buckets(running)
-            if decode is None
-            else checked_sizes("decode_buckets", decode, "max_running", running),
+            prefill_buckets=prefill_buckets,
+            decode_buckets=decode_buckets,
             max_logprobs=min(settings.max_logprobs, model.vocab_size),
             processes_logits=settings.logits_processor is not None,
             long_from=min((each.original_context for each in by_length), default=None),
@@ -159,6 +152,25 @@ def _pages(settings: Settings, page_bytes: int) -> int | None:
             f"got {settings.pool_bytes:,}"
         )
     return settings.pool_bytes // page_bytes
+
+
+def _bucket_sizes(settings: Settings, one_shape: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the sizes of prefill and of decode buckets, ascending: the largest alone if there is to be one shape.
+
+    Raises:
+        ConfigError: see `checked_sizes`.
+    """
+    tokens, running = settings.max_prefill_tokens, settings.max_running
+    prefill = (tokens,) if one_shape else settings.prefill_buckets
+    decode = (running,) if one_shape else settings.decode_buckets
+    return (
+        buckets.default_prefill_buckets(tokens)
+        if prefill is None
+        else checked_sizes("prefill_buckets", prefill, "max_prefill_tokens", tokens, buckets.QUERY_BLOCK),
+        buckets.default_decode_buckets(running)
+        if decode is None
+        else checked_sizes("decode_buckets", decode, "max_running", running),
+    )
 
 
 def checked_sizes(name: str, sizes: Any, largest: str, limit: int, multiple: int = 1) -> tuple[int, ...]:

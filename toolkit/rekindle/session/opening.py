@@ -1,6 +1,7 @@
 """The way in: `open` a model."""
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import fields
 from functools import partial
 from os import PathLike
@@ -69,28 +70,8 @@ def open(
         HostLost: one of them is gone.
         Others: what `compose` raises.
     """
-    for name in settings:
-        if name not in SettingsOptions.__annotations__:
-            hint = suggestion(name, SettingsOptions.__annotations__)
-            if name in SamplingOptions.__annotations__:
-                hint = "it is a sampling parameter, which generate() takes"
-            raise ConfigError(f"unknown setting {name!r}; {hint}")
-    if not isinstance(model, str | PathLike):
-        raise ConfigError(
-            'model must be a str or a path: "smollm2-135m-instruct", a Hugging Face directory, a hub id owner/name, or '
-            f"a GGUF file; got {model!r:.80}"
-        )
-    if compose is not None and not callable(compose):
-        raise ConfigError(f"compose must be a function of an engine's Actors that returns Actors, got {compose!r:.80}")
-    if family is not None and not isinstance(family, Family):
-        raise ConfigError(f"family must be a rekindle.Family, got {family!r:.80}")
-    named: object = revision
-    if not (named is None or (isinstance(named, str) and named)):
-        raise ConfigError(f"revision must name a branch, a tag or a commit of a model on the hub, got {revision!r:.80}")
-    if chat_template is not None:
-        _check_template(chat_template)
-    if hosts is not None and not isinstance(hosts, Hosts):
-        raise ConfigError(f"hosts must be a rekindle.Hosts, got {hosts!r:.80}")
+    _check_names(settings)
+    _check_arguments(model, compose, family, revision, chat_template, hosts)
     checked = Settings(**settings)
     make = partial(
         build,
@@ -128,6 +109,37 @@ def open_sync(
         hosts=hosts,
         **settings,
     ).wait()
+
+
+def _check_names(settings: Iterable[str]) -> None:
+    """Raise ConfigError for a name that no setting has."""
+    for name in settings:
+        if name not in SettingsOptions.__annotations__:
+            hint = suggestion(name, SettingsOptions.__annotations__)
+            if name in SamplingOptions.__annotations__:
+                hint = "it is a sampling parameter, which generate() takes"
+            raise ConfigError(f"unknown setting {name!r}; {hint}")
+
+
+def _check_arguments(
+    model: object, compose: object, family: object, revision: object, chat_template: object, hosts: object
+) -> None:
+    """Raise ConfigError for an argument of `open` that is not of its kind."""
+    if not isinstance(model, str | PathLike):
+        raise ConfigError(
+            'model must be a str or a path: "smollm2-135m-instruct", a Hugging Face directory, a hub id owner/name, or '
+            f"a GGUF file; got {model!r:.80}"
+        )
+    if compose is not None and not callable(compose):
+        raise ConfigError(f"compose must be a function of an engine's Actors that returns Actors, got {compose!r:.80}")
+    if family is not None and not isinstance(family, Family):
+        raise ConfigError(f"family must be a rekindle.Family, got {family!r:.80}")
+    if not (revision is None or (isinstance(revision, str) and revision)):
+        raise ConfigError(f"revision must name a branch, a tag or a commit of a model on the hub, got {revision!r:.80}")
+    if chat_template is not None:
+        _check_template(chat_template)
+    if hosts is not None and not isinstance(hosts, Hosts):
+        raise ConfigError(f"hosts must be a rekindle.Hosts, got {hosts!r:.80}")
 
 
 def _check_template(given: object) -> None:
