@@ -21,7 +21,7 @@ from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors
 from rekindle.models.checkpoint.huggingface.safetensors_file import open_safetensors
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import Layer, abstract_decoder
-from rekindle.models.load import load_decoder
+from rekindle.models.load import load_decoder, load_weights
 from rekindle.models.shard import Shard
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
@@ -102,8 +102,8 @@ def test_the_calling_thread_is_told_of_every_byte(families: Path) -> None:
     def loaded(size: int) -> None:
         told.append((size, threading.get_ident()))
 
-    decoder = load_decoder(checkpoint.config, checkpoint.tensors, FLOAT32, loaded)
-    assert sum(size for size, _ in told) == sum(array.nbytes for array in jax.tree.leaves(nnx.state(decoder)))
+    weights = load_weights(checkpoint.config, checkpoint.tensors, FLOAT32, loaded)
+    assert sum(size for size, _ in told) == sum(array.nbytes for array in weights)
     assert {thread for _, thread in told} == {threading.get_ident()}
 
 
@@ -146,8 +146,8 @@ def test_what_is_read_at_once_is_no_larger_than_the_largest_group(family: str, f
     checkpoint = open_checkpoint(families / family)
     counted = Counted(checkpoint.tensors)
     tensors = LazyTensors({name: partial(counted.read, name) for name in checkpoint.tensors})
-    decoder = load_decoder(checkpoint.config, tensors, FLOAT32, put=counted.put)
-    sizes = [array.nbytes for array in jax.tree.leaves(nnx.state(decoder))]
+    weights = load_weights(checkpoint.config, tensors, FLOAT32, put=counted.put)
+    sizes = [array.nbytes for array in weights]
     assert 0 < counted.most <= max(sizes) < sum(sizes) / 2
 
 
@@ -251,5 +251,5 @@ def test_loading_that_is_left_reads_no_more(families: Path) -> None:
 
     tensors = LazyTensors({name: partial(read, name) for name in checkpoint.tensors})
     with pytest.raises(KeyboardInterrupt):
-        load_decoder(checkpoint.config, tensors, FLOAT32, leave)
+        load_weights(checkpoint.config, tensors, FLOAT32, leave)
     assert len(looked_up) < len(checkpoint.tensors) / 2

@@ -32,17 +32,11 @@ MOST_RUNS: Final = 64
 
 
 def load_decoder(
-    config: ModelConfig,
-    tensors: Mapping[str, Array],
-    dtype: jnp.dtype,
-    loaded: Callable[[int], None] = lambda _: None,
-    put: Put = jax.device_put,
-    implementation: Implementation = "xla",
-    shard: Shard = WHOLE,
+    config: ModelConfig, tensors: Mapping[str, Array], dtype: jnp.dtype, implementation: Implementation = "xla"
 ) -> Decoder:
-    """Build the decoder, and read its weights as `load_weights` does. Nothing is traced or compiled."""
-    graph, state = nnx.split(abstract_decoder(config, dtype, implementation, shard)[0])
-    weights = load_weights(config, tensors, dtype, loaded, put, implementation, shard)
+    """Build the whole decoder, and read its weights as `load_weights` does. Nothing is traced or compiled."""
+    graph, state = nnx.split(abstract_decoder(config, dtype, implementation, WHOLE)[0])
+    weights = load_weights(config, tensors, dtype, implementation=implementation)
     decoder: Decoder = nnx.merge(graph, jax.tree.unflatten(jax.tree.structure(state), weights))
     return decoder
 
