@@ -57,7 +57,7 @@ def test_what_a_user_froze_stays_frozen() -> None:
     frozen = gc.get_freeze_count()
     with collector_paused():
         made = [[] for _ in range(10_000)]  # type: list[list[int]]
-    assert gc.get_freeze_count() == frozen
+    assert 0 < gc.get_freeze_count() <= frozen  # what other tests left may end meanwhile
     assert gc.isenabled()
     assert made
 
