@@ -135,7 +135,7 @@ def stored_tensors(directory: Path, config: Config, library: Callable[[str], str
     stacks: dict[str, list[Array]] = {}
     for name, tensor in open_checkpoint(directory).tensors.items():
         stem, kind = stem_and_kind(name)
-        values = tensor.astype(np.float32)
+        values = np.asarray(tensor, np.float32)
         if config["model_type"] in SHIFTED and name.endswith("norm.weight"):
             values = values + np.float32(1)
         if config["model_type"] in PERMUTED and stem.endswith(("q_proj", "k_proj")):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle_kernels.api import Implementation, operations_of
+from rekindle_kernels.blocks import Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,11 +30,11 @@ def packed(shape: tuple[int, int], dtype: jnp.dtype, *, implementation: Implemen
     return operations_of(implementation).packed(shape, jnp.dtype(dtype))
 
 
-def pack(parts: Sequence[Array], into: Array, *, implementation: Implementation) -> None:
+def pack(parts: Sequence[Tensor], into: Array, *, implementation: Implementation) -> None:
     """Join matrices along their outputs, and write them in the form in which an implementation reads them.
 
     Args:
-        parts: (out, in) each, of any floating dtype.
+        parts: (out, in) each, of any floating dtype or in blocks.
         into: of the shape and dtype that `packed` has for all of them together; its memory is zeros.
         implementation: the one that will read it.
 

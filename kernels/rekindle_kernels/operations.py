@@ -7,7 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle_kernels.blocks import Tensor
 from rekindle_kernels.penalties import Penalties
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Operations(Protocol):
@@ -60,7 +63,7 @@ class Operations(Protocol):
     def packed(self, shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
         """See `layers.packed`."""
 
-    def pack(self, parts: Sequence[np.ndarray[Any, np.dtype[Any]]], into: np.ndarray[Any, np.dtype[Any]]) -> None:
+    def pack(self, parts: Sequence[Tensor], into: Array) -> None:
         """See `layers.pack`."""
 
     def linear(self, x: jax.Array, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:

@@ -13,9 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from rekindle.models.checkpoint.checkpoint import Array, LazyTensors
+from rekindle.models.checkpoint.checkpoint import LazyTensors
 from rekindle.models.config import ExpertsConfig, FeedForwardConfig, ModelConfig, Rope, RouterConfig
 from rekindle.models.decoder import expected_shapes
+from rekindle_kernels.blocks import Array, Tensor
 from tests.bench import machine
 from tests.bench.contenders import measure_limits
 from tests.bench.costs import BYTES
@@ -31,7 +32,7 @@ class Random:
     """A model with random weights."""
 
     config: ModelConfig
-    tensors: Mapping[str, Array]
+    tensors: Mapping[str, Tensor]
 
 
 def model() -> Random:

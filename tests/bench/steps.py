@@ -16,11 +16,11 @@ from rekindle.device.place import Place
 from rekindle.device.programs.lowering import Programs, Sizes
 from rekindle.device.sampling.rows import COLUMNS
 from rekindle.device.state import empty_pages, empty_slots
-from rekindle.models.checkpoint.checkpoint import Array
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import flat_weights
 from rekindle.models.load import load_decoder
+from rekindle_kernels.blocks import Tensor
 from tests.bench import costs
 from tests.bench.workload import MODEL
 
@@ -65,7 +65,7 @@ class Model(Protocol):
         """The config of the model."""
 
     @property
-    def tensors(self) -> Mapping[str, Array]:
+    def tensors(self) -> Mapping[str, Tensor]:
         """The tensors of the model, by their names."""
 
 

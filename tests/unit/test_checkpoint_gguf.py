@@ -47,7 +47,7 @@ def test_llamas_query_rows_are_put_back_in_order(tied: Checkpoint, tmp_path: Pat
 def test_each_kind_of_tensor_is_read_as_the_gguf_library_does(kind: str, tied: Checkpoint, tmp_path: Path) -> None:
     name = "model.layers.0.mlp.gate_proj.weight"
     path = write_gguf(tied, tmp_path / "model.gguf", kinds={FFN_GATE: kind})
-    opened = open_checkpoint(path).tensors[name]
+    opened = np.asarray(open_checkpoint(path).tensors[name])
     (raw,) = (tensor for tensor in GGUFReader(path).tensors if tensor.name == FFN_GATE)
     expected: dict[str, Any] = {"F16": np.float16, "BF16": ml_dtypes.bfloat16}
     assert opened.dtype == expected.get(kind, np.float32)

@@ -25,6 +25,7 @@ from rekindle.models.load import load_decoder, load_weights
 from rekindle.models.shard import Shard
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation
+from rekindle_kernels.blocks import Tensor
 
 FAMILIES = ["llama-tied", "llama3-rope", "qwen2", "qwen3"]
 FLOAT32 = jnp.dtype("float32")
@@ -87,7 +88,7 @@ def aligned(tensor: Array) -> Array:
 
 def test_weights_do_not_change_with_what_they_were_read_from(families: Path) -> None:
     checkpoint = open_checkpoint(families / "qwen2")
-    given = {name: aligned(tensor) for name, tensor in checkpoint.tensors.items()}
+    given = {name: aligned(np.asarray(tensor)) for name, tensor in checkpoint.tensors.items()}
     decoder = load_decoder(checkpoint.config, given, FLOAT32)
     for array in given.values():
         array.fill(7.0)
@@ -207,7 +208,7 @@ def test_a_device_copies_its_share_alone(family: str, families: Path) -> None:
     assert len(matrices) > 8
     for asked in matrices:
         stored = [np.zeros(shape, np.float32) for shape in asked.shapes.values()]
-        shares = load._as_asked(asked, stored)
+        shares = [np.asarray(share) for share in load._as_asked(asked, stored)]
         assert all(any(np.shares_memory(share, each) for each in stored) for share in shares), "no copy of the whole"
         assert 2 * sum(share.size for share in shares) == sum(each.size for each in stored)
 
@@ -240,7 +241,7 @@ def test_loading_that_is_left_reads_no_more(families: Path) -> None:
     checkpoint, looked_up = open_checkpoint(families / "qwen3"), list[str]()
     never = threading.Event()
 
-    def read(name: str) -> Array:
+    def read(name: str) -> Tensor:
         looked_up.append(name)
         if len(looked_up) > 3:
             never.wait(0.5)  # until the others are called off

@@ -50,6 +50,8 @@ FLAGS: Final = (
 # Hidden are the symbols of the C++ library too: the process may have another C++ library.
 LINUX: Final = ("-shared", "-static-libstdc++", "-static-libgcc")
 MACOS: Final = ("-dynamiclib", "-Wl,-exported_symbol,_rekindle_*")
+EXACT: Final = "-ffp-contract=off"
+"""The flag for weights, whose numbers in blocks are rounded as the gguf library does it."""
 EXPORTS: Final = "{ global: rekindle_*; local: *; };"
 
 
@@ -182,8 +184,8 @@ def _compile(command: list[str], folder: Path) -> list[Path]:
         raise CannotBuild(f"there are none for {architecture()}")
     known = {name: flags for name, flags in sets.items() if name not in NEW or _compiles([*command, *flags], folder)}
     have = [f"-DREKINDLE_HAVE_{name}" for name in known]
-    plain = [*_sources("dispatch.cc"), *_sources("pack.cc"), *_sources("handlers_*.cc")]
-    jobs = [(source, source.stem, have) for source in plain]
+    jobs = [(source, source.stem, have) for source in (*_sources("dispatch.cc"), *_sources("handlers_*.cc"))]
+    jobs += [(source, source.stem, [EXACT]) for source in _sources("pack.cc")]
     jobs += [(SOURCES / "isa.cc", name, [f"-DREKINDLE_ISA={name}", *flags]) for name, flags in known.items()]
 
     def compiled(job: tuple[Path, str, list[str]]) -> Path:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rekindle_kernels.blocks import Blocks, Tensor
 from rekindle_kernels.cpu.library import load
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,15 +29,23 @@ def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((panels, inputs, PANEL), dtype)
 
 
-def pack(parts: Sequence[Array], into: Array) -> None:
-    """See `layers.pack`."""
+def pack(parts: Sequence[Tensor], into: Array) -> None:
+    """See `layers.pack`. Blocks of common kinds are read by the library; numpy reads the others first."""
     native = load()
-    write = native.rekindle_pack_bf16 if into.dtype == jnp.bfloat16 else native.rekindle_pack_f32
+    narrow = into.dtype == jnp.bfloat16
+    write = native.rekindle_pack_bf16 if narrow else native.rekindle_pack_f32
+    write_blocks = native.rekindle_pack_blocks_bf16 if narrow else native.rekindle_pack_blocks_f32
+    write_blocks.restype = ctypes.c_bool
     first = 0
     for part in parts:
-        part = np.ascontiguousarray(part, into.dtype)
-        write(_pointer(into), ctypes.c_int64(first), _pointer(part), *map(ctypes.c_int64, part.shape))
+        place, shape = (_pointer(into), ctypes.c_int64(first)), [*map(ctypes.c_int64, part.shape)]
         first += len(part)
+        if isinstance(part, Blocks):
+            data = np.ascontiguousarray(part.data)
+            if write_blocks(part.kind.name.encode(), *place, _pointer(data), *shape):
+                continue
+        numbers = np.ascontiguousarray(part, into.dtype)
+        write(*place, _pointer(numbers), *shape)
 
 
 def linear(x: jax.Array, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:

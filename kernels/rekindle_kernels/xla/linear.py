@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rekindle_kernels.blocks import Tensor
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Up to this many float32 rows, a product runs a third faster on CPU with the weight as the left operand.
@@ -21,9 +23,9 @@ def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def pack(parts: Sequence[Array], into: Array) -> None:
+def pack(parts: Sequence[Tensor], into: Array) -> None:
     """See `layers.pack`."""
-    np.concatenate(parts, out=into, casting="unsafe")
+    np.concatenate([np.asarray(part) for part in parts], out=into, casting="unsafe")
 
 
 def linear(x: jax.Array, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:

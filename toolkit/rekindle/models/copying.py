@@ -9,9 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from rekindle_kernels.api import Implementation
+from rekindle_kernels.blocks import Array, Blocks, Tensor
 from rekindle_kernels.layers import pack, packed
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 PIECE_BYTES: Final = 16 << 20
 """The size of a piece of a matrix, in the form that it is copied into."""
@@ -42,7 +41,7 @@ class Room:
                 self._changed.notify_all()
 
 
-def copy_into(parts: Sequence[Array], into: Array, implementation: Implementation) -> None:
+def copy_into(parts: Sequence[Tensor], into: Array, implementation: Implementation) -> None:
     """Join matrices along their outputs in the form in which an implementation reads them, as `pack` does.
 
     What was copied is no longer mapped, if the matrices are views of a file, so that its pages do not count to the
@@ -61,9 +60,10 @@ def copy_into(parts: Sequence[Array], into: Array, implementation: Implementatio
         release(rows_of)
 
 
-def between(parts: Sequence[Array], first: int, last: int) -> list[Array]:
+def between(parts: Sequence[Tensor], first: int, last: int) -> list[Tensor]:
     """Return rows `first` to `last` of matrices that lie one behind the other, as views."""
-    found, start = [], 0
+    found: list[Tensor] = []
+    start = 0
     for part in parts:
         rows = part[max(0, first - start) : max(0, last - start)]
         if len(rows):
@@ -72,9 +72,10 @@ def between(parts: Sequence[Array], first: int, last: int) -> list[Array]:
     return found
 
 
-def release(arrays: Sequence[Array]) -> None:
+def release(arrays: Sequence[Tensor]) -> None:
     """Unmap the memory of arrays that are views of a file, where the system can. They are read again when needed."""
-    for array in arrays:
+    for stored in arrays:
+        array = stored.data if isinstance(stored, Blocks) else stored
         base: Any = array
         while isinstance(base, np.ndarray | memoryview):
             base = base.base if isinstance(base, np.ndarray) else base.obj

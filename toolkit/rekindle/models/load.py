@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ from rekindle.models.decoder import Decoder, abstract_decoder
 from rekindle.models.layers import Joined
 from rekindle.models.shard import WHOLE, Order, Shard
 from rekindle_kernels.api import Implementation
+from rekindle_kernels.blocks import Array, Tensor
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Put = Callable[[Array], jax.Array]
 
 _THREADS: Final = min(4, os.cpu_count() or 1)
@@ -32,7 +32,7 @@ MOST_RUNS: Final = 64
 
 
 def load_decoder(
-    config: ModelConfig, tensors: Mapping[str, Array], dtype: jnp.dtype, implementation: Implementation = "xla"
+    config: ModelConfig, tensors: Mapping[str, Tensor], dtype: jnp.dtype, implementation: Implementation = "xla"
 ) -> Decoder:
     """Build the whole decoder, and read its weights as `load_weights` does. Nothing is traced or compiled."""
     graph, state = nnx.split(abstract_decoder(config, dtype, implementation, WHOLE)[0])
@@ -43,7 +43,7 @@ def load_decoder(
 
 def load_weights(
     config: ModelConfig,
-    tensors: Mapping[str, Array],
+    tensors: Mapping[str, Tensor],
     dtype: jnp.dtype,
     loaded: Callable[[int], None] = lambda _: None,
     put: Put = jax.device_put,
@@ -88,7 +88,7 @@ def _counted(array: jax.Array, loaded: Callable[[int], None]) -> jax.Array:
 class _Reader:
     """Reads tensors and joins them; the fields are those of `load_weights`, and the room for what is read at once."""
 
-    tensors: Mapping[str, Array]
+    tensors: Mapping[str, Tensor]
     dtype: jnp.dtype
     put: Put
     implementation: Implementation
@@ -108,7 +108,7 @@ class _Reader:
             jax.block_until_ready(array)  # until the device has it, the copy takes host memory
             return array
 
-    def _matrix(self, asked: Joined, parts: list[Array], form: jax.ShapeDtypeStruct) -> Array:
+    def _matrix(self, asked: Joined, parts: list[Tensor], form: jax.ShapeDtypeStruct) -> Array:
         whole = _empty(form.shape, self.dtype)
         groups = range(max(1, asked.groups)) if asked.members is None else asked.members
         for group, into in zip(groups, whole if asked.groups else [whole], strict=True):
@@ -124,28 +124,29 @@ def size_of(form: jax.ShapeDtypeStruct) -> int:
     return size
 
 
-def _vector(asked: Joined, parts: Sequence[Array]) -> Array:
-    count = sum(part.size for part in parts) if asked.order is None else len(asked.order)
-    whole = _empty((count,), jnp.dtype(jnp.float32))
-    joined = np.concatenate([part.reshape(-1) for part in parts]).astype(np.float32)
+def _vector(asked: Joined, parts: Sequence[Tensor]) -> Array:
+    joined = np.concatenate([np.asarray(part).reshape(-1) for part in parts]).astype(np.float32)
+    whole = _empty((len(joined) if asked.order is None else len(asked.order),), jnp.dtype(jnp.float32))
     whole[:] = (joined if asked.order is None else joined[asked.order]) + np.float32(asked.offset)
     return whole
 
 
-def _as_asked(asked: Joined, matrices: list[Array]) -> list[Array]:
+def _as_asked(asked: Joined, matrices: Sequence[Tensor]) -> list[Tensor]:
     """Return the matrices of one group, (out, in), with the rows and inputs that are asked for."""
     if asked.turned:
-        matrices = [matrix.T for matrix in matrices]
+        matrices = [np.asarray(matrix).T for matrix in matrices]
     if asked.order is not None:
         matrices = _rows(matrices, asked.order)
-    return matrices if asked.inputs is None else [_columns(matrix, asked.inputs) for matrix in matrices]
+    if asked.inputs is None:
+        return list(matrices)
+    return [_columns(np.asarray(matrix), asked.inputs) for matrix in matrices]
 
 
-def _rows(matrices: list[Array], chosen: Order) -> list[Array]:
+def _rows(matrices: Sequence[Tensor], chosen: Order) -> list[Tensor]:
     """Return some rows of matrices that lie one behind the other, as views of those that follow each other."""
     ends = np.flatnonzero(np.diff(chosen) != 1) + 1
     if len(ends) >= MOST_RUNS:
-        return [np.concatenate(matrices)[chosen]]
+        return [np.concatenate([np.asarray(matrix) for matrix in matrices])[chosen]]
     return [rows for run in np.split(chosen, ends) for rows in between(matrices, run[0], run[-1] + 1)]
 
 
@@ -159,14 +160,17 @@ def _columns(matrix: Array, chosen: Order) -> Array:
     return found if len(there) == len(chosen) else np.pad(found, ((0, 0), (0, len(chosen) - len(there))))
 
 
-def _of_group(parts: list[Array], group: int, groups: int) -> list[Array]:
+def _of_group(parts: list[Tensor], group: int, groups: int) -> list[Tensor]:
     """Return the matrices of one of the groups: its own parts, or its share of a single one."""
     if not groups:
         return parts
     if parts[0].ndim == 3:
         return [part[group] for part in parts]
     each = len(parts) // groups
-    return parts[group * each : (group + 1) * each] if each else [np.split(parts[0], groups)[group]]
+    if each:
+        return parts[group * each : (group + 1) * each]
+    rows = len(parts[0]) // groups
+    return [parts[0][group * rows : (group + 1) * rows]]
 
 
 def _empty(shape: tuple[int, ...], dtype: jnp.dtype) -> Array:

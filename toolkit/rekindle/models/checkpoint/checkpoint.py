@@ -5,28 +5,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rekindle.errors import CheckpointError, ConfigError
 from rekindle.models.checkpoint.uses import Uses
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import expected_shapes
 from rekindle.models.layers import Shapes
 from rekindle.models.text.tokenizer import Tokenizer
+from rekindle_kernels.blocks import Tensor
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
-
-class LazyTensors(Mapping[str, Array]):
+class LazyTensors(Mapping[str, Tensor]):
     """Tensors by their Hugging Face names, each read when it is looked up and not kept.
 
-    Several threads may look up tensors at once, which is faster where tensors are dequantized.
+    Several threads may look up tensors at once.
     """
 
-    def __init__(self, loaders: Mapping[str, Callable[[], Array]]) -> None:
+    def __init__(self, loaders: Mapping[str, Callable[[], Tensor]]) -> None:
         self._loaders = loaders
 
-    def __getitem__(self, name: str) -> Array:
+    def __getitem__(self, name: str) -> Tensor:
         return self._loaders[name]()
 
     def __contains__(self, name: object) -> bool:
@@ -47,7 +44,7 @@ class Checkpoint:
         source: where it was opened, for error messages.
         tensors: exactly those of `expected_shapes(config)`; projections are (out, in). Stored floats come in the
             file's dtype (float32, float16, ml_dtypes.bfloat16), as read-only views of the file; quantized numbers come
-            as float32, those of MXFP4 as bfloat16.
+            in blocks, which numpy.asarray reads as float32, and those of MXFP4 as bfloat16.
         eos_ids: the tokens that end an answer; empty when the model names none.
         tokenizer: None when the model came without one and is served by token ids alone.
         generation_config: the unchanged content of its generation_config.json; empty when there is none.
@@ -57,7 +54,7 @@ class Checkpoint:
 
     source: str
     config: ModelConfig
-    tensors: Mapping[str, Array]
+    tensors: Mapping[str, Tensor]
     eos_ids: frozenset[int]
     tokenizer: Tokenizer | None
     generation_config: Mapping[str, Any]

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rekindle.errors import CheckpointError, UnsupportedModel
-from rekindle.models.checkpoint.gguf.kinds import Kind, kind_of
+from rekindle.models.checkpoint.gguf.kinds import kind_of
+from rekindle_kernels.blocks import Blocks, Kind, Tensor
 
 T = TypeVar("T")
 
@@ -55,8 +56,8 @@ class GGUFFile:
     shapes: Mapping[str, tuple[int, ...]]
     _tensors: Mapping[str, _Stored]
 
-    def read(self, name: str, rows: range | None = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """Read a tensor, from any thread. Floats are a read-only view of the file, other kinds new arrays.
+    def read(self, name: str, rows: range | None = None) -> Tensor:
+        """Return a tensor, from any thread, as a read-only view of the file.
 
         Args:
             rows: the part of it to read, along its first axis; None for all.
@@ -69,13 +70,16 @@ class GGUFFile:
         if rows is not None:
             begin, size = begin + size * rows.start // shape[0], size * len(rows) // shape[0]
             shape = (len(rows), *shape[1:])
-        data = np.frombuffer(stored.data, np.uint8, size, begin)
+        data, kind = np.frombuffer(stored.data, np.uint8, size, begin), stored.kind
         try:
-            return stored.kind.read(data).reshape(shape)
+            first = kind.read(data[: kind.size])
         except NotImplementedError as error:
             raise UnsupportedModel(
-                f"{self.paths[0]}: {name} is {stored.kind.name}, which the gguf library cannot read"
+                f"{self.paths[0]}: {name} is {kind.name}, which the gguf library cannot read"
             ) from error
+        if kind.numbers == 1:
+            return data.view(first.dtype).reshape(shape)
+        return Blocks(data.reshape(*shape[:-1], shape[-1] // kind.numbers * kind.size), kind)
 
     def joined(self, others: Iterable["GGUFFile"]) -> "GGUFFile":
         """Return this file with the tensors of others.

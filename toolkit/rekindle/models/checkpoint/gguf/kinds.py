@@ -1,11 +1,11 @@
 """The kinds of numbers in GGUF tensors: floats, and blocks of quantized numbers.
 
-The common kinds are dequantized here, in few passes over a whole tensor: the result equals the gguf library's bit for
-bit, in a quarter of its time, and other threads can run during each pass. The library dequantizes the other kinds.
+The common kinds are dequantized here, in few passes over all of them: the result equals the gguf library's bit for bit,
+in a quarter of its time, and other threads can run during each pass. The library dequantizes the other kinds. The CPU's
+kernels read blocks themselves.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from operator import methodcaller
 from typing import Any
@@ -13,26 +13,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+from rekindle_kernels.blocks import Array, Bytes, Kind
+
 Floats = np.ndarray[Any, np.dtype[np.float32]]
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of numbers.
-
-    Attributes:
-        numbers: in a block.
-        size: of a block, in bytes.
-        read: maps the (bytes,) of whole blocks to (numbers,): a view for floats, a new array for other kinds, which is
-            bfloat16 where that holds all numbers of the kind, else float32.
-    """
-
-    name: str
-    numbers: int
-    size: int
-    read: Callable[[Bytes], Array]
 
 
 def kind_of(code: int) -> Kind:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from rekindle.errors import UnsupportedModel
-from rekindle.models.checkpoint.checkpoint import Array
 from rekindle.models.checkpoint.gguf.architecture import Architecture
 from rekindle.models.checkpoint.gguf.file import GGUFFile
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import expected_shapes
+from rekindle_kernels.blocks import Array, Blocks, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,21 @@ class Place:
         outputs = sum(each[-2] for each in shapes) if self.half is None else shape[-2] // 2
         return (*shape[:-2], outputs, shape[-1])
 
-    def read(self, file: GGUFFile, shape: tuple[int, ...]) -> Array:
-        """Read the tensor in the given shape, which has as many numbers."""
+    def read(self, file: GGUFFile, shape: tuple[int, ...]) -> Tensor:
+        """Return the tensor in the given shape, which has as many numbers."""
         parts = [file.read(name, self.rows) for name in self.names]
-        whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-2)
+        if isinstance(parts[0], Blocks) and len(parts) == 1 and parts[0].shape[-1] == shape[-1] and not self.shift:
+            return replace(parts[0], data=self._in_order(parts[0].data, (*shape[:-1], -1)))
+        numbers = [np.asarray(part) for part in parts]
+        whole = self._in_order(numbers[0] if len(numbers) == 1 else np.concatenate(numbers, axis=-2), shape)
+        return whole if not self.shift else whole.astype(np.float32) + np.float32(self.shift)
+
+    def _in_order(self, whole: Array, shape: tuple[int, ...]) -> Array:
+        """Return the rows that are asked for, in the order that is asked for."""
         if self.half is not None:
             whole = np.split(whole, 2, axis=-2)[self.half]
         whole = whole.reshape(shape)
-        if self.heads:
-            whole = unpermute(whole, self.heads)
-        return whole if not self.shift else whole.astype(np.float32) + np.float32(self.shift)
+        return unpermute(whole, self.heads) if self.heads else whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class InTurns:
         """Read the tensor, which has the given shape, one expert at a time."""
         whole = None
         for expert in range(shape[0]):
-            parts = [file.read(name, range(expert, expert + 1))[0] for name in self.names]
+            parts = [np.asarray(file.read(name, range(expert, expert + 1))[0]) for name in self.names]
             if whole is None:
                 whole = np.empty((shape[0], shape[-1], *shape[1:-1]), parts[0].dtype)
             for turn, part in enumerate(parts):
@@ -102,7 +107,7 @@ class KeysAndValues:
 
     def read(self, file: GGUFFile, shape: tuple[int, ...]) -> Array:
         """Read both, in the given shape."""
-        both = file.read(self.keys).swapaxes(1, 2), file.read(self.values)
+        both = np.asarray(file.read(self.keys)).swapaxes(1, 2), np.asarray(file.read(self.values))
         return np.concatenate(both, axis=1).reshape(shape)
 
 
@@ -128,7 +133,7 @@ def find_places(file: GGUFFile, architecture: Architecture, config: ModelConfig,
 
 def loaders(
     file: GGUFFile, places: dict[str, AnyPlace], config: ModelConfig
-) -> tuple[dict[str, tuple[int, ...]], dict[str, Callable[[], Array]]]:
+) -> tuple[dict[str, tuple[int, ...]], dict[str, Callable[[], Tensor]]]:
     """Return the shape of each tensor, and a function that reads it."""
     expected = expected_shapes(config)
     shapes = {name: _like(place.shape(file), expected[name]) for name, place in places.items()}

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import numpy as np
+
 from rekindle.errors import CheckpointError, UnsupportedModel
 from rekindle.models.checkpoint.gguf.architecture import Said
 from rekindle.models.checkpoint.gguf.rope_factors import find_scaling
@@ -67,7 +69,7 @@ def _long(said: Said, source: str) -> dict[str, Any]:
     keys, file = said.keys, said.file
     if missing := [name for name in _LONG_AND_SHORT if name not in file.shapes]:
         raise CheckpointError(f"{source}: missing {', '.join(missing)}, which its rope needs. Fetch the file again")
-    long, short = ([float(each) for each in file.read(name)] for name in _LONG_AND_SHORT)
+    long, short = ([float(each) for each in np.asarray(file.read(name))] for name in _LONG_AND_SHORT)
     return {
         "rope_type": "longrope",
         "long_factor": long,
@@ -78,7 +80,7 @@ def _long(said: Said, source: str) -> dict[str, Any]:
 
 
 def _llama3(said: Said, theta: float, source: str) -> dict[str, Any]:
-    scaling = find_scaling(said.file.read(_FACTORS), theta, source)
+    scaling = find_scaling(np.asarray(said.file.read(_FACTORS)), theta, source)
     if scaling is None:
         return {}
     return {
