@@ -34,7 +34,7 @@ Attend = Callable[[jax.Array, jax.Array, jax.Array, Scores], tuple[jax.Array, ja
 The new pages hold the keys and the values, (token, sides, kv_heads, head_dim); a single side is both."""
 
 
-class Attention(nnx.Module):
+class Attention(nnx.Module, pytree=False):
     """Grouped-query self-attention (Ainslie et al., 2023, arXiv:2305.13245) with rotary positions."""
 
     def __init__(self, model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str):

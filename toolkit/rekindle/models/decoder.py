@@ -1,6 +1,8 @@
 """The one decoder of all families, as an nnx module over ragged, flat tokens.
 
-It is the one place that knows what tensors a model has: it asks for them when it is built.
+It is the one place that knows what tensors a model has: it asks for them when it is built. Its modules are no pytrees,
+because flax would check every attribute of those, which took two thirds of the time of building them; programs take
+their state.
 """
 
 from functools import lru_cache
@@ -21,7 +23,7 @@ from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
 
 
-class Layer(nnx.Module):
+class Layer(nnx.Module, pytree=False):
     """Attention and a feed-forward layer around the residual stream, with norms where the family has them."""
 
     def __init__(self, model: ModelConfig, layer: LayerConfig, weights: WeightSource, prefix: str):
@@ -70,7 +72,7 @@ class Layer(nnx.Module):
         return x + (branch if self.multiplier == 1 else branch * self.multiplier)
 
 
-class Decoder(nnx.Module):
+class Decoder(nnx.Module, pytree=False):
     """A decoder-only transformer.
 
     Layers are attributes `layer_0`, `layer_1`, … rather than a list, which flax versions register differently.
@@ -175,7 +177,7 @@ class _Abstract:
         return form
 
 
-@lru_cache(maxsize=4)  # building thirty layers takes flax 20 ms
+@lru_cache(maxsize=4)  # building thirty layers takes flax 30 ms
 def abstract_decoder(
     config: ModelConfig, dtype: jnp.dtype, implementation: Implementation, shard: Shard = WHOLE
 ) -> tuple[Decoder, tuple[Joined, ...], tuple[int, ...]]:

@@ -13,7 +13,7 @@ from rekindle.models.shard import Order, composed, rows_of
 from rekindle_kernels import layers as kernels
 
 
-class FeedForward(nnx.Module):
+class FeedForward(nnx.Module, pytree=False):
     """Two products with an activation between them.
 
     Args:
@@ -45,7 +45,7 @@ class FeedForward(nnx.Module):
         return activate(self.gate_up(x), self.config, self.down.implementation)
 
 
-class Experts(nnx.Module):
+class Experts(nnx.Module, pytree=False):
     """Feed-forward layers of which each token goes to a few, and perhaps one that all go to."""
 
     def __init__(self, config: ExpertsConfig, model: ModelConfig, weights: WeightSource, prefix: str):

@@ -13,7 +13,7 @@ from rekindle.models.shard import Order, composed, rows_of, spread
 from rekindle_kernels import layers as kernels
 
 
-class LatentAttention(nnx.Module):
+class LatentAttention(nnx.Module, pytree=False):
     """Multi-head latent attention (DeepSeek-AI, 2024, arXiv:2405.04434), section 2.1.
 
     Heads never make keys and values of the latents. Their queries are multiplied by what would make keys, and what is

@@ -74,7 +74,7 @@ class WeightSource(Protocol):
         """Return matrices as `kernels.packed` says, and vectors as (numbers,) float32."""
 
 
-class Linear(nnx.Module):
+class Linear(nnx.Module, pytree=False):
     """`x @ weight.T + bias` with float32 sums; projections of the same input are joined into one product.
 
     Args:
@@ -120,7 +120,7 @@ class Linear(nnx.Module):
         return kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation)
 
 
-class Normalise(nnx.Module):
+class Normalise(nnx.Module, pytree=False):
     """A normalisation over the last axis.
 
     Args:
