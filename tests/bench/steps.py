@@ -18,8 +18,7 @@ from rekindle.device.sampling.rows import COLUMNS
 from rekindle.device.state import empty_pages, empty_slots
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig
-from rekindle.models.decoder import flat_weights
-from rekindle.models.load import load_decoder
+from rekindle.models.load import load_weights
 from rekindle_kernels.blocks import Tensor
 from tests.bench import costs
 from tests.bench.workload import MODEL
@@ -86,9 +85,10 @@ class BareStep:
         )
         sizes = Sizes(1 + tables.size, PAGE_SIZE, per_row, rows, Settings().max_logprobs)
         programs = Programs(checkpoint.config, sizes, jnp.dtype(dtype), Place((jax.devices()[0],)))
-        kernels = programs.implementation
-        decoder = load_decoder(checkpoint.config, checkpoint.tensors, jnp.dtype(dtype), implementation=kernels)
-        self._weights, self._program = flat_weights(decoder), programs.compiled(bucket)
+        self._weights = load_weights(
+            checkpoint.config, checkpoint.tensors, jnp.dtype(dtype), implementation=programs.implementation
+        )
+        self._program = programs.compiled(bucket)
         self._length = np.append(np.full(rows, context, np.int32), np.int32(0))
         self._packed = _inputs(bucket, rows, tables, context)
 

@@ -161,7 +161,7 @@ def is_as_written(entry: Path) -> bool:
 
 def remove_code(entry: Path) -> None:
     """Have an entry hold its program as version 0.1.0 stored what came from JAX's own cache."""
-    header, arrays = entries.header_of(entry), entries.arrays_of(entry)
+    header, arrays = entries.header_of(entry), entries.arrays_of(entry, ["program", "trees"])
     in_tree, out_tree = pickle.loads(arrays["trees"].tobytes())
     number = int(header["parts"]["topology"].partition("@")[0].removeprefix("cpu:"))
     payload = arrays["program"].tobytes()

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from rekindle.buckets import Bucket
 from rekindle.device.place import Place
@@ -114,11 +113,10 @@ def test_a_step_reduces_twice_a_layer_and_one_device_not_at_all(families: Path) 
 def test_the_program_of_one_device_is_that_of_the_step_alone(families: Path) -> None:
     config, float32, bucket = open_checkpoint(families / "llama-tied").config, jnp.dtype("float32"), Bucket(0, 4)
     programs = Programs(config, Sizes(9, 16, 8, 4, 5), float32, Place((jax.devices()[0],)), "xla")
-    graph, state = nnx.split(abstract_decoder(config, float32, "xla")[0])
-    structure = jax.tree.structure(state)
+    abstract = abstract_decoder(config, float32, "xla")
 
     def alone(weights: list[jax.Array], pages: Any, slots: Any, packed: jax.Array) -> Any:
-        return step(nnx.merge(graph, jax.tree.unflatten(structure, weights)), pages, slots, packed, bucket, 5, "xla")
+        return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5, "xla")
 
     with programs.jax_settings.applied():
         expected = jax.jit(alone, donate_argnums=(1, 2)).lower(*programs.arguments(bucket).values())

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from jax.experimental.topologies import get_topology_desc
 from jax.sharding import SingleDeviceSharding
 
@@ -149,17 +148,16 @@ def _check_step(config: ModelConfig, bucket: Bucket) -> None:
     """Compile the step of a bucket; what these kernels do not serve, XLA serves, as in a session."""
     dtype = jnp.dtype(jnp.bfloat16)
     implementation = api.choose("gpu", config.pool(2049, 16), dtype)
-    decoder, _, _ = abstract_decoder(config, dtype, implementation)
-    graph, state = nnx.split(decoder)
+    abstract = abstract_decoder(config, dtype, implementation)
     pages = jax.eval_shape(lambda: empty_pages(config, 2049, 16, dtype, implementation))
     slots = jax.eval_shape(lambda: empty_slots(32, 512, config.vocab_size))
     packed = InputLayout.of(bucket, slots).padding()
 
-    def run(pages: Any, slots: Any, state: Any, packed: Any) -> Any:
-        return step(nnx.merge(graph, state), pages, slots, packed, bucket, 5, implementation)
+    def run(pages: Any, slots: Any, weights: Any, packed: Any) -> Any:
+        return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5, implementation)
 
     shape = Shape(packed.shape, packed.dtype)
-    program = compiled("NVIDIA H100 80GB HBM3", run, pages, slots, state, shape, donated=(0, 1))
+    program = compiled("NVIDIA H100 80GB HBM3", run, pages, slots, list(abstract.forms), shape, donated=(0, 1))
     held = sum(int(np.prod(layer.shape)) * layer.dtype.itemsize for layer in pages)
     assert program.memory_analysis().alias_size_in_bytes >= held
     if implementation == "gpu":

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import nnx
 
 from rekindle.buckets import Bucket
 from rekindle.device.inputs import InputLayout
@@ -155,16 +154,15 @@ def test_the_stated_cost_of_prefill_attention_is_the_program_s(topology: str) ->
 
 def _lowered_step(topology: str, config: ModelConfig, bucket: Bucket) -> tuple[Any, int]:
     """Return the lowered step with abstract weights, and the bytes of its pools."""
-    decoder, _, _ = abstract_decoder(config, BFLOAT16, "tpu")
-    graph, state = nnx.split(decoder)
+    abstract = abstract_decoder(config, BFLOAT16, "tpu")
     pages = jax.eval_shape(lambda: empty_pages(config, 1025, 64, BFLOAT16, "tpu"))
     slots = jax.eval_shape(lambda: empty_slots(32, 32, config.vocab_size))
     packed = InputLayout.of(bucket, slots).padding()
 
-    def run(pages: Any, slots: Any, state: Any, packed: Any) -> Any:
-        return step(nnx.merge(graph, state), pages, slots, packed, bucket, 5, "tpu")
+    def run(pages: Any, slots: Any, weights: Any, packed: Any) -> Any:
+        return step(abstract.with_weights(weights), pages, slots, packed, bucket, 5, "tpu")
 
-    program = lowered(topology, run, pages, slots, state, Shape(packed.shape, INT32), donated=(0, 1))
+    program = lowered(topology, run, pages, slots, list(abstract.forms), Shape(packed.shape, INT32), donated=(0, 1))
     return program, sum(size(layer) for layer in pages)
 
 

@@ -21,8 +21,7 @@ from rekindle.errors import ConfigError, ModelTooLarge, NotRestored
 from rekindle.markup import size_text
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.decoder import flat_weights
-from rekindle.models.load import load_decoder
+from rekindle.models.load import load_weights
 from rekindle.store.directory import cache_dir
 
 CPU = jax.devices("cpu")[0]
@@ -87,10 +86,10 @@ def test_a_device_of_its_own_gives_the_pool_what_is_left_but_for_staged_pages() 
 def test_the_weights_are_known_before_they_are_loaded(family: str, dtype: Any, families: Path) -> None:
     checkpoint = open_checkpoint(families / family)
     blueprint = Blueprint.of(checkpoint, Settings(dtype=dtype), HERE)
-    decoder = load_decoder(
+    weights = load_weights(
         checkpoint.config, checkpoint.tensors, blueprint.dtype, implementation=blueprint.programs.implementation
     )
-    assert blueprint.budget.weights == sum(array.nbytes for array in flat_weights(decoder))
+    assert blueprint.budget.weights == sum(array.nbytes for array in weights)
 
 
 @pytest.mark.parametrize("family", ["llama-tied", "mixtral"])

@@ -186,7 +186,7 @@ def test_a_damaged_entry_is_dropped_with_one_warning_before_anything_is_made_of_
     chance, store = random.Random(0), open_programs(entry.parent)
     whole = entry.rename(tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(store_entries, "arrays_of", lambda _: pytest.fail("a damaged entry was read"))
+        patch.setattr(store_entries, "arrays_of", lambda *_: pytest.fail("a damaged entry was read"))
         for _ in range(times):
             shutil.copytree(whole, entry)
             damage(entry, chance)
@@ -274,9 +274,9 @@ def test_a_program_that_the_runtime_refuses_is_dropped(directory: Path, monkeypa
 def test_an_entry_that_another_process_removes_under_our_hands_is_a_miss(
     entry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def vanish(entry: Path) -> store_entries.Arrays:
+    def vanish(entry: Path, _: object) -> store_entries.Arrays:
         store_entries.remove(entry)
-        raise ValueError("Orbax found nothing")
+        raise ValueError("nothing was found")
 
     monkeypatch.setattr(store_entries, "arrays_of", vanish)
     assert not loads(entry.parent, 0)
@@ -308,7 +308,7 @@ def test_a_directory_that_others_can_write_to_is_refused(mode: int, entry: Path,
 def test_an_entry_that_others_can_write_to_is_refused_unread(
     inside: str, entry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_entries, "arrays_of", lambda _: pytest.fail("it was read"))
+    monkeypatch.setattr(store_entries, "arrays_of", lambda *_: pytest.fail("it was read"))
     path, store = entry / inside, open_programs(entry.parent)
     path.chmod(path.stat().st_mode | stat.S_IWGRP)
     with pytest.raises(StorageError, match=r"writable by others.*chmod"):
@@ -578,7 +578,7 @@ def test_a_process_that_follows_stores_its_part_of_a_program_by_itself(
     entry = store.entry(nth(0))
     assert not [path for path in entry.iterdir() if path.is_dir()], "nothing of Orbax's"
     assert store_entries.verified(entry)["parts"] == some_key(0).parts()
-    found = store_entries.arrays_of(entry)
+    found = store_entries.arrays_of(entry, ["program", "trees"])
     assert {name: array.tobytes() for name, array in found.items()} == {
         name: array.tobytes() for name, array in program.arrays.items()
     }

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from rekindle.concurrency.progress import Progress, Report
-from rekindle.concurrency.threads import soon
 from rekindle.config import Settings
 from rekindle.device.devices import places_of, places_over
 from rekindle.device.jax_settings import own_settings
@@ -52,7 +51,6 @@ from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.scheduler import Scheduler
 from rekindle.scheduler.stats import Stats
-from rekindle.store.entries import import_orbax
 from rekindle.store.restored import Restored
 from rekindle.store.snapshot_store import SnapshotStore
 from rekindle.store.validity import apart
@@ -231,13 +229,10 @@ def build(
             crew.open(asked(model, revision, blueprint.chosen(settings), blueprint))
         executables = Executables(blueprint.programs, settings.max_executables, programs)
         resources.callback(executables.stop)
-        orbax = None if directory is None else soon(import_orbax, "orbax")
         preparing = executables.prepare(first)
         state = filled(executables, blueprint, report)
         stepper = Stepper(executables, state, limits, None if crew is None else crew.send)
         resources.callback(stepper.free)
-        if orbax is not None:
-            orbax.result()
         if wait:
             wait_for(preparing, report)
         preparing += executables.prepare(later, patient=True)

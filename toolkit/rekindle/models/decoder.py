@@ -5,7 +5,10 @@ because flax would check every attribute of those, which took two thirds of the 
 their state.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -16,7 +19,7 @@ from rekindle.models.attention import Attend, Attention
 from rekindle.models.config import LayerConfig, ModelConfig
 from rekindle.models.feed_forward import feed_forward_of
 from rekindle.models.latent import LatentAttention
-from rekindle.models.layers import Joined, Linear, Normalise, WeightSource, norm_of
+from rekindle.models.layers import Joined, Linear, Normalise, Shapes, WeightSource, norm_of
 from rekindle.models.rope import turns
 from rekindle.models.shard import TENSOR, WHOLE, Shard, rows_of
 from rekindle_kernels import layers as kernels
@@ -177,33 +180,51 @@ class _Abstract:
         return form
 
 
-@lru_cache(maxsize=4)  # building thirty layers takes flax 30 ms
+@dataclass(frozen=True)
+class AbstractDecoder:
+    """A decoder without its weights: nothing is read, traced or allocated.
+
+    Attributes:
+        graph, structure: of its modules, and of their state.
+        requests: what it asks for, in order.
+        forms: the form of each weight, in the order in which programs take them.
+        places: the place of each weight in `requests`.
+    """
+
+    graph: nnx.GraphDef[Decoder]
+    structure: jax.tree_util.PyTreeDef
+    requests: tuple[Joined, ...]
+    forms: tuple[jax.ShapeDtypeStruct, ...]
+    places: tuple[int, ...]
+
+    def with_weights(self, weights: Sequence[jax.Array]) -> Decoder:
+        """Return the decoder with weights, in the order in which programs take them."""
+        decoder: Decoder = nnx.merge(self.graph, jax.tree.unflatten(self.structure, weights))
+        return decoder
+
+
+@lru_cache(maxsize=4)  # building thirty layers takes flax 50 ms
 def abstract_decoder(
     config: ModelConfig, dtype: jnp.dtype, implementation: Implementation, shard: Shard = WHOLE
-) -> tuple[Decoder, tuple[Joined, ...], tuple[int, ...]]:
-    """Build a decoder that has shapes for weights: nothing is read, traced or allocated. It must not be changed.
+) -> AbstractDecoder:
+    """Build a decoder that has shapes for weights.
 
     Args:
         dtype: of the weights.
         implementation: of the kernels that read them.
         shard: the share of the device that they are for.
-
-    Returns:
-        The decoder; what it asked for, in order; and the place in that order of each array of `flat_weights`.
     """
     weights = _Abstract(dtype, implementation, shard)
-    decoder = Decoder(config, weights)
-    places = {id(form): place for place, form in enumerate(weights.given)}
-    return decoder, tuple(weights.asked), tuple(places[id(form)] for form in flat_weights(decoder))
+    graph, state = nnx.split(Decoder(config, weights))
+    forms, structure = jax.tree.flatten(state)
+    given = {id(form): place for place, form in enumerate(weights.given)}
+    places = tuple(given[id(form)] for form in forms)
+    return AbstractDecoder(graph, structure, tuple(weights.asked), tuple(forms), places)
 
 
-def flat_weights(decoder: Decoder) -> list[Any]:
-    """Return a decoder's arrays, or their shapes, in the order in which programs take them."""
-    leaves: list[Any] = jax.tree.leaves(nnx.state(decoder))
-    return leaves
-
-
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+@lru_cache(maxsize=4)
+def expected_shapes(config: ModelConfig) -> Shapes:
     """Return the shape of every tensor that a model of this config has, by its name in the checkpoint."""
-    _, requests, _ = abstract_decoder(config, jnp.dtype(jnp.float32), "xla")
-    return {name: shape for request in requests for name, shape in request.shapes.items()}
+    weights = _Abstract(jnp.dtype(jnp.float32), "xla", WHOLE)
+    Decoder(config, weights)
+    return MappingProxyType({name: shape for asked in weights.asked for name, shape in asked.shapes.items()})

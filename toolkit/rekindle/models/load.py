@@ -12,7 +12,6 @@ from typing import Final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from rekindle.concurrency.threads import TOO_LATE, ending
 from rekindle.errors import ModelError
@@ -35,10 +34,8 @@ def load_decoder(
     config: ModelConfig, tensors: Mapping[str, Tensor], dtype: jnp.dtype, implementation: Implementation = "xla"
 ) -> Decoder:
     """Build the whole decoder, and read its weights as `load_weights` does. Nothing is traced or compiled."""
-    graph, state = nnx.split(abstract_decoder(config, dtype, implementation, WHOLE)[0])
     weights = load_weights(config, tensors, dtype, implementation=implementation)
-    decoder: Decoder = nnx.merge(graph, jax.tree.unflatten(jax.tree.structure(state), weights))
-    return decoder
+    return abstract_decoder(config, dtype, implementation, WHOLE).with_weights(weights)
 
 
 def load_weights(
@@ -65,13 +62,13 @@ def load_weights(
     Raises:
         ModelError: the process is ending.
     """
-    _, requests, places = abstract_decoder(config, dtype, implementation, shard)
+    abstract = abstract_decoder(config, dtype, implementation, shard)
     with ThreadPoolExecutor(_THREADS, "rekindle-load") as pool:
         try:
-            room = Room(max(size_of(request.form(dtype, implementation)) for request in requests))
+            room = Room(max(size_of(request.form(dtype, implementation)) for request in abstract.requests))
             reader = _Reader(tensors, dtype, put, implementation, room)
-            arrays = [_counted(array, loaded) for array in pool.map(reader.read, requests)]
-            return [arrays[place] for place in places]
+            arrays = [_counted(array, loaded) for array in pool.map(reader.read, abstract.requests)]
+            return [arrays[place] for place in abstract.places]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, RuntimeError) and ending():  # no thread can be started any more

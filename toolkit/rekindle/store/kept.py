@@ -102,7 +102,7 @@ class Kept(ABC, Generic[Described]):
             found = disk.identity(path)
             try:
                 self.check(path)
-            except Exception as error:  # whatever Orbax may say of it
+            except Exception as error:  # whatever tensorstore may say of it
                 if _is_still(path, found):
                     wrong[path] = str(error)
         return wrong
@@ -149,7 +149,7 @@ class Kept(ABC, Generic[Described]):
             return read()
         except UnsafeStorage:
             raise
-        except Exception as error:  # whatever Orbax, pickle and the device's runtime may say of it
+        except Exception as error:  # whatever tensorstore, pickle and the device's runtime may say of it
             if _is_still(path, found) and not ending():
                 self._drop(path, found, error)
             return None

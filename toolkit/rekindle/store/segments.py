@@ -111,11 +111,9 @@ def open_segment(path: Path) -> Segment:
 def read_pages(segment: Segment, places: Sequence[int]) -> list[Array]:
     """Read the pages at some places in `segment.pages`.
 
-    Do not call this on an event loop's thread, because Orbax would patch the loop.
-
     Raises:
         OSError, UnsafeStorage: as `open_segment`.
-        Damaged: a page is not as the segment's header says. Orbax may raise other errors then.
+        Damaged: a page is not as the segment's header says. tensorstore may raise other errors then.
     """
     disk.verified(segment.path)
     arrays = disk.arrays_of(segment.path, [str(place) for place in places])

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.sharding import PartitionSpec
 from jax.tree_util import keystr
 
@@ -105,10 +104,8 @@ class Programs:
         self.jax_settings = JaxSettings.here()
         pool = config.pool(sizes.num_pages, sizes.page_size, place.tensor)
         self.implementation = kernels = choose(place.first.platform, pool, dtype, implementation)
-        decoder, _, _ = abstract_decoder(config, dtype, kernels, place.shards[0])
-        graph, state = nnx.split(decoder)
-        weights, treedef = jax.tree.flatten(state)
-        self._weights = [place.whole(weight, WEIGHTS) for weight in weights]
+        abstract = abstract_decoder(config, dtype, kernels, place.shards[0])
+        self._weights = [place.whole(form, WEIGHTS) for form in abstract.forms]
         self._place = place
         self.statics: dict[str, int | str] = asdict(sizes) | {
             "dtype": dtype.name,
@@ -127,7 +124,7 @@ class Programs:
             return pages, empty_slots(sizes.max_running, sizes.pages_per_request, config.vocab_size)
 
         def run(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
-            decoder = nnx.merge(graph, jax.tree.unflatten(treedef, weights))
+            decoder = abstract.with_weights(weights)
             return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, kernels, processor)
 
         with self.jax_settings.applied():

@@ -178,7 +178,7 @@ class ProgramStore:
         require_private(self._kept.directory)
         if disk.verified(entry).get("parts") != self._key_of(key).parts():
             raise disk.Damaged("it is another program")
-        arrays = disk.arrays_of(entry)
+        arrays = disk.arrays_of(entry, ("program", "trees"))
         _require_code(arrays, self._platform)
         return _deserialized(arrays, self._devices)
 
