@@ -22,9 +22,10 @@ from rekindle.config import Settings
 from rekindle.device.inputs import InputLayout
 from rekindle.device.state import Pages, Slots, empty_pages, empty_slots
 from rekindle.device.step import TickOutputs, step
-from rekindle.models.config import Llama3Scaling, ModelConfig, Rope
+from rekindle.models.config import ModelConfig, Rope
 from rekindle.models.decoder import Decoder, expected_shapes
 from rekindle.models.layers import Joined
+from rekindle.models.scaling import Llama3Scaling
 from rekindle.models.shard import WHOLE
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.gpu.target import Target, tracing_for

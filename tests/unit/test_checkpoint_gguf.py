@@ -17,7 +17,7 @@ from rekindle.models.checkpoint.gguf.file import open_gguf_file
 from rekindle.models.checkpoint.gguf.kinds import kind_of
 from rekindle.models.checkpoint.gguf.rope_factors import find_scaling
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.config import Llama3Scaling
+from rekindle.models.scaling import Llama3Scaling
 from tests.gguf_files import Change, llama3_factors, write_model
 
 FFN_GATE = "blk.0.ffn_gate.weight"

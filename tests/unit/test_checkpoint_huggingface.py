@@ -14,10 +14,11 @@ from safetensors.numpy import load_file, save_file
 
 from rekindle.errors import CheckpointError, ModelNotFound, UnsupportedModel
 from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.config import Llama3Scaling, Rope
+from rekindle.models.config import Rope
 from rekindle.models.decoder import expected_shapes
 from rekindle.models.families import llama, qwen3
 from rekindle.models.families.reading import Family
+from rekindle.models.scaling import Llama3Scaling
 from tests.families import MODELS
 
 FAMILIES = ("llama-tied", "llama3-rope", "qwen2", "qwen3")

@@ -18,18 +18,9 @@ from rekindle.config import Settings
 from rekindle.engine.blueprint import Blueprint
 from rekindle.markup import counted, size_text
 from rekindle.models.checkpoint.checkpoint import Checkpoint
-from rekindle.models.config import (
-    AttentionConfig,
-    BaseScaling,
-    DynamicScaling,
-    LinearScaling,
-    Llama3Scaling,
-    LongScaling,
-    ModelConfig,
-    Rope,
-    YarnScaling,
-)
+from rekindle.models.config import AttentionConfig, ModelConfig, Rope
 from rekindle.models.decoder import expected_shapes
+from rekindle.models.scaling import BaseScaling, DynamicScaling, LinearScaling, Llama3Scaling, LongScaling, YarnScaling
 from rekindle.models.wire import Wire
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.store.directory import cache_dir

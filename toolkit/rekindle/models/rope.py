@@ -7,15 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle.models.config import (
-    BaseScaling,
-    DynamicScaling,
-    LinearScaling,
-    Llama3Scaling,
-    LongScaling,
-    Rope,
-    YarnScaling,
-)
+from rekindle.models.config import Rope
+from rekindle.models.scaling import BaseScaling, DynamicScaling, LinearScaling, Llama3Scaling, LongScaling, YarnScaling
 
 
 def turns(rope: Rope | None, positions: jax.Array, lengths: jax.Array, head_dim: int) -> tuple[jax.Array, jax.Array]:

@@ -7,7 +7,8 @@ from typing import Any
 from rekindle import buckets
 from rekindle.config import Policy, Settings, Ticks
 from rekindle.errors import ConfigError
-from rekindle.models.config import DynamicScaling, ModelConfig
+from rekindle.models.config import ModelConfig
+from rekindle.models.scaling import DynamicScaling
 
 DEFAULT_POOL_BYTES = 1 << 30
 EXTRA_PROGRAMS = 4

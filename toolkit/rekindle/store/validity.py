@@ -27,6 +27,7 @@ SOURCES: Final = (
     "rekindle/models/latent.py",
     "rekindle/models/layers.py",
     "rekindle/models/rope.py",
+    "rekindle/models/scaling.py",
     "rekindle/models/shard.py",
     "rekindle/page.py",
     "rekindle_kernels",

@@ -5,18 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rekindle.errors import CheckpointError, UnsupportedModel
-from rekindle.models.config import (
-    Activation,
-    AttentionConfig,
-    DynamicScaling,
-    FeedForwardConfig,
-    LayerConfig,
-    ModelConfig,
-    Norm,
-    Rope,
-)
+from rekindle.models.config import Activation, AttentionConfig, FeedForwardConfig, LayerConfig, ModelConfig, Norm, Rope
 from rekindle.models.families.keys import Keys
 from rekindle.models.families.rope import rope_of
+from rekindle.models.scaling import DynamicScaling
 
 ACTIVATIONS: Final[dict[str, Activation]] = {
     "silu": "silu",

@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 
 from rekindle.errors import UnsupportedModel
-from rekindle.models.config import (
+from rekindle.models.config import Rope
+from rekindle.models.families.keys import Keys
+from rekindle.models.scaling import (
     BaseScaling,
     DynamicScaling,
     LinearScaling,
     Llama3Scaling,
     LongScaling,
-    Rope,
     Scaling,
     YarnScaling,
 )
-from rekindle.models.families.keys import Keys
 
 
 def rope_of(keys: Keys, head_dim: int, theta: float = 10_000.0, share: float = 1.0) -> Rope:

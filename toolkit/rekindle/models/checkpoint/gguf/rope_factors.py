@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from rekindle.errors import UnsupportedModel
-from rekindle.models.config import Llama3Scaling, Rope
+from rekindle.models.config import Rope
 from rekindle.models.rope import rope_frequencies
+from rekindle.models.scaling import Llama3Scaling
 
 _Doubles = np.ndarray[Any, np.dtype[np.float64]]
 _TOLERANCE = 1e-4
