@@ -192,6 +192,24 @@ def test_a_later_process_compiles_nothing_and_finds_its_prefixes_on_disk(
     assert report["shown"]["text/html"].count("<li>") == report["shown"]["text/html"].count("</li>") == 4
 
 
+def test_a_warm_start_reads_what_is_stored_without_importing_orbax(
+    first_runs: tuple[Path, Any], model: Path, cold: Answers
+) -> None:
+    code = """
+import json, sys
+from pathlib import Path
+from tests.engine import restart_child
+restart_child._use(Path(sys.argv[1]))
+session = restart_child.open_session(Path(sys.argv[2]), disk_cache_bytes=1 << 30)
+answer = session.generate_sync(**restart_child.asked(0))
+imported = "orbax.checkpoint" in sys.modules
+print(json.dumps([answer.token_ids, answer.cached_tokens, session.stats.compilations, imported]))
+"""
+    command = [sys.executable, "-c", code, str(first_runs[0]), str(model)]
+    told = json.loads(subprocess.check_output(command, text=True, timeout=120, cwd=Path(__file__).parents[2]))
+    assert told == [list(cold[0]), CACHED, 0, False]
+
+
 def test_open_tells_what_came_back_where_it_draws_progress(
     cache: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

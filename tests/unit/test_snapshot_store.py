@@ -100,6 +100,15 @@ def test_arrays_of_any_layout_come_back(directory: Path) -> None:
         assert same(found, array)
 
 
+def test_pages_are_a_checkpoint_that_orbax_restores(segment: Path) -> None:
+    import orbax.checkpoint as ocp
+
+    restored = ocp.PyTreeCheckpointer().restore(segment / store_entries.ARRAYS)
+    assert {name: array.tobytes() for name, array in restored.items()} == {
+        str(place): content(page.digest).tobytes() for place, page in enumerate(path(0, length=8))
+    }
+
+
 def test_the_index_tells_where_each_page_belongs_parents_before_children(directory: Path) -> None:
     store = open_store(directory)
     trunk = path(0, length=2)

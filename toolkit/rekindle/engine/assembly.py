@@ -202,11 +202,7 @@ def build(
         HostLost: another process is gone.
     """
     started = monotonic()
-    report(Progress("opening the model", 0, 1, "model"))
-    checkpoint = open_checkpoint(model, report, family, revision)
-    if chat_template is not None:
-        checkpoint = checkpoint.with_chat_template(chat_template)
-    report(Progress("opening the model", 1, 1, "model"))
+    checkpoint = _opened(model, report, family, revision, chat_template)
     directory = store_directory(settings.restore)
     with ExitStack() as resources:
         if hosts is not None:
@@ -243,17 +239,7 @@ def build(
         scheduler = Scheduler(limits)
         scheduler.restore(snapshot.pages)
         preparer = Preparer.of(checkpoint, limits.max_context)
-        actors = Actors(
-            intake=Intake(preparer, TOKENIZED_AT_ONCE),
-            tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
-            scheduler=scheduler,
-            stepper=stepper,
-            settler=Settler(),
-            detokenizer=Detokenizer(checkpoint.tokenizer),
-            grammars=Grammars(jumps_on(place.first.platform, limits), InThreads(preparer.vocab_size)),
-            host_tier=host_tier,
-            disk_tier=DiskTier(snapshot.store),
-        )
+        actors = _actors(blueprint, preparer, scheduler, stepper, host_tier, DiskTier(snapshot.store))
         return Assembly(
             checkpoint=checkpoint,
             family=family,
@@ -277,6 +263,41 @@ def build(
             resources=resources.pop_all(),
             crew=crew,
         )
+
+
+def _opened(
+    model: str | PathLike[str], report: Report, family: Family | None, revision: str | None, chat_template: str | None
+) -> Checkpoint:
+    """Open the model's files, and give it another chat template if there is one."""
+    report(Progress("opening the model", 0, 1, "model"))
+    checkpoint = open_checkpoint(model, report, family, revision)
+    if chat_template is not None:
+        checkpoint = checkpoint.with_chat_template(chat_template)
+    report(Progress("opening the model", 1, 1, "model"))
+    return checkpoint
+
+
+def _actors(
+    blueprint: Blueprint,
+    preparer: Preparer,
+    scheduler: Scheduler,
+    stepper: Stepper,
+    host_tier: HostTier,
+    disk_tier: DiskTier,
+) -> Actors:
+    """Return all actors; an `Engine` wires them."""
+    jumps = jumps_on(blueprint.place.first.platform, blueprint.limits)
+    return Actors(
+        intake=Intake(preparer, TOKENIZED_AT_ONCE),
+        tokenizer=Tokenizing(preparer, TOKENIZED_AT_ONCE),
+        scheduler=scheduler,
+        stepper=stepper,
+        settler=Settler(),
+        detokenizer=Detokenizer(blueprint.checkpoint.tokenizer),
+        grammars=Grammars(jumps, InThreads(preparer.vocab_size)),
+        host_tier=host_tier,
+        disk_tier=disk_tier,
+    )
 
 
 def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool) -> HostTier:
