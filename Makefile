@@ -8,7 +8,7 @@ GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.
 NATIVE_SOURCES := kernels/rekindle_kernels/cpu/source/* tests/native/*
 # Says why if it cannot: everything works without the native kernels, more slowly.
 NATIVE := -m rekindle_kernels.cpu.build || true
-NATIVE_TESTS := tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_sampling_kernels.py
+NATIVE_TESTS := tests/kernels/test_blocks.py tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_sampling_kernels.py
 # A test that ended its process would be run again in the next, and end that: the first is enough.
 AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py tests/unit/test_program_store.py
