@@ -4,16 +4,12 @@ Arguments are checked here.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rekindle_kernels.api import Implementation, operations_of
-from rekindle_kernels.blocks import Tensor
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from rekindle_kernels.blocks import Array, Tensor
 
 
 def packed(shape: tuple[int, int], dtype: jnp.dtype, *, implementation: Implementation) -> jax.ShapeDtypeStruct:

@@ -1,16 +1,13 @@
 """The protocol of an implementation: a module with these functions, called with checked arguments."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from rekindle_kernels.blocks import Tensor
+from rekindle_kernels.blocks import Array, Tensor
 from rekindle_kernels.penalties import Penalties
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Operations(Protocol):

@@ -2,16 +2,14 @@
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rekindle_kernels.blocks import Blocks, Tensor
+from rekindle_kernels.blocks import Array, Blocks, Tensor
 from rekindle_kernels.cpu.library import load
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 PANEL: Final = 32
 """Outputs that lie together."""

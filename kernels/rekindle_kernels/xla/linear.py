@@ -1,16 +1,13 @@
 """Linear layers in portable XLA, over weights as checkpoints store them: (out, in)."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rekindle_kernels.blocks import Tensor
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from rekindle_kernels.blocks import Array, Tensor
 
 # Up to this many float32 rows, a product runs a third faster on CPU with the weight as the left operand.
 FEW_ROWS = 64

@@ -1,16 +1,10 @@
 // Writes weights in the form in which the linear layers read them. Python calls this, in threads.
 #include "blocks.h"
 #include "kernels.h"
+#include "vector.h"
 
 namespace rekindle {
 namespace {
-
-// Rounds to the nearest bfloat16, ties to even; NaN stays NaN.
-inline uint16_t narrow(float number) {
-  uint32_t bits;
-  std::memcpy(&bits, &number, sizeof bits);
-  return number != number ? bits >> 16 | 64 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
 
 // Writes rows of a weight into panels of 32 rows. Of each row four bytes lie together: one float32 number or two
 // bfloat16 ones.

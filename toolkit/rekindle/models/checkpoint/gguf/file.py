@@ -72,13 +72,13 @@ class GGUFFile:
             shape = (len(rows), *shape[1:])
         data, kind = np.frombuffer(stored.data, np.uint8, size, begin), stored.kind
         try:
-            first = kind.read(data[: kind.size])
+            if kind.numbers == 1:
+                return kind.read(data).reshape(shape)
+            kind.read(data[: kind.size])  # what cannot be read is refused here, where its name is known
         except NotImplementedError as error:
             raise UnsupportedModel(
                 f"{self.paths[0]}: {name} is {kind.name}, which the gguf library cannot read"
             ) from error
-        if kind.numbers == 1:
-            return data.view(first.dtype).reshape(shape)
         return Blocks(data.reshape(*shape[:-1], shape[-1] // kind.numbers * kind.size), kind)
 
     def joined(self, others: Iterable["GGUFFile"]) -> "GGUFFile":
