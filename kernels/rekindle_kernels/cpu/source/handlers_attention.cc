@@ -1,11 +1,11 @@
 // Attention over pages as XLA calls it.
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "handler.h"
 #include "kernels.h"
-#include "parallel.h"
+#include "later.h"
 
 namespace rekindle {
 namespace {
@@ -43,27 +43,27 @@ class Call {
 
   void add(const Run& run) { runs_.push_back(run); }
 
-  void compute(ffi::ThreadPool& pool) {
+  // Computes all runs, and keeps the call until that is done.
+  static ffi::Future compute(std::shared_ptr<const Call> call, ffi::ThreadPool& pool) {
     int64_t work = 0;
     bool divisible = true;
-    for (const Run& run : runs_) {
-      const auto [first, last] = seen(run);
-      work += std::max<int64_t>(0, last - first) * run.queries * all_.heads * all_.head_dim;
+    for (const Run& run : call->runs_) {
+      const auto [first, last] = call->seen(run);
+      work += std::max<int64_t>(0, last - first) * run.queries * call->all_.heads * call->all_.head_dim;
       divisible &= run.queries == 1;
     }
-    const int64_t parts = static_cast<int64_t>(runs_.size()) * all_.kv_heads;
-    if (divisible && work >= kSmall && parts < kPartsAThread * static_cast<int64_t>(pool.num_threads()))
-      return compute_split(pool);
-    const bool many = static_cast<int64_t>(runs_.size()) >= kPartsAThread * static_cast<int64_t>(pool.num_threads());
-    const int64_t together = many ? all_.kv_heads : 1;  // a part that has the next head knows what to fetch meanwhile
-    auto body = [this, together](int64_t part) {
-      const int64_t first = part * together, run = runs_.size() - 1 - first / all_.kv_heads;  // the longest first
-      attend_(all_, part_of(runs_[run], first % all_.kv_heads, together));
+    const int64_t runs = call->runs_.size(), kv_heads = call->all_.kv_heads,
+                  wanted = kPartsAThread * pool.num_threads();
+    if (divisible && work >= kSmall && runs * kv_heads < wanted) return compute_split(std::move(call), pool);
+    const int64_t together =
+        runs >= wanted ? kv_heads : 1;  // a part that has the next head knows what to fetch meanwhile
+    auto body = [=](int64_t part) {
+      const int64_t first = part * together, run = runs - 1 - first / kv_heads;  // the longest first
+      call->attend_(call->all_, call->part_of(call->runs_[run], first % kv_heads, together));
     };
-    if (work < kSmall)
-      for (int64_t part = 0; part < parts / together; ++part) body(part);
-    else
-      parallel_for(pool, parts / together, body);
+    if (work >= kSmall) return in_parts(pool, runs * kv_heads / together, std::move(body));
+    for (int64_t part = 0; part < runs * kv_heads / together; ++part) body(part);
+    return done();
   }
 
  private:
@@ -81,34 +81,45 @@ class Call {
   }
 
   // Computes each segment of single queries as a part of its own.
-  void compute_split(ffi::ThreadPool& pool) {
+  static ffi::Future compute_split(std::shared_ptr<const Call> call, ffi::ThreadPool& pool) {
     struct Piece {
       const Run* run;
       int64_t kv_head, segment;
     };
     std::vector<Piece> pieces;
-    const int64_t width = all_.heads * all_.head_dim;
-    for (const Run& run : runs_) {
-      std::fill_n(all_.out + run.first_query * width, width, 0.0f);  // it stays so if the run sees nothing
-      for (int64_t kv_head = 0; kv_head < all_.kv_heads; ++kv_head)
-        for (auto [first, last] = seen(run); first < last; first = (first / kSegment + 1) * kSegment)
+    const int64_t width = call->all_.heads * call->all_.head_dim;
+    for (const Run& run : call->runs_) {
+      std::fill_n(call->all_.out + run.first_query * width, width, 0.0f);  // it stays so if the run sees nothing
+      for (int64_t kv_head = 0; kv_head < call->all_.kv_heads; ++kv_head)
+        for (auto [first, last] = call->seen(run); first < last; first = (first / kSegment + 1) * kSegment)
           pieces.push_back({&run, kv_head, first / kSegment});
     }
-    const int64_t size = group_ * attention_state(all_.head_dim), count = pieces.size();
-    const std::unique_ptr<float[]> states(new float[count * size]);
-    parallel_for(pool, count, [&](int64_t i) {
-      AttentionPart part = part_of(*pieces[i].run, pieces[i].kv_head);
-      part.segment = pieces[i].segment;
-      part.states = states.get() + i * size;
-      attend_(all_, part);
-    });
-    for (int64_t i = 0, next; i < count; i = next) {
-      const Piece& piece = pieces[i];
-      for (next = i; next < count && pieces[next].run == piece.run && pieces[next].kv_head == piece.kv_head;) ++next;
-      AttentionPart part = part_of(*piece.run, piece.kv_head);
-      part.states = states.get() + i * size;
-      kernels()->combine(all_, part, next - i);
-    }
+    const int64_t size = call->group_ * attention_state(call->all_.head_dim), count = pieces.size();
+    struct Split {
+      std::shared_ptr<const Call> call;
+      std::vector<Piece> pieces;
+      std::unique_ptr<float[]> states;
+
+      AttentionPart part(int64_t i, int64_t size) const {
+        AttentionPart part = call->part_of(*pieces[i].run, pieces[i].kv_head);
+        part.segment = pieces[i].segment;
+        part.states = states.get() + i * size;
+        return part;
+      }
+    };
+    const auto split = std::make_shared<const Split>(
+        Split{std::move(call), std::move(pieces), std::unique_ptr<float[]>(new float[count * size])});
+    return in_parts(
+        pool, count, [=](int64_t i) { split->call->attend_(split->call->all_, split->part(i, size)); },
+        [=] {
+          for (int64_t i = 0, next; i < count; i = next) {
+            const Piece& piece = split->pieces[i];
+            for (next = i;
+                 next < count && split->pieces[next].run == piece.run && split->pieces[next].kv_head == piece.kv_head;)
+              ++next;
+            kernels()->combine(split->call->all_, split->part(i, size), next - i);
+          }
+        });
   }
 
   const Attention all_;
@@ -154,38 +165,36 @@ ffi::ErrorOr<Attention> describe(ffi::Buffer<ffi::F32>& q, ffi::AnyBuffer& pages
                    sunk ? sinks.typed_data() : nullptr};
 }
 
-ffi::Error attend_rows(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBuffer pages, Table table,
-                       Indices visible, Sinks sinks, ffi::Result<ffi::Buffer<ffi::F32>> out, float scale,
-                       int64_t window, float soft_cap) {
+ffi::Future attend_rows(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBuffer pages, Table table,
+                        Indices visible, Sinks sinks, ffi::Result<ffi::Buffer<ffi::F32>> out, float scale,
+                        int64_t window, float soft_cap) {
   const auto all = describe(q, pages, table, sinks, scale, window, soft_cap, out);
-  if (all.has_error()) return all.error();
+  if (all.has_error()) return failed(all.error());
   const int64_t rows = q.dimensions()[0];
   if (q.dimensions().size() != 3 || table.dimensions()[0] != rows || visible.dimensions()[0] != rows)
-    return ffi::Error::InvalidArgument(
+    return invalid(
         "attention of rows expects q (rows, heads, head_dim), as many rows of the page "
         "table, and as many visible lengths");
-  if (rows == 0) return ffi::Error::Success();
-  Call call(*all, table, pages.element_type() == ffi::F32);
-  for (int64_t row = 0; row < rows; ++row) call.add({row, row, 1, int64_t{visible.typed_data()[row]} - 1});
-  call.compute(pool);
-  return ffi::Error::Success();
+  if (rows == 0) return done();
+  const auto call = std::make_shared<Call>(*all, table, pages.element_type() == ffi::F32);
+  for (int64_t row = 0; row < rows; ++row) call->add({row, row, 1, int64_t{visible.typed_data()[row]} - 1});
+  return Call::compute(call, pool);
 }
 
-ffi::Error attend_blocks(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBuffer pages, Table table,
-                         Indices sequence, Indices start, Sinks sinks, ffi::Result<ffi::Buffer<ffi::F32>> out,
-                         float scale, int64_t window, float soft_cap) {
+ffi::Future attend_blocks(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::AnyBuffer pages, Table table,
+                          Indices sequence, Indices start, Sinks sinks, ffi::Result<ffi::Buffer<ffi::F32>> out,
+                          float scale, int64_t window, float soft_cap) {
   const auto all = describe(q, pages, table, sinks, scale, window, soft_cap, out);
-  if (all.has_error()) return all.error();
+  if (all.has_error()) return failed(all.error());
   const int64_t blocks = q.dimensions()[0], tokens = q.dimensions()[1];
   if (q.dimensions().size() != 4 || sequence.dimensions()[0] != blocks || start.dimensions()[0] != blocks)
-    return ffi::Error::InvalidArgument(
+    return invalid(
         "attention of blocks expects q (blocks, block_tokens, heads, head_dim), and a "
         "sequence and a start of each block");
-  if (q.element_count() == 0) return ffi::Error::Success();
-  if (table.dimensions()[0] < 1)
-    return ffi::Error::InvalidArgument("attention of blocks expects a page table with a row");
+  if (q.element_count() == 0) return done();
+  if (table.dimensions()[0] < 1) return invalid("attention of blocks expects a page table with a row");
   std::fill_n(out->typed_data(), out->element_count(), 0.0f);
-  Call call(*all, table, pages.element_type() == ffi::F32);
+  const auto call = std::make_shared<Call>(*all, table, pages.element_type() == ffi::F32);
   Run run{0, 0, 0, 0};
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t owner = sequence.typed_data()[block], position = start.typed_data()[block];
@@ -196,12 +205,11 @@ ffi::Error attend_blocks(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q, ffi::Any
       run.queries += tokens;
       continue;
     }
-    if (run.queries > 0) call.add(run);
+    if (run.queries > 0) call->add(run);
     run = {owner, block * tokens, tokens, position};
   }
-  if (run.queries > 0) call.add(run);
-  call.compute(pool);
-  return ffi::Error::Success();
+  if (run.queries > 0) call->add(run);
+  return Call::compute(call, pool);
 }
 
 }  // namespace

@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
 #include <vector>
 
-#include "handler.h"
 #include "kernels.h"
-#include "parallel.h"
+#include "later.h"
 
 namespace rekindle {
 namespace {
@@ -28,58 +28,57 @@ struct Scratch {
 };
 
 // Computes linear layers of one shape, but for their rows, in parts that threads take one after the other.
-void compute(ffi::ThreadPool& pool, bool wide, const Linear* layers, int64_t count) {
-  if (count == 0) return;
+ffi::Future compute(ffi::ThreadPool& pool, bool wide, const Linear* layers, int64_t count) {
+  if (count == 0) return done();
   const auto run = wide ? kernels()->linear_f32 : kernels()->linear_bf16;
   const int64_t in = layers[0].in, panels = (layers[0].out + kPanel - 1) / kPanel;
   struct Rows {
-    const Linear* all;
+    Linear all;
     int64_t first, rows;
   };
   std::vector<Rows> blocks;
   for (const Linear* all = layers; all < layers + count; ++all)
     for (int64_t block = 0, cut = (all->rows + kRows - 1) / kRows; block < cut; ++block) {
       const int64_t first = all->rows * block / cut;
-      blocks.push_back({all, first, all->rows * (block + 1) / cut - first});
+      blocks.push_back({*all, first, all->rows * (block + 1) / cut - first});
     }
   const int64_t many = blocks.size(), wanted = kPartsAThread * std::max<int64_t>(1, pool.num_threads());
   const int64_t groups = std::min(panels, (wanted + many - 1) / many);
   static std::atomic<int64_t> calls{0};
   const int64_t call = calls += many;
-  parallel_for(pool, many * groups, [&](int64_t part) {
+  return in_parts(pool, many * groups, [=, blocks = std::move(blocks)](int64_t part) {
     static thread_local Scratch scratch;
     const int64_t block = part / groups, group = part % groups;
     const Rows& rows = blocks[block];
     const int64_t first_panel = panels * group / groups, part_panels = panels * (group + 1) / groups - first_panel;
     const bool there = scratch.holds(call - block, linear_scratch(rows.rows, in));
-    run(*rows.all, {rows.first, rows.rows, first_panel, part_panels, scratch.bytes.data(), there});
+    run(rows.all, {rows.first, rows.rows, first_panel, part_panels, scratch.bytes.data(), there});
   });
 }
 
 // Without a number in it, `onto` adds nothing.
-ffi::Error linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Matrix onto, ffi::Result<Matrix> y,
-                  bool columns) {
+ffi::Future linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Matrix onto, ffi::Result<Matrix> y,
+                   bool columns) {
   const int64_t rows = x.dimensions()[0], in = x.dimensions()[1], out = y->dimensions()[columns ? 0 : 1];
   const int64_t panels = (out + kPanel - 1) / kPanel;
   const bool wide = weight.element_type() == ffi::F32;
   const bool added = onto.element_count() > 0;
   if (static_cast<int64_t>(weight.element_count()) != panels * kPanel * (wide ? in : (in + 1) / 2 * 2) ||
       y->dimensions()[columns ? 1 : 0] != rows || (added && (columns || !(onto.dimensions() == y->dimensions()))))
-    return ffi::Error::InvalidArgument("a linear layer got arrays of shapes that do not fit together");
+    return invalid("a linear layer got arrays of shapes that do not fit together");
   const float* base = added ? onto.typed_data() : nullptr;
   const Linear all{x.typed_data(), weight.untyped_data(), base, y->typed_data(), rows, in, out, columns && rows > 1};
-  compute(pool, wide, &all, 1);
-  return ffi::Error::Success();
+  return compute(pool, wide, &all, 1);
 }
 
 // The rows of each group are multiplied with the group's own weight.
-ffi::Error grouped_linear(ffi::ThreadPool pool, Matrix x, Ids counts, ffi::AnyBuffer weight, ffi::Result<Matrix> y) {
+ffi::Future grouped_linear(ffi::ThreadPool pool, Matrix x, Ids counts, ffi::AnyBuffer weight, ffi::Result<Matrix> y) {
   const int64_t rows = x.dimensions()[0], in = x.dimensions()[1], out = y->dimensions()[1];
   const int64_t groups = counts.element_count(), panels = (out + kPanel - 1) / kPanel;
   const bool wide = weight.element_type() == ffi::F32;
   const int64_t size = panels * kPanel * (wide ? in : (in + 1) / 2 * 2);
   if (static_cast<int64_t>(weight.element_count()) != groups * size || y->dimensions()[0] != rows)
-    return ffi::Error::InvalidArgument("grouped linear layers got arrays of shapes that do not fit together");
+    return invalid("grouped linear layers got arrays of shapes that do not fit together");
   std::vector<Linear> all;
   int64_t row = 0;
   for (int64_t group = 0; group < groups; ++group) {
@@ -90,8 +89,7 @@ ffi::Error grouped_linear(ffi::ThreadPool pool, Matrix x, Ids counts, ffi::AnyBu
     row += count;
   }
   std::fill(y->typed_data() + row * out, y->typed_data() + rows * out, 0.0f);  // rows of no group
-  compute(pool, wide, all.data(), all.size());
-  return ffi::Error::Success();
+  return compute(pool, wide, all.data(), all.size());
 }
 
 // Copies rows out of a packed weight, as float32; an id out of range is taken for the nearest that there is.

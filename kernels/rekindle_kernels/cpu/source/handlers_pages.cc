@@ -1,8 +1,7 @@
 // Writing into pages and copying them, as XLA calls it. The pool is the same memory before and after.
 #include <cstring>
 
-#include "handler.h"
-#include "parallel.h"
+#include "later.h"
 #include "vector.h"
 
 namespace rekindle {
@@ -38,43 +37,43 @@ ffi::Error empty(ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
 
 // Writes blocks of keys and values. A block whose place is not in the pool is left out.
 template <typename Number>
-void write_blocks(ffi::ThreadPool& pool, ffi::AnyBuffer& pages, Blocks& kv, const int32_t* ids,
-                  const int32_t* offsets) {
+ffi::Future write_blocks(ffi::ThreadPool& pool, ffi::AnyBuffer& pages, Blocks& kv, const int32_t* ids,
+                         const int32_t* offsets) {
   const auto shape = pages.dimensions(), block = kv.dimensions();
   const int64_t sides = block[1] * block[2], tokens = block[3], head_dim = block[4], page_size = shape[3];
-  auto body = [&](int64_t i) {
+  const int64_t count = block[0], num_pages = shape[0];
+  const float* all = kv.typed_data();
+  Number* into = static_cast<Number*>(pages.untyped_data());
+  auto body = [=](int64_t i) {
     const int64_t id = ids[i], offset = offsets[i];
-    if (id < 0 || id >= shape[0] || offset < 0 || offset + tokens > page_size) return;
-    const float* from = kv.typed_data() + i * sides * tokens * head_dim;
-    Number* to = static_cast<Number*>(pages.untyped_data()) + (id * sides * page_size + offset) * head_dim;
+    if (id < 0 || id >= num_pages || offset < 0 || offset + tokens > page_size) return;
+    const float* from = all + i * sides * tokens * head_dim;
+    Number* to = into + (id * sides * page_size + offset) * head_dim;
     for (int64_t side = 0; side < sides; ++side, from += tokens * head_dim, to += page_size * head_dim)
       copy(to, from, tokens * head_dim);
   };
-  if (static_cast<int64_t>(kv.element_count()) < kSmall)
-    for (int64_t i = 0; i < block[0]; ++i) body(i);
-  else
-    parallel_for(pool, block[0], body);
+  if (static_cast<int64_t>(kv.element_count()) >= kSmall) return in_parts(pool, count, body);
+  for (int64_t i = 0; i < count; ++i) body(i);
+  return done();
 }
 
-ffi::Error write(ffi::ThreadPool pool, ffi::AnyBuffer pages, Blocks kv, Indices ids, Indices offsets,
-                 ffi::Result<ffi::AnyBuffer> written) {
+ffi::Future write(ffi::ThreadPool pool, ffi::AnyBuffer pages, Blocks kv, Indices ids, Indices offsets,
+                  ffi::Result<ffi::AnyBuffer> written) {
   const auto shape = pages.dimensions(), block = kv.dimensions();
   if (shape.size() != 5 || block[1] != shape[1] || block[2] != shape[2] || block[4] != shape[4] ||
       ids.dimensions()[0] != block[0] || offsets.dimensions()[0] != block[0])
-    return ffi::Error::InvalidArgument(
+    return invalid(
         "writing expects pages (pages, sides, kv_heads, page_size, head_dim), blocks (blocks, "
         "sides, kv_heads, block_tokens, head_dim), and a page and an offset of each block");
-  if (auto error = in_place(pages, written); error.failure()) return error;
+  if (auto error = in_place(pages, written); error.failure()) return failed(error);
   switch (pages.element_type()) {
     case ffi::F32:
-      write_blocks<float>(pool, pages, kv, ids.typed_data(), offsets.typed_data());
-      return ffi::Error::Success();
+      return write_blocks<float>(pool, pages, kv, ids.typed_data(), offsets.typed_data());
     case ffi::BF16:
     case ffi::U16:
-      write_blocks<uint16_t>(pool, pages, kv, ids.typed_data(), offsets.typed_data());
-      return ffi::Error::Success();
+      return write_blocks<uint16_t>(pool, pages, kv, ids.typed_data(), offsets.typed_data());
     default:
-      return ffi::Error::InvalidArgument("writing expects pages of float32 or bfloat16");
+      return invalid("writing expects pages of float32 or bfloat16");
   }
 }
 

@@ -1,9 +1,8 @@
 // What is computed of each row alone, as XLA calls it: normalisation, rotary positions, the gate.
 #include <algorithm>
 
-#include "handler.h"
 #include "kernels.h"
-#include "parallel.h"
+#include "later.h"
 
 namespace rekindle {
 namespace {
@@ -15,45 +14,42 @@ constexpr int64_t kNumbers = 16384;  // of a part at least: fewer take less time
 
 // Calls `run(first, rows)` for parts of the rows, each of which has so many numbers.
 template <typename Run>
-void for_rows(ffi::ThreadPool& pool, int64_t rows, int64_t numbers, Run run) {
+ffi::Future for_rows(ffi::ThreadPool& pool, int64_t rows, int64_t numbers, Run run) {
   const int64_t parts = std::clamp<int64_t>(rows * numbers / kNumbers, 1, std::max<int64_t>(rows, 1));
-  parallel_for(pool, parts, [&](int64_t part) {
+  return in_parts(pool, parts, [=](int64_t part) {
     const int64_t first = rows * part / parts;
     run(first, rows * (part + 1) / parts - first);
   });
 }
 
-ffi::Error rms_norm(ffi::ThreadPool pool, Matrix x, Vector weight, ffi::Result<Matrix> y, float eps) {
+ffi::Future rms_norm(ffi::ThreadPool pool, Matrix x, Vector weight, ffi::Result<Matrix> y, float eps) {
   const int64_t rows = x.dimensions()[0], features = x.dimensions()[1];
   if (static_cast<int64_t>(weight.element_count()) != features || y->element_count() != x.element_count())
-    return ffi::Error::InvalidArgument("a normalisation got arrays of shapes that do not fit together");
+    return invalid("a normalisation got arrays of shapes that do not fit together");
   const Norm all{x.typed_data(), weight.typed_data(), y->typed_data(), features, eps};
-  for_rows(pool, rows, features, [&](int64_t first, int64_t count) { kernels()->rms_norm(all, first, count); });
-  return ffi::Error::Success();
+  return for_rows(pool, rows, features, [=](int64_t first, int64_t count) { kernels()->rms_norm(all, first, count); });
 }
 
-ffi::Error rotate(ffi::ThreadPool pool, Heads x, Matrix cos, Matrix sin, ffi::Result<Heads> q, ffi::Result<Pairs> kv) {
+ffi::Future rotate(ffi::ThreadPool pool, Heads x, Matrix cos, Matrix sin, ffi::Result<Heads> q, ffi::Result<Pairs> kv) {
   const int64_t tokens = x.dimensions()[0], head_dim = x.dimensions()[2], turned = cos.dimensions()[1];
   const int64_t heads = q->dimensions()[1], kv_heads = kv->dimensions()[2];
   if (x.dimensions()[1] != heads + 2 * kv_heads || 2 * turned > head_dim || cos.dimensions()[0] != tokens ||
       !(sin.dimensions() == cos.dimensions()) ||
       static_cast<int64_t>(q->element_count()) != tokens * heads * head_dim ||
       static_cast<int64_t>(kv->element_count()) != tokens * 2 * kv_heads * head_dim)
-    return ffi::Error::InvalidArgument("a rotation got arrays of shapes that do not fit together");
+    return invalid("a rotation got arrays of shapes that do not fit together");
   const Rotation all{x.typed_data(), cos.typed_data(), sin.typed_data(), q->typed_data(), kv->typed_data(),
                      heads,          kv_heads,         head_dim,         turned};
-  for_rows(pool, tokens, (heads + 2 * kv_heads) * head_dim,
-           [&](int64_t first, int64_t count) { kernels()->rotate(all, first, count); });
-  return ffi::Error::Success();
+  return for_rows(pool, tokens, (heads + 2 * kv_heads) * head_dim,
+                  [=](int64_t first, int64_t count) { kernels()->rotate(all, first, count); });
 }
 
-ffi::Error gate(ffi::ThreadPool pool, Matrix x, ffi::Result<Matrix> y) {
+ffi::Future gate(ffi::ThreadPool pool, Matrix x, ffi::Result<Matrix> y) {
   const int64_t rows = x.dimensions()[0], features = y->dimensions()[1];
   if (x.dimensions()[1] != 2 * features || y->dimensions()[0] != rows)
-    return ffi::Error::InvalidArgument("a gate got arrays of shapes that do not fit together");
+    return invalid("a gate got arrays of shapes that do not fit together");
   const Gate all{x.typed_data(), y->typed_data(), features};
-  for_rows(pool, rows, 2 * features, [&](int64_t first, int64_t count) { kernels()->gate(all, first, count); });
-  return ffi::Error::Success();
+  return for_rows(pool, rows, 2 * features, [=](int64_t first, int64_t count) { kernels()->gate(all, first, count); });
 }
 
 }  // namespace

@@ -7,62 +7,88 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace rekindle {
 
-// Parts of one piece of work, which threads take one after the other. It outlives the call, because a thread of the
-// pool may come to it only when all is done.
+// Whether this thread is one of the pool's. Another one is JAX's, which only begins programs.
+inline thread_local bool of_pool = false;
+
+// Parts of one piece of work, which threads take one after the other; the one that ends the last part calls `then`. It
+// outlives the call, because a thread of the pool may come to it only when all is done.
+template <typename Body, typename Then>
 class Parts {
  public:
-  Parts(int64_t count, void (*run)(void*, int64_t), void* work) : count_(count), run_(run), work_(work) {}
+  Parts(int64_t count, Body body, Then then) : count_(count), body_(std::move(body)), then_(std::move(then)) {}
 
   // Runs parts until none is left to take.
   void help() {
     int64_t ran = 0;
-    for (int64_t part; (part = next_.fetch_add(1, std::memory_order_relaxed)) < count_; ++ran) run_(work_, part);
-    if (ran > 0 && done_.fetch_add(ran, std::memory_order_acq_rel) + ran == count_) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      finished_.notify_all();
-    }
+    for (int64_t part; (part = next_.fetch_add(1, std::memory_order_relaxed)) < count_; ++ran) body_(part);
+    if (ran > 0 && done_.fetch_add(ran, std::memory_order_acq_rel) + ran == count_) then_();
   }
 
-  // Waits for the parts that other threads took: for microseconds without giving up the processor, then asleep.
+ private:
+  const int64_t count_;
+  Body body_;
+  Then then_;
+  std::atomic<int64_t> next_{0}, done_{0};
+};
+
+// Calls `body(part)` for each part below `count`, which is not 0, on the threads of the pool that are free, and then
+// `then()` once. `helps` says whether this thread takes parts too.
+template <typename Pool, typename Body, typename Then>
+void start(Pool& pool, int64_t count, bool helps, Body body, Then then) {
+  auto parts = std::make_shared<Parts<Body, Then>>(count, std::move(body), std::move(then));
+  const int64_t others = std::min<int64_t>(std::max<int64_t>(pool.num_threads(), 1), count) - (helps ? 1 : 0);
+  for (int64_t i = 0; i < others; ++i)
+    pool.Schedule([parts] {
+      of_pool = true;
+      parts->help();
+    });
+  if (helps) parts->help();
+}
+
+// The end of some work that a thread waits for.
+class End {
+ public:
+  void set() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    set_.store(true, std::memory_order_release);
+    changed_.notify_all();
+  }
+
+  // Waits for microseconds without giving up the processor, then asleep.
   void wait() {
     for (int spin = 0; spin < kSpins; ++spin) {
-      if (done_.load(std::memory_order_acquire) == count_) return;
+      if (set_.load(std::memory_order_acquire)) return;
 #if defined(__x86_64__)
       __builtin_ia32_pause();
 #endif
     }
     std::unique_lock<std::mutex> lock(mutex_);
-    finished_.wait(lock, [this] { return done_.load(std::memory_order_acquire) == count_; });
+    changed_.wait(lock, [this] { return set_.load(std::memory_order_acquire); });
   }
 
  private:
   static constexpr int kSpins = 500;
-  const int64_t count_;
-  void (*const run_)(void*, int64_t);
-  void* const work_;
-  std::atomic<int64_t> next_{0}, done_{0};
+  std::atomic<bool> set_{false};
   std::mutex mutex_;
-  std::condition_variable finished_;
+  std::condition_variable changed_;
 };
 
-// Calls `body(part)` for each part below `count`, on this thread and on those of the pool that are free.
+// Calls `body(part)` for each part below `count`, on this thread and on those of the pool that are free, and waits.
 //
 // This thread never waits for a part that nobody has begun, so calls cannot hang each other, however many there are.
 template <typename Pool, typename Body>
 void parallel_for(Pool& pool, int64_t count, Body body) {
-  const int64_t helpers = std::min<int64_t>(pool.num_threads(), count) - 1;
-  if (helpers < 1) {
+  if (std::min<int64_t>(pool.num_threads(), count) < 2) {
     for (int64_t part = 0; part < count; ++part) body(part);
     return;
   }
-  auto run = [](void* work, int64_t part) { (*static_cast<Body*>(work))(part); };
-  auto parts = std::make_shared<Parts>(count, run, &body);
-  for (int64_t i = 0; i < helpers; ++i) pool.Schedule([parts] { parts->help(); });
-  parts->help();
-  parts->wait();
+  auto end = std::make_shared<End>();
+  start(pool, count, true, [&body](int64_t part) { body(part); }, [end] { end->set(); });
+  end->wait();
 }
 
 }  // namespace rekindle
