@@ -52,6 +52,7 @@ test-deep: $(VENV)/.dev
 test-native: $(VENV)/.dev
 	@$(BIN)/python -m tests.sanitized address,undefined $(NATIVE_TESTS)
 	@$(BIN)/python -m tests.instruction_sets $(AT_ONCE) -k "not xla" $(NATIVE_TESTS)
+	@$(BIN)/python -m pytest -m "" tests/kernels/test_threads.py
 
 # In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.
 test-tpu: $(VENV)-tpu/.dev
