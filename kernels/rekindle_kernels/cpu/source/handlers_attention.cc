@@ -52,11 +52,11 @@ class Call {
       work += std::max<int64_t>(0, last - first) * run.queries * call->all_.heads * call->all_.head_dim;
       divisible &= run.queries == 1;
     }
-    const int64_t runs = call->runs_.size(), kv_heads = call->all_.kv_heads,
-                  wanted = kPartsAThread * pool.num_threads();
+    const int64_t runs = call->runs_.size(), kv_heads = call->all_.kv_heads;
+    const int64_t wanted = kPartsAThread * pool.num_threads();
     if (divisible && work >= kSmall && runs * kv_heads < wanted) return compute_split(std::move(call), pool);
-    const int64_t together =
-        runs >= wanted ? kv_heads : 1;  // a part that has the next head knows what to fetch meanwhile
+    // A part that has the next head knows what to fetch meanwhile.
+    const int64_t together = runs >= wanted ? kv_heads : 1;
     auto body = [=](int64_t part) {
       const int64_t first = part * together, run = runs - 1 - first / kv_heads;  // the longest first
       call->attend_(call->all_, call->part_of(call->runs_[run], first % kv_heads, together));

@@ -31,7 +31,8 @@ inline ffi::Future invalid(std::string message) { return failed(ffi::Error::Inva
 //
 // A thread that is not of the pool leaves the work, and what follows it, to those that are. With it there would be one
 // thread more than processors, and whichever is put aside keeps the others waiting. (Measured: a tenth of a step of one
-// row.)
+// row.) The pool always gets on: nothing of ours blocks it, and it has at least as many threads as there are devices,
+// each of which waits for others in one collective operation at a time.
 template <typename Body, typename Then>
 ffi::Future in_parts(ffi::ThreadPool& pool, int64_t count, Body body, Then then) {
   if (count < 2) {
