@@ -1,4 +1,4 @@
-// Results of handlers that XLA may wait for, so that no thread of ours does.
+// Results of handlers that end later, so that no thread waits for them.
 #pragma once
 
 #include <string>
@@ -31,8 +31,8 @@ inline ffi::Future invalid(std::string message) { return failed(ffi::Error::Inva
 //
 // A thread that is not of the pool leaves the work, and what follows it, to those that are. With it there would be one
 // thread more than processors, and whichever is put aside keeps the others waiting. (Measured: a tenth of a step of one
-// row.) The pool always gets on: nothing of ours blocks it, and it has at least as many threads as there are devices,
-// each of which waits for others in one collective operation at a time.
+// row.) The pool always gets on: of ours, a thread waits in it only for parts that others have begun, and it has at
+// least as many threads as there are devices, each of which waits for others in one collective operation at a time.
 template <typename Body, typename Then>
 ffi::Future in_parts(ffi::ThreadPool& pool, int64_t count, Body body, Then then) {
   if (count < 2) {
