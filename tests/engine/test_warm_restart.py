@@ -1,6 +1,7 @@
 """A session finds the pages and programs that earlier ones stored, right and of the same model, or none."""
 
 import errno
+import gc
 import json
 import os
 import random
@@ -232,6 +233,23 @@ def test_goldens_come_from_a_warm_session_too(cache: Path, model: Path) -> None:
             answer = session.generate_sync(token_ids=prompt, max_tokens=len(new), ignore_eos=True)
             assert (list(answer.token_ids), answer.cached_tokens) == (new, found)
             session.save_sync()
+
+
+def test_a_closed_session_holds_no_program_and_leaves_none_to_the_collector(cache: Path, model: Path) -> None:
+    """Check it, as the code of a program has mappings of memory, and too many of them end the process."""
+    client = jax.devices()[0].client
+    gc.collect()
+    gc.disable()
+    before = len(client.live_executables())
+    try:
+        with open_session(model) as session:
+            ask(session, 0)
+            session.precompiled_sync(progress=False)
+            assert len(client.live_executables()) >= before + PROGRAMS
+        assert len(client.live_executables()) == before
+        assert session.stats.programs == 0
+    finally:
+        gc.enable()
 
 
 def test_restore_off_neither_reads_nor_writes(cache: Path, model: Path, cold: Answers) -> None:

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import wait
 from typing import Any, cast
+from weakref import ref
 
 import anyio
 import jax
@@ -82,8 +83,8 @@ def made(programs: GatedPrograms, capacity: int = 64, store: Store | None = None
 def test_every_program_is_made_once_in_the_order_of_asking() -> None:
     programs = GatedPrograms()
     executables = made(programs)
-    futures = executables.prepare(STEPS)
-    assert [future.result(SECONDS)() for future in [*futures, *map(executables.obtain, STEPS)]] == STEPS * 2
+    wait(executables.prepare(STEPS), SECONDS)
+    assert [executables.obtain(key).result(SECONDS)() for key in STEPS] == STEPS
     assert sorted(programs.begun) == sorted(STEPS)
     assert (executables.compilations, executables.loads, executables.unexpected, len(executables)) == (4, 0, 0, 4)
 
@@ -140,9 +141,10 @@ def test_a_planned_program_that_failed_is_made_again_without_a_warning_of_someth
     programs.fails.add(ENTER)
     executables = made(programs)
     (planned,) = executables.prepare([ENTER])
-    for future in (planned, executables.obtain(ENTER)):
-        with pytest.raises(RuntimeError, match="no enter"):
-            future.result(SECONDS)
+    with pytest.raises(RuntimeError, match="no enter"):
+        planned.result(SECONDS)
+    with pytest.raises(RuntimeError, match="no enter"):
+        executables.obtain(ENTER).result(SECONDS)
     assert executables.unexpected == 0
 
 
@@ -246,6 +248,24 @@ def test_stopping_ends_the_wait_for_what_is_not_begun() -> None:
         gate.set()
     executables.idle().result(SECONDS)
     assert len(programs.begun) == WORKERS
+
+
+def test_programs_that_are_freed_are_gone_at_once_and_those_that_come_later_too() -> None:
+    """Check that nothing leaves them to the collector: their code is mapped into memory until they are gone."""
+    programs = GatedPrograms(closed=[ENTER])
+    executables = made(programs)
+    ready = executables.prepare(STEPS)
+    wait(ready, SECONDS)
+    later = executables.obtain(ENTER)
+    held = [ref(executables.obtain(key).result(SECONDS)) for key in STEPS]
+    executables.free()
+    programs.gates[ENTER].set()
+    held.append(ref(later.result(SECONDS)))
+    executables.idle().result(SECONDS)
+    del later
+    assert [each() for each in held] == [None] * len(held)
+    assert len(executables) == 0
+    assert all(future.result() is None for future in ready), "that they had been ready can still be told"
 
 
 @pytest.mark.anyio

@@ -81,7 +81,7 @@ class Assembly:
         preparer: makes requests, also for callers that look at a prompt before they submit it.
         actors: wired by an `Engine`.
         executables: the compiled programs.
-        preparing: every program that is made ahead of need, whether it is ready or not.
+        preparing: a future of each program that is made ahead of need, done when that is ready.
         found: what was found of earlier sessions, the programs that are still being loaded aside.
         resources: closed by `free`.
         crew: the other processes that serve the session; None without any.
@@ -104,7 +104,7 @@ class Assembly:
     preparer: Preparer
     actors: Actors
     executables: Executables
-    preparing: Sequence[Future[Any]]
+    preparing: Sequence[Future[None]]
     found: Restored
     resources: ExitStack
     crew: Crew | None = None
@@ -170,7 +170,7 @@ class Assembly:
         return placed(self.model, tensors, jnp.dtype(self.dtype), self.implementation, self.place)
 
     def free(self) -> None:
-        """Delete everything on the device and in the host tier, and stop preparing programs."""
+        """Delete everything on the device and in the host tier, give up the programs, and stop preparing them."""
         self.resources.close()
 
 
@@ -224,7 +224,7 @@ def build(
         if crew is not None:
             crew.open(asked(model, revision, blueprint.chosen(settings), blueprint))
         executables = Executables(blueprint.programs, settings.max_executables, programs)
-        resources.callback(executables.stop)
+        resources.callback(executables.free)
         preparing = executables.prepare(first)
         state = filled(executables, blueprint, report)
         stepper = Stepper(executables, state, limits, None if crew is None else crew.send)

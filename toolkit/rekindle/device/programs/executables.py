@@ -144,16 +144,20 @@ class Executables:
                 self._ready.move_to_end(key)
             return self._ready.get(key)
 
-    def prepare(self, keys: Iterable[Key], *, patient: bool = False) -> list[Future[Program]]:
-        """Begin to make programs, in the order of their keys; each future is done when its program is ready.
+    def prepare(self, keys: Iterable[Key], *, patient: bool = False) -> list[Future[None]]:
+        """Begin to make programs, in the order of their keys.
 
         Args:
             patient: whether each begins only when no program was called for a moment, or after seconds of calls.
+
+        Returns:
+            For each program, a future that is done when it is ready. It does not keep the program alive.
         """
         if patient:
             self._workers.called()
         with self._lock:
-            return [self._ask(key, lambda key: self._workers.in_turn(key, patient=patient)) for key in keys]
+            programs = [self._ask(key, lambda key: self._workers.in_turn(key, patient=patient)) for key in keys]
+        return [_readiness(program) for program in programs]
 
     def obtain(self, key: Key) -> Future[Program]:
         """Make a program as soon as possible, if it is not ready."""
@@ -184,6 +188,15 @@ class Executables:
     def idle(self) -> Future[None]:
         """Return a future that is done once nothing is being made or saved."""
         return self._workers.idle()
+
+    def free(self) -> None:
+        """Stop, and give up all programs: those that are ready now, and those that are being made when they are.
+
+        On a CPU a program has about a hundred mappings of memory, and Linux allows a process 65,530 by default.
+        """
+        self.stop()
+        with self._lock:
+            self._ready.clear()
 
     def stop(self) -> None:
         """Begin to make nothing more, and fail the futures of what is not begun."""
@@ -288,7 +301,22 @@ class Executables:
         warn(f"unexpected compilation {number}: requests wait for the program {program_name(key)!r}: {reason}")
 
 
-def wait_for(programs: Sequence[Future[Any]], report: Report) -> None:
+def _readiness(program: Future[Program]) -> Future[None]:
+    """Return a future that is done when the other is, with its error if it has one, and does not hold its program."""
+    ready: Future[None] = Future()
+
+    def tell(made: Future[Program]) -> None:
+        error = made.exception()
+        if error is None:
+            ready.set_result(None)
+        else:
+            ready.set_exception(error)
+
+    program.add_done_callback(tell)
+    return ready
+
+
+def wait_for(programs: Sequence[Future[None]], report: Report) -> None:
     """Wait until all programs are ready, and report how many are; raise the error of one that failed at once."""
     for done, program in enumerate(programs):
         report(Progress("preparing programs", done, len(programs), "programs"))
@@ -296,7 +324,7 @@ def wait_for(programs: Sequence[Future[Any]], report: Report) -> None:
     report(Progress("preparing programs", len(programs), len(programs), "programs"))
 
 
-def followed(programs: Sequence[Future[Any]], stored: "Future[None]") -> Feed[Progress]:
+def followed(programs: Sequence[Future[None]], stored: "Future[None]") -> Feed[Progress]:
     """Return a feed of reports as of `wait_for`, closed when `stored` is done and all programs are ready or failed."""
     feed: Feed[Progress] = Feed()
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class Readiness:
     compiled: bool
 
     @classmethod
-    def of(cls, programs: Sequence[Future[Any]], *, compiled: bool) -> "Readiness":
+    def of(cls, programs: Sequence[Future[None]], *, compiled: bool) -> "Readiness":
         """Count the programs whose futures these are. Any thread may ask."""
         done = [program for program in programs if program.done()]
         ready = sum(not program.cancelled() and not program.exception() for program in done)

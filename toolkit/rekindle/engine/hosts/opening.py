@@ -136,7 +136,7 @@ class Share:
         with ExitStack() as resources:
             executables = Executables(blueprint.programs, settings.max_executables, programs)
             resources.callback(lambda: executables.idle().result())
-            resources.callback(executables.stop)
+            resources.callback(executables.free)
             preparing = executables.prepare(first)
             state = filled(executables, blueprint, silent)
             resources.callback(state.delete)
