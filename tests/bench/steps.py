@@ -11,6 +11,7 @@ import numpy as np
 
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.config import Settings
+from rekindle.device.huge_pages import collapse, spans_of
 from rekindle.device.inputs import InputLayout
 from rekindle.device.place import Place
 from rekindle.device.programs.lowering import Programs, Sizes
@@ -88,6 +89,7 @@ class BareStep:
         self._weights = load_weights(
             checkpoint.config, checkpoint.tensors, jnp.dtype(dtype), implementation=programs.implementation
         )
+        collapse(spans_of(self._weights))
         self._program = programs.compiled(bucket)
         self._length = np.append(np.full(rows, context, np.int32), np.int32(0))
         self._packed = _inputs(bucket, rows, tables, context)

@@ -2,13 +2,17 @@
 
 import asyncio
 import gc
+import mmap
 import random
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from time import thread_time
 from typing import Any, cast
+from weakref import ref
 
+import jax
+import numpy as np
 import pytest
 
 from rekindle.config import Policy, Settings
@@ -208,6 +212,31 @@ async def test_old_weights_are_freed_in_a_worker_thread() -> None:
     assert await stepper.handle(UseWeights(5, [])) == [WeightsUsed(5)]
     assert len(freed_by) == 1
     assert freed_by != [threading.get_ident()]
+
+
+async def use_others(state: DeviceState) -> None:
+    await Stepper(cast(Executables, Programs()), state, fake_limits()).handle(UseWeights(5, []))
+
+
+async def delete(state: DeviceState) -> None:
+    state.delete()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", [use_others, delete])
+async def test_the_host_memory_of_weights_goes_with_them(end: Callable[[DeviceState], Awaitable[None]]) -> None:
+    """Check it with Python's collector off, which has JAX let go of memory, as any call of JAX does."""
+    memory = np.frombuffer(mmap.mmap(-1, 1 << 20), np.float32)
+    held = ref(memory)
+    state = DeviceState([jax.block_until_ready(jax.device_put(memory))], (), cast(Slots, None))
+    assert state.weights[0].unsafe_buffer_pointer() == memory.ctypes.data
+    del memory
+    gc.disable()
+    try:
+        await end(state)
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.anyio

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from rekindle.buckets import Bucket
+from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.programs.lowering import ALLOW, ENTER, GATHER, SCATTER, Key
 from rekindle.device.state import Pages, Slots
 
@@ -140,3 +141,9 @@ class DeviceState:
         self.delete_state()
         for array in self.weights:
             array.delete()
+        let_go()
+
+
+def let_go() -> None:
+    """Have JAX let go of the host memory in which arrays lay that are gone. It does so in its next call, not before."""
+    under_own_settings(jax.device_put, np.int32(0))

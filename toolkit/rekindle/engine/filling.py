@@ -1,15 +1,18 @@
 """Filling devices: the weights of a model, and the pages and slots of an idle engine."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
+from threading import Event
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from rekindle.concurrency.progress import Progress, Report
-from rekindle.concurrency.threads import soon
+from rekindle.concurrency.threads import Work, soon
 from rekindle.device.devices import put_on
+from rekindle.device.huge_pages import collapse, spans_of
 from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.orders import DeviceState
 from rekindle.device.place import WEIGHTS, Place
@@ -108,3 +111,19 @@ def placed(
             read[shard.rank] = there
         shares.append(there)
     return [place.joined(list(each), WEIGHTS) for each in zip(*shares, strict=True)]
+
+
+def settle(weights: Sequence[jax.Array], ready: Sequence[Future[None]]) -> Callable[[], None]:
+    """Put weights on CPUs into huge pages in the background, half of the time, once the programs are ready.
+
+    Return what stops that; call it before the weights are deleted.
+    """
+    spans, stop = spans_of(weights), Event()
+
+    def work() -> None:
+        wait(ready)
+        collapse(spans, stopped=stop.wait)
+
+    if spans:
+        Work(work, "huge-pages", stop.set)
+    return stop.set

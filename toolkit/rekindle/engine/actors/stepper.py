@@ -10,7 +10,7 @@ from rekindle import buckets
 from rekindle.buckets import QUERY_BLOCK, Bucket
 from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import under_own_settings
-from rekindle.device.orders import Allow, DeviceState, Enter, Gather, Order, Scatter, SharedWeights, Step, Use
+from rekindle.device.orders import Allow, DeviceState, Enter, Gather, Order, Scatter, SharedWeights, Step, Use, let_go
 from rekindle.device.packing import Part, dispatched, masks_of, pack_adjustments, pack_plan, parts_of
 from rekindle.device.programs.executables import ArgumentsLost, Executables
 from rekindle.device.programs.lowering import EMPTY, Program
@@ -50,7 +50,7 @@ class Stepper:
                 if isinstance(weights, SharedWeights):
                     self._tell(Use(weights.number))
                 old, self._state.weights = [self._state.weights], list(weights)
-                await to_thread.run_sync(old.clear)  # which may free gigabytes
+                await to_thread.run_sync(_forget, old)  # which may free gigabytes
                 return [WeightsUsed(ticket)]
         raise TypeError(f"the stepper takes Plan, Offload and UseWeights, got {message!r}")
 
@@ -153,6 +153,11 @@ class Stepper:
     def free(self) -> None:
         """Delete the device state and the weights."""
         self._state.delete()
+
+
+def _forget(weights: list[list[jax.Array]]) -> None:
+    weights.clear()
+    let_go()
 
 
 def _bucket(parts: Sequence[Part], limits: Limits) -> Bucket:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from rekindle.concurrency.threads import soon
-from rekindle.device.orders import Step, Use
+from rekindle.device.orders import Step, Use, let_go
 from rekindle.engine.hosts import joining
 from rekindle.engine.hosts.address import Address
 from rekindle.engine.hosts.agreement import of_code
@@ -154,6 +154,7 @@ def _obey(frames: SimpleQueue[Frame], share: Share, link: Link, say: Say) -> Non
             weights = loading[order.number].result()
             assert weights is not None, "what could not be read is not used"
             state.weights = weights
+            let_go()
             loading = {number: each for number, each in loading.items() if number > order.number}
             continue
         done = state.take(order, executables.run(order.key, *state.arguments(order)))

@@ -12,11 +12,12 @@ import jax
 from rekindle.concurrency.progress import silent
 from rekindle.config import Settings
 from rekindle.device.devices import places_over
+from rekindle.device.huge_pages import collapse, spans_of
 from rekindle.device.jax_settings import JaxSettings, own_settings
 from rekindle.device.orders import DeviceState
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.engine.blueprint import Blueprint
-from rekindle.engine.filling import filled, placed
+from rekindle.engine.filling import filled, placed, settle
 from rekindle.engine.hosts.agreement import differences, of_model
 from rekindle.engine.stores import open_programs, require_all, store_directory
 from rekindle.errors import ConfigError, HostRefused, InvalidRequest
@@ -142,7 +143,8 @@ class Share:
             resources.callback(state.delete)
             if wait:
                 wait_for(preparing, silent)
-            executables.prepare(later, patient=True)
+            preparing += executables.prepare(later, patient=True)
+            resources.callback(settle(state.weights, preparing))
             return cls(blueprint, executables, state, resources.pop_all())
 
     def load(self, asked: Mapping[str, Any]) -> list[jax.Array]:
@@ -157,9 +159,11 @@ class Share:
             raise HostRefused(f"the leader has other weights in {asked['model']} than this process")
         with own_settings():
             tensors = tensors_of(asked["model"], blueprint.checkpoint.config)
-            return placed(
+            arrays = placed(
                 blueprint.checkpoint.config, tensors, blueprint.dtype, programs.implementation, blueprint.place
             )
+            collapse(spans_of(arrays))
+            return arrays
 
 
 def settings_of(asked: Mapping[str, Any]) -> JaxSettings:

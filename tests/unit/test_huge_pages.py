@@ -1,0 +1,136 @@
+"""Weights are put into huge pages where they lie, once a session's programs are ready."""
+
+import mmap
+from concurrent.futures import Future
+from pathlib import Path
+from time import monotonic, sleep
+
+import jax
+import numpy as np
+import pytest
+
+from rekindle.device import huge_pages
+from rekindle.device.huge_pages import COLLAPSE, collapse, spans_of
+from rekindle.engine.filling import settle
+
+SIZE = 2 << 20
+
+
+def some_memory(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def possible() -> bool:
+    """Tell whether this machine's kernel makes huge pages of memory that is there."""
+    try:
+        memory = some_memory(4 * SIZE)
+        memory.write(bytes(4 * SIZE))
+        memory.madvise(COLLAPSE)
+    except (OSError, AttributeError, ValueError):
+        return False
+    return (huge_pages.SETTINGS / "hpage_pmd_size").read_text().strip() == str(SIZE)
+
+
+needs_them = pytest.mark.skipif(not possible(), reason="this kernel makes no huge pages of memory that is there")
+
+
+def arrays_in(memory: mmap.mmap, count: int) -> list[jax.Array]:
+    """Return arrays that lie in some memory, one behind the other, none of which fills a huge page."""
+    whole = np.frombuffer(memory, np.float32)
+    whole[:] = np.arange(len(whole))
+    return [jax.device_put(part) for part in np.split(whole, count)]
+
+
+def huge_bytes(begin: int, end: int) -> int:
+    """Return how much of some memory the kernel says is in huge pages, with what is mapped beside it."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head, *rest = line.split()
+        if "-" in head and ":" not in head:
+            low, high = (int(each, 16) for each in head.split("-"))
+            inside = low < end and begin < high
+        elif inside and head == "AnonHugePages:":
+            found += int(rest[0]) * 1024
+    return found
+
+
+def test_arrays_that_lie_side_by_side_are_one_span() -> None:
+    memory = some_memory(8 * SIZE)
+    first, second, third, fourth = arrays_in(memory, 4)
+    begin = first.unsafe_buffer_pointer()
+    assert spans_of([third, first, second]) == [(begin, begin + 6 * SIZE)]
+    assert spans_of([fourth, first]) == [(begin, begin + 2 * SIZE), (begin + 6 * SIZE, begin + 8 * SIZE)]
+    assert spans_of([]) == []
+
+
+@needs_them
+def test_small_arrays_share_huge_pages_and_keep_their_place_and_content() -> None:
+    memory = some_memory(8 * SIZE)
+    arrays = arrays_in(memory, 16)
+    ((begin, end),) = spans_of(arrays)
+    places = [array.unsafe_buffer_pointer() for array in arrays]
+    before = huge_bytes(begin, end)
+    done = collapse([(begin, end)])
+    assert done >= 7 * SIZE, "all but the ends, which may lie across"
+    assert huge_bytes(begin, end) >= before + done
+    assert [array.unsafe_buffer_pointer() for array in arrays] == places
+    assert np.array_equal(np.concatenate(arrays), np.arange(8 * SIZE // 4, dtype=np.float32))
+
+
+@needs_them
+def test_it_stops_between_two_pages() -> None:
+    memory = some_memory(8 * SIZE)
+    spans = spans_of(arrays_in(memory, 4))
+    assert collapse(spans, stopped=lambda seconds: seconds > 0) == SIZE
+
+
+def test_memory_that_is_gone_is_left_alone() -> None:
+    memory = some_memory(8 * SIZE)
+    begin = np.frombuffer(memory, np.uint8).ctypes.data
+    memory.close()
+    assert collapse([(begin, begin + 8 * SIZE)]) == 0
+
+
+@pytest.mark.parametrize("setting", ["always madvise [never]", None], ids=["refused", "unknown"])
+def test_nothing_is_done_where_nobody_wants_it(
+    setting: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if setting is not None:
+        (tmp_path / "enabled").write_text(setting)
+        (tmp_path / "hpage_pmd_size").write_text(str(SIZE))
+    monkeypatch.setattr(huge_pages, "SETTINGS", tmp_path)
+    huge_pages.page_size.cache_clear()
+    try:
+        memory = some_memory(8 * SIZE)
+        assert collapse(spans_of(arrays_in(memory, 4))) == 0
+    finally:
+        monkeypatch.undo()
+        huge_pages.page_size.cache_clear()
+
+
+@needs_them
+def test_weights_settle_when_the_programs_are_ready_and_not_before() -> None:
+    memory = some_memory(8 * SIZE)
+    arrays = arrays_in(memory, 4)
+    ((begin, end),) = spans_of(arrays)
+    before, ready = huge_bytes(begin, end), Future[None]()
+    settle(arrays, [ready])
+    sleep(0.05)
+    assert huge_bytes(begin, end) == before
+    ready.set_result(None)
+    latest = monotonic() + 60
+    while huge_bytes(begin, end) < before + 7 * SIZE:
+        assert monotonic() < latest
+        sleep(0.01)
+
+
+@needs_them
+def test_weights_of_a_session_that_ends_first_never_settle() -> None:
+    memory = some_memory(8 * SIZE)
+    arrays = arrays_in(memory, 4)
+    ((begin, end),) = spans_of(arrays)
+    before, ready = huge_bytes(begin, end), Future[None]()
+    settle(arrays, [ready])()
+    ready.set_result(None)
+    sleep(0.1)
+    assert huge_bytes(begin, end) <= before + SIZE, "the page that was begun"
