@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.config import Settings
 from rekindle.device.devices import places_of, places_over
-from rekindle.device.huge_pages import collapse, spans_of
 from rekindle.device.jax_settings import own_settings
 from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables, wait_for
@@ -31,7 +30,7 @@ from rekindle.engine.actors.stepper import Stepper
 from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
-from rekindle.engine.filling import filled, placed, settle
+from rekindle.engine.filling import filled, replacing, settle
 from rekindle.engine.hosts.crew import Crew
 from rekindle.engine.hosts.hosts import Hosts
 from rekindle.engine.hosts.opening import asked, require_shareable, weights_asked
@@ -168,9 +167,7 @@ class Assembly:
 
     def _read(self, weights: Weights) -> list[jax.Array]:
         tensors = tensors_of(weights, self.model, self.family)
-        arrays = placed(self.model, tensors, jnp.dtype(self.dtype), self.implementation, self.place)
-        collapse(spans_of(arrays))
-        return arrays
+        return replacing(self.model, tensors, jnp.dtype(self.dtype), self.implementation, self.place)
 
     def free(self) -> None:
         """Delete everything on the device and in the host tier, give up the programs, and stop preparing them."""

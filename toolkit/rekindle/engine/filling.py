@@ -113,10 +113,19 @@ def placed(
     return [place.joined(list(each), WEIGHTS) for each in zip(*shares, strict=True)]
 
 
-def settle(weights: Sequence[jax.Array], ready: Sequence[Future[None]]) -> Callable[[], None]:
-    """Put weights on CPUs into huge pages in the background, half of the time, once the programs are ready.
+def replacing(
+    config: ModelConfig, tensors: Mapping[str, Any], dtype: jnp.dtype, implementation: Implementation, place: Place
+) -> list[jax.Array]:
+    """Read weights as `placed` does, for a session that serves with others meanwhile; on CPUs, into huge pages."""
+    weights = placed(config, tensors, dtype, implementation, place)
+    collapse(spans_of(weights))
+    return weights
 
-    Return what stops that; call it before the weights are deleted.
+
+def settle(weights: Sequence[jax.Array], ready: Sequence[Future[None]]) -> Callable[[], None]:
+    """Put weights on CPUs into huge pages in the background once the programs are ready.
+
+    After each page comes a pause that is as long. Return what stops it; call that before the weights are deleted.
     """
     spans, stop = spans_of(weights), Event()
 

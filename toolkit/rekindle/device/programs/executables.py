@@ -192,7 +192,7 @@ class Executables:
     def free(self) -> None:
         """Stop, and give up all programs: those that are ready now, and those that are being made when they are.
 
-        On a CPU a program has about a hundred mappings of memory, and Linux allows a process 65,530 by default.
+        On a CPU a program has about 240 mappings of memory, and Linux allows a process 65,530 by default.
         """
         self.stop()
         with self._lock:

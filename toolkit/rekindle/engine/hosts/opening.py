@@ -12,12 +12,11 @@ import jax
 from rekindle.concurrency.progress import silent
 from rekindle.config import Settings
 from rekindle.device.devices import places_over
-from rekindle.device.huge_pages import collapse, spans_of
 from rekindle.device.jax_settings import JaxSettings, own_settings
 from rekindle.device.orders import DeviceState
 from rekindle.device.programs.executables import Executables, wait_for
 from rekindle.engine.blueprint import Blueprint
-from rekindle.engine.filling import filled, placed, settle
+from rekindle.engine.filling import filled, replacing, settle
 from rekindle.engine.hosts.agreement import differences, of_model
 from rekindle.engine.stores import open_programs, require_all, store_directory
 from rekindle.errors import ConfigError, HostRefused, InvalidRequest
@@ -159,11 +158,9 @@ class Share:
             raise HostRefused(f"the leader has other weights in {asked['model']} than this process")
         with own_settings():
             tensors = tensors_of(asked["model"], blueprint.checkpoint.config)
-            arrays = placed(
+            return replacing(
                 blueprint.checkpoint.config, tensors, blueprint.dtype, programs.implementation, blueprint.place
             )
-            collapse(spans_of(arrays))
-            return arrays
 
 
 def settings_of(asked: Mapping[str, Any]) -> JaxSettings:
