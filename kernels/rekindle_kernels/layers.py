@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.blocks import Array, Tensor
+from rekindle_kernels.inputs import Gated, Input, Normed, shape_of
 
 
 def packed(shape: tuple[int, int], dtype: jnp.dtype, *, implementation: Implementation) -> jax.ShapeDtypeStruct:
@@ -46,7 +47,7 @@ def pack(parts: Sequence[Tensor], into: Array, *, implementation: Implementation
 
 
 def linear(
-    x: jax.Array,
+    x: Input,
     weight: jax.Array,
     outputs: int,
     *,
@@ -56,7 +57,7 @@ def linear(
     """Compute `x @ weight.T` with float32 sums; x is rounded to the weight's dtype first.
 
     Args:
-        x: (rows, in) float32.
+        x: (rows, in) float32, or what stands for it.
         weight: in the form of `packed`.
         outputs: the number of outputs of the weight.
         implementation: the one that the weight was packed for.
@@ -68,10 +69,23 @@ def linear(
     Raises:
         ValueError: arguments that do not fit together, or an unknown implementation.
     """
-    _check(weight, (outputs, x.shape[1]), implementation)
-    if onto is not None and onto.shape != (len(x), outputs):
-        raise ValueError(f"a product {(len(x), outputs)} cannot be added to {onto.shape}")
+    rows, inputs = shape_of(x)
+    _check_input(x)
+    _check(weight, (outputs, inputs), implementation)
+    if onto is not None and onto.shape != (rows, outputs):
+        raise ValueError(f"a product {(rows, outputs)} cannot be added to {onto.shape}")
     return operations_of(implementation).linear(x, weight, outputs, onto)
+
+
+def computed(x: Input, *, implementation: Implementation) -> jax.Array:
+    """Return the array that an input of linear layers stands for.
+
+    Raises:
+        ValueError: arrays that do not fit together, or an unknown implementation.
+    """
+    if isinstance(x, Normed):
+        return rms_norm(x.x, x.weight, x.eps, implementation=implementation)
+    return gate(x.x, implementation=implementation) if isinstance(x, Gated) else x
 
 
 def linear_columns(x: jax.Array, weight: jax.Array, outputs: int, *, implementation: Implementation) -> jax.Array:
@@ -145,8 +159,7 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float, *, implementation: Imp
     Raises:
         ValueError: arguments that do not fit together, or an unknown implementation.
     """
-    if weight.shape != x.shape[-1:]:
-        raise ValueError(f"the weight of a norm over {x.shape} must be {x.shape[-1:]}, got {weight.shape}")
+    _check_norm(x, weight)
     return operations_of(implementation).rms_norm(x, weight, eps)
 
 
@@ -188,9 +201,25 @@ def gate(x: jax.Array, *, implementation: Implementation) -> jax.Array:
     Raises:
         ValueError: an odd number of features, or an unknown implementation.
     """
+    _check_gate(x)
+    return operations_of(implementation).gate(x)
+
+
+def _check_input(x: Input) -> None:
+    if isinstance(x, Normed):
+        _check_norm(x.x, x.weight)
+    if isinstance(x, Gated):
+        _check_gate(x.x)
+
+
+def _check_norm(x: jax.Array, weight: jax.Array) -> None:
+    if weight.shape != x.shape[-1:]:
+        raise ValueError(f"the weight of a norm over {x.shape} must be {x.shape[-1:]}, got {weight.shape}")
+
+
+def _check_gate(x: jax.Array) -> None:
     if x.shape[1] % 2:
         raise ValueError(f"a gate has two halves of features, got {x.shape}")
-    return operations_of(implementation).gate(x)
 
 
 def _check(weight: jax.Array, shape: tuple[int, int], implementation: Implementation) -> None:

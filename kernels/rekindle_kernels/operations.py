@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rekindle_kernels.blocks import Array, Tensor
+from rekindle_kernels.inputs import Input
 from rekindle_kernels.penalties import Penalties
 
 
@@ -63,7 +64,7 @@ class Operations(Protocol):
     def pack(self, parts: Sequence[Tensor], into: Array) -> None:
         """See `layers.pack`."""
 
-    def linear(self, x: jax.Array, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
+    def linear(self, x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
         """See `layers.linear`."""
 
     def linear_columns(self, x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:

@@ -6,8 +6,9 @@ It computes in float32, or in float64 for arguments of float64.
 import jax
 import jax.numpy as jnp
 
+from rekindle_kernels.inputs import Input
 from rekindle_kernels.xla.gate import gate
-from rekindle_kernels.xla.linear import pack, packed
+from rekindle_kernels.xla.linear import computed, pack, packed
 from rekindle_kernels.xla.norm import rms_norm
 from rekindle_kernels.xla.rotary import rotate
 from rekindle_kernels.xla.sampling import adjust, argmax, count_above, draw, mass, nth_largest
@@ -114,8 +115,9 @@ def write_page(pages: jax.Array, page_id: jax.Array, content: jax.Array) -> jax.
     return pages.at[page_id].set(content)
 
 
-def linear(x: jax.Array, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
+def linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
     """See `layers.linear`."""
+    x = computed(x)
     dtype = jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     y = x.astype(weight.dtype).astype(dtype) @ weight.astype(dtype).T
     return y if onto is None else onto + y

@@ -1,5 +1,6 @@
 """Linear layers, norms, rotations and gates of every implementation that runs here are those of the definition."""
 
+import re
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from rekindle_kernels import layers
 from rekindle_kernels.api import Implementation, operations_of
+from rekindle_kernels.inputs import Gated, Normed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DTYPES = ("float32", "bfloat16")
@@ -117,6 +119,40 @@ def test_a_gate_is_the_definition(implementation: Implementation, shape: tuple[i
     np.testing.assert_allclose(np.asarray(y), first / (1 + np.exp(-first)) * second, rtol=2e-6, atol=1e-30)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_a_linear_layer_reads_what_stands_for_its_input(implementation: Implementation, rows: int, dtype: str) -> None:
+    weight = packed_form([random(70, 330)], dtype, implementation)
+    inputs = (
+        Normed(jnp.asarray(random(rows, 330)), jnp.asarray(random(330)), 1e-5),
+        Gated(jnp.asarray(random(rows, 660))),
+    )
+    for x in inputs:
+        array = layers.computed(x, implementation=implementation)
+        wanted = layers.linear(array, weight, 70, implementation=implementation, onto=jnp.ones((rows, 70)))
+        y = layers.linear(x, weight, 70, implementation=implementation, onto=jnp.ones((rows, 70)))
+        np.testing.assert_array_equal(np.asarray(y), np.asarray(wanted))
+
+
+def test_native_layers_of_few_rows_compute_their_input_themselves() -> None:
+    if reason := operations_of("cpu").unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
+        pytest.skip(reason)
+    weight, norm = packed_form([random(70, 330)], "float32", "cpu"), jnp.ones(330)
+
+    def calls(rows: int) -> list[str]:
+        def both(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return (
+                layers.linear(Normed(x, norm, 1e-5), weight, 70, implementation="cpu"),
+                layers.linear(Gated(y), weight, 70, implementation="cpu"),
+            )
+
+        lowered = jax.jit(both).lower(jnp.zeros((rows, 330)), jnp.zeros((rows, 660)))
+        return sorted(re.findall(r"custom_call @(\w+)", lowered.as_text()))
+
+    assert calls(32) == ["rekindle_linear"] * 2
+    assert calls(100) == ["rekindle_gate", "rekindle_linear", "rekindle_linear", "rekindle_rms_norm"]
+
+
 def test_rows_of_native_layers_do_not_depend_on_the_rows_beside_them() -> None:
     if reason := operations_of("cpu").unserved((1, 2, 1, 16, 8), jnp.dtype("float32")):
         pytest.skip(reason)
@@ -164,3 +200,9 @@ def test_arguments_that_do_not_fit_are_refused(implementation: Implementation) -
         layers.pack([random(64, 9), random(3, 8)], np.asarray(weight), implementation=implementation)
     with pytest.raises(ValueError, match=r"the weight of a norm over \(2, 9\) must be \(9,\), got \(8,\)"):
         layers.rms_norm(jnp.zeros((2, 9)), jnp.zeros(8), 1e-5, implementation=implementation)
+    with pytest.raises(ValueError, match=r"the weight of a norm over \(2, 9\) must be \(9,\), got \(8,\)"):
+        layers.linear(Normed(jnp.zeros((2, 9)), jnp.zeros(8), 1e-5), weight, 64, implementation=implementation)
+    with pytest.raises(ValueError, match=r"two halves of features, got \(2, 19\)"):
+        layers.linear(Gated(jnp.zeros((2, 19))), weight, 64, implementation=implementation)
+    with pytest.raises(ValueError, match=r"a weight \(64, 8\) has the form .* got"):
+        layers.linear(Gated(jnp.zeros((2, 16))), weight, 64, implementation=implementation)

@@ -9,10 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle_kernels.blocks import Array, Blocks, Tensor
+from rekindle_kernels.cpu.gate import gate
 from rekindle_kernels.cpu.library import load
+from rekindle_kernels.cpu.norm import rms_norm
+from rekindle_kernels.inputs import Gated, Input, Normed
 
 PANEL: Final = 32
 """Outputs that lie together."""
+ALONE: Final = 32_768
+"""Numbers of an input that are computed by one thread: fewer take less time than to wake another one."""
 
 
 def packed(shape: tuple[int, int], dtype: jnp.dtype) -> jax.ShapeDtypeStruct:
@@ -46,23 +51,33 @@ def pack(parts: Sequence[Tensor], into: Array) -> None:
         write(*place, _pointer(numbers), *shape)
 
 
-def linear(x: jax.Array, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
-    """See `layers.linear`. Each row's sums run in one order, whatever rows stand beside it."""
-    return _linear(x, weight, (len(x), outputs), onto, columns=False)
+def linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
+    """See `layers.linear`. Each row's sums run in one order, whatever rows stand beside it.
+
+    What few rows stand for is computed within the call: a call of its own costs a row more than what it computes.
+    """
+    if isinstance(x, Normed) and x.x.size >= ALONE:
+        x = rms_norm(x.x, x.weight, x.eps)
+    elif isinstance(x, Gated) and x.x.size >= ALONE:
+        x = gate(x.x)
+    return _linear(x, weight, outputs, onto, columns=False)
 
 
 def linear_columns(x: jax.Array, weight: jax.Array, outputs: int) -> jax.Array:
     """See `layers.linear_columns`. The sums are those of `linear`."""
-    return _linear(x, weight, (outputs, len(x)), None, columns=True)
+    return _linear(x, weight, outputs, None, columns=True)
 
 
-def _linear(
-    x: jax.Array, weight: jax.Array, shape: tuple[int, int], onto: jax.Array | None, columns: bool
-) -> jax.Array:
+def _linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None, columns: bool) -> jax.Array:
     load()
+    numbers, norm, eps = x if isinstance(x, jax.Array) else x.x, jnp.zeros(0, jnp.float32), 0.0
+    if isinstance(x, Normed):
+        norm, eps = x.weight.astype(jnp.float32), x.eps
+    shape = (outputs, len(numbers)) if columns else (len(numbers), outputs)
     call = jax.ffi.ffi_call("rekindle_linear", jax.ShapeDtypeStruct(shape, jnp.float32))
     base = jnp.zeros((0, 0), jnp.float32) if onto is None else onto
-    y: jax.Array = call(x.astype(jnp.float32), weight, base, columns=columns)
+    options = {"columns": columns, "gated": isinstance(x, Gated), "eps": np.float32(eps)}
+    y: jax.Array = call(numbers.astype(jnp.float32), weight, norm, base, **options)
     return y
 
 

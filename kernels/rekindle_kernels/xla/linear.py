@@ -8,6 +8,9 @@ import numpy as np
 from jax import lax
 
 from rekindle_kernels.blocks import Array, Tensor
+from rekindle_kernels.inputs import Gated, Input, Normed
+from rekindle_kernels.xla.gate import gate
+from rekindle_kernels.xla.norm import rms_norm
 
 # Up to this many float32 rows, a product runs a third faster on CPU with the weight as the left operand.
 FEW_ROWS = 64
@@ -25,10 +28,17 @@ def pack(parts: Sequence[Tensor], into: Array) -> None:
     np.concatenate([np.asarray(part) for part in parts], out=into, casting="unsafe")
 
 
-def linear(x: jax.Array, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
+def linear(x: Input, weight: jax.Array, outputs: int, onto: jax.Array | None = None) -> jax.Array:
     """See `layers.linear`."""
-    y = _product(x, weight)
+    y = _product(computed(x), weight)
     return y if onto is None else onto + y
+
+
+def computed(x: Input) -> jax.Array:
+    """See `layers.computed`."""
+    if isinstance(x, Normed):
+        return rms_norm(x.x, x.weight, x.eps)
+    return gate(x.x) if isinstance(x, Gated) else x
 
 
 def _product(x: jax.Array, weight: jax.Array) -> jax.Array:

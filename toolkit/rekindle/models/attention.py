@@ -13,6 +13,7 @@ from rekindle.models.config import AttentionConfig, HeadNorm, LayerConfig, Model
 from rekindle.models.layers import Joined, Linear, Normalise, WeightSource, halves_first
 from rekindle.models.shard import HeadShares, Order, composed, rows_of, spread
 from rekindle_kernels import layers as kernels
+from rekindle_kernels.inputs import Input
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Attention(nnx.Module, pytree=False):
 
     def __call__(
         self,
-        x: jax.Array,
+        x: Input,
         onto: jax.Array | None,
         turns: tuple[jax.Array, jax.Array],
         pages: jax.Array,
@@ -78,7 +79,7 @@ class Attention(nnx.Module, pytree=False):
             turns: the cosines and sines of the positions, (token, pairs).
         """
         config, norm = self.config, self.config.head_norm
-        qkv = self.qkv(x).reshape(len(x), self.heads + 2 * self.kv_heads, config.head_dim)
+        qkv = self.qkv(x).reshape(-1, self.heads + 2 * self.kv_heads, config.head_dim)
         if norm is not None and not norm.after_rope:
             q, k, v = jnp.split(qkv, [self.heads, self.heads + self.kv_heads], axis=1)
             qkv = jnp.concatenate([*self._normalised(norm, q, k), v], axis=1)
@@ -88,7 +89,7 @@ class Attention(nnx.Module, pytree=False):
             kv = jnp.stack([k, kv[:, 1]], axis=1)
         scores = self.scores if self.sinks is None else replace(self.scores, sinks=self.sinks[...])
         mixed, pages = attend(q, kv, pages, scores)
-        return self.out(mixed.reshape(len(x), -1), onto), pages
+        return self.out(mixed.reshape(len(mixed), -1), onto), pages
 
     def _normalised(self, norm: HeadNorm, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
         assert self.q_norm is not None

@@ -24,6 +24,7 @@ from rekindle.models.rope import turns
 from rekindle.models.shard import TENSOR, WHOLE, Shard, rows_of
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
+from rekindle_kernels.inputs import Input
 
 
 class Layer(nnx.Module, pytree=False):
@@ -52,15 +53,13 @@ class Layer(nnx.Module, pytree=False):
         self, x: jax.Array, turned: tuple[jax.Array, jax.Array], pages: jax.Array, attend: Attend
     ) -> tuple[jax.Array, jax.Array]:
         """Map (token, hidden) and this layer's pages to the same."""
-        read = x if self.before_attention is None else self.before_attention(x)
+        read: Input = x if self.before_attention is None else self.before_attention.input(x)
         mixed, pages = self.attention(read, self._onto(x, self.after_attention), turned, pages, attend)
         stream = self._added(x, mixed, self.after_attention)
-        if not self.parallel:
-            read = stream
-        elif self.before_mlp is not None:
-            read = x
         if self.before_mlp is not None:
-            read = self.before_mlp(read)
+            read = self.before_mlp.input(x if self.parallel else stream)
+        elif not self.parallel:
+            read = stream
         return self._added(stream, self.mlp(read, self._onto(stream, self.after_mlp)), self.after_mlp), pages
 
     def _onto(self, x: jax.Array, after: Normalise | None) -> jax.Array | None:

@@ -11,6 +11,7 @@ from rekindle.models.config import ExpertsConfig, FeedForwardConfig, LayerConfig
 from rekindle.models.layers import Joined, Linear, WeightSource, activate
 from rekindle.models.shard import Order, composed, rows_of
 from rekindle_kernels import layers as kernels
+from rekindle_kernels.inputs import Input
 
 
 class FeedForward(nnx.Module, pytree=False):
@@ -33,16 +34,16 @@ class FeedForward(nnx.Module, pytree=False):
         part = None if shard.of == 1 else own
         self.down = Linear(weights, config.width, {down: hidden}, config.bias, part=part)
 
-    def __call__(self, x: jax.Array, onto: jax.Array | None) -> jax.Array:
+    def __call__(self, x: Input, onto: jax.Array | None) -> jax.Array:
         """Map (token, hidden) to the same, added to `onto`."""
         return self.down(self._inner(x), onto)
 
-    def product(self, x: jax.Array) -> jax.Array:
+    def product(self, x: Input) -> jax.Array:
         """Return this device's share of the result, without the last bias."""
         return self.down.product(self._inner(x))
 
-    def _inner(self, x: jax.Array) -> jax.Array:
-        return activate(self.gate_up(x), self.config, self.down.implementation)
+    def _inner(self, x: Input) -> Input:
+        return activate(self.gate_up(x), self.config)
 
 
 class Experts(nnx.Module, pytree=False):
@@ -76,12 +77,13 @@ class Experts(nnx.Module, pytree=False):
         gate = {f"{prefix}.{names.shared_gate}": 1}
         self.shared_gate = Linear(weights, hidden, gate) if config.shared_gate else None
 
-    def __call__(self, x: jax.Array, onto: jax.Array | None) -> jax.Array:
+    def __call__(self, x: Input, onto: jax.Array | None) -> jax.Array:
         """Map (token, hidden) to the same, added to `onto`.
 
         The tokens of an expert are computed together: each token is there as often as it has experts, in the order of
         these.
         """
+        x = kernels.computed(x, implementation=self.implementation)
         correction = None if self.correction is None else self.correction[...]
         experts, shares = route(self.router(x), self.config.router, correction)
         chosen = experts.shape[1]
@@ -94,7 +96,7 @@ class Experts(nnx.Module, pytree=False):
         inner = kernels.grouped_linear(x[order // chosen], counts, self.gate_up[...], width, **named)
         if self.gate_up_bias is not None:
             inner += self.gate_up_bias[...].reshape(-1, width)[sorted_experts]
-        inner = activate(inner, each, self.implementation)
+        inner = kernels.computed(activate(inner, each), **named)
         out = kernels.grouped_linear(inner, counts, self.down[...], self.hidden, **named)
         places = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
         mixed = (out[places].reshape(len(x), chosen, -1) * shares[:, :, None]).sum(1)

@@ -11,6 +11,7 @@ from rekindle.models.layers import Joined, Linear, WeightSource, halves_first, n
 from rekindle.models.rope import turn
 from rekindle.models.shard import Order, composed, rows_of, spread
 from rekindle_kernels import layers as kernels
+from rekindle_kernels.inputs import Input
 
 
 class LatentAttention(nnx.Module, pytree=False):
@@ -51,7 +52,7 @@ class LatentAttention(nnx.Module, pytree=False):
 
     def __call__(
         self,
-        x: jax.Array,
+        x: Input,
         onto: jax.Array | None,
         turns: tuple[jax.Array, jax.Array],
         pages: jax.Array,
@@ -62,8 +63,8 @@ class LatentAttention(nnx.Module, pytree=False):
         Args:
             turns: the cosines and sines of the positions, (token, pairs).
         """
-        config = self.config
-        q = self.q(x if self.q_latent is None or self.q_norm is None else self.q_norm(self.q_latent(x)))
+        config, x = self.config, kernels.computed(x, implementation=self.out.implementation)
+        q = self.q(x if self.q_latent is None or self.q_norm is None else self.q_norm.input(self.q_latent(x)))
         plain, turned = jnp.split(q.reshape(len(x), self.heads, -1), [config.plain], axis=-1)
         latent, key = jnp.split(self.latent(x), [config.rank], axis=-1)
         q = jnp.concatenate([self._of_heads(plain, self.keys[...], config.rank), turn(turned, *turns)], axis=-1)

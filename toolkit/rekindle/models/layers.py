@@ -14,6 +14,7 @@ from rekindle.models.config import Activation, FeedForwardConfig, Norm
 from rekindle.models.shard import WHOLE, HeadShares, Order, Shard
 from rekindle_kernels import layers as kernels
 from rekindle_kernels.api import Implementation
+from rekindle_kernels.inputs import Gated, Input, Normed
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Tensors of a checkpoint by their names, with the shape that each must have."""
@@ -106,7 +107,7 @@ class Linear(nnx.Module, pytree=False):
         biases = {f"{name}.bias": (size,) for name, size in outputs.items()}
         self.bias = nnx.Param(weights.get(Joined(biases, False, order))) if bias else None
 
-    def __call__(self, x: jax.Array, onto: jax.Array | None = None) -> jax.Array:
+    def __call__(self, x: Input, onto: jax.Array | None = None) -> jax.Array:
         """Map (tokens, in) float32 to (tokens, out) float32, added to `onto`, such as the residual stream."""
         if self.shard.of == 1:
             y = kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation, onto=onto)
@@ -115,7 +116,7 @@ class Linear(nnx.Module, pytree=False):
             y = y if onto is None else onto + y
         return y if self.bias is None else y + self.bias[...][None]
 
-    def product(self, x: jax.Array) -> jax.Array:
+    def product(self, x: Input) -> jax.Array:
         """Return this device's share of the product, without the bias."""
         return kernels.linear(x, self.weight[...], self.outputs, implementation=self.implementation)
 
@@ -150,8 +151,12 @@ class Normalise(nnx.Module, pytree=False):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalise (..., features) float32."""
+        return kernels.computed(self.input(x), implementation=self.implementation)
+
+    def input(self, x: jax.Array) -> Input:
+        """Return the normalised (..., features), as a linear layer reads it."""
         if not self.config.centred and len(self.shape) == 1 and self.bias is None and self.shares is None:
-            return kernels.rms_norm(x, self.weight[...], self.config.eps, implementation=self.implementation)
+            return Normed(x, self.weight[...], self.config.eps)
         if self.config.centred:
             x = x - self._mean(x)
         y = x * jax.lax.rsqrt(self._mean(jnp.square(x)) + self.config.eps)
@@ -180,12 +185,16 @@ ACTIVATIONS: Final[dict[Activation, Callable[[jax.Array], jax.Array]]] = {
 }
 
 
-def activate(x: jax.Array, config: FeedForwardConfig, implementation: Implementation) -> jax.Array:
-    """Apply an activation; if it is gated, to the first half of the features, which the second half multiplies."""
+def activate(x: jax.Array, config: FeedForwardConfig) -> Input:
+    """Apply an activation; if it is gated, to the first half of the features, which the second half multiplies.
+
+    Returns:
+        (tokens, features), as a linear layer reads it.
+    """
     if not config.gated:
         return ACTIVATIONS[config.activation](x)
     if config.activation == "silu" and config.limit is None and not config.offset:
-        return kernels.gate(x, implementation=implementation)
+        return Gated(x)
     first, second = jnp.split(x, 2, axis=1)
     if config.limit is not None:
         first, second = jnp.minimum(first, config.limit), jnp.clip(second, -config.limit, config.limit)

@@ -77,7 +77,21 @@ void draw(const rekindle::Draw& all, int64_t first, int64_t tokens, float* score
   }
 }
 
+// Finds the largest number of each block of a single row.
+inline void maxima_of_row(const float* x, int64_t tokens, int64_t first, int64_t blocks, float* maxima) {
+  for (int64_t block = first; block < first + blocks; ++block) {
+    Vec top = splat(-__builtin_inff());
+    const int64_t begin = block * rekindle::kBlock, end = least(begin + rekindle::kBlock, tokens);
+    for (int64_t token = begin; token < end; token += kLanes) {
+      const Vec number = load_rows(x + token, tokens - token);
+      top = larger(kCount < static_cast<uint32_t>(end - token) - Bits{} ? number : top, top);
+    }
+    maxima[block] = largest(top);
+  }
+}
+
 void maxima(const float* x, int64_t tokens, int64_t rows, int64_t first, int64_t blocks, float* maxima) {
+  if (rows == 1) return maxima_of_row(x, tokens, first, blocks, maxima);
   for (int64_t block = first; block < first + blocks; ++block) {
     const int64_t begin = block * rekindle::kBlock, end = least(begin + rekindle::kBlock, tokens);
     for (int64_t row = 0; row < rows; row += kLanes) {

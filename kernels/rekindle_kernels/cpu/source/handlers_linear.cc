@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -27,8 +28,11 @@ struct Scratch {
   }
 };
 
-// Computes linear layers of one shape, but for their rows, in parts that threads take one after the other.
-ffi::Future compute(ffi::ThreadPool& pool, bool wide, const Linear* layers, int64_t count) {
+using Numbers = std::shared_ptr<float[]>;
+
+// Computes linear layers of one shape, but for their rows, in parts that threads take one after the other. Inputs that
+// no buffer of XLA's holds are kept until that is done.
+ffi::Future compute(ffi::ThreadPool& pool, bool wide, const Linear* layers, int64_t count, Numbers inputs = nullptr) {
   if (count == 0) return done();
   const auto run = wide ? kernels()->linear_f32 : kernels()->linear_bf16;
   const int64_t in = layers[0].in, panels = (layers[0].out + kPanel - 1) / kPanel;
@@ -46,7 +50,7 @@ ffi::Future compute(ffi::ThreadPool& pool, bool wide, const Linear* layers, int6
   const int64_t groups = std::min(panels, (wanted + many - 1) / many);
   static std::atomic<int64_t> calls{0};
   const int64_t call = calls += many;
-  return in_parts(pool, many * groups, [=, blocks = std::move(blocks)](int64_t part) {
+  return in_parts(pool, many * groups, [=, blocks = std::move(blocks), inputs = std::move(inputs)](int64_t part) {
     static thread_local Scratch scratch;
     const int64_t block = part / groups, group = part % groups;
     const Rows& rows = blocks[block];
@@ -56,19 +60,25 @@ ffi::Future compute(ffi::ThreadPool& pool, bool wide, const Linear* layers, int6
   });
 }
 
-// Without a number in it, `onto` adds nothing.
-ffi::Future linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Matrix onto, ffi::Result<Matrix> y,
-                   bool columns) {
-  const int64_t rows = x.dimensions()[0], in = x.dimensions()[1], out = y->dimensions()[columns ? 0 : 1];
+// Without a number in them, `norm` normalises nothing and `onto` adds nothing.
+ffi::Future linear(ffi::ThreadPool pool, Matrix x, ffi::AnyBuffer weight, Vector norm, Matrix onto,
+                   ffi::Result<Matrix> y, bool columns, bool gated, float eps) {
+  const int64_t features = x.dimensions()[1], normed = norm.element_count();
+  const int64_t rows = x.dimensions()[0], in = features / (gated ? 2 : 1), out = y->dimensions()[columns ? 0 : 1];
   const int64_t panels = (out + kPanel - 1) / kPanel;
   const bool wide = weight.element_type() == ffi::F32;
   const bool added = onto.element_count() > 0;
   if (static_cast<int64_t>(weight.element_count()) != panels * kPanel * (wide ? in : (in + 1) / 2 * 2) ||
-      y->dimensions()[columns ? 1 : 0] != rows || (added && (columns || !(onto.dimensions() == y->dimensions()))))
+      y->dimensions()[columns ? 1 : 0] != rows || (gated && (normed || features % 2)) ||
+      (normed && normed != features) || (added && (columns || !(onto.dimensions() == y->dimensions()))))
     return invalid("a linear layer got arrays of shapes that do not fit together");
   const float* base = added ? onto.typed_data() : nullptr;
-  const Linear all{x.typed_data(), weight.untyped_data(), base, y->typed_data(), rows, in, out, columns && rows > 1};
-  return compute(pool, wide, &all, 1);
+  Numbers inputs(gated || normed ? new float[rows * in] : nullptr);
+  if (gated) kernels()->gate({x.typed_data(), inputs.get(), in}, 0, rows);
+  if (normed) kernels()->rms_norm({x.typed_data(), norm.typed_data(), inputs.get(), in, eps}, 0, rows);
+  const float* read = inputs ? inputs.get() : x.typed_data();
+  const Linear all{read, weight.untyped_data(), base, y->typed_data(), rows, in, out, columns && rows > 1};
+  return compute(pool, wide, &all, 1, std::move(inputs));
 }
 
 // The rows of each group are multiplied with the group's own weight.
@@ -125,9 +135,12 @@ REKINDLE_HANDLER(rekindle_linear, rekindle::linear,
                      .Ctx<xla::ffi::ThreadPool>()
                      .Arg<rekindle::Matrix>()
                      .Arg<xla::ffi::AnyBuffer>()
+                     .Arg<rekindle::Vector>()
                      .Arg<rekindle::Matrix>()
                      .Ret<rekindle::Matrix>()
-                     .Attr<bool>("columns"));
+                     .Attr<bool>("columns")
+                     .Attr<bool>("gated")
+                     .Attr<float>("eps"));
 
 REKINDLE_HANDLER(rekindle_grouped_linear, rekindle::grouped_linear,
                  xla::ffi::Ffi::Bind()

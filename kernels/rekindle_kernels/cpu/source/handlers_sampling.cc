@@ -84,9 +84,11 @@ struct Blocks {
 
   Blocks(ffi::ThreadPool& pool, const Matrix& matrix)
       : x(matrix.typed_data()), tokens(matrix.dimensions()[0]), rows(matrix.dimensions()[1]), maxima(count() * rows) {
-    constexpr int64_t kTogether = 32;  // in a part
-    parallel_for(pool, (count() + kTogether - 1) / kTogether, [&](int64_t part) {
-      const int64_t first = part * kTogether, blocks = std::min(kTogether, count() - first);
+    constexpr int64_t kTogether = 32;     // in a part
+    constexpr int64_t kFew = 128 * 1024;  // numbers that are read before another thread is awake
+    const int64_t together = tokens * rows < kFew ? std::max(kTogether, count()) : kTogether;
+    parallel_for(pool, (count() + together - 1) / together, [&](int64_t part) {
+      const int64_t first = part * together, blocks = std::min(together, count() - first);
       kernels()->maxima(x, tokens, rows, first, blocks, maxima.data());
     });
   }
