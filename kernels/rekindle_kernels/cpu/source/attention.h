@@ -13,8 +13,11 @@ using rekindle::AttentionPart;
 using rekindle::kSegment;
 using rekindle::kTile;
 
-constexpr int kAcross = kLanes == 8 ? 2 : 4;  // vectors of a product's row in registers
-constexpr int kTogether = 6;                  // rows of a product in registers
+constexpr int kTogether = 6;  // rows of a product in registers
+
+// How many vectors of a product's row are in registers. Fewer rows leave room for more, and each sum waits for the one
+// before it, so that a few alone would keep the processor waiting.
+constexpr int across(int rows) { return kLanes != 8 ? 4 : rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
 
 // Positions of one tile: [begin, end) counts from the tile's first position.
 struct Span {
@@ -107,13 +110,16 @@ struct Widened {
 
   static void round(float*) {}
 
-  // Loads a few vectors of the values of a position, or `some` numbers of one.
+  // A few vectors of the values of a position, or `some` numbers of one.
   template <int Across>
-  static void values(const Number* const* keys, int64_t to_values, Span, int64_t some, Units* values) {
-    const Number* from = *keys + to_values;
-#pragma GCC unroll 4
-    for (int i = 0; i < Across; ++i) values[i] = some ? load_some(from, some) : load(from + i * kLanes);
-  }
+  struct Values {
+    const Number* from;
+    int64_t some;
+
+    Values(const Number* const* keys, int64_t to_values, Span, int64_t some) : from(*keys + to_values), some(some) {}
+
+    Units operator()(int i) const { return some ? load_some(from, some) : load(from + i * kLanes); }
+  };
 };
 
 #if defined(__AVX512BF16__)
@@ -147,25 +153,32 @@ struct Paired {
     }
   }
 
-  // Pairs the values of two positions. One that is not among the `seen` counts as 0, as it may be no number.
+  // A few vectors of the paired values of two positions. One that is not among the `seen` counts as 0, as it may be no
+  // number.
   template <int Across>
-  static void values(const Number* const* keys, int64_t to_values, Span seen, int64_t some, Units* values) {
-    static constexpr Number kNone[4 * kLanes] = {};
-    const Number* first = seen.begin <= 0 && seen.end > 0 ? keys[0] + to_values : kNone;
-    const Number* second = seen.begin <= 1 && seen.end > 1 ? keys[1] + to_values : kNone;
-    if constexpr (Across == 4) {
-      for (int i = 0; i < Across; i += 2) {
-        const __m512i a = _mm512_loadu_si512(first + i * kLanes), b = _mm512_loadu_si512(second + i * kLanes);
-        values[i] = (Units)_mm512_permutex2var_epi16(a, interleaving(0), b);
-        values[i + 1] = (Units)_mm512_permutex2var_epi16(a, interleaving(16), b);
+  struct Values {
+    Units pairs[Across];
+
+    Values(const Number* const* keys, int64_t to_values, Span seen, int64_t some) {
+      static constexpr Number kNone[4 * kLanes] = {};
+      const Number* first = seen.begin <= 0 && seen.end > 0 ? keys[0] + to_values : kNone;
+      const Number* second = seen.begin <= 1 && seen.end > 1 ? keys[1] + to_values : kNone;
+      if constexpr (Across == 4) {
+        for (int i = 0; i < Across; i += 2) {
+          const __m512i a = _mm512_loadu_si512(first + i * kLanes), b = _mm512_loadu_si512(second + i * kLanes);
+          pairs[i] = (Units)_mm512_permutex2var_epi16(a, interleaving(0), b);
+          pairs[i + 1] = (Units)_mm512_permutex2var_epi16(a, interleaving(16), b);
+        }
+      } else {
+        Halves a{}, b{};
+        std::memcpy(&a, first, (some ? some : kLanes) * sizeof(Number));
+        std::memcpy(&b, second, (some ? some : kLanes) * sizeof(Number));
+        pairs[0] = (Units)(__builtin_convertvector(a, Bits) | __builtin_convertvector(b, Bits) << 16);
       }
-    } else {
-      Halves a{}, b{};
-      std::memcpy(&a, first, (some ? some : kLanes) * sizeof(Number));
-      std::memcpy(&b, second, (some ? some : kLanes) * sizeof(Number));
-      values[0] = (Units)(__builtin_convertvector(a, Bits) | __builtin_convertvector(b, Bits) << 16);
     }
-  }
+
+    Units operator()(int i) const { return pairs[i]; }
+  };
 
  private:
   // Returns the places of the numbers from `first` on of two vectors, one from each in turn.
@@ -234,13 +247,47 @@ inline void turn_square(Paired, const uint16_t* const* keys, int64_t d, int64_t 
 }
 #endif
 
+// The keys and values of the tile that comes next, which are fetched into the second cache while this one is computed;
+// the first has no room for them. Pages are too short for the processor to foresee them.
+//
+// They are fetched evenly, a third each while keys are turned, scores computed and values added: a processor leaves out
+// what it is asked to fetch while as much as it can follow is on its way. (Measured: 0.85 of the time of one row at a
+// context of 7,900, beside fetching keys during scores and values while values are added.)
+template <typename Number>
+class Ahead {
+ public:
+  // Takes the keys of the next tile; until then nothing is fetched.
+  void take(const Number* const* keys, const Work& work) {
+    count_ = work.all.sides * kTile;
+    head_dim_ = work.all.head_dim;
+    for (int64_t i = 0; i < count_; ++i) rows_[i] = keys[i % kTile] + (i < kTile ? 0 : work.to_values());
+  }
+
+  // Fetches what is due after so many more numbers of the keys, of the scores' products or of the values were used.
+  void after(int64_t numbers) {
+    for (due_ += 2 * numbers; row_ < count_ && due_ >= 3 * head_dim_; due_ -= 3 * head_dim_) {
+      const Number* from = rows_[row_++];
+      for (int64_t d = 0; d < head_dim_; d += 64 / sizeof(Number)) __builtin_prefetch(from + d, 0, 2);
+    }
+  }
+
+ private:
+  const Number* rows_[2 * kTile];
+  int64_t count_ = 0, head_dim_ = 0, row_ = 0, due_ = 0;
+};
+
+constexpr int kStepsAhead = 4;  // steps of a loop after which it is asked what is due
+
 // Copies keys into a tile of [units of head_dim][64].
 template <typename Kind, typename Number = typename Kind::Number>
-void turn_keys(const Number* const* keys, int64_t head_dim, int64_t end, typename Kind::Unit* turned) {
+void turn_keys(const Number* const* keys, int64_t head_dim, int64_t end, typename Kind::Unit* turned,
+               Ahead<Number>& ahead) {
   constexpr int64_t kSide = kLanes * sizeof(float) / sizeof(Number);
   for (int64_t position = 0; position < end; position += kLanes)
-    for (int64_t d = 0; d < head_dim; d += kSide)
+    for (int64_t d = 0; d < head_dim; d += kSide) {
       turn_square(Kind{}, keys + position, d, head_dim - d, turned + d / Kind::kDepth * kTile + position);
+      ahead.after(kLanes * kSide);
+    }
 }
 
 // A tile of positions of one head.
@@ -249,87 +296,92 @@ struct Tile {
   const typename Kind::Number* const* keys;
   const typename Kind::Unit* turned;  // the keys as [units of head_dim][64]
   int64_t begin, end;                 // the position of the first, and how many there are
-  // The keys of the tile that comes next, or null if they have been fetched. Pages are too short for the processor to
-  // foresee them. Keys are fetched while scores are computed and values while values are added: all at once would wait
-  // for memory. (Measured: a decode step's attention takes 0.6 to 0.75 of the time.)
-  const typename Kind::Number* const* next;
+  Ahead<typename Kind::Number>* ahead;
 };
 
-// Fetches a key or a value into the second cache; the first has no room for the next tile.
-template <typename Number>
-inline void fetch(const Number* from, int64_t head_dim) {
-  for (int64_t d = 0; d < head_dim; d += 64 / sizeof(Number)) __builtin_prefetch(from + d, 0, 2);
-}
-
-// Computes scores of `Rows` rows for a few vectors of positions, each as one sum over head_dim in order. The keys at
-// `next`, if it is not null, are fetched evenly meanwhile.
-template <typename Kind, int Rows>
-void score(const float* q, const typename Kind::Unit* turned, int64_t head_dim, float (*scores)[kTile],
-           const typename Kind::Number* const* next) {
-  const int64_t units = (head_dim + Kind::kDepth - 1) / Kind::kDepth;
-  int64_t due = 0;
-  Vec sums[Rows][kAcross] = {};
-  for (int64_t d = 0; d < units; ++d, turned += kTile) {
-    if (next)
-      for (due += kAcross * kLanes; due >= units; due -= units) fetch(*next++, head_dim);
-    typename Kind::Units keys[kAcross];
-#pragma GCC unroll 4
-    for (int i = 0; i < kAcross; ++i) keys[i] = Kind::units(turned + i * kLanes);
+// Adds to each sum the product of what is of its row and of what is across. The fewer are held in registers.
+template <typename Kind, int Rows, int Across, typename OfColumn, typename OfRow>
+inline __attribute__((always_inline)) void add_products(Vec (&sums)[Rows][Across], OfColumn across, OfRow of_row) {
+  if constexpr (Rows < Across) {
+    decltype(of_row(0)) rows[Rows];
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; ++row) rows[row] = of_row(row);
+#pragma GCC unroll 8
+    for (int i = 0; i < Across; ++i) {
+      const auto column = across(i);
+#pragma GCC unroll 6
+      for (int row = 0; row < Rows; ++row) Kind::add(sums[row][i], column, rows[row]);
+    }
+  } else {
+    decltype(across(0)) columns[Across];
+#pragma GCC unroll 8
+    for (int i = 0; i < Across; ++i) columns[i] = across(i);
 #pragma GCC unroll 6
     for (int row = 0; row < Rows; ++row) {
-      const auto x = Kind::spread(q + row * units + d);
-#pragma GCC unroll 4
-      for (int i = 0; i < kAcross; ++i) Kind::add(sums[row][i], keys[i], x);
+      const auto x = of_row(row);
+#pragma GCC unroll 8
+      for (int i = 0; i < Across; ++i) Kind::add(sums[row][i], columns[i], x);
     }
+  }
+}
+
+// Computes scores of `Rows` rows for a few vectors of positions, each as one sum over head_dim in order.
+template <typename Kind, int Rows, int Across = across(Rows)>
+void score(const float* q, const typename Kind::Unit* turned, int64_t head_dim, float (*scores)[kTile],
+           Ahead<typename Kind::Number>& ahead) {
+  const int64_t units = (head_dim + Kind::kDepth - 1) / Kind::kDepth;
+  Vec sums[Rows][Across] = {};
+  for (int64_t d = 0; d < units; ++d, turned += kTile) {
+    if (d % kStepsAhead == 0) ahead.after(kStepsAhead * Across * kLanes * Kind::kDepth);
+    add_products<Kind>(
+        sums, [=](int i) { return Kind::units(turned + i * kLanes); },
+        [=](int row) { return Kind::spread(q + row * units + d); });
   }
 #pragma GCC unroll 6
   for (int row = 0; row < Rows; ++row)
-#pragma GCC unroll 4
-    for (int i = 0; i < kAcross; ++i) store(scores[row] + i * kLanes, sums[row][i]);
+#pragma GCC unroll 8
+    for (int i = 0; i < Across; ++i) store(scores[row] + i * kLanes, sums[row][i]);
 }
 
 // Adds weighted values of some positions in order, for a few vectors of head_dim; `some` numbers if only one in part.
-// Those of the same positions at `next`, if it is not null, are fetched meanwhile.
+// Nothing is fetched if `ahead` is null.
 template <typename Kind, int Rows, int Across>
-void weigh(const float (*weights)[kTile], const typename Kind::Number* const* keys,
-           const typename Kind::Number* const* next, int64_t to_values, Span span, int64_t some, float* sums,
-           int64_t state) {
+void weigh(const float (*weights)[kTile], const typename Kind::Number* const* keys, Ahead<typename Kind::Number>* ahead,
+           int64_t to_values, Span span, int64_t some, float* sums, int64_t state) {
   Vec out[Rows][Across];
 #pragma GCC unroll 6
   for (int row = 0; row < Rows; ++row)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < Across; ++i) out[row][i] = load(sums + row * state + i * kLanes);
   for (int64_t unit = span.begin / Kind::kDepth; unit * Kind::kDepth < span.end; ++unit) {
     const int64_t position = unit * Kind::kDepth;
-    if (next)
-      for (int64_t i = position; i < position + Kind::kDepth; ++i) fetch(next[i] + to_values, Across * kLanes);
-    typename Kind::Units values[Across];
-    Kind::template values<Across>(keys + position, to_values, {span.begin - position, span.end - position}, some,
-                                  values);
-#pragma GCC unroll 6
-    for (int row = 0; row < Rows; ++row) {
-      const auto weight = Kind::spread(weights[row] + unit);
-#pragma GCC unroll 4
-      for (int i = 0; i < Across; ++i) Kind::add(out[row][i], values[i], weight);
-    }
+    if (ahead && unit % kStepsAhead == 0) ahead->after(kStepsAhead * Across * kLanes * Kind::kDepth);
+    const typename Kind::template Values<Across> values(keys + position, to_values,
+                                                        {span.begin - position, span.end - position}, some);
+    add_products<Kind>(out, values, [=](int row) { return Kind::spread(weights[row] + unit); });
   }
 #pragma GCC unroll 6
   for (int row = 0; row < Rows; ++row)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < Across; ++i) store(sums + row * state + i * kLanes, out[row][i]);
+}
+
+// Adds weighted values of all dimensions from `d` on.
+template <typename Kind, int Rows, int Across = across(Rows)>
+void weigh_from(int64_t d, const Work& work, const float (*weights)[kTile], const typename Kind::Number* const* keys,
+                Ahead<typename Kind::Number>* ahead, Span span, float* sums) {
+  const int64_t head_dim = work.all.head_dim, values = work.to_values();
+  for (; d + Across * kLanes <= head_dim; d += Across * kLanes)
+    weigh<Kind, Rows, Across>(weights, keys, ahead, values + d, span, 0, sums + d, work.state);
+  if constexpr (Across > 1)
+    return weigh_from<Kind, Rows, kLanes == 8 ? Across / 2 : 1>(d, work, weights, keys, ahead, span, sums);
+  if (d < head_dim) weigh<Kind, Rows, 1>(weights, keys, ahead, values + d, span, head_dim - d, sums + d, work.state);
 }
 
 template <typename Kind, int Rows>
 void weigh_all(const Work& work, const float (*weights)[kTile], const typename Kind::Number* const* keys,
-               const typename Kind::Number* const* next, Span span, float* sums) {
-  if (span.empty()) return;
-  const int64_t head_dim = work.all.head_dim, values = work.to_values();
-  int64_t d = 0;
-  for (; d + kAcross * kLanes <= head_dim; d += kAcross * kLanes)
-    weigh<Kind, Rows, kAcross>(weights, keys, next, values + d, span, 0, sums + d, work.state);
-  for (; d + kLanes <= head_dim; d += kLanes)
-    weigh<Kind, Rows, 1>(weights, keys, next, values + d, span, 0, sums + d, work.state);
-  if (d < head_dim) weigh<Kind, Rows, 1>(weights, keys, next, values + d, span, head_dim - d, sums + d, work.state);
+               Ahead<typename Kind::Number>* ahead, Span span, float* sums) {
+  if (!span.empty()) weigh_from<Kind, Rows>(0, work, weights, keys, ahead, span, sums);
 }
 
 // Returns the part of a span that is whole units.
@@ -344,9 +396,9 @@ template <typename Kind, int Rows>
 void add_tile(const Work& work, const float* q, const Tile<Kind>& tile, int64_t row, float* states) {
   alignas(64) float scores[Rows][kTile];
   const int64_t head_dim = work.all.head_dim;
-  for (int64_t position = 0; position < tile.end; position += kAcross * kLanes)
+  for (int64_t position = 0; position < tile.end; position += across(Rows) * kLanes)
     score<Kind, Rows>(q, tile.turned + position, head_dim, reinterpret_cast<float (*)[kTile]>(scores[0] + position),
-                      tile.next ? tile.next + position : nullptr);
+                      *tile.ahead);
   Span spans[Rows], common{0, kTile};
   for (int r = 0; r < Rows; ++r) {
     spans[r] = work.seen(row + r, tile.begin);
@@ -363,7 +415,7 @@ void add_tile(const Work& work, const float* q, const Tile<Kind>& tile, int64_t 
     const Span before{spans[r].begin, spans[r].end < common.begin ? spans[r].end : common.begin};
     weigh_all<Kind, 1>(work, scores + r, tile.keys, nullptr, before, states + r * work.state);
   }
-  weigh_all<Kind, Rows>(work, scores, tile.keys, tile.next, common, states);
+  weigh_all<Kind, Rows>(work, scores, tile.keys, tile.ahead, common, states);
   for (int r = 0; r < Rows && common.begin < kTile; ++r)
     weigh_all<Kind, 1>(work, scores + r, tile.keys, nullptr, {common.end, spans[r].end}, states + r * work.state);
 }
@@ -386,17 +438,18 @@ void add_segment(const Work& work, const float* q, typename Kind::Unit* turned, 
   for (int64_t tile = begin; tile < end; tile += kTile) {
     const int64_t here = least(kTile, end - tile);
     const bool last = tile + here >= end;
+    Ahead<Number> ahead;
     if (!last) {
       find_keys(work, tile + kTile, least(kTile, end - tile - kTile), next);
     } else if (then >= 0) {
       find_keys(work, then, least(kTile, work.seen_by_all().end - then), next);
       for (int64_t i = 0; i < kTile; ++i) next[i] += same_head ? 0 : one_head;
     }
-    turn_keys<Kind>(keys, work.all.head_dim, here, turned);
+    if (!last || then >= 0) ahead.take(next, work);
+    turn_keys<Kind>(keys, work.all.head_dim, here, turned, ahead);
     for (int64_t row = 0; row < work.rows; row += kTogether)
       add_tile_of<Kind>(least(kTogether, work.rows - row), work, q + row * work.units<Kind>(),
-                        {keys, turned, tile, here, row > 0 || (last && then < 0) ? nullptr : next}, row,
-                        states + row * work.state);
+                        {keys, turned, tile, here, &ahead}, row, states + row * work.state);
     const Number** before = keys;
     keys = next, next = before;
   }

@@ -12,26 +12,29 @@ using rekindle::kRows;
 using rekindle::Linear;
 using rekindle::LinearPart;
 
-constexpr int kParts = kPanel / kLanes;           // vectors in a panel's row
-constexpr int kTileRows = kLanes == 16 ? 12 : 3;  // as many rows as leave registers for the weights
-constexpr int64_t kBlock = 768;  // inputs at a time, so that the rows of a part stay in the second cache
+constexpr int kParts = kPanel / kLanes;  // vectors in a panel's row
+constexpr int64_t kBlock = 768;          // inputs at a time, so that the rows of a part stay in the second cache
 
-// How float32 weights and inputs lie in memory, and how one step of a sum is made of them.
+// How float32 weights and inputs lie in memory, and how one step of a sum is made of them. A tile has as many rows as
+// leave registers for the weights; with more rows than `kWhole`, half a panel is computed after the other.
 struct Float32 {
   using Weight = float;
   using Input = float;
+  static constexpr int kTileRows = kLanes == 16 ? 12 : kLanes == 8 ? 6 : 4;
+  static constexpr int kWhole = kLanes == 16 ? 12 : kLanes == 8 ? 3 : 2;
   static constexpr int kDepth = 1;     // inputs in one step
+  static constexpr int kProducts = 1;  // that are added one after the other in one step
   static constexpr int64_t kSoon = 0;  // how many bytes ahead one or two rows fetch weights, if it is not 0
 
   static Input input(const float* x, int64_t) { return *x; }
 
   static Vec inputs(const float* x) { return load(x); }
 
-  static Vec spread(Input x) { return splat(x); }
+  static Vec spread(Input x, int) { return splat(x); }
 
   static void add(Vec& sum, Vec weight, Vec x) { sum += weight * x; }
 
-  static Vec weights(const Weight* from) { return load(from); }
+  static Vec weights(const Weight* from, int) { return load(from); }
 };
 
 #if defined(__AVX512BF16__)
@@ -39,7 +42,9 @@ struct Float32 {
 struct BFloat16 {
   using Weight = uint16_t;
   using Input = uint32_t;  // two bfloat16 numbers
+  static constexpr int kTileRows = 12, kWhole = 12;
   static constexpr int kDepth = 2;
+  static constexpr int kProducts = 1;
   static constexpr int64_t kSoon = 0;
 
   static Input input(const float* x, int64_t left) {
@@ -48,11 +53,11 @@ struct BFloat16 {
 
   static Vec inputs(const float* x) { return (Vec)_mm512_cvtne2ps_pbh((__m512)load(x + kLanes), (__m512)load(x)); }
 
-  static __m512bh spread(Input x) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(x)); }
+  static __m512bh spread(Input x, int) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(x)); }
 
   static void add(Vec& sum, __m512bh weight, __m512bh x) { sum = (Vec)_mm512_dpbf16_ps((__m512)sum, weight, x); }
 
-  static __m512bh weights(const Weight* from) { return (__m512bh)_mm512_loadu_si512(from); }
+  static __m512bh weights(const Weight* from, int) { return (__m512bh)_mm512_loadu_si512(from); }
 };
 
 #else
@@ -60,30 +65,27 @@ struct BFloat16 {
 struct BFloat16 {
   using Weight = uint16_t;
   struct Input {
-    float first, second;
+    float numbers[2];
   };
-  struct Pair {
-    Vec first, second;
-  };
+  static constexpr int kTileRows = kLanes == 16 ? 12 : 4;
+  static constexpr int kWhole = kLanes == 16 ? 12 : 2;
   static constexpr int kDepth = 2;
+  static constexpr int kProducts = 2;
   // Widening takes so many instructions that few lines are on their way at once. (An EPYC with AVX2: 0.8 of the time.)
   static constexpr int64_t kSoon = kLanes == 8 ? 1024 : 0;
 
   static Input input(const float* x, int64_t left) {
-    return {widen(narrow(x[0])), left > 1 ? widen(narrow(x[1])) : 0.0f};
+    return {{widen(narrow(x[0])), left > 1 ? widen(narrow(x[1])) : 0.0f}};
   }
 
-  static Pair spread(Input x) { return {splat(x.first), splat(x.second)}; }
+  static Vec spread(const Input& x, int product) { return splat(x.numbers[product]); }
 
-  static void add(Vec& sum, Pair weight, Pair x) {
-    sum += weight.first * x.first;
-    sum += weight.second * x.second;
-  }
+  static void add(Vec& sum, Vec weight, Vec x) { sum += weight * x; }
 
-  static Pair weights(const Weight* from) {
+  static Vec weights(const Weight* from, int product) {
     Bits both;
     std::memcpy(&both, from, sizeof both);
-    return {(Vec)(both << 16), (Vec)(both & 0xffff0000u)};
+    return (Vec)(product == 0 ? both << 16 : both & 0xffff0000u);
   }
 };
 
@@ -98,40 +100,60 @@ struct Inputs {
   int64_t ahead, hop;  // how many bytes after the weights are fetched from meanwhile, and how many more each step
 };
 
-// Adds the products of some inputs to `Rows` rows of a panel of the output.
+// How many vectors of a panel's row are computed at a time.
 template <typename Kind, int Rows>
-void tile(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, float* y, int64_t out) {
-  Vec sums[Rows][kParts];
+constexpr int kStrip = Rows <= Kind::kWhole ? kParts : kParts / 2;
+
+// Adds the products of some inputs to `Rows` rows of a strip of a panel, and fetches from `next` on meanwhile.
+template <typename Kind, int Rows>
+void strip(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, const char* next, float* y, int64_t out) {
+  constexpr int kAcross = kStrip<Kind, Rows>;
+  const int64_t hop = inputs.hop * kAcross / kParts;
+  Vec sums[Rows][kAcross];
 #pragma GCC unroll 16
   for (int row = 0; row < Rows; ++row)
 #pragma GCC unroll 8
-    for (int part = 0; part < kParts; ++part)
+    for (int part = 0; part < kAcross; ++part)
       sums[row][part] = inputs.begin == 0 ? Vec{} : load(y + row * out + part * kLanes);
   const auto* x = inputs.x;
-  const auto* next = reinterpret_cast<const char*>(weight) + inputs.ahead;
-  for (int64_t step = 0; step < inputs.steps; ++step, x += Rows, weight += kPanel * Kind::kDepth, next += inputs.hop) {
+  for (int64_t step = 0; step < inputs.steps; ++step, x += Rows, weight += kPanel * Kind::kDepth, next += hop) {
     if constexpr (Rows > 2) {
       __builtin_prefetch(next, 0, 2);
-      if (inputs.hop > 64) __builtin_prefetch(next + 64, 0, 2);
+      if (hop > 64) __builtin_prefetch(next + 64, 0, 2);
     } else if constexpr (Kind::kSoon > 0) {
       const auto* soon = reinterpret_cast<const char*>(weight) + Kind::kSoon;
       __builtin_prefetch(soon);
       __builtin_prefetch(soon + 64);
     }
-    decltype(Kind::weights(weight)) weights[kParts];
+#pragma GCC unroll 2
+    for (int product = 0; product < Kind::kProducts; ++product) {
+      decltype(Kind::weights(weight, product)) weights[kAcross];
 #pragma GCC unroll 8
-    for (int part = 0; part < kParts; ++part) weights[part] = Kind::weights(weight + part * kLanes * Kind::kDepth);
+      for (int part = 0; part < kAcross; ++part)
+        weights[part] = Kind::weights(weight + part * kLanes * Kind::kDepth, product);
 #pragma GCC unroll 16
-    for (int row = 0; row < Rows; ++row) {
-      const auto input = Kind::spread(x[row]);
+      for (int row = 0; row < Rows; ++row) {
+        const auto input = Kind::spread(x[row], product);
 #pragma GCC unroll 8
-      for (int part = 0; part < kParts; ++part) Kind::add(sums[row][part], weights[part], input);
+        for (int part = 0; part < kAcross; ++part) Kind::add(sums[row][part], weights[part], input);
+      }
     }
   }
 #pragma GCC unroll 16
   for (int row = 0; row < Rows; ++row)
 #pragma GCC unroll 8
-    for (int part = 0; part < kParts; ++part) store(y + row * out + part * kLanes, sums[row][part]);
+    for (int part = 0; part < kAcross; ++part) store(y + row * out + part * kLanes, sums[row][part]);
+}
+
+// Adds the products of some inputs to `Rows` rows of a panel of the output.
+template <typename Kind, int Rows>
+void tile(const Inputs<Kind>& inputs, const typename Kind::Weight* weight, float* y, int64_t out) {
+  constexpr int kAcross = kStrip<Kind, Rows>;
+  const auto* next = reinterpret_cast<const char*>(weight) + inputs.ahead;
+  for (int part = 0; part < kParts; part += kAcross) {
+    strip<Kind, Rows>(inputs, weight + part * kLanes * Kind::kDepth, next, y + part * kLanes, out);
+    next += inputs.steps * inputs.hop * kAcross / kParts;
+  }
 }
 
 inline void add(const float* from, int64_t count, float* to) {
@@ -161,7 +183,7 @@ void add_panel(const Linear& all, const Inputs<Kind>& inputs, int64_t panel) {
   for (int r = 0; r < Rows && added; ++r) add(all.onto + place + r * all.out, wide, y + r * all.out);
 }
 
-template <typename Kind, int Rows = kTileRows>
+template <typename Kind, int Rows = Kind::kTileRows>
 void add_panel_of(int64_t rows, const Linear& all, const Inputs<Kind>& inputs, int64_t panel) {
   if (rows == Rows) return add_panel<Kind, Rows>(all, inputs, panel);
   if constexpr (Rows > 1) add_panel_of<Kind, Rows - 1>(rows, all, inputs, panel);
@@ -190,7 +212,7 @@ template <typename Kind>
 struct Tiles {
   const Linear& all;
   const LinearPart& part;
-  const int64_t count = (part.rows + kTileRows - 1) / kTileRows;
+  const int64_t count = (part.rows + Kind::kTileRows - 1) / Kind::kTileRows;
 
   // Returns the first row of a tile, counted from the part's.
   int64_t first(int64_t tile) const { return part.rows * tile / count; }

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512BF16__)
+#if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace {
@@ -36,9 +38,17 @@ inline void store(float* to, Vec x) { std::memcpy(to, &x, sizeof x); }
 
 // Loads bfloat16 numbers, which are the upper halves of floats.
 inline Vec load(const uint16_t* from) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from)), 16);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)from)), 16);
+#elif defined(__aarch64__)
+  return (Vec)vshll_n_u16(vld1_u16(from), 16);
+#else
   Halves halves;
   std::memcpy(&halves, from, sizeof halves);
   return (Vec)(__builtin_convertvector(halves, Bits) << 16);
+#endif
 }
 
 inline float widen(uint16_t half) {
