@@ -294,9 +294,9 @@ void turn_keys(const Number* const* keys, int64_t head_dim, int64_t end, typenam
 template <typename Kind>
 struct Tile {
   const typename Kind::Number* const* keys;
-  const typename Kind::Unit* turned;  // the keys as [units of head_dim][64]
-  int64_t begin, end;                 // the position of the first, and how many there are
-  Ahead<typename Kind::Number>* ahead;
+  const typename Kind::Unit* turned;    // the keys as [units of head_dim][64]
+  int64_t begin, end;                   // the position of the first, and how many there are
+  Ahead<typename Kind::Number>* ahead;  // null for all but the first rows
 };
 
 // Adds to each sum the product of what is of its row and of what is across. The fewer are held in registers.
@@ -325,14 +325,15 @@ inline __attribute__((always_inline)) void add_products(Vec (&sums)[Rows][Across
   }
 }
 
-// Computes scores of `Rows` rows for a few vectors of positions, each as one sum over head_dim in order.
+// Computes scores of `Rows` rows for a few vectors of positions, each as one sum over head_dim in order. Nothing is
+// fetched if `ahead` is null.
 template <typename Kind, int Rows, int Across = across(Rows)>
 void score(const float* q, const typename Kind::Unit* turned, int64_t head_dim, float (*scores)[kTile],
-           Ahead<typename Kind::Number>& ahead) {
+           Ahead<typename Kind::Number>* ahead) {
   const int64_t units = (head_dim + Kind::kDepth - 1) / Kind::kDepth;
   Vec sums[Rows][Across] = {};
   for (int64_t d = 0; d < units; ++d, turned += kTile) {
-    if (d % kStepsAhead == 0) ahead.after(kStepsAhead * Across * kLanes * Kind::kDepth);
+    if (ahead && d % kStepsAhead == 0) ahead->after(kStepsAhead * Across * kLanes * Kind::kDepth);
     add_products<Kind>(
         sums, [=](int i) { return Kind::units(turned + i * kLanes); },
         [=](int row) { return Kind::spread(q + row * units + d); });
@@ -398,7 +399,7 @@ void add_tile(const Work& work, const float* q, const Tile<Kind>& tile, int64_t 
   const int64_t head_dim = work.all.head_dim;
   for (int64_t position = 0; position < tile.end; position += across(Rows) * kLanes)
     score<Kind, Rows>(q, tile.turned + position, head_dim, reinterpret_cast<float (*)[kTile]>(scores[0] + position),
-                      *tile.ahead);
+                      tile.ahead);
   Span spans[Rows], common{0, kTile};
   for (int r = 0; r < Rows; ++r) {
     spans[r] = work.seen(row + r, tile.begin);
@@ -449,7 +450,7 @@ void add_segment(const Work& work, const float* q, typename Kind::Unit* turned, 
     turn_keys<Kind>(keys, work.all.head_dim, here, turned, ahead);
     for (int64_t row = 0; row < work.rows; row += kTogether)
       add_tile_of<Kind>(least(kTogether, work.rows - row), work, q + row * work.units<Kind>(),
-                        {keys, turned, tile, here, &ahead}, row, states + row * work.state);
+                        {keys, turned, tile, here, row == 0 ? &ahead : nullptr}, row, states + row * work.state);
     const Number** before = keys;
     keys = next, next = before;
   }

@@ -78,6 +78,8 @@ struct BFloat16 {
     return {{widen(narrow(x[0])), left > 1 ? widen(narrow(x[1])) : 0.0f}};
   }
 
+  static Vec inputs(const float* x) { return (Vec)(narrow(load(x)) << 16); }
+
   static Vec spread(const Input& x, int product) { return splat(x.numbers[product]); }
 
   static void add(Vec& sum, Vec weight, Vec x) { sum += weight * x; }
@@ -192,16 +194,16 @@ void add_panel_of(int64_t rows, const Linear& all, const Inputs<Kind>& inputs, i
 // Writes the inputs of some rows side by side, as [step][rows]; up to a vector more is written, which is no number.
 template <typename Kind>
 void interleave(const float* x, int64_t in, int64_t rows, int64_t inputs, typename Kind::Input* to) {
+  constexpr int64_t kSteps = sizeof(Vec) / sizeof(*to);
+  constexpr bool kSquare = kLanes == 16 && kSteps == kLanes;
   const int64_t steps = (inputs + Kind::kDepth - 1) / Kind::kDepth;
   int64_t step = 0;
-  if constexpr (kLanes == 16 && sizeof(*to) == sizeof(float))
-    for (; (step + kLanes) * Kind::kDepth <= inputs; step += kLanes) {
-      Vec square[kLanes] = {};
-      for (int64_t row = 0; row < rows; ++row) square[row] = Kind::inputs(x + row * in + step * Kind::kDepth);
-      if (rows > 1) transpose(square);
-      for (int64_t i = 0; i < (rows > 1 ? kLanes : 1); ++i)
-        std::memcpy(to + (step + i) * rows, square + i, sizeof(Vec));
-    }
+  for (; (kSquare || rows == 1) && (step + kSteps) * Kind::kDepth <= inputs; step += kSteps) {
+    Vec square[kLanes] = {};
+    for (int64_t row = 0; row < rows; ++row) square[row] = Kind::inputs(x + row * in + step * Kind::kDepth);
+    if (rows > 1) transpose(square);
+    for (int64_t i = 0; i < (rows > 1 ? kSteps : 1); ++i) std::memcpy(to + (step + i) * rows, square + i, sizeof(Vec));
+  }
   for (; step < steps; ++step)
     for (int64_t row = 0; row < rows; ++row)
       to[step * rows + row] = Kind::input(x + row * in + step * Kind::kDepth, inputs - step * Kind::kDepth);
