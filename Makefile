@@ -16,13 +16,14 @@ VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py te
 NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-native test-tpu test-gpu test-versions test-browser test-lm-eval test-clients screenshot tutorials tutorials-write lint format bench bench-server clean
+.PHONY: help demo test test-deep test-native test-arm test-tpu test-gpu test-versions test-browser test-lm-eval test-clients screenshot tutorials tutorials-write lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
 	@echo "make test          tests, without the deep ones"
 	@echo "make test-deep     all tests"
 	@echo "make test-native   the C++ kernels under sanitizers, and for each instruction set that this CPU has"
+	@echo "make test-arm      the C++ kernels for NEON, on an emulated ARM: half an hour"
 	@echo "make test-tpu      compiles for TPUs that are not here, with the real compiler"
 	@echo "make test-gpu      compiles for GPUs that are not here, with the real compiler"
 	@echo "make test-versions sessions under each setting of JAX, on the oldest and the newest JAX; notebooks on Colab's kernel"
@@ -53,6 +54,10 @@ test-native: $(VENV)/.dev
 	@$(BIN)/python -m tests.sanitized address,undefined $(NATIVE_TESTS)
 	@$(BIN)/python -m tests.instruction_sets $(AT_ONCE) -k "not xla" $(NATIVE_TESTS)
 	@$(BIN)/python -m pytest -m "" tests/kernels/test_threads.py
+
+# Emulation takes root and Debian's packages, and says which.
+test-arm: $(VENV)/.dev
+	@$(BIN)/python -m tests.emulated -k "not xla" $(NATIVE_TESTS)
 
 # In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.
 test-tpu: $(VENV)-tpu/.dev
