@@ -1,0 +1,154 @@
+// How attention's products are made, of float32 and of bfloat16 numbers.
+#pragma once
+
+#include "kernels.h"
+#include "shuffle.h"
+#include "vector.h"
+
+namespace {
+
+using rekindle::kTile;
+
+// Positions of one tile: [begin, end) counts from the tile's first position.
+struct Span {
+  int64_t begin, end;
+
+  bool empty() const { return begin >= end; }
+};
+
+// Loads a few numbers; the other lanes are 0.
+template <typename Number>
+inline Vec load_some(const Number* from, int64_t count) {
+  Number numbers[kLanes] = {};
+  std::memcpy(numbers, from, count * sizeof(Number));
+  return load(numbers);
+}
+
+// How products are made of numbers that are widened to float32.
+template <typename Stored>
+struct Widened {
+  using Number = Stored;
+  using Unit = float;  // of what is multiplied at once
+  using Units = Vec;
+  static constexpr int kDepth = 1;  // numbers in a unit
+
+  static Unit unit(const float* x, int64_t) { return *x; }
+
+  static Units units(const Unit* from) { return load(from); }
+
+  static Units spread(const float* unit) { return splat(*unit); }
+
+  static void add(Vec& sum, Units a, Units b) { sum += a * b; }
+
+  static void round(float*) {}
+
+  // A few vectors of the values of a position, or `some` numbers of one.
+  template <int Across>
+  struct Values {
+    const Number* from;
+    int64_t some;
+
+    Values(const Number* const* keys, int64_t to_values, Span, int64_t some) : from(*keys + to_values), some(some) {}
+
+    Units operator()(int i) const { return some ? load_some(from, some) : load(from + i * kLanes); }
+  };
+};
+
+#if defined(__AVX512BF16__)
+
+// How products are made of pairs of bfloat16 numbers, twice as fast. Queries and weights are rounded to bfloat16 too.
+struct Paired {
+  using Number = uint16_t;
+  using Unit = uint32_t;
+  using Units = __m512bh;
+  static constexpr int kDepth = 2;
+
+  static Unit unit(const float* x, int64_t left) {
+    return uint32_t{narrow(x[0])} | (left > 1 ? uint32_t{narrow(x[1])} << 16 : 0u);
+  }
+
+  static Units units(const Unit* from) { return (Units)_mm512_loadu_si512(from); }
+
+  static Units spread(const float* unit) {
+    int pair;
+    std::memcpy(&pair, unit, sizeof pair);
+    return (Units)_mm512_set1_epi32(pair);
+  }
+
+  static void add(Vec& sum, Units a, Units b) { sum = (Vec)_mm512_dpbf16_ps((__m512)sum, a, b); }
+
+  // Rounds the weights of a tile where they are, so that the pairs lie side by side.
+  static void round(float* weights) {
+    for (int64_t i = 0; i < kTile; i += 2 * kLanes) {
+      const Units pairs = _mm512_cvtne2ps_pbh((__m512)load(weights + i + kLanes), (__m512)load(weights + i));
+      std::memcpy(weights + i / 2, &pairs, sizeof pairs);
+    }
+  }
+
+  // A few vectors of the paired values of two positions. One that is not among the `seen` counts as 0, as it may be no
+  // number.
+  template <int Across>
+  struct Values {
+    Units pairs[Across];
+
+    Values(const Number* const* keys, int64_t to_values, Span seen, int64_t some) {
+      static constexpr Number kNone[4 * kLanes] = {};
+      const Number* first = seen.begin <= 0 && seen.end > 0 ? keys[0] + to_values : kNone;
+      const Number* second = seen.begin <= 1 && seen.end > 1 ? keys[1] + to_values : kNone;
+      if constexpr (Across == 4) {
+        for (int i = 0; i < Across; i += 2) {
+          const __m512i a = _mm512_loadu_si512(first + i * kLanes), b = _mm512_loadu_si512(second + i * kLanes);
+          pairs[i] = (Units)_mm512_permutex2var_epi16(a, interleaving(0), b);
+          pairs[i + 1] = (Units)_mm512_permutex2var_epi16(a, interleaving(16), b);
+        }
+      } else {
+        Halves a{}, b{};
+        std::memcpy(&a, first, (some ? some : kLanes) * sizeof(Number));
+        std::memcpy(&b, second, (some ? some : kLanes) * sizeof(Number));
+        pairs[0] = (Units)(__builtin_convertvector(a, Bits) | __builtin_convertvector(b, Bits) << 16);
+      }
+    }
+
+    Units operator()(int i) const { return pairs[i]; }
+  };
+
+ private:
+  // Returns the places of the numbers from `first` on of two vectors, one from each in turn.
+  static __m512i interleaving(uint32_t first) { return (__m512i)((kCount + first) * 0x10001u + 0x200000u); }
+};
+
+using Halved = Paired;
+
+#else
+
+using Halved = Widened<uint16_t>;
+
+#endif
+
+// Adds to each sum the product of what is of its row and of what is across. The fewer are held in registers.
+template <typename Kind, int Rows, int Across, typename OfColumn, typename OfRow>
+inline __attribute__((always_inline)) void add_products(Vec (&sums)[Rows][Across], OfColumn across, OfRow of_row) {
+  if constexpr (Rows < Across) {
+    decltype(of_row(0)) rows[Rows];
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; ++row) rows[row] = of_row(row);
+#pragma GCC unroll 8
+    for (int i = 0; i < Across; ++i) {
+      const auto column = across(i);
+#pragma GCC unroll 6
+      for (int row = 0; row < Rows; ++row) Kind::add(sums[row][i], column, rows[row]);
+    }
+  } else {
+    decltype(across(0)) columns[Across];
+#pragma GCC unroll 8
+    for (int i = 0; i < Across; ++i) columns[i] = across(i);
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; ++row) {
+      const auto x = of_row(row);
+#pragma GCC unroll 8
+      for (int i = 0; i < Across; ++i) Kind::add(sums[row][i], columns[i], x);
+    }
+  }
+}
+
+}  // namespace
