@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.bench import machine, workload
-from tests.bench.contenders import Contender, measure_limits
+from tests.bench.contenders import Contender
 from tests.bench.peers import PEERS
 from tests.bench.report import Limits, median_limits, tables
 from tests.bench.rounds import Record, Round
@@ -33,10 +33,11 @@ def main() -> None:
         contenders = [_start(stack, name, args.what) for name in names]
         for round_ in range(1, args.rounds + 1):
             machine.wait_quiet([contender.pid for contender in contenders], args.quiet_wait)
-            with waiting(f"round {round_} of {args.rounds}: the machine's limits"):
-                limits.append(measure_limits())
+            say(f"round {round_} of {args.rounds}")
             turn = round_ % len(contenders)
-            records += Round(round_, contenders[turn:] + contenders[:turn]).run(args.what)
+            one = Round(round_, contenders[turn:] + contenders[:turn])
+            records += one.run(args.what)
+            limits += one.limits
         versions = {contender.name: contender.about for contender in contenders}
     print("\n" + tables(records, limits, names))
     if args.out:

@@ -53,8 +53,8 @@ def tables(records: Sequence[Record], limits: Sequence[Limits], contenders: Sequ
 
 
 def median_limits(limits: Sequence[Limits]) -> Limits:
-    """Return the median of each limit over the rounds."""
-    return {name: statistics.median(round_[name] for round_ in limits) for name in limits[0]}
+    """Return the median of each limit."""
+    return {name: statistics.median(one[name] for one in limits) for name in limits[0]}
 
 
 def _speeds(records: Sequence[Record], contenders: Sequence[str]) -> str:

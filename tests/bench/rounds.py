@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.bench import machine, workload
-from tests.bench.contenders import Contender
+from tests.bench.contenders import Contender, measure_limits
 from tests.bench.say import say, waiting
 from tests.bench.steps import CASES, StepCase
 
@@ -14,14 +14,21 @@ Record = dict[str, Any]
 
 
 class Round:
-    """The contenders in the order of this round."""
+    """The contenders in the order of this round.
+
+    Attributes:
+        limits: the machine's limits, which are measured at the start and again before each step: two processes in a row
+            can differ by a fifth in how fast they read memory.
+    """
 
     def __init__(self, number: int, order: Sequence[Contender]) -> None:
+        self.limits: list[dict[str, float]] = []
         self._number, self._order = number, order
         self._records: list[Record] = []
 
     def run(self, what: Sequence[str]) -> list[Record]:
         """Measure what is asked for: "single", "batch", "shared" or "step"."""
+        self._limits()
         for turn in range(SINGLES) if "single" in what else ():
             for contender in self._order:
                 self._single(contender, self._number * SINGLES + turn)
@@ -46,7 +53,12 @@ class Round:
         answer[f"{what}_tps"] = len(prompts) * new_tokens / answer.pop("wall_s")
         self._keep(answer)
 
+    def _limits(self) -> None:
+        with waiting("the machine's limits"):
+            self.limits.append(measure_limits())
+
     def _step(self, contender: Contender, case: StepCase) -> None:
+        self._limits()
         shape = {"prefill_tokens": case.prefill_tokens, "decode_rows": case.decode_rows, "context": case.context}
         answer = self._ask(contender, "step", **shape)
         if step_s := answer.pop("step_s"):

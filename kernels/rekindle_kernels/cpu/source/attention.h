@@ -8,8 +8,6 @@
 
 namespace {
 
-using rekindle::kSegment;
-
 constexpr int kTogether = 6;  // rows of a product in registers
 
 // How many vectors of a product's row are in registers. Fewer rows leave room for more, and each sum waits for the one
@@ -129,26 +127,22 @@ void add_tile_of(int64_t rows, const Work& work, const float* q, const Tile<Kind
   if constexpr (Rows > 1) add_tile_of<Kind, Rows - 1>(rows, work, q, tile, row, states);
 }
 
-// Adds one segment of positions to the states of all rows. What follows it is the tile at `then`, if not -1, of the
-// same head or of the next one.
+// Adds one segment of positions to the states of all rows, and fetches the first tile of what follows it.
 template <typename Kind, typename Number = typename Kind::Number>
-void add_segment(const Work& work, const float* q, typename Kind::Unit* turned, int64_t begin, int64_t end,
-                 int64_t then, bool same_head, float* states) {
-  const int64_t one_head = work.all.page_size * work.all.head_dim;
+void add_segment(const Work& work, const float* q, typename Kind::Unit* turned, Span span, const Next& then,
+                 float* states) {
   const Number *first[kTile], *second[kTile];
   const Number **keys = first, **next = second;
-  find_keys(work, begin, least(kTile, end - begin), keys);
-  for (int64_t tile = begin; tile < end; tile += kTile) {
-    const int64_t here = least(kTile, end - tile);
-    const bool last = tile + here >= end;
+  find_keys(work, span.begin, least(kTile, span.end - span.begin), keys);
+  for (int64_t tile = span.begin; tile < span.end; tile += kTile) {
+    const int64_t here = least(kTile, span.end - tile);
+    const Next after = tile + here < span.end ? Next{&work, {tile + here, span.end}} : then;
     Ahead<Number> ahead;
-    if (!last) {
-      find_keys(work, tile + kTile, least(kTile, end - tile - kTile), next);
-    } else if (then >= 0) {
-      find_keys(work, then, least(kTile, work.seen_by_all().end - then), next);
-      for (int64_t i = 0; i < kTile; ++i) next[i] += same_head ? 0 : one_head;
+    if (!after.positions.empty()) {
+      const int64_t count = after.positions.end - after.positions.begin;
+      find_keys(*after.work, after.positions.begin, least(kTile, count), next);
+      ahead.take(next, *after.work);
     }
-    if (!last || then >= 0) ahead.take(next, work);
     turn_keys<Kind>(keys, work.all.head_dim, here, turned, ahead);
     for (int64_t row = 0; row < work.rows; row += kTogether)
       add_tile_of<Kind>(least(kTogether, work.rows - row), work, q + row * work.units<Kind>(),
@@ -158,10 +152,9 @@ void add_segment(const Work& work, const float* q, typename Kind::Unit* turned, 
   }
 }
 
-// Computes the part of one key-value head, or only one segment of it; `more` says whether another head follows.
 template <typename Kind>
-void attend_head(const Attention& all, const AttentionPart& part, bool more) {
-  const Work work(all, part);
+void attend(const Attention& all, const AttentionPart& part) {
+  const Work work(all, part), later(all, part.next ? *part.next : part);
   float* q = part.scratch;  // units, whatever their type is
   float* room = q + work.rows * all.head_dim;
   auto* turned = reinterpret_cast<typename Kind::Unit*>(room);
@@ -177,27 +170,20 @@ void attend_head(const Attention& all, const AttentionPart& part, bool more) {
     }
     clear(sums + row * work.state, all.head_dim);
   }
-  const int64_t first = part.states ? part.segment * kSegment : 0;
-  const int64_t last = part.states ? first + kSegment : work.room;
-  const Span seen = work.seen_by_all();
-  const int64_t end = least(seen.end, last), start = (seen.begin > first ? seen.begin : first) / kTile * kTile;
-  for (int64_t begin = start, stop; begin < end; begin = stop) {
-    stop = (begin / kSegment + 1) * kSegment;
+  const Span span = work.positions();
+  for (int64_t begin = span.begin, end; begin < span.end; begin = end) {
+    end = least(span.end, (begin / kSegment + 1) * kSegment);
     for (int64_t row = 0; row < work.rows; ++row) clear(states + row * work.state, all.head_dim);
-    const int64_t then = stop < end ? stop : more ? start : -1;
-    add_segment<Kind>(work, q, turned, begin, least(end, stop), then, stop < end, states);
+    const Next then = end < span.end ? Next{&work, {end, span.end}}
+                      : part.next    ? Next{&later, later.positions()}
+                                     : Next{nullptr, {0, 0}};
+    add_segment<Kind>(work, q, turned, {begin, end}, then, states);
     if (part.states) return;
     for (int64_t row = 0; row < work.rows; ++row)
       merge(sums + row * work.state, states + row * work.state, all.head_dim);
   }
   for (int64_t row = 0; row < work.rows; ++row)
     finish(sums + row * work.state, all.head_dim, work.sink(row), all.out + work.place(row));
-}
-
-template <typename Kind>
-void attend(const Attention& all, const AttentionPart& part) {
-  AttentionPart of_head = part;
-  for (int64_t left = part.kv_heads; left > 0; --left, ++of_head.kv_head) attend_head<Kind>(all, of_head, left > 1);
 }
 
 // Adds up the states of one query's segments in order.

@@ -55,14 +55,15 @@ class Call {
     const int64_t runs = call->runs_.size(), kv_heads = call->all_.kv_heads;
     const int64_t wanted = kPartsAThread * pool.num_threads();
     if (divisible && work >= kSmall && runs * kv_heads < wanted) return compute_split(std::move(call), pool);
-    // A part that has the next head knows what to fetch meanwhile.
-    const int64_t together = runs >= wanted ? kv_heads : 1;
-    auto body = [=](int64_t part) {
-      const int64_t first = part * together, run = runs - 1 - first / kv_heads;  // the longest first
-      call->attend_(call->all_, call->part_of(call->runs_[run], first % kv_heads, together));
+    const int64_t count = runs * kv_heads;
+    const auto part_at = [=](int64_t i) {
+      return call->part_of(call->runs_[runs - 1 - i / kv_heads], i % kv_heads);  // the longest first
     };
-    if (work >= kSmall) return in_parts(pool, runs * kv_heads / together, std::move(body));
-    for (int64_t part = 0; part < runs * kv_heads / together; ++part) body(part);
+    if (work >= kSmall) {
+      const int64_t threads = pool.num_threads();
+      return in_parts(pool, count, [=](int64_t i) { call->attend(part_at, i, count, threads); });
+    }
+    for (int64_t i = 0; i < count; ++i) call->attend(part_at, i, count, 1);
     return done();
   }
 
@@ -73,11 +74,26 @@ class Call {
     return {first, std::min(run.position + run.queries, room_)};
   }
 
-  AttentionPart part_of(const Run& run, int64_t kv_head, int64_t kv_heads = 1) const {
+  // Describes a part, but for its scratch.
+  AttentionPart part_of(const Run& run, int64_t kv_head) const {
     const int64_t sequence = std::clamp<int64_t>(run.sequence, 0, sequences_ - 1);
-    float* room = scratch(attention_scratch(run.queries * group_, all_.head_dim));
     const int32_t* row = table_ + sequence * all_.table_width;
-    return {row, run.first_query, run.queries, kv_head, kv_heads, run.position, room, 0, nullptr};
+    return {row, run.first_query, run.queries, kv_head, run.position, nullptr, 0, nullptr, nullptr};
+  }
+
+  float* scratch_of(const AttentionPart& part) const {
+    return scratch(attention_scratch(part.queries * group_, all_.head_dim));
+  }
+
+  // Computes a part. Threads that take turns each go on with the part that is `threads` further on.
+  template <typename PartAt>
+  void attend(const PartAt& part_at, int64_t i, int64_t count, int64_t threads) const {
+    const bool more = i + threads < count;
+    const AttentionPart next = part_at(more ? i + threads : i);
+    AttentionPart part = part_at(i);
+    part.scratch = scratch_of(part);
+    part.next = more ? &next : nullptr;
+    attend_(all_, part);
   }
 
   // Computes each segment of single queries as a part of its own.
@@ -109,15 +125,19 @@ class Call {
     };
     const auto split = std::make_shared<const Split>(
         Split{std::move(call), std::move(pieces), std::unique_ptr<float[]>(new float[count * size])});
+    const int64_t threads = pool.num_threads();
+    const auto part_at = [=](int64_t i) { return split->part(i, size); };
     return in_parts(
-        pool, count, [=](int64_t i) { split->call->attend_(split->call->all_, split->part(i, size)); },
+        pool, count, [=](int64_t i) { split->call->attend(part_at, i, count, threads); },
         [=] {
           for (int64_t i = 0, next; i < count; i = next) {
             const Piece& piece = split->pieces[i];
             for (next = i;
                  next < count && split->pieces[next].run == piece.run && split->pieces[next].kv_head == piece.kv_head;)
               ++next;
-            kernels()->combine(split->call->all_, split->part(i, size), next - i);
+            AttentionPart part = part_at(i);
+            part.scratch = split->call->scratch_of(part);
+            kernels()->combine(split->call->all_, part, next - i);
           }
         });
   }

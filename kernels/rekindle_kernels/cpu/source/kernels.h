@@ -51,15 +51,16 @@ struct Attention {
   const float* sinks;  // [heads], the score of a position whose values are zeros, or null
 };
 
-// A part of an attention: adjacent queries of one sequence, for the heads that share some key-value heads.
+// A part of an attention: adjacent queries of one sequence, for the heads that share a key-value head.
 struct AttentionPart {
   const int32_t* table;  // the sequence's row
   int64_t first_query, queries;
-  int64_t kv_head, kv_heads;  // the first, and how many
+  int64_t kv_head;
   int64_t position;           // of the first query; it sees itself and what is before it
   float* scratch;             // room for `attention_scratch` numbers
   int64_t segment;            // if `states` is not null: the only segment that is computed
   float* states;              // [group][attention_state], to be combined later
+  const AttentionPart* next;  // what this thread may compute after it, whose first keys it fetches, or null
 };
 
 // Returns the size of one query head's unfinished sums.

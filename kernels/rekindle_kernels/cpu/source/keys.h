@@ -7,6 +7,7 @@ namespace {
 
 using rekindle::Attention;
 using rekindle::AttentionPart;
+using rekindle::kSegment;
 
 // What the parts of this computation share: rows are the query heads of a part, those of one query together.
 struct Work {
@@ -47,6 +48,16 @@ struct Work {
     return {all.window > 0 && first > 0 ? first : 0, visible < room ? visible : room};
   }
 
+  // Returns the positions whose tiles are computed: all that are seen, or those of one segment.
+  Span positions() const {
+    Span span = seen_by_all();
+    if (part.states != nullptr) {
+      const int64_t first = part.segment * kSegment;
+      span = {span.begin > first ? span.begin : first, least(span.end, first + kSegment)};
+    }
+    return {span.begin / kTile * kTile, span.end};
+  }
+
   // Returns which positions of the tile at `tile` the query of a row sees.
   Span seen(int64_t row, int64_t tile) const {
     const int64_t visible = part.position + row / group + 1;
@@ -54,6 +65,12 @@ struct Work {
     const int64_t last = visible < room ? visible : room;
     return {first > tile ? first - tile : 0, last - tile < kTile ? last - tile : kTile};
   }
+};
+
+// What is computed next; null and no positions if nothing is known of it.
+struct Next {
+  const Work* work;
+  Span positions;
 };
 
 // The keys and values of the tile that comes next, which are fetched into the second cache while this one is computed;
