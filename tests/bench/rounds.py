@@ -18,7 +18,7 @@ class Round:
 
     Attributes:
         limits: the machine's limits, which are measured at the start and again before each step: two processes in a row
-            can differ by a fifth in how fast they read memory.
+            can differ by a quarter in how fast they read memory.
     """
 
     def __init__(self, number: int, order: Sequence[Contender]) -> None:
