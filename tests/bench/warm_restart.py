@@ -86,6 +86,7 @@ class Starts:
 
     def _run(self, argv: list[str], model: str, number: int, more: list[str]) -> dict[str, Any]:
         environment = os.environ | {"REKINDLE_CACHE": str(self._home), "HF_HUB_OFFLINE": "1"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start compiles our sources anew, and no wheel's
         command = [*argv, str(time.time()), model, json.dumps(prompt(number, self._tokens)), *more]
         done = subprocess.run(
             command,

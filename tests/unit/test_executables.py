@@ -1,5 +1,6 @@
 """Programs are made once, in order of need, on threads of their own; a late one is reported."""
 
+import asyncio
 import threading
 import warnings
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from anyio import to_thread
 
 from rekindle.buckets import Bucket
 from rekindle.device.place import Place
+from rekindle.device.programs import workers
 from rekindle.device.programs.executables import ArgumentsLost, Executables
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
 from rekindle.device.programs.store import ProgramStore, Serialized
@@ -54,15 +56,21 @@ class GatedPrograms:
 
 
 class Store:
-    """A stand-in for `ProgramStore`."""
+    """A stand-in for `ProgramStore`; a program is loaded when its gate is open."""
 
-    def __init__(self, stored: Sequence[Key] = ()):
+    def __init__(self, stored: Sequence[Key] = (), *, closed: Sequence[Key] = ()):
         self.stored = set(stored)
+        self.gates = {key: threading.Event() for key in closed}
         self.serialized: list[Key] = []
         self.saved: list[Key] = []
 
     def load(self, key: Key) -> Program | None:
+        if key in self.gates:
+            assert self.gates[key].wait(SECONDS)
         return (lambda: key) if key in self.stored else None
+
+    def missing(self, keys: Sequence[Key]) -> list[Key]:
+        return [key for key in keys if key not in self.stored]
 
     def serialize(self, program: Program, seconds: float) -> Serialized | None:
         self.serialized.append(program())
@@ -292,6 +300,53 @@ async def test_a_larger_bucket_serves_while_the_needed_one_is_made() -> None:
     await to_thread.run_sync(executables.obtain(small).result, SECONDS)
     await ask()
     assert found == [large, large, small]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("larger", "serves"), [(Bucket(192, 0), False), (Bucket(128, 0), True), (Bucket(64, 4), True)])
+async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little(larger: Bucket, serves: bool) -> None:
+    needed = Bucket(64, 0)
+    store = Store([needed, larger], closed=[needed])
+    executables = made(GatedPrograms(), store=store)
+    await executables.ready(larger)
+    executables.prepare([needed])
+    found: list[Bucket] = []
+
+    async def ask() -> None:
+        bucket, program = await executables.for_step(needed)
+        assert program() == bucket
+        found.append(bucket)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await anyio.sleep(0.2)
+        assert found == ([larger] if serves else []), "it was loading all that time"
+        store.gates[needed].set()
+    assert found == [larger if serves else needed]
+    assert executables.compilations == 0
+
+
+class Computing:
+    """A stand-in for an array that is computed once `done` is set."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+
+    def block_until_ready(self) -> "Computing":
+        assert self.done.wait(SECONDS)
+        return self
+
+
+def test_patient_programs_wait_until_what_was_called_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "QUIET_SECONDS", 0.01)
+    executables, result, donated = made(GatedPrograms()), Computing(), jnp.ones(2)
+    donated.delete()
+    executables.obtain(STEP).result(SECONDS)
+    asyncio.run(executables.call(STEP, lambda: [donated, result]))
+    (later,) = executables.prepare([ENTER], patient=True)
+    assert not wait([later], 0.2).done, "it was made while a program ran"
+    result.done.set()
+    assert wait([later], SECONDS).done
 
 
 @pytest.mark.anyio

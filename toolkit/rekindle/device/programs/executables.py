@@ -25,6 +25,8 @@ from rekindle.errors import SessionClosed, UnsafeStorage
 from rekindle.store.validity import Difference
 
 T = TypeVar("T")
+LITTLE = 64
+"""Tokens of padding that a CPU computes no slower than it loads a program: two cores take 0.1 to 0.15 s for either."""
 TOLD = 4
 """The most differences of arguments that a warning names."""
 
@@ -74,11 +76,13 @@ class Executables:
     async def for_step(self, needed: Bucket) -> tuple[Bucket, Program]:
         """Return the bucket in which a tick shall run, and its program.
 
-        While the program of the needed bucket is being made, a larger bucket serves if its program is ready. If there
-        is none, wait for the first of them.
+        While the program of the needed bucket is being made, a larger bucket serves if its program is ready, and if it
+        pads little or the needed program has to be compiled. If there is none, wait for the first of them.
         """
         while self._futures_of([needed]):
             larger = buckets.larger(self._buckets(), needed)
+            if await to_thread.run_sync(self._is_stored, needed, abandon_on_cancel=True):
+                larger = [bucket for bucket in larger if sum(bucket) - sum(needed) <= LITTLE]
             for bucket in (needed, *larger):
                 program = self.find(bucket)
                 if program is not None:
@@ -102,7 +106,7 @@ class Executables:
         try:
             if key in self._uncalled:
                 return await to_thread.run_sync(under_own_settings, self._first_call, key, program, *arguments)
-            return program(*arguments)
+            return self._call(program, *arguments)
         except (TypeError, ValueError):  # so jax refuses what the program was not compiled for, before it runs
             compile_for = partial(under_own_settings, self.compile_for, key, arguments)
             program = await to_thread.run_sync(compile_for, abandon_on_cancel=True)
@@ -111,7 +115,12 @@ class Executables:
     def run(self, key: Key, *arguments: Any) -> Any:
         """Call a program once it is ready, in this thread, which may block."""
         program = self.find(key) or self.obtain(key).result()
-        return self._first_call(key, program, *arguments) if key in self._uncalled else program(*arguments)
+        return self._first_call(key, program, *arguments) if key in self._uncalled else self._call(program, *arguments)
+
+    def _call(self, program: Program, *arguments: Any) -> Any:
+        results = program(*arguments)
+        self._workers.runs(results)
+        return results
 
     def _first_call(self, key: Key, program: Program, *arguments: Any) -> Any:
         """Call a program for the first time. If it was loaded and fails, drop what is stored, warn, and compile it.
@@ -122,9 +131,9 @@ class Executables:
             ArgumentsLost: the donated arguments are lost with the failure.
         """
         if not self._uncalled.pop(key, False):
-            return program(*arguments)
+            return self._call(program, *arguments)
         try:
-            return jax.block_until_ready(program(*arguments))
+            return jax.block_until_ready(self._call(program, *arguments))
         except jax.errors.JaxRuntimeError as error:
             failure = error
             self._stored(lambda store: store.drop(key, failure))
@@ -243,6 +252,9 @@ class Executables:
             future = self._coming.pop(key)
         future.set_result(program)
         self._save(key, serialized)
+
+    def _is_stored(self, key: Key) -> bool:
+        return bool(self._stored(lambda store: not store.missing([key])))
 
     def _stored(self, use: Callable[[ProgramStore], T]) -> T | None:
         """Return what `use` makes of the store; None without one. One that has become unsafe is used no more."""

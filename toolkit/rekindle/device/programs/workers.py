@@ -4,8 +4,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from time import monotonic
+from typing import Any
+
+import jax
 
 from rekindle.concurrency.threads import Work
 from rekindle.device.jax_settings import own_settings
@@ -15,7 +19,9 @@ WORKERS = 2
 """The number of threads that work in turn; lowering and loading hold the interpreter about half of the time."""
 
 QUIET_SECONDS, PATIENCE_SECONDS = 0.3, 5.0
-"""How long no program must be called before a patient one is made, and how long that is waited for at most."""
+"""How long no program must run before a patient one is made, and how long that is waited for at most."""
+COMPUTED_SECONDS = 0.005
+"""Results that are waited for no longer than this were there already."""
 
 
 class Workers:
@@ -30,6 +36,7 @@ class Workers:
         self._make, self._end = make, end
         self._queue: deque[tuple[Key, bool]] = deque()
         self._called = monotonic()
+        self._results: Any = None
         self._stopped = threading.Event()
         self._in_turn = self._threads = 0
         self._idle: Future[None] = Future()
@@ -38,6 +45,14 @@ class Workers:
     def called(self) -> None:
         """Note that a program is being called now, so that patient work waits."""
         self._called = monotonic()
+
+    def runs(self, results: Any) -> None:
+        """Note what a call returned, so that patient work waits until it is computed.
+
+        Args:
+            results: arrays in a pytree. They are not copied, and may be donated or deleted at any time.
+        """
+        self._results = results
 
     def now(self, key: Key) -> None:
         """Make a program at once, on a thread of its own."""
@@ -76,6 +91,7 @@ class Workers:
         with self._lock:
             waiting = [key for key, _ in self._queue]
             self._queue.clear()
+            self._results = None
             self._stopped.set()
         return waiting
 
@@ -110,8 +126,23 @@ class Workers:
                 self._make(key)
 
     def _wait_for_quiet(self) -> None:
-        """Wait until no program is called: the compiler uses all cores, and so does a tick."""
+        """Wait until no program runs: the compiler uses all cores, and so does a tick."""
         latest = monotonic() + PATIENCE_SECONDS
-        while (left := min(latest, self._called + QUIET_SECONDS) - monotonic()) > 0:
-            if self._stopped.wait(left):
+        while True:
+            if _waited_for(self._results):
+                self._called = monotonic()
+            left = min(latest, self._called + QUIET_SECONDS) - monotonic()
+            if left <= 0 or self._stopped.wait(left):
                 return
+
+
+def _waited_for(results: Any) -> bool:
+    """Wait until arrays in a pytree are computed; return whether that took time. Those that are deleted do not count.
+
+    `is_ready` cannot be asked instead: it ends the process if another thread has just deleted the array.
+    """
+    began = monotonic()
+    for array in jax.tree.leaves(results):
+        with suppress(RuntimeError):  # so jax refuses what is deleted
+            jax.block_until_ready(array)
+    return monotonic() - began > COMPUTED_SECONDS
