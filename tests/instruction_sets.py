@@ -1,37 +1,46 @@
-"""Runs tests with the native kernels of each lesser instruction set: `python -m tests.instruction_sets [tests]`.
+"""Runs tests with the kernels of each instruction set but the best: `python -m tests.instruction_sets [tests]`.
 
-The best one that the machine has is what all other tests run with.
+The best one that this machine has is what all other tests run with. Those of AVX-512 that it lacks are emulated.
 """
 
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 from rekindle_kernels.cpu import build, library
-from tests.rebuilt import rebuilt
+from tests.rebuilt import ROOT, rebuilt
 
 BUILD: Final = """
 import sys
 from rekindle_kernels.cpu import build
-sets = build.INSTRUCTION_SETS[build.architecture()]
-build.INSTRUCTION_SETS[build.architecture()] = {name: sets[name] for name in sys.argv[1:]}
+name, *flags = sys.argv[1:]
+build.INSTRUCTION_SETS[build.architecture()] = {name: flags}
 build.build(build.library())
 from rekindle_kernels.cpu import library
-assert library.instruction_set() in sys.argv, library.instruction_set()
+assert library.instruction_set() == name, library.instruction_set()
 """
+_AVX512: Final = ("-mavx2", "-mfma", "-Wno-psabi", "-include", str(ROOT / "tests" / "native" / "avx512.h"))
+EMULATED: Final = {"avx512": _AVX512, "avx512_bf16": (*_AVX512, "-DREKINDLE_WITH_BF16")}
+"""The flags for sets of instructions that stand-ins in that file compute on a CPU with AVX2."""
 
 
-def lesser() -> list[str]:
-    """Return the instruction sets that this machine has, without the best: each has all of those before it."""
-    sets = list(build.INSTRUCTION_SETS[build.architecture()])
-    return sets[: sets.index(library.instruction_set())]
+def others() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the name and the flags of each instruction set but the best that this machine has."""
+    sets, best = build.INSTRUCTION_SETS[build.architecture()], library.instruction_set()
+    has = list(sets)[: list(sets).index(best)]
+    for name, flags in sets.items():
+        if name in has:
+            yield name, (name, *flags)
+        elif name != best and name in EMULATED:
+            yield f"{name}, emulated", ("avx2", *EMULATED[name])
 
 
 def run(tests: list[str]) -> int:
     """Build the library for one instruction set after the other, and run tests; return the first bad exit status."""
-    for name in lesser():
+    for name, arguments in others():
         sys.stdout.write(f"instruction set {name}:\n")
         sys.stdout.flush()
-        with rebuilt(BUILD, name) as copy:
+        with rebuilt(BUILD, *arguments) as copy:
             if status := copy.pytest(tests):
                 return status
     return 0
