@@ -22,7 +22,7 @@ help:
 	@echo "make demo          the embedded model answers in the terminal"
 	@echo "make test          tests, without the deep ones"
 	@echo "make test-deep     all tests"
-	@echo "make test-native   the C++ kernels under sanitizers, and for each instruction set that this CPU has"
+	@echo "make test-native   the C++ kernels under sanitizers, and for each other instruction set of this CPU's architecture"
 	@echo "make test-arm      the C++ kernels for NEON, on an emulated ARM: half an hour"
 	@echo "make test-tpu      compiles for TPUs that are not here, with the real compiler"
 	@echo "make test-gpu      compiles for GPUs that are not here, with the real compiler"

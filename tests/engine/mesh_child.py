@@ -142,8 +142,8 @@ def elsewhere(model: Path, tensor: int) -> list[Any]:
     try:
         anyio.run(executables.call, "gather", program, pages, np.int32(1))
     except RuntimeError as error:
-        return [str(error), executables.compilations, executables.unexpected]
-    return ["", executables.compilations, executables.unexpected]
+        return [str(error), executables.making.compilations, executables.making.unexpected]
+    return ["", executables.making.compilations, executables.making.unexpected]
 
 
 def keys(model: Path) -> dict[str, list[str]]:

@@ -113,7 +113,7 @@ def preparing(ready: int, wanted: int) -> list[Future[Any]]:
 def test_a_session_says_that_programs_are_being_made_only_as_long_as_they_are(compiled: bool, how: str) -> None:
     programs = preparing(4, 13)
     assembly = replace(fake_assembly(fake_limits()), preparing=programs)
-    assembly.executables.compilations = int(compiled)
+    assembly.executables.making.compilations = int(compiled)
     said = f"4 of 13 programs ready, the others are being {how}"
     with fake_session(assembly) as session:
         assert repr(session).endswith(f"pages free; {said}>")
@@ -142,7 +142,7 @@ def test_the_cell_of_open_says_that_programs_are_being_compiled(monkeypatch: pyt
     monkeypatch.setattr(front_end, "Output", FakeOutput)
     for compiled, ready, progress in ((True, 4, True), (True, 4, False), (False, 4, True), (True, 13, True)):
         assembly = replace(fake_assembly(fake_limits()), preparing=preparing(ready, 13))
-        assembly.executables.compilations = int(compiled)
+        assembly.executables.making.compilations = int(compiled)
         monkeypatch.setattr("rekindle.session.opening.build", lambda *_, made=assembly, **__: made)
         rekindle.open_sync("a-model", progress=progress).close_sync()
     assert drawn == [

@@ -17,9 +17,9 @@ from rekindle.config import Settings
 from rekindle.device.devices import places_of, places_over
 from rekindle.device.jax_settings import own_settings
 from rekindle.device.place import Place
-from rekindle.device.programs.executables import Executables, wait_for
+from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.lowering import Key
-from rekindle.device.programs.readiness import Readiness
+from rekindle.device.programs.readiness import Readiness, wait_for
 from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.engine.actors.disk_tier import DiskTier
 from rekindle.engine.actors.grammars import Grammars, jumps_on
@@ -126,8 +126,8 @@ class Assembly:
 
     def stats(self) -> Stats:
         """Return a snapshot of all counters. Any thread may ask."""
-        made = self.executables
-        return Stats(self.scheduler.stats, len(made), made.loads, made.compilations, made.unexpected)
+        made = self.executables.making
+        return Stats(self.scheduler.stats, len(self.executables), made.loads, made.compilations, made.unexpected)
 
     def look(self, at: Callable[[Sequence[PrefixTree]], T]) -> T:
         """Return what `at` makes of the groups' prefix trees, between two messages. Any thread may ask."""
@@ -135,14 +135,14 @@ class Assembly:
 
     def restored(self) -> Restored:
         """Return what was found of earlier sessions. Any thread may ask."""
-        made = self.executables
+        made = self.executables.making
         missed = {part: apart(pair) for miss in tuple(made.misses.values()) if miss for part, pair in miss.items()}
         differences = self.found.differences | missed
         return replace(self.found, programs=made.loads, compiled=made.compilations, differences=differences)
 
     def readiness(self) -> Readiness:
         """Return how many of the programs that are made ahead of need are ready. Any thread may ask."""
-        made = self.executables
+        made = self.executables.making
         return Readiness.of(self.preparing, compiled=bool(made.compilations or made.misses))
 
     def stored(self) -> "Future[None]":

@@ -8,7 +8,7 @@ from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.threads import ending
 from rekindle.concurrency.waits import Wait, Waits, in_a_thread
-from rekindle.device.programs.executables import followed, raise_first
+from rekindle.device.programs.readiness import followed, raise_first
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Command
 from rekindle.engine.handled import Handled

@@ -2,33 +2,26 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
-from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from anyio import to_thread
 
 from rekindle import buckets
 from rekindle.buckets import Bucket
-from rekindle.concurrency.feed import Feed
-from rekindle.concurrency.progress import Progress, Report
-from rekindle.concurrency.threads import compiling, soon
-from rekindle.concurrency.warning import warn
 from rekindle.device.jax_settings import under_own_settings
-from rekindle.device.programs.lowering import Key, Program, Programs, program_name, temporary_bytes
+from rekindle.device.programs.lowering import Key, Program, Programs, temporary_bytes
+from rekindle.device.programs.making import Making
+from rekindle.device.programs.readiness import raise_first
 from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.device.programs.workers import Workers
-from rekindle.errors import SessionClosed, UnsafeStorage
-from rekindle.store.validity import Difference
+from rekindle.errors import SessionClosed
 
-T = TypeVar("T")
-LITTLE = 64
-"""Tokens of padding that a CPU computes no slower than it loads a program: two cores take 0.1 to 0.15 s for either."""
-TOLD = 4
-"""The most differences of arguments that a warning names."""
+LIGHT_PADDING = 64
+"""The tokens of padding that take a CPU no longer than loading a program: 0.1 to 0.15 s for either on two cores."""
 
 
 class ArgumentsLost(Exception):
@@ -44,19 +37,12 @@ class Executables:
         store: where programs are loaded from and saved; None for nowhere.
 
     Attributes:
-        compilations: programs compiled so far.
-        loads: programs loaded from the store so far.
-        unexpected: programs compiled though they had been ready, or for other arguments than they were made for.
-        misses: why programs were not loaded: the parts in which the key of each differs from the stored one most like
-            it, or None if none of its name is stored.
+        making: makes each program, and counts how.
     """
 
     def __init__(self, programs: Programs, capacity: int, store: ProgramStore | None = None):
-        self.compilations = self.loads = self.unexpected = 0
-        self.misses: dict[Key, dict[str, Difference] | None] = {}
-        self._programs = programs
+        self.making = Making(programs, store)
         self._capacity = capacity
-        self._store = store
         self._ready: OrderedDict[Key, Program] = OrderedDict()
         self._coming: dict[Key, Future[Program]] = {}
         self._given_up: set[Key] = set()
@@ -81,8 +67,8 @@ class Executables:
         """
         while self._futures_of([needed]):
             larger = buckets.larger(self._buckets(), needed)
-            if await to_thread.run_sync(self._is_stored, needed, abandon_on_cancel=True):
-                larger = [bucket for bucket in larger if sum(bucket) - sum(needed) <= LITTLE]
+            if await to_thread.run_sync(self.making.is_stored, needed, abandon_on_cancel=True):
+                larger = [bucket for bucket in larger if sum(bucket) - sum(needed) <= LIGHT_PADDING]
             for bucket in (needed, *larger):
                 program = self.find(bucket)
                 if program is not None:
@@ -108,7 +94,7 @@ class Executables:
                 return await to_thread.run_sync(under_own_settings, self._first_call, key, program, *arguments)
             return self._call(program, *arguments)
         except (TypeError, ValueError):  # so jax refuses what the program was not compiled for, before it runs
-            compile_for = partial(under_own_settings, self.compile_for, key, arguments)
+            compile_for = partial(under_own_settings, self._compile_for, key, arguments)
             program = await to_thread.run_sync(compile_for, abandon_on_cancel=True)
             return program(*arguments)
 
@@ -135,12 +121,11 @@ class Executables:
         try:
             return jax.block_until_ready(self._call(program, *arguments))
         except jax.errors.JaxRuntimeError as error:
-            failure = error
-            self._stored(lambda store: store.drop(key, failure))
+            self.making.drop(key, error)
             program, serialized = self._compile(key)
             with self._lock:
                 self._keep(key, program)
-            self._save(key, serialized)
+            self.making.save(key, serialized)
             if any(leaf.is_deleted() for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.Array)):
                 raise ArgumentsLost("a stored program was damaged, and is made anew") from error
             return program(*arguments)
@@ -174,25 +159,6 @@ class Executables:
             if key in self._coming:
                 self._workers.hurry(key)
             return self._ask(key, self._workers.now)
-
-    def compile_for(self, key: Key, arguments: Sequence[Any]) -> Program:
-        """Compile a program for arguments other than it was made for, which takes seconds, and warn of it.
-
-        Raises:
-            RuntimeError: they lie on other devices, for which nothing is ever compiled.
-        """
-        self._programs.check_here(key, arguments)
-        differences = list(_differences(self._programs.arguments(key), arguments))
-        more = f"; and {len(differences) - TOLD} more" if len(differences) > TOLD else ""
-        self._tell(
-            key, f"it was called with other arguments than it was made for: {'; '.join(differences[:TOLD])}{more}"
-        )
-        with compiling:
-            program = self._programs.compiled(key, arguments)
-        with self._lock:
-            self.compilations += 1
-            self._keep(key, program)
-        return program
 
     def idle(self) -> Future[None]:
         """Return a future that is done once nothing is being made or saved."""
@@ -238,7 +204,7 @@ class Executables:
     def _make(self, key: Key) -> None:
         """Load or compile a program, hand it to all who wait, and then save it if it was compiled."""
         try:
-            program, serialized = self._load(key), None
+            program, serialized = self.making.load(key), None
             loaded = program is not None
             if program is None:
                 program, serialized = self._compile(key)
@@ -251,66 +217,24 @@ class Executables:
             self._keep(key, program, loaded=loaded)
             future = self._coming.pop(key)
         future.set_result(program)
-        self._save(key, serialized)
-
-    def _is_stored(self, key: Key) -> bool:
-        return bool(self._stored(lambda store: not store.missing([key])))
-
-    def _stored(self, use: Callable[[ProgramStore], T]) -> T | None:
-        """Return what `use` makes of the store; None without one. One that has become unsafe is used no more."""
-        store = self._store
-        if store is None:
-            return None
-        try:
-            return use(store)
-        except UnsafeStorage as error:
-            with self._lock:
-                was_used, self._store = self._store is not None, None
-            if was_used:
-                warn(f"compiled programs are neither loaded nor saved from now on: {error}")
-            return None
-
-    def _save(self, key: Key, serialized: Serialized | None) -> None:
-        if serialized is not None:
-            try:
-                self._stored(lambda store: store.save(key, serialized))
-            except Exception as error:  # it is made: that it cannot be stored stops nobody
-                warn(f"the program {program_name(key)!r} is not stored: {error}")
-
-    def _load(self, key: Key) -> Program | None:
-        program = self._stored(lambda store: store.load(key))
-        if program is not None:
-            with self._lock:
-                self.loads += 1
-        return program
+        self.making.save(key, serialized)
 
     def _compile(self, key: Key) -> tuple[Program, Serialized | None]:
-        """Compile a program, and serialize it where it is to be stored, before anybody can call it."""
-        if self._store is not None:
-            self.misses[key] = self._stored(lambda store: store.explain(key))
         if key in self._given_up:
-            self._tell(key, f"it was given up for others, as max_executables keeps {self._capacity}; raise it")
-        began = monotonic()
-        with compiling:
-            program = self._programs.compiled(key)
-        seconds = monotonic() - began
-        serialized = self._stored(lambda store: store.serialize(program, seconds))
+            self.making.tell(key, f"it was given up for others, as max_executables keeps {self._capacity}; raise it")
+        return self.making.compile(key)
+
+    def _compile_for(self, key: Key, arguments: Sequence[Any]) -> Program:
+        program = self.making.compile_for(key, arguments)
         with self._lock:
-            self.compilations += 1
-        return program, serialized
+            self._keep(key, program)
+        return program
 
     def _keep(self, key: Key, program: Program, *, loaded: bool = False) -> None:
         self._ready[key] = program
         self._uncalled[key] = loaded
         while len(self._ready) > self._capacity:
             self._given_up.add(self._ready.popitem(last=False)[0])
-
-    def _tell(self, key: Key, reason: str) -> None:
-        """Warn of a compilation that nobody planned. Its number tells it from others, or Python would show one."""
-        with self._lock:
-            self.unexpected += 1
-            number = self.unexpected
-        warn(f"unexpected compilation {number}: requests wait for the program {program_name(key)!r}: {reason}")
 
 
 def _readiness(program: Future[Program]) -> Future[None]:
@@ -328,51 +252,6 @@ def _readiness(program: Future[Program]) -> Future[None]:
     return ready
 
 
-def wait_for(programs: Sequence[Future[None]], report: Report) -> None:
-    """Wait until all programs are ready, and report how many are; raise the error of one that failed at once."""
-    for done, program in enumerate(programs):
-        report(Progress("preparing programs", done, len(programs), "programs"))
-        program.result()
-    report(Progress("preparing programs", len(programs), len(programs), "programs"))
-
-
-def followed(programs: Sequence[Future[None]], stored: "Future[None]") -> Feed[Progress]:
-    """Return a feed of reports as of `wait_for`, closed when `stored` is done and all programs are ready or failed."""
-    feed: Feed[Progress] = Feed()
-
-    def follow() -> None:
-        try:
-            wait_for(programs, feed.put)
-        except Exception:
-            wait(programs)
-        wait([stored])
-        feed.close()
-
-    soon(follow, "preparing")
-    return feed
-
-
-def raise_first(programs: Iterable[Future[Any]]) -> None:
-    """Raise the error of the first program that failed, if there is one. None of them may still be being made."""
-    for program in programs:
-        program.result()
-
-
 def _wait_for_one(programs: Sequence[Future[Program]]) -> None:
     """Wait until one program is ready; raise its error if it failed."""
     raise_first(wait(programs, return_when=FIRST_COMPLETED).done)
-
-
-def _differences(expected: dict[str, Any], got: Sequence[Any]) -> Iterator[str]:
-    """Yield which leaf of which argument has another shape, dtype or sharding."""
-    for (name, shapes), argument in zip(expected.items(), got, strict=True):
-        if str(jax.tree.structure(shapes)) != str(jax.tree.structure(argument)):
-            yield f"{name} has another structure"
-            continue
-        for (path, shape), leaf in zip(
-            jax.tree_util.tree_leaves_with_path(shapes), jax.tree.leaves(argument), strict=True
-        ):
-            for quality in ("shape", "dtype", "sharding"):
-                before, now = getattr(shape, quality, None), getattr(leaf, quality, None)
-                if before is not None and now is not None and before != now:
-                    yield f"{quality} of {name}{jax.tree_util.keystr(path)} is {now} instead of {before}"

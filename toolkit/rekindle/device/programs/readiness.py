@@ -1,8 +1,13 @@
 """How far the programs that are made ahead of need are."""
 
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from typing import Any
+
+from rekindle.concurrency.feed import Feed
+from rekindle.concurrency.progress import Progress, Report
+from rekindle.concurrency.threads import soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +40,33 @@ class Readiness:
             return ""
         made = "compiled" if self.compiled else "loaded"
         return f"{self.ready} of {self.wanted} programs ready, the others are being {made}"
+
+
+def wait_for(programs: Sequence[Future[None]], report: Report) -> None:
+    """Wait until all programs are ready, and report how many are; raise the error of one that failed at once."""
+    for done, program in enumerate(programs):
+        report(Progress("preparing programs", done, len(programs), "programs"))
+        program.result()
+    report(Progress("preparing programs", len(programs), len(programs), "programs"))
+
+
+def followed(programs: Sequence[Future[None]], stored: "Future[None]") -> Feed[Progress]:
+    """Return a feed of reports as of `wait_for`, closed when `stored` is done and all programs are ready or failed."""
+    feed: Feed[Progress] = Feed()
+
+    def follow() -> None:
+        try:
+            wait_for(programs, feed.put)
+        except Exception:
+            wait(programs)
+        wait([stored])
+        feed.close()
+
+    soon(follow, "preparing")
+    return feed
+
+
+def raise_first(programs: Iterable[Future[Any]]) -> None:
+    """Raise the error of the first program that failed, if there is one. None of them may still be being made."""
+    for program in programs:
+        program.result()

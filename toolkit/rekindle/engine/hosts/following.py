@@ -161,7 +161,7 @@ def _obey(frames: SimpleQueue[Frame], share: Share, link: Link, say: Say) -> Non
         if isinstance(order, Step):
             jax.block_until_ready(before)
             before = done
-    made = f"{executables.loads} programs were loaded and {executables.compilations} compiled"
+    made = f"{executables.making.loads} programs were loaded and {executables.making.compilations} compiled"
     say(f"the session is closed after {counted(count, 'order')}; {made}")
     if frame.header["say"] != "close":
         frames.put(frame)

@@ -14,7 +14,8 @@ from rekindle.config import Settings
 from rekindle.device.devices import places_over
 from rekindle.device.jax_settings import JaxSettings, own_settings
 from rekindle.device.orders import DeviceState
-from rekindle.device.programs.executables import Executables, wait_for
+from rekindle.device.programs.executables import Executables
+from rekindle.device.programs.readiness import wait_for
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.filling import filled, replacing, settle
 from rekindle.engine.hosts.agreement import differences, of_model
