@@ -281,6 +281,13 @@ def test_programs_that_are_freed_are_gone_at_once_and_those_that_come_later_too(
     assert all(future.result() is None for future in ready), "that they had been ready can still be told"
 
 
+async def ask(executables: Executables, needed: Bucket, found: list[Bucket]) -> None:
+    """Add the bucket that serves to those that were found."""
+    bucket, program = await executables.for_step(needed)
+    assert program() == bucket
+    found.append(bucket)
+
+
 @pytest.mark.anyio
 async def test_a_larger_bucket_serves_while_the_needed_one_is_made() -> None:
     small, large, other = Bucket(0, 1), Bucket(0, 4), Bucket(64, 0)
@@ -290,20 +297,15 @@ async def test_a_larger_bucket_serves_while_the_needed_one_is_made() -> None:
     executables.prepare([small, large])
     found: list[Bucket] = []
 
-    async def ask() -> None:
-        bucket, program = await executables.for_step(small)
-        assert program() == bucket
-        found.append(bucket)
-
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask)
+        tasks.start_soon(ask, executables, small, found)
         await anyio.wait_all_tasks_blocked()
         assert found == [], "a bucket that does not hold as much was taken"
         programs.gates[large].set()
-    await ask()
+    await ask(executables, small, found)
     programs.gates[small].set()
     await to_thread.run_sync(executables.obtain(small).result, SECONDS)
-    await ask()
+    await ask(executables, small, found)
     assert found == [large, large, small]
 
 
@@ -317,13 +319,8 @@ async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little
     executables.prepare([needed])
     found: list[Bucket] = []
 
-    async def ask() -> None:
-        bucket, program = await executables.for_step(needed)
-        assert program() == bucket
-        found.append(bucket)
-
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask)
+        tasks.start_soon(ask, executables, needed, found)
         await anyio.sleep(0.2)
         assert found == ([larger] if serves else []), "it was loading all that time"
         store.gates[needed].set()
