@@ -435,9 +435,9 @@ def test_a_tick_that_compiles_is_cut_and_leaves_the_others_their_bars() -> None:
     assert "longest: 2.00 s<" in draw(timeline).svg
 
 
-async def test_what_does_not_fit_is_counted_and_long_runs_share_columns(session: Session) -> None:
-    with session.trace() as trace:
-        await session.generate(token_ids=[[number] for number in range(MAX_ROWS + 5)], max_tokens=300)
+async def test_what_does_not_fit_is_counted_and_long_runs_share_columns() -> None:
+    with fake_session(max_running=16) as session, session.trace() as trace:
+        await session.generate(token_ids=[[number] for number in range(MAX_ROWS + 5)], max_tokens=100)
     drawing = trace.timeline()
     assert "5 requests not drawn" in drawing.text
     assert "5 requests not drawn" in drawing.svg

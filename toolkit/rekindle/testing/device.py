@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -200,12 +201,13 @@ class FakeStepper:
         content[offset : offset + len(tokens)] = [None if token is None else token + stamp for token in tokens]
 
     def _context(self, slot: _Slot) -> list[int]:
-        size = self._limits.page_size
-        found = [self._pages[slot.page_table[at // size]][at % size] for at in range(slot.length)]
-        stamped = [token for token in found if token is not None]
-        assert len(stamped) == len(found), "a position is read that was never written"
-        assert {token // VOCAB_SIZE for token in stamped} <= {self._weights}, "a page of other weights is read"
-        return [token % VOCAB_SIZE for token in stamped]
+        pages = range(-(-slot.length // self._limits.page_size))
+        found = list(chain.from_iterable(self._pages[slot.page_table[page]] for page in pages))[: slot.length]
+        assert None not in found, "a position is read that was never written"
+        stamp = self._weights * VOCAB_SIZE
+        tokens = [token - stamp for token in found if token is not None]
+        assert 0 <= min(tokens) <= max(tokens) < VOCAB_SIZE, "a page of other weights is read"
+        return tokens
 
 
 def _sum(chunk: Chunk, summing: Summing) -> list[float]:

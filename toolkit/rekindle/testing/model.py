@@ -1,6 +1,7 @@
 """The fake model: tokens, bans and log-probabilities that can be computed by hand. For `rekindle.testing`."""
 
 from collections.abc import Collection, Sequence
+from operator import mul
 from typing import Any
 
 from rekindle.models.config import ModelConfig, Rope
@@ -26,7 +27,8 @@ def next_token(tokens: Sequence[int], draw: int = 0, banned: Collection[int] = (
         draw: see `draw_of`.
         banned: see `banned_tokens`.
     """
-    first = draw + sum((position + 1) * (token + 1) for position, token in enumerate(tokens))
+    placed = range(1, len(tokens) + 1)
+    first: int = draw + sum(placed) + sum(map(mul, placed, tokens))
     return next(token for step in range(VOCAB_SIZE) if (token := (first + step) % VOCAB_SIZE) not in banned)
 
 
@@ -52,8 +54,7 @@ def banned_tokens(request: Request, tokens: Sequence[int], bits: Any = None) -> 
     penalized = set(tokens) if params.repetition_penalty > 1 else set()
     if params.frequency_penalty > 0 or params.presence_penalty > 0:
         penalized |= set(output)
-    may = range(VOCAB_SIZE) if bits is None else [t for t in range(VOCAB_SIZE) if bits[t // 32] >> t % 32 & 1]
-    forbidden = set(range(VOCAB_SIZE)).difference(may)
+    forbidden = set() if bits is None else {t for t in range(VOCAB_SIZE) if not bits[t // 32] >> t % 32 & 1}
     for more in (penalized, forbidden):
         banned = banned if len(banned | more) == VOCAB_SIZE else banned | more
     return banned
