@@ -15,6 +15,9 @@ VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py te
 # The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
 NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
 
+# Tests start hundreds of processes, each of which would compile all sources anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-deep test-native test-arm test-tpu test-gpu test-versions test-browser test-lm-eval test-clients screenshot tutorials tutorials-write lint format bench bench-server clean
 

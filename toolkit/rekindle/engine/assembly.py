@@ -18,7 +18,6 @@ from rekindle.device.devices import places_of, places_over
 from rekindle.device.jax_settings import own_settings
 from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables
-from rekindle.device.programs.lowering import Key
 from rekindle.device.programs.readiness import Readiness, wait_for
 from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.engine.actors.disk_tier import DiskTier
@@ -36,7 +35,7 @@ from rekindle.engine.hosts.hosts import Hosts
 from rekindle.engine.hosts.opening import asked, require_shareable, weights_asked
 from rekindle.engine.planning import fewest, plan
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
-from rekindle.engine.stores import Stored, open_programs, open_snapshots, require_all, store_directory
+from rekindle.engine.stores import open_stores, store_directory
 from rekindle.errors import CheckpointError, InvalidRequest
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.defaults import sampling_defaults
@@ -214,16 +213,11 @@ def build(
         limits = blueprint.limits
         blueprint.budget.check(limits, checkpoint.source)
         defaults, unserved = _defaults(checkpoint, settings, limits)
-        programs = open_programs(directory, blueprint)
-        snapshot = open_snapshots(directory, blueprint, settings.disk_cache_bytes)
-        wanted = blueprint.all_programs(cached=bool(snapshot.pages))
-        compile_seconds = {} if programs is None else programs.compile_seconds(wanted)
-        if settings.restore == "require":
-            require_all(programs, wanted)
-        first, later, wait = blueprint.in_turn(settings.precompile, wanted, stored=len(compile_seconds) == len(wanted))
+        stores = open_stores(directory, blueprint, settings)
+        first, later, wait = blueprint.in_turn(settings.precompile, stores.wanted, stored=stores.complete)
         if crew is not None:
             crew.open(asked(model, revision, blueprint.chosen(settings), blueprint))
-        executables = Executables(blueprint.programs, settings.max_executables, programs)
+        executables = Executables(blueprint.programs, settings.max_executables, stores.programs)
         resources.callback(executables.free)
         preparing = executables.prepare(first)
         state = filled(executables, blueprint, report)
@@ -235,12 +229,12 @@ def build(
         resources.callback(settle(state.weights, preparing))
         if crew is not None:
             crew.wait(report)
-        host_tier = _host_tier(blueprint, snapshot.store, alone=crew is None)
+        host_tier = _host_tier(blueprint, stores.snapshot, alone=crew is None)
         resources.callback(host_tier.free)
         scheduler = Scheduler(limits)
-        scheduler.restore(snapshot.pages)
+        scheduler.restore(stores.pages)
         preparer = Preparer.of(checkpoint, limits.max_context)
-        actors = _actors(blueprint, preparer, scheduler, stepper, host_tier, DiskTier(snapshot.store))
+        actors = _actors(blueprint, preparer, scheduler, stepper, host_tier, DiskTier(stores.snapshot))
         return Assembly(
             checkpoint=checkpoint,
             family=family,
@@ -260,7 +254,7 @@ def build(
             actors=composed(actors, compose),
             executables=executables,
             preparing=preparing,
-            found=_found(snapshot, limits.page_size, compile_seconds, monotonic() - started),
+            found=stores.found(limits.page_size, monotonic() - started),
             resources=resources.pop_all(),
             crew=crew,
         )
@@ -308,20 +302,6 @@ def _host_tier(blueprint: Blueprint, disk: SnapshotStore | None, *, alone: bool)
     if alone:
         copies = DeviceCopies(programs.page_sharding, host_memory(blueprint.place.first))
     return HostTier(limits.data * limits.host_pages * limits.page_bytes, programs.copy_bytes, copies, disk)
-
-
-def _found(snapshot: Stored, page_size: int, compile_seconds: Mapping[Key, float | None], seconds: float) -> Restored:
-    nodes = len(snapshot.pages)
-    return Restored(
-        stored=len(compile_seconds),
-        programs=0,
-        compiled=0,
-        nodes=nodes,
-        tokens=nodes * page_size,
-        seconds=seconds,
-        compile_seconds=sum(filter(None, compile_seconds.values())),
-        differences={part: apart(pair) for part, pair in snapshot.differences.items()},
-    )
 
 
 def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tuple[dict[str, Any], tuple[str, ...]]:

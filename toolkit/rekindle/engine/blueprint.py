@@ -1,6 +1,6 @@
 """All that is known of an engine before any weights are read: its limits, its programs, and the keys in its stores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
@@ -110,7 +110,9 @@ class Blueprint:
         first = [EMPTY, *little, *self.first_programs] if cached else [*self.first_programs, *little]
         return list(dict.fromkeys([*first, GATHER, ENTER, ALLOW, *largest]))
 
-    def in_turn(self, precompile: Precompile, wanted: list[Key], *, stored: bool) -> tuple[list[Key], list[Key], bool]:
+    def in_turn(
+        self, precompile: Precompile, wanted: Sequence[Key], *, stored: bool
+    ) -> tuple[Sequence[Key], Sequence[Key], bool]:
         """Return the programs to make first, those that can wait for quiet, and whether requests wait for the first.
 
         Args:

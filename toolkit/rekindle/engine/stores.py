@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from rekindle.concurrency.warning import warn
-from rekindle.config import Restore
+from rekindle.config import Restore, Settings
 from rekindle.device.programs.lowering import Key, program_name
 from rekindle.device.programs.store import ProgramStore
 from rekindle.engine.blueprint import Blueprint
 from rekindle.errors import NotRestored, StorageError, UnsafeStorage
 from rekindle.page import StoredPage
 from rekindle.store.directory import cache_dir, require_private
-from rekindle.store.restored import difference_words
+from rekindle.store.restored import Restored, difference_words
 from rekindle.store.snapshot_store import SnapshotStore
 from rekindle.store.validity import Difference, apart
 
@@ -62,18 +62,63 @@ def require_all(store: ProgramStore | None, keys: Sequence[Key]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """The snapshot of a model's prefix cache.
+class Stores:
+    """The stores of one model, and what earlier sessions left in them.
 
     Attributes:
-        store: the store that holds it; None if nothing is kept.
-        pages: the pages that an earlier session left there, parents before children.
-        differences: how the key differs from that of the stored snapshot most like it; empty if there is none.
+        programs: the executable store; None if nothing is kept.
+        wanted: the programs that the session prepares, in this order.
+        compile_seconds: by the key of each of these that is stored, what compiling it took, if that is known.
+        snapshot: the store of the prefix cache; None if nothing is kept.
+        pages: those that it has, parents before children.
+        differences: how its key differs from that of the stored snapshot most like it; empty if there is none.
     """
 
-    store: SnapshotStore | None
+    programs: ProgramStore | None
+    wanted: Sequence[Key]
+    compile_seconds: Mapping[Key, float | None]
+    snapshot: SnapshotStore | None
     pages: Sequence[StoredPage]
     differences: Mapping[str, Difference]
+
+    @property
+    def complete(self) -> bool:
+        """Tell whether all programs that are wanted are stored."""
+        return len(self.compile_seconds) == len(self.wanted)
+
+    def found(self, page_size: int, seconds: float) -> Restored:
+        """Return the report of what was found, given the tokens of a page and how long opening took."""
+        return Restored(
+            stored=len(self.compile_seconds),
+            programs=0,
+            compiled=0,
+            nodes=len(self.pages),
+            tokens=len(self.pages) * page_size,
+            seconds=seconds,
+            compile_seconds=sum(filter(None, self.compile_seconds.values())),
+            differences={part: apart(pair) for part, pair in self.differences.items()},
+        )
+
+
+def open_stores(directory: Path | None, blueprint: Blueprint, settings: Settings) -> Stores:
+    """Open the stores of a model. If there is a snapshot that cannot be used, warn why.
+
+    Args:
+        directory: the cache directory, if there is one.
+        blueprint: the engine that is to be built.
+
+    Raises:
+        UnsafeStorage: somebody else could have written what is in them.
+        NotRestored: `restore="require"`, and not all programs are stored.
+    """
+    programs = open_programs(directory, blueprint)
+    snapshot, differences = _open_snapshot(directory, blueprint, settings.disk_cache_bytes)
+    pages = () if snapshot is None else snapshot.index()
+    wanted = blueprint.all_programs(cached=bool(pages))
+    compile_seconds = {} if programs is None else programs.compile_seconds(wanted)
+    if settings.restore == "require":
+        require_all(programs, wanted)
+    return Stores(programs, wanted, compile_seconds, snapshot, pages, differences)
 
 
 def open_programs(directory: Path | None, blueprint: Blueprint) -> ProgramStore | None:
@@ -83,25 +128,18 @@ def open_programs(directory: Path | None, blueprint: Blueprint) -> ProgramStore 
     return ProgramStore(directory / PROGRAMS, blueprint.program_keys(), blueprint.place.devices)
 
 
-def open_snapshots(directory: Path | None, blueprint: Blueprint, capacity_bytes: int) -> Stored:
-    """Open the model's snapshot. If there is one that cannot be used, warn why.
-
-    Args:
-        directory: the cache directory, if there is one.
-        blueprint: the engine that is to be built.
-        capacity_bytes: room for the snapshots of all models.
-
-    Raises:
-        UnsafeStorage: somebody else could have written what is in it.
-    """
+def _open_snapshot(
+    directory: Path | None, blueprint: Blueprint, capacity_bytes: int
+) -> tuple[SnapshotStore | None, Mapping[str, Difference]]:
+    """Open the snapshot of a model's prefix cache, if it keeps one; say how it differs from what is stored."""
     if directory is None or not blueprint.limits.snapshots:
-        return Stored(None, (), {})
+        return None, {}
     model = blueprint.checkpoint.source
     store = SnapshotStore(directory / SNAPSHOTS, blueprint.snapshot_key(), model, capacity_bytes)
-    differences = store.explain()
+    differences = store.explain() or {}
     if differences:
         warn(f"the stored prefixes of {model} are not used{_most_like(differences)}; new ones are kept beside them")
-    return Stored(store, store.index(), differences or {})
+    return store, differences
 
 
 def _most_like(differences: Mapping[str, Difference]) -> str:
