@@ -14,9 +14,9 @@ from rekindle.config import Settings
 from rekindle.device.huge_pages import collapse, spans_of
 from rekindle.device.inputs import InputLayout
 from rekindle.device.place import Place
-from rekindle.device.programs.lowering import Programs, Sizes
+from rekindle.device.programs.lowering import Programs
 from rekindle.device.sampling.rows import COLUMNS
-from rekindle.device.state import empty_pages, empty_slots
+from rekindle.device.state import Sizes, empty_pages, empty_slots
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig
 from rekindle.models.load import load_weights

@@ -30,7 +30,8 @@ from rekindle.device import devices  # noqa: E402
 from rekindle.device.place import Place  # noqa: E402
 from rekindle.device.programs.executables import Executables  # noqa: E402
 from rekindle.device.programs.key import ProgramKey  # noqa: E402
-from rekindle.device.programs.lowering import Programs, Sizes  # noqa: E402
+from rekindle.device.programs.lowering import Programs  # noqa: E402
+from rekindle.device.state import Sizes  # noqa: E402
 from rekindle.engine import budget, planning  # noqa: E402
 from rekindle.engine.blueprint import Blueprint  # noqa: E402
 from rekindle.models.checkpoint.open import open_checkpoint  # noqa: E402

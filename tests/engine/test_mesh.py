@@ -15,7 +15,8 @@ import pytest
 
 from rekindle.buckets import Bucket
 from rekindle.device.place import Place
-from rekindle.device.programs.lowering import Programs, Sizes
+from rekindle.device.programs.lowering import Programs
+from rekindle.device.state import Sizes
 from rekindle.device.step import step
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import abstract_decoder

@@ -15,8 +15,9 @@ from rekindle.buckets import Bucket
 from rekindle.device.devices import choices, shared_by
 from rekindle.device.place import Place
 from rekindle.device.programs.key import Target
-from rekindle.device.programs.lowering import Programs, Sizes
+from rekindle.device.programs.lowering import Programs
 from rekindle.device.programs.targets import devices_of
+from rekindle.device.state import Sizes
 from rekindle.models.config import ModelConfig, Rope
 from rekindle.models.wire import Wire
 

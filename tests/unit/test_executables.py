@@ -19,9 +19,10 @@ from rekindle.buckets import Bucket
 from rekindle.device.place import Place
 from rekindle.device.programs import workers
 from rekindle.device.programs.executables import ArgumentsLost, Executables
-from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program, Programs, Sizes
+from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program, Programs
 from rekindle.device.programs.store import ProgramStore, Serialized
 from rekindle.device.programs.workers import WORKERS
+from rekindle.device.state import Sizes
 from rekindle.errors import SessionClosed, UnsafeStorage
 from rekindle.testing import FAKE_MODEL
 

@@ -19,6 +19,17 @@ Pages = tuple[jax.Array, ...]
 """The page pool: for each layer (pages, sides, kv_heads, page_size, head_dim), keys and values of each page."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes that shape the device state, beside the model; the names are those of `Limits`."""
+
+    num_pages: int
+    page_size: int
+    pages_per_request: int
+    max_running: int
+    max_logprobs: int
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class Slots:
@@ -65,6 +76,14 @@ def empty_pages(
     """Create a page pool, one array a layer, for the kernels of `implementation`; one device's share of it."""
     shape = config.pool(num_pages, page_size, devices)
     return tuple(kernels.empty(shape, dtype, implementation=implementation) for _ in range(config.num_layers))
+
+
+def empty_state(
+    config: ModelConfig, sizes: Sizes, dtype: jnp.dtype, implementation: kernels.Implementation, devices: int = 1
+) -> tuple[Pages, Slots]:
+    """Create the pages and slots of an idle engine; one device's share of them."""
+    pages = empty_pages(config, sizes.num_pages, sizes.page_size, dtype, implementation, devices)
+    return pages, empty_slots(sizes.max_running, sizes.pages_per_request, config.vocab_size)
 
 
 def gather(pages: Pages, page_id: jax.Array, implementation: kernels.Implementation | None = None) -> jax.Array:

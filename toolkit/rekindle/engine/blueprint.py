@@ -11,7 +11,8 @@ from rekindle.buckets import Bucket
 from rekindle.config import Dtype, Precompile, Settings
 from rekindle.device.place import Place
 from rekindle.device.programs.key import Build, ProgramKey, Target
-from rekindle.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Programs, Sizes, program_name
+from rekindle.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATTER, Key, Programs, program_name
+from rekindle.device.state import Sizes
 from rekindle.engine.budget import Budget
 from rekindle.errors import ConfigError
 from rekindle.models.checkpoint.checkpoint import Checkpoint

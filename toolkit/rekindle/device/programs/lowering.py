@@ -4,7 +4,7 @@ import math
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial, wraps
 from typing import Any, Final, Literal, cast
 
@@ -17,15 +17,14 @@ from jax.tree_util import keystr
 from rekindle.buckets import Bucket
 from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import JaxSettings
-from rekindle.device.place import PAGE, PAGES, ROWS, SAME, WEIGHTS, Heads, Place
-from rekindle.device.sampling.adjustments import Adjustments, enter_slot, no_adjustments
+from rekindle.device.place import PAGE, PAGES, ROWS, SAME, WEIGHTS, Place
+from rekindle.device.programs.functions import Function, allowing, copies, entering, steps
+from rekindle.device.sampling.adjustments import no_adjustments
 from rekindle.device.sampling.constraints import no_masks
 from rekindle.device.sampling.processing import LogitsProcessor
-from rekindle.device.state import Pages, Slots, empty_pages, empty_slots, gather, scatter
-from rekindle.device.step import step
+from rekindle.device.state import Sizes, empty_state
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import abstract_decoder
-from rekindle.page import NULL_PAGE
 from rekindle_kernels.api import Implementation, choose
 
 Program = Callable[..., Any]
@@ -46,17 +45,6 @@ GATHER: Final = "gather"
 SCATTER: Final = "scatter"
 Key = Bucket | Literal["empty", "enter", "allow", "gather", "scatter"]
 """The use of a program."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """The sizes that shape the device state, beside the model; the names are those of `Limits`."""
-
-    num_pages: int
-    page_size: int
-    pages_per_request: int
-    max_running: int
-    max_logprobs: int
 
 
 def program_name(key: Key) -> str:
@@ -113,20 +101,10 @@ class Programs:
             "tensor": place.tensor,
             "data": place.data,
         }
-        processor: LogitsProcessor | None = None
-        if logits_processor is not None:
-            with self.jax_settings.applied():
-                processor = LogitsProcessor.traced(logits_processor, config.vocab_size)
+        processor = self._traced(logits_processor, config.vocab_size)
+        if processor is not None:
             self.statics["logits_processor"] = processor.name
-
-        def empty() -> tuple[Pages, Slots]:
-            pages = empty_pages(config, sizes.num_pages, sizes.page_size, dtype, kernels, place.tensor)
-            return pages, empty_slots(sizes.max_running, sizes.pages_per_request, config.vocab_size)
-
-        def run(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
-            decoder = abstract.with_weights(weights)
-            return step(decoder, pages, slots, packed, bucket, sizes.max_logprobs, kernels, processor)
-
+        empty = partial(empty_state, config, sizes, dtype, kernels, place.tensor)
         with self.jax_settings.applied():
             pages, slots = jax.eval_shape(empty)
         self._group_slots = slots
@@ -136,26 +114,14 @@ class Programs:
         # One process keeps the copies of all: it needs whole pages, and gives them to the others.
         page = PAGE if heads is None and place.processes == 1 else SAME
         self.page_sharding = place.sharding(page)
-
-        gathered, scattered = _copies(place, heads, kernels, sizes.num_pages)
-
-        def entered(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
-            return enter_slot(adjustments, place.own(slot, sizes.max_running, other=sizes.max_running), packed)
-
-        def allowed(rows: jax.Array, slots: jax.Array, bits: jax.Array) -> jax.Array:
-            return rows.at[place.own(slots, sizes.max_running, other=sizes.max_running)].set(bits)
-
-        def stepped(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
-            of_device = place.mapped(partial(run, bucket=bucket), (WEIGHTS, PAGES, ROWS, ROWS), (PAGES, ROWS, ROWS))
-            return of_device(weights, pages, slots, packed)
-
-        self._functions: dict[Any, _Function] = {
-            Bucket: _Function(stepped, (WEIGHTS, PAGES, ROWS, ROWS), (PAGES, ROWS, ROWS), (1, 2)),
-            EMPTY: _Function(place.mapped(empty, (), (PAGES, ROWS)), (), (PAGES, ROWS)),
-            ENTER: _Function(place.mapped(entered, (ROWS, SAME, SAME), ROWS), (ROWS, SAME, SAME), ROWS, (0,)),
-            ALLOW: _Function(place.mapped(allowed, (ROWS, SAME, SAME), ROWS), (ROWS, SAME, SAME), ROWS, (0,)),
-            GATHER: _Function(gathered, (PAGES, SAME), page),
-            SCATTER: _Function(scattered, (PAGES, SAME, page), PAGES, (0,)),
+        gathered, scattered = copies(place, heads, kernels, sizes.num_pages, page)
+        self._functions: dict[Any, Function] = {
+            Bucket: steps(place, abstract, sizes, kernels, processor),
+            EMPTY: Function(place.mapped(empty, (), (PAGES, ROWS)), (), (PAGES, ROWS)),
+            ENTER: entering(place, sizes.max_running),
+            ALLOW: allowing(place, sizes.max_running),
+            GATHER: gathered,
+            SCATTER: scattered,
         }
 
     @property
@@ -239,6 +205,12 @@ class Programs:
         with self.jax_settings.applied():
             return self.lowered(key, arguments).compile()
 
+    def _traced(self, logits_processor: Callable[[Any, Any], Any] | None, vocab_size: int) -> LogitsProcessor | None:
+        if logits_processor is None:
+            return None
+        with self.jax_settings.applied():
+            return LogitsProcessor.traced(logits_processor, vocab_size)
+
     def _jitted(self, key: Key) -> jax.stages.Wrapped:
         about = self._function(key)
         function = partial(about.function, bucket=key) if isinstance(key, Bucket) else about.function
@@ -248,55 +220,12 @@ class Programs:
         out = jax.tree.map(self._place.sharding, about.out, is_leaf=_is_kind)
         return jax.jit(named, donate_argnums=about.donated, out_shardings=out)
 
-    def _function(self, key: Key) -> "_Function":
+    def _function(self, key: Key) -> Function:
         return self._functions[type(key) if isinstance(key, Bucket) else key]
 
     def _placed(self, argument: Any, kind: PartitionSpec) -> Any:
         sharding = self._place.sharding(kind)
         return jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding), argument)
-
-
-def _copies(
-    place: Place, heads: Heads | None, kernels: Implementation, num_pages: int
-) -> tuple[Callable[..., jax.Array], Callable[..., Pages]]:
-    """Return what copies a page out of pools, with each head once, and back in."""
-
-    def own(page_id: jax.Array) -> jax.Array:
-        return place.own(page_id, num_pages, other=NULL_PAGE)
-
-    def read(pages: Pages, page_id: jax.Array) -> jax.Array:
-        return place.of_group(gather(pages, own(page_id), kernels), page_id, num_pages)
-
-    def write(pages: Pages, page_id: jax.Array, content: jax.Array) -> Pages:
-        return scatter(pages, own(page_id), content, kernels)
-
-    out = place.mapped(read, (PAGES, SAME), PAGE)
-    into = place.mapped(write, (PAGES, SAME, PAGE), PAGES)
-
-    def gathered(pages: Pages, page_id: jax.Array) -> jax.Array:
-        shares: jax.Array = out(pages, page_id)
-        return shares if heads is None else shares[:, :, heads.first]
-
-    def scattered(pages: Pages, page_id: jax.Array, content: jax.Array) -> Pages:
-        written: Pages = into(pages, page_id, content if heads is None else content[:, :, heads.each])
-        return written
-
-    return gathered, scattered
-
-
-@dataclass(frozen=True, slots=True)
-class _Function:
-    """The function of a program.
-
-    Attributes:
-        into, out: the kinds of its arguments and results, as `Place` names them.
-        donated: the places of the arguments whose memory the results take.
-    """
-
-    function: Callable[..., Any]
-    into: tuple[PartitionSpec, ...]
-    out: Any
-    donated: tuple[int, ...] = ()
 
 
 def _is_kind(x: Any) -> bool:
