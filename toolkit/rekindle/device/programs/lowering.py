@@ -15,10 +15,10 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import keystr
 
 from rekindle.buckets import Bucket
+from rekindle.device.functions import Function, allowing, copies, entering, steps
 from rekindle.device.inputs import InputLayout
 from rekindle.device.jax_settings import JaxSettings
 from rekindle.device.place import PAGE, PAGES, ROWS, SAME, WEIGHTS, Place
-from rekindle.device.programs.functions import Function, allowing, copies, entering, steps
 from rekindle.device.sampling.adjustments import no_adjustments
 from rekindle.device.sampling.constraints import no_masks
 from rekindle.device.sampling.processing import LogitsProcessor
