@@ -11,6 +11,8 @@ NATIVE := -m rekindle_kernels.cpu.build || true
 NATIVE_TESTS := tests/kernels/test_blocks.py tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_sampling_kernels.py
 # A test that ended its process would be run again in the next, and end that: the first is enough.
 AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Compilers share nothing that a file's tests could keep together.
+COMPILED_AT_ONCE := --numprocesses auto --maxprocesses 4 --dist load --max-worker-restart 0
 VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py tests/unit/test_program_store.py
 # The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
 NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
@@ -54,7 +56,7 @@ test-deep: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m "" -o faulthandler_timeout=3600 $(AT_ONCE)
 
 test-native: $(VENV)/.dev
-	@$(BIN)/python -m tests.sanitized address,undefined $(NATIVE_TESTS)
+	@$(BIN)/python -m tests.sanitized address,undefined $(AT_ONCE) $(NATIVE_TESTS)
 	@$(BIN)/python -m tests.instruction_sets $(AT_ONCE) -k "not xla" $(NATIVE_TESTS)
 	@$(BIN)/python -m pytest -m "" tests/kernels/test_threads.py
 
@@ -64,19 +66,19 @@ test-arm: $(VENV)/.dev
 
 # In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.
 test-tpu: $(VENV)-tpu/.dev
-	@JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1 $(VENV)-tpu/bin/python -m pytest $(TPU_TESTS)
+	@JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1 $(VENV)-tpu/bin/python -m pytest $(COMPILED_AT_ONCE) $(TPU_TESTS)
 
 # Only what the compiler needs: 1.6 GB, where all of jax[cuda13] is 4.7.
 test-gpu: $(VENV)-gpu/.dev
-	@JAX_PLATFORMS=cpu $(VENV)-gpu/bin/python -m pytest $(GPU_TESTS)
+	@JAX_PLATFORMS=cpu $(VENV)-gpu/bin/python -m pytest $(COMPILED_AT_ONCE) $(GPU_TESTS)
 
 # The oldest are the lower bounds of pyproject.toml, all of them at once; then the kernel of Colab. VERSIONS='-m ""' runs the deep ones too.
 test-versions: $(VENV)-oldest/.dev $(VENV)-newest/.dev $(VENV)/.dev
 	@$(VENV)-oldest/bin/python $(NATIVE)
-	@$(VENV)-oldest/bin/python -m pytest $(VERSIONS_TESTS) $(VERSIONS)
+	@$(VENV)-oldest/bin/python -m pytest $(AT_ONCE) $(VERSIONS_TESTS) $(VERSIONS)
 	@$(VENV)-newest/bin/python $(NATIVE)
-	@$(VENV)-newest/bin/python -m pytest $(VERSIONS_TESTS) $(VERSIONS)
-	@$(BIN)/python -m pytest -m older_kernel tests/notebook
+	@$(VENV)-newest/bin/python -m pytest $(AT_ONCE) $(VERSIONS_TESTS) $(VERSIONS)
+	@$(BIN)/python -m pytest -m older_kernel $(AT_ONCE) tests/notebook
 
 test-browser: $(VENV)-browser/.dev
 	@$(VENV)-browser/bin/python -m tests.browser.chromium
