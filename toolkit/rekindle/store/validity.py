@@ -12,6 +12,7 @@ from typing import Final
 
 SOURCES: Final = (
     "rekindle/buckets.py",
+    "rekindle/device/functions.py",
     "rekindle/device/inputs.py",
     "rekindle/device/jax_settings.py",
     "rekindle/device/place.py",
