@@ -37,7 +37,7 @@ class Function:
 def steps(
     place: Place, abstract: AbstractDecoder, sizes: Sizes, kernels: Implementation, processor: LogitsProcessor | None
 ) -> Function:
-    """Return the steps of all buckets, each of which is the function with its `bucket` given."""
+    """Return the steps of all buckets: each is the function with a `bucket`."""
 
     def run(weights: list[jax.Array], pages: Pages, slots: Slots, packed: jax.Array, bucket: Bucket) -> Any:
         decoder = abstract.with_weights(weights)
@@ -51,7 +51,7 @@ def steps(
 
 
 def entering(place: Place, max_running: int) -> Function:
-    """Return what enters a slot, which is only done by the group that has it."""
+    """Return what enters a slot, on the group that has it."""
 
     def entered(adjustments: Adjustments, slot: jax.Array, packed: jax.Array) -> Adjustments:
         return enter_slot(adjustments, place.own(slot, max_running, other=max_running), packed)
@@ -60,7 +60,7 @@ def entering(place: Place, max_running: int) -> Function:
 
 
 def allowing(place: Place, max_running: int) -> Function:
-    """Return what sets which tokens are allowed in some slots, each of which one group has."""
+    """Return what sets which tokens are allowed in some slots, on the groups that have them."""
 
     def allowed(rows: jax.Array, slots: jax.Array, bits: jax.Array) -> jax.Array:
         return rows.at[place.own(slots, max_running, other=max_running)].set(bits)
