@@ -277,24 +277,36 @@ async def test_a_session_that_is_closed_ends_it(settler: FakeSettler) -> None:
 # What is drawn, and what a frame has
 
 
-async def test_a_bar_says_how_far_it_is(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+async def _mapped(session: Session, items: Any) -> None:
+    await session.map(token_ids=items, max_tokens=1, progress=True)
+
+
+async def test_a_bar_says_how_far_it_is(
+    session: Session, one_by_one: Session, settler: FakeSettler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown: list[Any] = []
     monkeypatch.setattr(bars, "DELAY_SECONDS", 0.0)
-    monkeypatch.setattr(bars, "LOOKED_AT_SECONDS", 0.0)
+    monkeypatch.setattr(bars, "LOOKED_AT_SECONDS", 0.001)
 
     def show(_: ProgressBars, report: Progress) -> None:
         shown.append((report.done, report.total, report.unit))
 
     monkeypatch.setattr(ProgressBars, "show", show)
-    await session.map(token_ids=list(Counted(20)), max_tokens=2, progress=True)
-    done = [each[0] for each in shown]
-    assert done == sorted(done)
-    assert shown[-1] == (20, 20, "answers")
-    assert any("left" in unit for _, _, unit in shown)
-    shown.clear()
-    await session.map(token_ids=iter(Counted(20)), max_tokens=2, progress=True)
-    assert shown[-1] == (20, 20, "answers"), "in the end it is known how many there were"
-    assert {total for _, total, _ in shown[:-1]} == {None}
+    for items, total, end in ((list(Counted(20)), 20, " left"), (iter(Counted(20)), None, "")):
+        shown.clear()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_mapped, one_by_one, items)
+            for _ in range(10):
+                settler.step()
+            with anyio.fail_after(60):
+                while not any(done == 10 and unit.endswith(end) for done, _, unit in shown):
+                    await anyio.sleep(0.001)
+            for _ in range(10):
+                settler.step()
+        done = [each[0] for each in shown]
+        assert done == sorted(done)
+        assert {each[1] for each in shown[:-1]} == {total}
+        assert shown[-1] == (20, 20, "answers"), "in the end it is known how many there were"
     shown.clear()
     await session.map(token_ids=Counted(20), max_tokens=2)
     assert shown == []
