@@ -281,33 +281,38 @@ async def _mapped(session: Session, items: Any) -> None:
     await session.map(token_ids=items, max_tokens=1, progress=True)
 
 
+@pytest.mark.parametrize(("items", "total", "said"), [(list, 20, " left"), (iter, None, "")])
 async def test_a_bar_says_how_far_it_is(
-    session: Session, one_by_one: Session, settler: FakeSettler, monkeypatch: pytest.MonkeyPatch
+    items: Any, total: int | None, said: str, one_by_one: Session, settler: FakeSettler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[Any] = []
+    half = anyio.Event()
     monkeypatch.setattr(bars, "DELAY_SECONDS", 0.0)
     monkeypatch.setattr(bars, "LOOKED_AT_SECONDS", 0.001)
 
     def show(_: ProgressBars, report: Progress) -> None:
         shown.append((report.done, report.total, report.unit))
+        if report.done == 10 and report.unit.endswith(said):
+            half.set()
 
     monkeypatch.setattr(ProgressBars, "show", show)
-    for items, total, end in ((list(Counted(20)), 20, " left"), (iter(Counted(20)), None, "")):
-        shown.clear()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_mapped, one_by_one, items)
-            for _ in range(10):
-                settler.step()
-            with anyio.fail_after(60):
-                while not any(done == 10 and unit.endswith(end) for done, _, unit in shown):
-                    await anyio.sleep(0.001)
-            for _ in range(10):
-                settler.step()
-        done = [each[0] for each in shown]
-        assert done == sorted(done)
-        assert {each[1] for each in shown[:-1]} == {total}
-        assert shown[-1] == (20, 20, "answers"), "in the end it is known how many there were"
-    shown.clear()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_mapped, one_by_one, items(Counted(20)))
+        for _ in range(10):
+            settler.step()
+        await half.wait()
+        settler.release()
+    done = [each[0] for each in shown]
+    assert done == sorted(done)
+    assert {each[1] for each in shown[:-1]} == {total}
+    assert shown[-1] == (20, 20, "answers"), "in the end it is known how many there were"
+
+
+async def test_no_bar_is_drawn_unless_it_is_asked_for(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Progress] = []
+    monkeypatch.setattr(bars, "DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(bars, "LOOKED_AT_SECONDS", 0.0)
+    monkeypatch.setattr(ProgressBars, "show", lambda _, report: shown.append(report))
     await session.map(token_ids=Counted(20), max_tokens=2)
     assert shown == []
 
