@@ -191,7 +191,7 @@ def test_no_page_of_a_batch_makes_room_for_the_copy_of_another(
             one.settle()
             if one.offloading:
                 one.settle_offload()
-    nodes = one.scheduler.groups[0].cache.tree.nodes
+    nodes = one.scheduler.roster.groups[0].cache.tree.nodes
     one.say(SaveCache(1))
     one.drain()
     assert one.scheduler.stats.disk_pages == nodes, "copies alone would have left the tree"
@@ -236,7 +236,7 @@ def engine_whose_only_copy_is_being_offloaded() -> tuple[ByHand, Node]:
     one.admit(0, PROMPT[:PAGE], max_tokens=1)
     one.settle()
     one.say(SaveCache(1))
-    (node,) = one.scheduler.groups[0].cache.tree.match("", PROMPT[:PAGE])
+    (node,) = one.scheduler.roster.groups[0].cache.tree.match("", PROMPT[:PAGE])
     one.admit(1, PROMPT[1 : PAGE + 2], max_tokens=1)
     while len(one.offloading) > 1:
         one.settle_offload()

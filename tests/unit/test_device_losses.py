@@ -56,7 +56,7 @@ def test_one_that_waits_for_copies_of_a_prefix_whose_first_pages_are_lost_comput
     engine.drain()
     engine.admit(1, list(range(100, 132)), max_tokens=15)  # which evicts the last page of what came before
     engine.drain()
-    colder = [node.page is None for node in engine.scheduler.groups[0].cache.tree.match("", SHARED)]
+    colder = [node.page is None for node in engine.scheduler.roster.groups[0].cache.tree.match("", SHARED)]
     assert colder == [False, False, True]
     engine.admit(2, [5], max_tokens=30)
     engine.admit(3, [*SHARED, 7])

@@ -36,7 +36,7 @@ def test_a_request_goes_to_the_group_that_has_its_prefix_cached() -> None:
     engine.admit(0, [1] * 40, 2)
     engine.admit(1, prefix, 2)
     engine.drain()
-    holder = next(group for group in engine.scheduler.groups if len(group.cache.tree.match("", prefix)) == 3)
+    holder = next(group for group in engine.scheduler.roster.groups if len(group.cache.tree.match("", prefix)) == 3)
     assert holder.number == 1, "the first group was busy with another prompt"
     for request in range(2, 5):
         engine.admit(request, [*prefix, request], 2)
@@ -52,7 +52,7 @@ def test_who_waits_for_a_full_group_moves_to_one_that_has_room() -> None:
     for request in range(1, 9):
         engine.admit(request, [*prefix, request], 12)
     engine.drain()
-    running = [len(group.running) for group in engine.scheduler.groups]
+    running = [len(group.running) for group in engine.scheduler.roster.groups]
     assert running == [0, 0]
     assert len(engine.started) == 9
     stats = engine.scheduler.stats
@@ -64,7 +64,7 @@ def test_a_prefix_that_is_held_in_the_way_of_a_request_lets_it_move() -> None:
     engine = groups()
     engine.admit(0, [3] * (12 * PAGE), hold=True)
     engine.drain()
-    (holder,) = [group for group in engine.scheduler.groups if group.cache.held]
+    (holder,) = [group for group in engine.scheduler.roster.groups if group.cache.held]
     engine.admit(1, [*[3] * PAGE, *[4] * (12 * PAGE)], 2)
     engine.drain()
     assert engine.ends == {0: "held", 1: "length"}
@@ -79,7 +79,7 @@ def test_copies_of_both_groups_come_back_from_host_and_disk() -> None:
             engine.admit(request, prompt, 4)
         engine.drain()
     stats = engine.scheduler.stats
-    assert all(group.cache.tree.host_pages for group in engine.scheduler.groups)
+    assert all(group.cache.tree.host_pages for group in engine.scheduler.roster.groups)
     assert stats.host_hit_tokens + stats.disk_hit_tokens > 0
     again = ByHand(engine.disk_tier, page_size=PAGE, num_pages=17, max_running=4, data=1)
     again.admit(0, [*prompts[0], 1], 2)

@@ -134,7 +134,7 @@ async def told(story: list[Ask | Do], limits: dict[str, Any]) -> None:
     assert freed == [True]
     assert isinstance(scheduler, CheckedScheduler)
     if closed:  # the scheduler was stopped in the middle, but its pages add up, and come free
-        for request_id in tuple(scheduler._tracked):
+        for request_id in [tracked.request.id for tracked in scheduler.roster]:
             scheduler.handle(Withdraw(request_id))
     scheduler.check()
     stats = scheduler.stats

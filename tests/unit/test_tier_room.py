@@ -105,7 +105,7 @@ def test_what_waits_for_room_is_not_staged_beside_the_pool_without_bound() -> No
         second.admit(number, [*document(number, 8), 1], max_tokens=8)
     while second.fetching:
         second.settle_fetch()
-    staged = [tracked.fetching.nodes for tracked in second.scheduler._waiting if tracked.fetching is not None]
+    staged = [tracked.fetching.nodes for tracked in second.scheduler.roster.waiting if tracked.fetching is not None]
     assert sum(map(len, staged)) <= 8, "what one request needs, or a quarter of the pool"
     second.drain()
     assert len(second.ends) == 40
@@ -117,7 +117,7 @@ def test_a_page_that_comes_back_to_the_device_leaves_the_host_tier() -> None:
         one.admit(number, document(number, 12), max_tokens=1)
         one.drain()
     assert found_of(one, document(0, 12)) == 12
-    assert one.scheduler.groups[0].cache.tree.in_both <= 16 // 8, (
+    assert one.scheduler.roster.groups[0].cache.tree.in_both <= 16 // 8, (
         "those alone that are offloaded ahead of their eviction"
     )
 

@@ -1,8 +1,8 @@
 """A timeline says exactly which requests lost their pages and when, whatever is asked of the scheduler."""
 
 import random
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 
 import pytest
 
@@ -35,6 +35,7 @@ class Truth(CheckedScheduler):
     def handle(self, message: Message) -> list[Message]:
         if not hasattr(self, "records"):
             self.records, self.lost, self.waiting, self.known = [], [], {}, {}
+            self.roster.preempt = partial(self._preempt, self.roster.preempt)  # type: ignore[method-assign]
         said = super().handle(message)
         at = float(len(self.records))
         self.records.append(seen(Handled("scheduler", message, tuple(said), at, at + 0.5), 0.0))
@@ -43,13 +44,13 @@ class Truth(CheckedScheduler):
     def _plans(self) -> Iterator[Message]:
         for said in super()._plans():
             if isinstance(said, Plan):
-                self.waiting[said.tick] = {tracked.request.id for tracked in self._waiting}
-                self.known[said.tick] = set(self._tracked)
+                self.waiting[said.tick] = {tracked.request.id for tracked in self.roster.waiting}
+                self.known[said.tick] = {tracked.request.id for tracked in self.roster}
             yield said
 
-    def _preempt(self, tracked: Tracked) -> None:
-        super()._preempt(tracked)
-        self.lost.append((tracked.request.id, self._counts.ticks + 1))
+    def _preempt(self, preempt: Callable[[Tracked], None], tracked: Tracked) -> None:
+        preempt(tracked)
+        self.lost.append((tracked.request.id, self.roster.counts.ticks + 1))
 
 
 @cache

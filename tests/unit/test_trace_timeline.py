@@ -71,8 +71,8 @@ class Truth:
         self.plans += plans
         if plans:
             # Requests that no plan told of lost their pages after the last plan.
-            waiting = {tracked.request.id for tracked in self._scheduler._waiting}
-            self.waiting[plans[-1].tick] = waiting - set(self._scheduler.groups[0].running.preempted)
+            waiting = {tracked.request.id for tracked in self._scheduler.roster.waiting}
+            self.waiting[plans[-1].tick] = waiting - set(self._scheduler.roster.groups[0].running.preempted)
 
 
 # Groups of devices
