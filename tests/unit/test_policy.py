@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rekindle.config import Policy, Settings
 from rekindle.errors import ConfigError
 from rekindle.policy import Candidate, Order, longest_prefix
-from rekindle.scheduler.waiting import CONSIDERED
+from rekindle.scheduler.requests.waiting import CONSIDERED
 from rekindle.testing import ByHand, expected_tokens, fake_session
 
 SHARED = list(range(40))

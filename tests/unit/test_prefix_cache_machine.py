@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rekindle.messages import NewWeights, SaveCache, Withdraw
 from rekindle.policy import Candidate
-from rekindle.scheduler import waiting
+from rekindle.scheduler.requests import waiting
 from rekindle.testing import VOCAB_SIZE, ByHand, FakeDiskTier, expected_tokens
 from tests.unit.limits import PAGE, WAYS
 from tests.unit.machines import run, run_deep

@@ -8,9 +8,9 @@ from rekindle.config import SettingsOptions, Ticks
 from rekindle.errors import PromptTooLong
 from rekindle.messages import NewWeights, Offloaded, Plan, Withdraw
 from rekindle.page import NULL_PAGE
-from rekindle.scheduler import waiting
 from rekindle.scheduler.cache.nodes import Node
-from rekindle.scheduler.waiting import CONSIDERED
+from rekindle.scheduler.requests import waiting
+from rekindle.scheduler.requests.waiting import CONSIDERED
 from rekindle.testing import ByHand, expected_tokens
 
 SHARED = list(range(48))

@@ -8,7 +8,7 @@ import pytest
 
 from rekindle.engine.handled import Handled
 from rekindle.messages import Message, Plan, Stopped, Withdraw
-from rekindle.scheduler.tracked import Tracked
+from rekindle.scheduler.requests.tracked import Tracked
 from rekindle.testing import VOCAB_SIZE, ByHand, CheckedScheduler
 from rekindle.views.records import Fact, Given, Joined, Over, Part, Planned, Seen, seen
 from rekindle.views.timeline.courses import Timeline

@@ -11,7 +11,7 @@ from rekindle.errors import ConfigError, ModelTooLarge
 from rekindle.markup import size_text
 from rekindle.models.config import LayerConfig, ModelConfig
 from rekindle.scheduler.limits import DEFAULT_POOL_BYTES, Limits
-from rekindle.scheduler.waiting import STAGED_PART
+from rekindle.scheduler.requests.waiting import STAGED_PART
 
 KEPT_FREE: Final = 16
 """One part in so many of a device's own memory is left to what nobody counts: gaps, and the code of programs.

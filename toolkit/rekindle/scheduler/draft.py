@@ -3,7 +3,7 @@
 from rekindle.buckets import QUERY_BLOCK
 from rekindle.messages import Chunk, Message, Onload, Plan, Row
 from rekindle.scheduler.cache.tree import NextPage
-from rekindle.scheduler.tracked import Tracked
+from rekindle.scheduler.requests.tracked import Tracked
 
 
 class Draft:

@@ -8,10 +8,10 @@ from rekindle.messages import Output, Row, Started
 from rekindle.scheduler.archiving import Archiving
 from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.draft import Draft
-from rekindle.scheduler.lease import Lease
 from rekindle.scheduler.limits import Limits
-from rekindle.scheduler.roster import Roster
-from rekindle.scheduler.tracked import Tracked
+from rekindle.scheduler.requests.lease import Lease
+from rekindle.scheduler.requests.roster import Roster
+from rekindle.scheduler.requests.tracked import Tracked
 
 
 class Planner:

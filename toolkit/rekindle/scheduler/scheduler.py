@@ -33,8 +33,8 @@ from rekindle.scheduler.cache.errands import Errands
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.planner import Planner
-from rekindle.scheduler.roster import Roster
-from rekindle.scheduler.tracked import Tracked
+from rekindle.scheduler.requests.roster import Roster
+from rekindle.scheduler.requests.tracked import Tracked
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from rekindle.scheduler.cache.errands import Errands
 from rekindle.scheduler.cache.prefix_cache import PrefixCache
 from rekindle.scheduler.limits import Limits
-from rekindle.scheduler.running import RunningSet
-from rekindle.scheduler.tracked import Tracked
+from rekindle.scheduler.requests.running import RunningSet
+from rekindle.scheduler.requests.tracked import Tracked
 
 
 class Group:

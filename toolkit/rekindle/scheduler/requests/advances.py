@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rekindle.messages import Advance, Message
 from rekindle.request.request import Request
-from rekindle.scheduler.tracked import Tracked
+from rekindle.scheduler.requests.tracked import Tracked
 
 
 class Advances:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rekindle.buckets import QUERY_BLOCK
-from rekindle.scheduler.tracked import Tracked
+from rekindle.scheduler.requests.tracked import Tracked
 
 
 class RunningSet:

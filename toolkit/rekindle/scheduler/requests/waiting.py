@@ -8,11 +8,11 @@ from rekindle.messages import Copy, Fetch, Fetched, Message, Onload
 from rekindle.policy import Candidate, Ordering
 from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.tree import NextPage
-from rekindle.scheduler.groups import Group, least_loaded
-from rekindle.scheduler.lease import Lease
 from rekindle.scheduler.limits import Limits
+from rekindle.scheduler.requests.groups import Group, least_loaded
+from rekindle.scheduler.requests.lease import Lease
+from rekindle.scheduler.requests.tracked import Fetching, Tracked
 from rekindle.scheduler.stats import Counts
-from rekindle.scheduler.tracked import Fetching, Tracked
 
 CONSIDERED = 64
 """How many of the waiting requests are looked at for one tick."""

@@ -13,9 +13,9 @@ from rekindle.results.figures import CachedTokens
 from rekindle.results.generation import EndReason
 from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.tree import NextPage
-from rekindle.scheduler.lease import Lease
 from rekindle.scheduler.limits import Limits
-from rekindle.scheduler.turning import Turning
+from rekindle.scheduler.requests.lease import Lease
+from rekindle.scheduler.requests.turning import Turning
 
 
 @dataclass(slots=True, eq=False)

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from rekindle.messages import Output, Rejected
 from rekindle.request.request import Request
 from rekindle.results.generation import EndReason
-from rekindle.scheduler.advances import Advances
 from rekindle.scheduler.cache.errands import Errands
-from rekindle.scheduler.groups import Group, least_loaded, requests_of
 from rekindle.scheduler.limits import Limits
+from rekindle.scheduler.requests.advances import Advances
+from rekindle.scheduler.requests.groups import Group, least_loaded, requests_of
+from rekindle.scheduler.requests.tracked import Tracked
+from rekindle.scheduler.requests.waiting import WaitingQueue
 from rekindle.scheduler.stats import Counts, SchedulerStats
-from rekindle.scheduler.tracked import Tracked
-from rekindle.scheduler.waiting import WaitingQueue
 
 
 class Roster:
@@ -60,7 +60,7 @@ class Roster:
 
     @property
     def losses(self) -> int:
-        """How often the device state was lost."""
+        """The number of times that the device state was lost."""
         return self.groups[0].cache.losses
 
     def group_of(self, tracked: Tracked) -> Group:
