@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import jedi  # type: ignore[import-untyped]
@@ -45,24 +46,29 @@ COMPLETED = {
 }
 SCRIPT = """
 import json, sys, warnings
+import jedi
 from IPython.core.interactiveshell import InteractiveShell
 import rekindle
 from rekindle.testing import fake_session
 
+jedi.settings.cache_directory = sys.argv[1]
 shell, found = InteractiveShell.instance(), []
 warnings.simplefilter("ignore")  # its completions are provisional
 with fake_session() as session:
     shell.Completer.namespace = {"session": session, "rekindle": rekindle}
     for shell.Completer.use_jedi in (True, False):
-        found.append({code: [c.text for c in shell.Completer.completions(code, len(code))] for code in sys.argv[1:]})
+        found.append({code: [c.text for c in shell.Completer.completions(code, len(code))] for code in sys.argv[2:]})
 print(json.dumps(found))
 """
 """Code that writes what IPython completes the end of each argument to, with jedi and without."""
 
 
-def test_ipython_completes_keywords_and_public_names_alone() -> None:
-    """Ask in a process of its own, since a shell changes much of the one that it is in."""
-    command = [sys.executable, "-c", SCRIPT, *COMPLETED, "rekindle."]
+def test_ipython_completes_keywords_and_public_names_alone(tmp_path: Path) -> None:
+    """Ask in a process of its own, since a shell changes much of the one that it is in.
+
+    Its cache is its own too: jedi reads what another process has half written, and then completes nothing.
+    """
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), *COMPLETED, "rekindle."]
     asked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert asked.returncode == 0, asked.stderr
     for found in json.loads(asked.stdout.splitlines()[-1]):

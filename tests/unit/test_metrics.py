@@ -10,6 +10,7 @@ from rekindle.errors import InvalidRequest
 from rekindle.scheduler.stats import Counts, SchedulerStats
 from rekindle.session.calls.latencies import Histogram
 from rekindle.session.session import Session
+from rekindle.testing import FakeSettler
 
 pytestmark = pytest.mark.anyio
 
@@ -43,14 +44,17 @@ async def test_each_counter_of_the_session_is_there_with_its_value(session: Sess
     assert value(found, "compilations_total") == stats.compilations
 
 
-async def test_times_are_counted_once_for_each_request_and_each_token(session: Session) -> None:
-    answers = await session.generate(token_ids=[[3, 1, 4], [1, 5, 9]], max_tokens=7)
-    handle = session.submit(token_ids=[3], max_tokens=4000)
+async def test_times_are_counted_once_for_each_request_and_each_token(held: Session, settler: FakeSettler) -> None:
+    for _ in range(100):  # and no more, or what is cancelled might end
+        settler.step()
+    answers = await held.generate(token_ids=[[3, 1, 4], [1, 5, 9]], max_tokens=7)
+    handle = held.submit(token_ids=[3], max_tokens=4000)
     async for _ in handle:
         break
+    settler.release()
     while not handle.done:
-        await session.generate(token_ids=[3], max_tokens=0)
-    found = samples(session)
+        await held.generate(token_ids=[3], max_tokens=0)
+    found = samples(held)
     assert value(found, "requests_total", finish_reason="cancelled") == 1
     assert value(found, "requests_total", finish_reason="length") >= 2
     for name in ("queue_seconds", "time_to_first_token_seconds", "request_seconds"):

@@ -167,11 +167,13 @@ async def test_pieces_come_from_any_of_a_list_each_with_its_place(texts: Session
     assert "".join(piece.text for place, piece in blocking if place == 1) == answers[1].text
 
 
-async def test_pieces_of_several_requests_come_side_by_side(session: Session) -> None:
+async def test_pieces_of_several_requests_come_side_by_side(settler: FakeSettler) -> None:
     seen: set[int] = set()
-    async with aclosing(session.stream(token_ids=PROMPTS, max_tokens=ENDLESS)) as stream:
-        while len(seen) < 3:
-            place, piece = await anext(stream)
-            assert len(piece.token_ids) == 1
-            seen.add(place)
-        assert len(session.requests) == 3, "none has ended"
+    with fake_session(fake_assembly(fake_limits(), settler=settler)) as session:
+        async with aclosing(session.stream(token_ids=PROMPTS, max_tokens=ENDLESS)) as stream:
+            while len(seen) < 3:
+                settler.step()
+                place, piece = await anext(stream)
+                assert len(piece.token_ids) == 1
+                seen.add(place)
+            assert len(session.requests) == 3, "none has ended"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,10 @@ from rekindle.results.tokens import StateSum
 from rekindle.scheduler.limits import Limits
 from rekindle.testing.grammar import VOCAB_SIZE
 from rekindle.testing.model import banned_tokens, draw_of, next_token, score_of, state_of
+
+TICK_SECONDS = 0.00005
+"""What the fake device makes its engine wait. Without a wait the engine's thread has Python's lock back before a thread
+that wants it has woken up, and callers starve for seconds on a machine that is otherwise idle."""
 
 
 @dataclass(slots=True)
@@ -238,6 +243,7 @@ class FakeSettler:
         assert isinstance(message, Dispatched), f"the settler takes Dispatched, got {message!r}"
         if self._held:
             await self._permits.receive()
+        _wait_for_the_device()
         return [settled(message)]
 
     def step(self) -> None:
@@ -248,6 +254,10 @@ class FakeSettler:
         """Let all ticks settle from now on."""
         self._held = False
         self.step()
+
+
+def _wait_for_the_device() -> None:
+    sleep(TICK_SECONDS)
 
 
 def settled(tick: Dispatched) -> Settled:
