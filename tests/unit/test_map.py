@@ -300,7 +300,8 @@ async def test_a_bar_says_how_far_it_is(
         tasks.start_soon(_mapped, one_by_one, items(Counted(20)))
         for _ in range(10):
             settler.step()
-        await half.wait()
+        with anyio.fail_after(60):
+            await half.wait()
         settler.release()
     done = [each[0] for each in shown]
     assert done == sorted(done)
