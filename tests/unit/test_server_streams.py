@@ -150,7 +150,8 @@ async def test_many_tokens_at_once_do_not_make_a_reader_slow() -> None:
 async def test_what_is_at_hand_is_sent_together(session: Session) -> None:
     caller = Caller(app(session), TEXT, {**ENDLESS, "max_tokens": 200, "stream": True, "logprobs": 0}, stops_at=_first)
     async with anyio.create_task_group() as tasks:
-        await (await begun(session, caller, tasks))
+        handle = await begun(session, caller, tasks)
+        await handle
         await anyio.wait_all_tasks_blocked()
         caller.read_on.set()
     assert len(caller.reply.events) == 201

@@ -48,7 +48,7 @@ class Scheduler:
     """The scheduling actor: it says when a tick is planned, and decides every end.
 
     Attributes:
-        roster: the requests; it is the scheduler's own, and so are pages and prefix trees, unless asked through `look`.
+        roster: the requests, with the groups' pages and prefix trees. Other threads look at trees through `look`.
         stats: a snapshot, replaced after each message; safe to read from any thread.
     """
 

@@ -35,8 +35,8 @@ from rekindle.testing.grammar import VOCAB_SIZE
 from rekindle.testing.model import banned_tokens, draw_of, next_token, score_of, state_of
 
 TICK_SECONDS = 0.00005
-"""What the fake device makes its engine wait. Without a wait the engine's thread has Python's lock back before a thread
-that wants it has woken up, and callers starve for seconds on a machine that is otherwise idle."""
+"""How long the engine waits for the fake device in each tick. Without a wait, its thread can have Python's lock back
+before another one has woken up, and callers starve for seconds."""
 
 
 @dataclass(slots=True)
