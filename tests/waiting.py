@@ -1,0 +1,42 @@
+"""Waiting in tests: for what must come, with an end and a reason, and with one patience for child processes."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import anyio
+
+PATIENCE: Final = float(os.environ.get("REKINDLE_TEST_PATIENCE", "240"))
+"""How many seconds a test waits for what must come, such as the end of a child process; below pytest's own timeout."""
+_LOOK_SECONDS: Final = 0.001
+
+
+async def until(condition: Callable[[], object], why: str, *, step: Callable[[], object] | None = None) -> None:
+    """Return when `condition` holds, and let the loop's other tasks run meanwhile.
+
+    Args:
+        condition: looked at about once a millisecond.
+        why: the end of the sentence "waited 240 s in vain until ...".
+        step: called before each further look, for instance to settle one more tick.
+
+    Raises:
+        AssertionError: the condition did not hold within PATIENCE seconds.
+    """
+    with suppress(TimeoutError), anyio.fail_after(PATIENCE):
+        while not condition():
+            if step is not None:
+                step()
+            await anyio.sleep(_LOOK_SECONDS)
+        return
+    raise AssertionError(f"waited {PATIENCE:g} s in vain until {why}")
+
+
+def until_blocking(condition: Callable[[], object], why: str) -> None:
+    """Return when `condition` holds, and block this thread meanwhile; otherwise as `until`."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {PATIENCE:g} s in vain until {why}")
+        time.sleep(_LOOK_SECONDS)
