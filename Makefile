@@ -2,43 +2,62 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := -m pip --disable-pip-version-check --quiet --quiet install
+NATIVE_SOURCES := kernels/rekindle_kernels/cpu/source/* tests/native/*
+NATIVE_TESTS := tests/kernels/test_blocks.py tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_sampling_kernels.py
 TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
 GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
-NATIVE_SOURCES := kernels/rekindle_kernels/cpu/source/* tests/native/*
-# Says why if it cannot: everything works without the native kernels, more slowly.
-NATIVE := -m rekindle_kernels.cpu.build || true
-NATIVE_TESTS := tests/kernels/test_blocks.py tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_sampling_kernels.py
-# A test that ended its process would be run again in the next, and end that: the first is enough.
-AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# Compilers share nothing that a file's tests could keep together.
-COMPILED_AT_ONCE := --numprocesses auto --maxprocesses 4 --dist load --max-worker-restart 0
 VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py tests/unit/test_program_store.py
 # The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
 NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
+
+# A test that ended its process would be run again in the next, and end that: the first is enough.
+WORKERS := --numprocesses auto --maxprocesses 4 --max-worker-restart 0
+# A file's tests stay together, because they share what its fixtures open.
+TOGETHER := $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Compilers share nothing that a file's tests could keep together.
+APART := $(WORKERS) --dist load
+# DEEP=1 runs a target unreduced, on programs as users have them, and forgives nothing.
+ifdef DEEP
+ONE_BY_ONE := --timeout 3600 --override-ini faulthandler_timeout=7200 --judge-steps -m ""
+WIDE := $(ONE_BY_ONE)
+else
+ONE_BY_ONE := --rerun-failed 3
+WIDE := $(ONE_BY_ONE) -m "wide and not deep and not tutorial and not older_kernel"
+endif
+PYTEST := -m pytest $(ONE_BY_ONE)
+
+# The first and the last line of a tier's recipe, by which `.ci/run` knows whether a change calls for it.
+BEGINS = @$(PYTHON) tests/tiers.py begins $@
+PASSED = @$(PYTHON) tests/tiers.py passed $@
 
 # Tests start hundreds of processes, each of which would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-native test-arm test-tpu test-gpu test-versions test-browser test-lm-eval test-clients screenshot tutorials tutorials-write lint format bench bench-server clean
+.PHONY: help demo test test-engine test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-all test-deep test-arm screenshot tutorials-write lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
-	@echo "make test          tests, without the deep ones"
-	@echo "make test-deep     all tests"
-	@echo "make test-native   the C++ kernels under sanitizers, and for each other instruction set of this CPU's architecture"
-	@echo "make test-arm      the C++ kernels for NEON, on an emulated ARM: half an hour"
+	@echo "make test          the tests that hold what is promised; 7 minutes on two cores"
+	@echo "make test-deep     everything below, unreduced: hours"
+	@echo
+	@echo "Tiers of further tests, of which .ci/run takes those that a change calls for (tests/tiers.py):"
+	@echo "make test-engine   the engine: all families, meshes, settings of JAX, restarts, ends"
+	@echo "make test-kernels  the Pallas kernels, in JAX's interpreters; more cases of the others"
+	@echo "make test-native   the C++ kernels under sanitizers, and for another instruction set of this CPU's architecture"
 	@echo "make test-tpu      compiles for TPUs that are not here, with the real compiler"
 	@echo "make test-gpu      compiles for GPUs that are not here, with the real compiler"
-	@echo "make test-versions sessions under each setting of JAX, on the oldest and the newest JAX; notebooks on Colab's kernel"
-	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
-	@echo "make test-lm-eval  tasks of lm-eval on a session, as its model"
-	@echo "make test-clients  clients of OpenAI's API against the server"
-	@echo "make screenshot    the README's picture of a notebook"
+	@echo "make test-versions sessions on the oldest and the newest JAX; notebooks on Colab's kernel"
+	@echo "make test-notebook more of real Jupyter kernels"
 	@echo "make tutorials     runs the notebooks and compares them with those that are committed"
+	@echo "make test-browser  notebooks in JupyterLab, in a real browser (Chromium)"
+	@echo "make test-clients  clients of OpenAI's API against the server"
+	@echo "make test-lm-eval  tasks of lm-eval on a session, as its model"
+	@echo
+	@echo "make test-arm      the C++ kernels for NEON, on an emulated ARM: half an hour"
 	@echo "make lint          format, style, types and layers"
 	@echo "make format        rewrite the files as 'make lint' wants them"
+	@echo "make screenshot    the README's picture of a notebook"
 	@echo "make bench         speed against the peers (BENCH='--peers hf,llamacpp,vllm' for more)"
 	@echo "make bench-server  the server against its session and the peers' servers, with a load generator"
 	@echo "make clean         remove what the other targets made here"
@@ -46,58 +65,88 @@ help:
 demo: $(VENV)/.run
 	@$(BIN)/python -m rekindle demo
 
-# A file's tests stay together, because they share what its fixtures open.
 test: $(VENV)/.dev
-	@$(BIN)/python $(NATIVE)
-	@$(BIN)/python -m pytest $(AT_ONCE)
+	@$(BIN)/python $(PYTEST) $(TOGETHER)
 
-test-deep: $(VENV)/.dev
-	@$(BIN)/python $(NATIVE)
-	@$(BIN)/python -m pytest -m "" -o faulthandler_timeout=3600 $(AT_ONCE)
+test-engine: $(VENV)/.dev
+	$(BEGINS)
+	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/engine tests/unit
+	$(PASSED)
+
+test-kernels: $(VENV)/.dev
+	$(BEGINS)
+	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/kernels
+	$(PASSED)
 
 test-native: $(VENV)/.dev
-	@$(BIN)/python -m tests.sanitized address,undefined $(AT_ONCE) $(NATIVE_TESTS)
-	@$(BIN)/python -m tests.instruction_sets $(AT_ONCE) -k "not xla" $(NATIVE_TESTS)
-	@$(BIN)/python -m pytest -m "" tests/kernels/test_threads.py
+	$(BEGINS)
+	@$(BIN)/python -m tests.sanitized address,undefined $(ONE_BY_ONE) $(TOGETHER) $(NATIVE_TESTS)
+	@$(BIN)/python -m tests.instruction_sets $(if $(DEEP),,--last) $(ONE_BY_ONE) $(TOGETHER) -k "not xla" $(NATIVE_TESTS)
+	@$(BIN)/python $(PYTEST) -m "" tests/kernels/test_threads.py
+	$(PASSED)
+
+# In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.
+test-tpu: $(VENV)-tpu/.dev
+	$(BEGINS)
+	@JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1 $(VENV)-tpu/bin/python $(PYTEST) $(APART) $(TPU_TESTS)
+	$(PASSED)
+
+# Only what the compiler needs: 1.6 GB, where all of jax[cuda13] is 4.7.
+test-gpu: $(VENV)-gpu/.dev
+	$(BEGINS)
+	@JAX_PLATFORMS=cpu $(VENV)-gpu/bin/python $(PYTEST) $(APART) $(GPU_TESTS)
+	$(PASSED)
+
+# The oldest are the lower bounds of pyproject.toml, all of them at once; then the kernel of Colab.
+test-versions: $(VENV)-oldest/.dev $(VENV)-newest/.dev $(VENV)/.dev
+	$(BEGINS)
+	@$(VENV)-oldest/bin/python $(PYTEST) $(TOGETHER) $(VERSIONS_TESTS)
+	@$(VENV)-newest/bin/python $(PYTEST) $(TOGETHER) $(VERSIONS_TESTS)
+	@$(BIN)/python $(PYTEST) -m older_kernel $(TOGETHER) tests/notebook
+	$(PASSED)
+
+test-notebook: $(VENV)/.dev
+	$(BEGINS)
+	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/notebook
+	$(PASSED)
+
+# All of them, or TUTORIALS='01 02'.
+tutorials: $(VENV)/.tutorials
+	$(BEGINS)
+	@$(BIN)/python tutorials/build.py $(TUTORIALS)
+	@$(BIN)/python $(PYTEST) -m tutorial tests/notebook
+	$(if $(TUTORIALS),,$(PASSED))
+
+test-browser: $(VENV)-browser/.dev
+	$(BEGINS)
+	@$(VENV)-browser/bin/python -m tests.browser.chromium
+	@$(VENV)-browser/bin/python $(PYTEST) tests/browser
+	$(PASSED)
+
+test-clients: $(VENV)-clients/.dev
+	$(BEGINS)
+	@HF_HUB_OFFLINE=1 $(VENV)-clients/bin/python $(PYTEST) -W default tests/clients
+	$(PASSED)
+
+test-lm-eval: $(VENV)-lm-eval/.dev
+	$(BEGINS)
+	@HF_HUB_OFFLINE=1 $(VENV)-lm-eval/bin/python $(PYTEST) -W default tests/harness
+	$(PASSED)
+
+# What `make test` and the tiers of this environment hold between them.
+test-all: $(VENV)/.dev
+	@$(BIN)/python $(PYTEST) -m "not tutorial and not older_kernel" $(TOGETHER)
+
+test-deep:
+	@$(PYTHON) tests/tiers.py deep
 
 # Emulation takes root and Debian's packages, and says which.
 test-arm: $(VENV)/.dev
 	@$(BIN)/python -m tests.emulated -k "not xla" $(NATIVE_TESTS)
 
-# In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.
-test-tpu: $(VENV)-tpu/.dev
-	@JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1 $(VENV)-tpu/bin/python -m pytest $(COMPILED_AT_ONCE) $(TPU_TESTS)
-
-# Only what the compiler needs: 1.6 GB, where all of jax[cuda13] is 4.7.
-test-gpu: $(VENV)-gpu/.dev
-	@JAX_PLATFORMS=cpu $(VENV)-gpu/bin/python -m pytest $(COMPILED_AT_ONCE) $(GPU_TESTS)
-
-# The oldest are the lower bounds of pyproject.toml, all of them at once; then the kernel of Colab. VERSIONS='-m ""' runs the deep ones too.
-test-versions: $(VENV)-oldest/.dev $(VENV)-newest/.dev $(VENV)/.dev
-	@$(VENV)-oldest/bin/python $(NATIVE)
-	@$(VENV)-oldest/bin/python -m pytest $(AT_ONCE) $(VERSIONS_TESTS) $(VERSIONS)
-	@$(VENV)-newest/bin/python $(NATIVE)
-	@$(VENV)-newest/bin/python -m pytest $(AT_ONCE) $(VERSIONS_TESTS) $(VERSIONS)
-	@$(BIN)/python -m pytest -m older_kernel $(AT_ONCE) tests/notebook
-
-test-browser: $(VENV)-browser/.dev
-	@$(VENV)-browser/bin/python -m tests.browser.chromium
-	@$(VENV)-browser/bin/python -m pytest tests/browser
-
-test-lm-eval: $(VENV)-lm-eval/.dev
-	@HF_HUB_OFFLINE=1 $(VENV)-lm-eval/bin/python -m pytest -W default tests/harness
-
-test-clients: $(VENV)-clients/.dev
-	@HF_HUB_OFFLINE=1 $(VENV)-clients/bin/python -m pytest -W default tests/clients
-
 screenshot: $(VENV)-browser/.dev
 	@$(VENV)-browser/bin/python -m tests.browser.chromium
 	@$(VENV)-browser/bin/python -m tests.browser.screenshot
-
-# All of them, or TUTORIALS='01 02'.
-tutorials: $(VENV)/.tutorials
-	@$(BIN)/python tutorials/build.py $(TUTORIALS)
-	@$(BIN)/python -m pytest -m tutorial tests/notebook
 
 tutorials-write: $(VENV)/.tutorials
 	@$(BIN)/python tutorials/build.py --write $(TUTORIALS)
@@ -125,79 +174,28 @@ clean:
 	rm -rf kernels/rekindle_kernels/cpu/*.so .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find toolkit kernels tests tutorials -type d -name __pycache__ -prune -exec rm -rf {} +
 
-# The stamps are older than pyproject.toml exactly when something may have to be installed.
-%/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Rekindle needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
-	@echo "making $* from $$($(PYTHON) --version)"
-	@$(PYTHON) -m venv $*
+# What of Rekindle each environment holds. A stamp is newer than all that may have to be installed or built again.
+# The library of kernels lies beside its sources, so that all environments of one checkout share it.
+$(VENV)/.run: EXTRAS :=
+$(VENV)/.server: EXTRAS := [server]
+$(VENV)/.dev: EXTRAS := [dev]
+$(VENV)/.tutorials: EXTRAS := [tutorials]
+$(VENV)-tpu/.dev: EXTRAS := [test,tpu]
+$(VENV)-gpu/.dev: EXTRAS := [test,cuda-compiler]
+$(VENV)-oldest/.dev: EXTRAS := [test]
+$(VENV)-oldest/.dev: OPTIONS = --constraint $(@D)/oldest.txt
+$(VENV)-oldest/.dev: $(VENV)-oldest/oldest.txt
+$(VENV)-newest/.dev: EXTRAS := [test]
+$(VENV)-newest/.dev: PYTHON := $(NEWEST_PYTHON)
+$(VENV)-lm-eval/.dev: EXTRAS := [test,lm-eval]
+$(VENV)-clients/.dev: EXTRAS := [clients]
+$(VENV)-browser/.dev: EXTRAS := [browser]
 
-$(VENV)/.run: pyproject.toml | $(BIN)/python
-	@echo "installing rekindle and what it needs into $(VENV) (once; about a minute)"
-	@$(BIN)/python $(PIP) --editable .
-	@$(BIN)/python $(NATIVE)
+STAMPS := $(addprefix $(VENV)/.,run server dev tutorials) $(addsuffix /.dev,$(addprefix $(VENV)-,tpu gpu oldest newest lm-eval clients browser))
+$(STAMPS): pyproject.toml .ci/environment kernels/rekindle_kernels/cpu/build.py $(wildcard kernels/rekindle_kernels/cpu/source/*)
+	@.ci/environment $(@D) $(PYTHON) '.$(EXTRAS)' $(OPTIONS)
 	@touch $@
 
-$(VENV)/.server: pyproject.toml | $(BIN)/python
-	@echo "installing rekindle and its server into $(VENV) (once; about a minute)"
-	@$(BIN)/python $(PIP) --editable '.[server]'
-	@$(BIN)/python $(NATIVE)
-	@touch $(VENV)/.run $@
-
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
-	@echo "installing rekindle and its development tools into $(VENV) (once; about a minute)"
-	@$(BIN)/python $(PIP) --editable '.[dev]'
-	@$(BIN)/python $(NATIVE)
-	@touch $(VENV)/.run $@
-
-$(VENV)/.tutorials: pyproject.toml | $(BIN)/python
-	@echo "installing rekindle and what runs its tutorials into $(VENV) (once; about a minute)"
-	@$(BIN)/python $(PIP) --editable '.[tutorials]'
-	@$(BIN)/python $(NATIVE)
-	@touch $(VENV)/.run $@
-
-$(VENV)-tpu/.dev: pyproject.toml | $(VENV)-tpu/bin/python
-	@echo "installing rekindle, its tests and the TPU compiler into $(VENV)-tpu (once; about a minute)"
-	@$(VENV)-tpu/bin/python $(PIP) --editable '.[test,tpu]'
-	@$(VENV)-tpu/bin/python $(NATIVE)
-	@touch $@
-
-$(VENV)-gpu/.dev: pyproject.toml | $(VENV)-gpu/bin/python
-	@echo "installing rekindle, its tests and the GPU compiler into $(VENV)-gpu (once; some minutes)"
-	@$(VENV)-gpu/bin/python $(PIP) --editable '.[test,cuda-compiler]'
-	@$(VENV)-gpu/bin/python $(NATIVE)
-	@touch $@
-
-$(VENV)-oldest/.dev: pyproject.toml | $(VENV)-oldest/bin/python
-	@echo "installing rekindle, its tests and the oldest versions of what they need into $(VENV)-oldest (once; about a minute)"
-	@$(VENV)-oldest/bin/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*project["dependencies"], *project["optional-dependencies"]["test"], sep="\n")' | sed 's/>=/==/' > $(VENV)-oldest/oldest.txt
-	@$(VENV)-oldest/bin/python $(PIP) --constraint $(VENV)-oldest/oldest.txt --editable '.[test]'
-	@$(VENV)-oldest/bin/python $(NATIVE)
-	@touch $@
-
-$(VENV)-newest/bin/python:
-	@echo "making $(VENV)-newest from $$($(NEWEST_PYTHON) --version)"
-	@$(NEWEST_PYTHON) -m venv $(VENV)-newest
-
-$(VENV)-newest/.dev: pyproject.toml | $(VENV)-newest/bin/python
-	@echo "installing rekindle, its tests and the newest versions of what they need into $(VENV)-newest (once; about a minute)"
-	@$(VENV)-newest/bin/python $(PIP) --editable '.[test]'
-	@$(VENV)-newest/bin/python $(NATIVE)
-	@touch $@
-
-$(VENV)-lm-eval/.dev: pyproject.toml | $(VENV)-lm-eval/bin/python
-	@echo "installing rekindle, its tests and lm-eval into $(VENV)-lm-eval (once; some minutes)"
-	@$(VENV)-lm-eval/bin/python $(PIP) --editable '.[test,lm-eval]'
-	@$(VENV)-lm-eval/bin/python $(NATIVE)
-	@touch $@
-
-$(VENV)-clients/.dev: pyproject.toml | $(VENV)-clients/bin/python
-	@echo "installing rekindle, its tests and clients of OpenAI's API into $(VENV)-clients (once; some minutes)"
-	@$(VENV)-clients/bin/python $(PIP) --editable '.[clients]'
-	@$(VENV)-clients/bin/python $(NATIVE)
-	@touch $@
-
-$(VENV)-browser/.dev: pyproject.toml | $(VENV)-browser/bin/python
-	@echo "installing rekindle, its tests, JupyterLab and Playwright into $(VENV)-browser (once; about a minute)"
-	@$(VENV)-browser/bin/python $(PIP) --editable '.[browser]'
-	@$(VENV)-browser/bin/python $(NATIVE)
-	@touch $@
+$(VENV)-oldest/oldest.txt: pyproject.toml
+	@mkdir -p $(@D)
+	@$(PYTHON) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*project["dependencies"], *project["optional-dependencies"]["test"], sep="\n")' | sed 's/>=/==/' > $@

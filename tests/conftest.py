@@ -1,5 +1,6 @@
 """Fixtures that every kind of test shares."""
 
+import inspect
 import json
 import os
 import threading
@@ -22,6 +23,8 @@ from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.store.directory import cache_dir
 from rekindle_kernels.api import Implementation, operations_of
 from tests.compilations import listen
+from tests.reruns import Reruns
+from tests.waiting import bounded
 from tests.watchdog import LIMIT_SECONDS, Watchdog
 
 # All runs draw the same examples, so that only a change can make a test fail. Deep tests draw fresh ones.
@@ -37,8 +40,17 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 _WATCHDOG = pytest.StashKey[Watchdog]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that the Makefile's targets differ in."""
+    group = parser.getgroup("rekindle")
+    group.addoption("--rerun-failed", type=int, default=0, help="run so many failed tests once more, alone; at most")
+    group.addoption("--judge-steps", action="store_true", help="fail the run if steps on an engine's loop are too long")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure each step of every engine's loop from now on."""
+    """Measure each step of every engine's loop from now on, and run failed tests again at the end."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Reruns(config.getoption("--rerun-failed")))
     watchdog = config.stash[_WATCHDOG] = Watchdog()
     stack = ExitStack()
     stack.enter_context(watchdog.watching())
@@ -50,6 +62,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     item.config.stash[_WATCHDOG].where = item.nodeid
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """Bound each async test a little below pytest's timeout, whose alarm would leave the loop's runner waiting."""
+    if inspect.iscoroutinefunction(pyfuncitem.obj):
+        config = pyfuncitem.config
+        seconds = 0.8 * float(config.getoption("--timeout") or config.getini("timeout"))
+        pyfuncitem.obj = bounded(pyfuncitem.obj, seconds)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take in what a process measured that ran a part of the tests."""
@@ -57,11 +78,13 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Fail the run if the steps of an actor were too long; what runs a part of the tests reports them alone."""
+    """Fail the run if the steps of an actor were too long and are judged; workers of xdist report them alone."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["steps"] = session.config.stash[_WATCHDOG].report()
-    elif session.config.stash[_WATCHDOG].too_long() and exitstatus == pytest.ExitCode.OK:
+        return
+    judged = session.config.getoption("--judge-steps") and session.config.stash[_WATCHDOG].too_long()
+    if judged and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -1,6 +1,7 @@
-"""Runs tests with the kernels of each instruction set but the best: `python -m tests.instruction_sets [tests]`.
+"""Runs tests with the kernels of other instruction sets than the best: `python -m tests.instruction_sets [tests]`.
 
-The best one that this machine has is what all other tests run with. Those of AVX-512 that it lacks are emulated.
+With `--last`, that is one of them, the one with the most instructions. The best one that this machine has is what all
+other tests run with. Those of AVX-512 that it lacks are emulated.
 """
 
 import sys
@@ -37,7 +38,11 @@ def others() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def run(tests: list[str]) -> int:
     """Build the library for one instruction set after the other, and run tests; return the first bad exit status."""
-    for name, arguments in others():
+    chosen = list(others())
+    if "--last" in tests:
+        tests = [one for one in tests if one != "--last"]
+        chosen = chosen[-1:]
+    for name, arguments in chosen:
         sys.stdout.write(f"instruction set {name}:\n")
         sys.stdout.flush()
         with rebuilt(BUILD, *arguments) as copy:

@@ -2,15 +2,19 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
 
 import anyio
 
 PATIENCE: Final = float(os.environ.get("REKINDLE_TEST_PATIENCE", "240"))
 """How many seconds a test waits for what must come, such as the end of a child process; below pytest's own timeout."""
 _LOOK_SECONDS: Final = 0.001
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 async def until(condition: Callable[[], object], why: str, *, step: Callable[[], object] | None = None) -> None:
@@ -31,6 +35,17 @@ async def until(condition: Callable[[], object], why: str, *, step: Callable[[],
             await anyio.sleep(_LOOK_SECONDS)
         return
     raise AssertionError(f"waited {PATIENCE:g} s in vain until {why}")
+
+
+def bounded(test: Callable[P, Awaitable[T]], seconds: float) -> Callable[P, Awaitable[T]]:
+    """Return the async function with a bound: it is cancelled after so many seconds, and raises TimeoutError."""
+
+    @wraps(test)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        with anyio.fail_after(seconds):
+            return await test(*args, **kwargs)
+
+    return run
 
 
 def until_blocking(condition: Callable[[], object], why: str) -> None:

@@ -1,0 +1,70 @@
+"""Tests that failed once are run once more, each alone: a pytest plugin.
+
+A test that passes then is FLAKY: it fails no run, but is named at the end, with its seconds, and in build/flaky.txt.
+"""
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+KEPT: Final = Path("build/flaky.txt")
+"""The list of all tests that were flaky in this checkout, below the root directory of the tests."""
+
+
+@dataclass
+class Reruns:
+    """Runs failed tests once more at the end of a session, in a process for each.
+
+    Attributes:
+        most: how many; if more failed, none is run again.
+        failed: the seconds of each test that failed, by its id.
+        flaky: a line about each that passed then.
+    """
+
+    most: int
+    failed: dict[str, float] = field(default_factory=dict)
+    flaky: list[str] = field(default_factory=list)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a test that failed, in its set-up or its end too."""
+        if report.failed:
+            self.failed[report.nodeid] = self.failed.get(report.nodeid, 0.0) + report.duration
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Run what failed again, and let the session pass if each of them does."""
+        if session.exitstatus != pytest.ExitCode.TESTS_FAILED or not 0 < len(self.failed) <= self.most:
+            return
+        for test, seconds in self.failed.items():
+            began = time.monotonic()
+            if _passes(session.config, test):
+                again = time.monotonic() - began
+                self.flaky.append(f"{test} failed after {seconds:.1f} s, and passed alone in {again:.1f} s")
+        if len(self.flaky) == len(self.failed):
+            session.exitstatus = pytest.ExitCode.OK
+        if self.flaky:
+            kept = session.config.rootpath / KEPT
+            kept.parent.mkdir(exist_ok=True)
+            with kept.open("a", encoding="utf-8") as file:
+                file.writelines(f"{time.strftime('%Y-%m-%d %H:%M')} {line}\n" for line in self.flaky)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the flaky tests."""
+        if self.flaky:
+            terminalreporter.section("FLAKY tests, which this run forgives")
+            for line in self.flaky:
+                terminalreporter.write_line(f"FLAKY {line}", yellow=True)
+
+
+def _passes(config: pytest.Config, test: str) -> bool:
+    """Return whether a test passes alone, in a process of its own; what it prints is printed."""
+    warnings = [f"-W{one}" for one in config.option.pythonwarnings or []]
+    command = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:xdist", "-p", "no:cacheprovider", *warnings]
+    print(f"\n{test} failed; once more, alone:", flush=True)  # noqa: T201
+    # No marks: the test was chosen already.
+    return subprocess.run([*command, "-m", "", "--rerun-failed=0", test], cwd=config.rootpath).returncode == 0

@@ -1,0 +1,162 @@
+"""Tiers of tests, and which of them a change calls for; the standard library alone, as `.ci/run` starts it.
+
+`make test` runs at each change. A further tier runs where its inputs differ from those that it passed with last, whose
+digest it notes in tests/passed.json: `begins` and `passed` are the first and the last word of its target in the
+Makefile. One more tier is run in turn, which shows in time if something is missing among the inputs of a tier.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+PASSED: Final = Path("tests/passed.json")
+BEGUN: Final = Path("build/begun")
+
+CORE: Final = tuple(
+    f"toolkit/rekindle/{name}"
+    for name in (
+        "buckets.py",
+        "concurrency/",
+        "device/",
+        "engine/",
+        "messages/",
+        "models/",
+        "page.py",
+        "policy.py",
+        "request/",
+        "scheduler/",
+        "session/",
+        "store/",
+    )
+)
+"""What generates tokens."""
+COMPILED: Final = ("kernels/rekindle_kernels/", "toolkit/rekindle/device/", "toolkit/rekindle/models/decoder.py")
+"""What compilers for other devices see."""
+FACES: Final = ("toolkit/rekindle/markup.py", "toolkit/rekindle/notebook/", "toolkit/rekindle/views/")
+"""What notebooks show."""
+SERVED: Final = ("toolkit/rekindle/results/", "toolkit/rekindle/server/", "toolkit/rekindle/models/text/responses/")
+"""What clients of the server see."""
+
+TIERS: Final[dict[str, tuple[str, ...]]] = {
+    "test-engine": (*CORE, "kernels/rekindle_kernels/", "tests/engine/"),
+    "test-kernels": ("kernels/rekindle_kernels/", "tests/kernels/"),
+    "test-native": ("kernels/rekindle_kernels/cpu/", "tests/native/", "tests/rebuilt.py", "tests/sanitized.py"),
+    "test-tpu": (*COMPILED, "tests/kernels/test_tpu_compiles.py", "tests/engine/test_cross_compile.py"),
+    "test-gpu": (*COMPILED, "tests/kernels/test_gpu_compiles.py", "tests/engine/test_cross_compile.py"),
+    "test-versions": ("pyproject.toml", "backend/", "toolkit/rekindle/device/", "toolkit/rekindle/store/"),
+    "test-notebook": (*FACES, "toolkit/rekindle/session/", "tests/notebook/"),
+    "tutorials": (*FACES, "toolkit/rekindle/results/", "toolkit/rekindle/session/", "tutorials/"),
+    "test-browser": (*FACES, "tests/browser/"),
+    "test-clients": (*SERVED, "tests/clients/"),
+    "test-lm-eval": ("toolkit/rekindle/session/", "tests/harness/"),
+}
+"""The files and folders that call for each tier: its target in the Makefile, and what it alone tests."""
+DEEP: Final = ("test-all", *(tier for tier in TIERS if tier not in ("test-engine", "test-kernels", "test-notebook")))
+"""The targets of the deep run: `test-all` has what three tiers and `make test` share among them, unreduced."""
+
+
+def main() -> int:
+    """Do what the command line says; return the exit status."""
+    parser = argparse.ArgumentParser(prog="tests/tiers.py", description=__doc__.partition("\n")[0])
+    parser.add_argument("verb", choices=["begins", "passed", "called", "deep"])
+    parser.add_argument("tier", nargs="?", choices=list(TIERS))
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    match options.verb:
+        case "begins":
+            begins(options.tier)
+        case "passed":
+            passes(options.tier)
+        case "called":
+            print(*called())
+        case "deep":
+            return deep()
+    return 0
+
+
+def digest(tier: str) -> str:
+    """Return the digest of a tier's inputs as they are now: hexadecimal digits over names and contents."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *TIERS[tier]],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    whole = hashlib.sha256()
+    for name in sorted(set(listed.stdout.decode().split("\0")) - {""}):
+        if Path(name).is_file():
+            whole.update(f"{name}\0{hashlib.sha256(Path(name).read_bytes()).hexdigest()}\n".encode())
+    return whole.hexdigest()[:32]
+
+
+def called() -> list[str]:
+    """Return the tiers that have not passed with these inputs, and the one whose turn it is; say why of each."""
+    passed = _noted(PASSED)
+    commits = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, check=True)
+    in_turn = list(TIERS)[int(commits.stdout) % len(TIERS)]
+    found = []
+    for tier in TIERS:
+        if passed.get(tier) != digest(tier):
+            reason = "its inputs are not those that it passed with"
+        elif tier == in_turn:
+            reason = "it is its turn"
+        else:
+            continue
+        print(f"{tier}: {reason}", file=sys.stderr)
+        found.append(tier)
+    return found
+
+
+def deep() -> int:
+    """Run every target of the deep run, whatever fails; print how long each took, and return the exit status."""
+    lines = []
+    failed = 0
+    for target in DEEP:
+        print(f"== make {target} DEEP=1", flush=True)
+        began, used = time.monotonic(), _cpu_seconds()
+        status = subprocess.run(["make", target, "DEEP=1"]).returncode
+        failed += status != 0
+        outcome = "failed" if status else "passed"
+        seconds = f"{time.monotonic() - began:8.0f} s {_cpu_seconds() - used:8.0f} CPU s"
+        lines.append(f"{target:16} {outcome} {seconds}")
+        print(lines[-1], flush=True)
+    print("\nThe deep run:", *lines, sep="\n")
+    return min(failed, 1)
+
+
+def begins(tier: str) -> None:
+    """Note the inputs that a run of a tier begins with."""
+    noted = BEGUN / tier
+    noted.parent.mkdir(parents=True, exist_ok=True)
+    noted.write_text(digest(tier), encoding="utf-8")
+
+
+def passes(tier: str) -> None:
+    """Note that a tier passed, unless its inputs changed meanwhile."""
+    found = digest(tier)
+    if (BEGUN / tier).read_text(encoding="utf-8") != found:
+        print(f"{tier}: its inputs changed while it ran, so that it is not noted as passed")
+        return
+    passed = _noted(PASSED) | {tier: found}
+    PASSED.write_text(json.dumps(passed, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _noted(file: Path) -> dict[str, str]:
+    noted: dict[str, str] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return noted
+
+
+def _cpu_seconds() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return children.ru_utime + children.ru_stime
+
+
+if __name__ == "__main__":
+    sys.exit(main())
