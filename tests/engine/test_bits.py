@@ -82,7 +82,7 @@ def _attend(
     return jnp.concatenate([first.reshape(blocks, *q.shape[1:]), rows]), pages
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=[pytest.param("float32", marks=pytest.mark.wide), "bfloat16"])
 def told(request: pytest.FixtureRequest, families: Path) -> Told:
     """Return the story of one request, once for each dtype."""
     checkpoint = open_checkpoint(families / "qwen3")

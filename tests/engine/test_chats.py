@@ -39,6 +39,7 @@ def test_a_turn_is_computed_from_its_new_tokens_on(session: Session) -> None:
         before = answer
 
 
+@pytest.mark.wide
 def test_a_chosen_call_is_made_and_read(told: Session) -> None:
     def weather(city: str, days: int) -> str:
         """Return the weather of a city."""

@@ -22,7 +22,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(("ticks", "programs"), [("alternate", 8), ("prefill-first", 8), ("combined", 10)])
+@pytest.mark.parametrize(
+    ("ticks", "programs"),
+    [
+        ("alternate", 8),
+        pytest.param("prefill-first", 8, marks=pytest.mark.wide),
+        pytest.param("combined", 10, marks=pytest.mark.wide),
+    ],
+)
 def test_nothing_is_compiled_after_open(
     ticks: Ticks,
     programs: int,
@@ -91,6 +98,7 @@ def test_nothing_is_compiled_after_open(
         assert compilations == []
 
 
+@pytest.mark.wide
 def test_just_in_time_mode_compiles_each_bucket_once(families: Path) -> None:
     with rekindle.open_sync(families / "llama-tied", progress=False, precompile="lazy", restore="off") as session:
         assert session.stats.compilations == 1, "the program that makes the empty state"
@@ -104,6 +112,7 @@ def test_just_in_time_mode_compiles_each_bucket_once(families: Path) -> None:
             assert session.stats.compilations == 4, "the program that enters a slot"
 
 
+@pytest.mark.wide
 def test_programs_are_evicted_least_recently_used_first_and_made_again(families: Path) -> None:
     """Use two programs by turns where there is room for one: the prefill step, and that which enters a slot."""
     settings: SettingsOptions = {"precompile": "lazy", "restore": "off", "max_executables": 1}

@@ -79,6 +79,7 @@ def test_tokens_are_the_same_in_a_batch(session: rekindle.Session, alone: list[r
     assert session.stats.scheduler.forced_tokens > 0
 
 
+@pytest.mark.wide
 def test_tokens_are_the_same_after_preemptions_and_jumps_and_from_disk(alone: list[rekindle.Generation]) -> None:
     crowded: Shapes = {**SMOLLM2, "num_pages": 9, "max_context": 112, "prefill_buckets": (16, 128)}
     jumped: list[int] = []
@@ -129,6 +130,7 @@ def test_what_comes_of_300_schemas_is_valid(session: rekindle.Session) -> None:
     assert len(whole) > 100
 
 
+@pytest.mark.wide
 def test_penalties_and_bans_count_within_a_constraint(session: rekindle.Session) -> None:
     form: dict[str, Any] = {"regex": "[a-z]{2,6}( [a-z]{2,6}){11}", "max_tokens": 80, "temperature": 0}
     prompt = f"{PREFACE}The sea, the sea, the sea: "

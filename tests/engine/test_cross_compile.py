@@ -104,6 +104,7 @@ def test_info_says_what_each_device_of_an_absent_machine_would_have_and_send(cac
     assert rows["each sends"].startswith("3.14 kB for a token of a prompt, in 7 sums over all devices, and 4.93 kB for")
 
 
+@pytest.mark.wide
 def test_a_session_finds_what_was_precompiled_for_this_machine(
     cache: Path, families: Path, capsys: pytest.CaptureFixture[str], compilations: list[str]
 ) -> None:

@@ -12,6 +12,8 @@ from rekindle.config import Dtype, SettingsOptions
 from rekindle_kernels.api import Implementation, operations_of
 from rekindle_kernels.cpu.library import why_not
 
+pytestmark = pytest.mark.wide
+
 SETTINGS: SettingsOptions = {
     "deterministic": True,
     "dtype": "bfloat16",

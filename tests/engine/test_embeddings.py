@@ -40,7 +40,10 @@ def assert_same(vectors: Array, expected: Array) -> None:
     np.testing.assert_allclose(vectors, expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("family", ["llama-embed", "qwen3-embed", "mistral", "gemma3"])
+@pytest.mark.parametrize(
+    "family",
+    ["llama-embed", *(pytest.param(family, marks=pytest.mark.wide) for family in ("qwen3-embed", "mistral", "gemma3"))],
+)
 def test_they_are_the_references_alone_batched_chunked_cached_and_preempted(family: str, families: Path) -> None:
     golden = np.load(families / family / "golden.npz")
     texts, hidden = golden["input_ids"].tolist(), golden["hidden"].astype(np.float64)
@@ -179,7 +182,7 @@ def test_a_way_that_is_not_served_is_refused_unless_another_is_asked_for(
         assert session.embed_sync("cats", pooling="last").shape == (32,)
 
 
-@pytest.mark.parametrize("model", ["llama-tied", "qwen3"])
+@pytest.mark.parametrize("model", ["llama-tied", pytest.param("qwen3", marks=pytest.mark.wide)])
 @pytest.mark.parametrize(("labels", "config"), [(3, {}), (1, {}), (2, {"problem_type": "multi_label_classification"})])
 def test_classes_are_those_of_the_head(
     families: Path, tmp_path: Path, model: str, labels: int, config: dict[str, Any]

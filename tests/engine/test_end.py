@@ -22,23 +22,30 @@ def ended(situation: str, model: Path) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     "situation",
     [
-        "at once",
-        "after an answer",
         "while requests run",
-        "by an error",
-        "closed while requests run",
-        "after its loop",
-        "while it opens",
+        *(
+            pytest.param(other, marks=pytest.mark.wide)
+            for other in (
+                "at once",
+                "after an answer",
+                "by an error",
+                "closed while requests run",
+                "after its loop",
+                "while it opens",
+            )
+        ),
     ],
 )
 def test_a_script_that_leaves_its_session_open_ends_well(situation: str, families: Path) -> None:
     assert ended(situation, families / "llama-tied") == (STATUS.get(situation, 0), "", "")
 
 
+@pytest.mark.wide
 def test_a_script_that_ends_while_the_compiler_runs_waits_for_it_and_says_so(families: Path) -> None:
     assert ended("while it compiles", families / "llama-tied") == (0, "", f"{WAITING}\n")
 
 
+@pytest.mark.wide
 def test_what_comes_too_late_is_an_error_that_says_so_and_requests_are_served(families: Path) -> None:
     status, said, complaints = ended("by another thread", families / "llama-tied")
     assert said.splitlines() == [

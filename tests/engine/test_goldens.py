@@ -25,15 +25,20 @@ NEW = 48
 PAGE = 16
 ALONE = 8
 """The new tokens of a request on its own, whose steps are those of a batch with empty rows."""
-DEEP_WAYS = {"chunks of 16, combined ticks, no overlap": pytest.mark.deep}
-"""A way whose parts the others have too, and whose programs take a minute to compile."""
+MARKS = {
+    "chunks of 16, combined ticks, no overlap": pytest.mark.deep,  # the others have its parts too; it takes a minute
+    "shortage, chunks of 16, combined ticks": pytest.mark.wide,
+    "shortage, no overlap": pytest.mark.wide,
+}
+CORE = {"deepseek-v3", "gemma2", "gpt-oss", "qwen3"}
+"""Families between them with most of the layers that there are."""
 
 
 def prompts(goldens: Sequence[Golden]) -> list[Any]:
     return [golden.get("prompt") or golden["messages"] for golden in goldens]
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=DEEP_WAYS.get(way, ())) for way in WAYS])
+@pytest.mark.parametrize("way", [pytest.param(way, marks=MARKS.get(way, ())) for way in WAYS])
 def test_smollm2_greedy_tokens_and_text(way: str, smollm2_goldens: list[Golden]) -> None:
     settings: SettingsOptions = {**SMOLLM2, **WAYS[way]}
     with rekindle.open_sync("smollm2-135m-instruct", progress=False, **settings) as session:
@@ -68,10 +73,14 @@ def _check(generation: rekindle.Generation, golden: Golden, new: int) -> None:
     np.testing.assert_allclose([scored.logprob for scored in prompt if scored], golden["prompt_logprobs"], atol=1e-3)
 
 
-OTHERS = [pytest.param(model, marks=pytest.mark.deep) for model in MODELS if model not in COVERING]
+def marks(family: str) -> pytest.MarkDecorator | tuple[()]:
+    """Return the mark of the tier that a family is in."""
+    if family in CORE:
+        return ()
+    return pytest.mark.wide if family in COVERING else pytest.mark.deep
 
 
-@pytest.mark.parametrize("family", [*COVERING, *OTHERS])
+@pytest.mark.parametrize("family", [pytest.param(family, marks=marks(family)) for family in MODELS])
 def test_families_greedy_tokens(family: str, families: Path) -> None:
     """Check a request alone, in chunks, among others and preempted by them, and with its prefix from each tier."""
     golden = np.load(families / family / "golden.npz")
@@ -90,6 +99,7 @@ def test_families_greedy_tokens(family: str, families: Path) -> None:
     assert alone.text == "", "this model has no tokenizer"
 
 
+@pytest.mark.wide
 def test_bfloat16_text_is_sane() -> None:
     with rekindle.open_sync(
         "smollm2-135m-instruct", dtype="bfloat16", progress=False, precompile="lazy", max_running=1

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.families import COVERING
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
+pytestmark = [pytest.mark.wide, pytest.mark.skipif(sys.platform == "win32", reason="signals")]
 
 SECONDS = 60
 """How long an end may take at most; jax's own heartbeat notices it after 100 seconds."""

@@ -13,6 +13,8 @@ import pytest
 import rekindle
 from tests.engine.small import SMALL
 
+pytestmark = pytest.mark.wide
+
 TOKENS = 30
 
 

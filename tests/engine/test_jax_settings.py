@@ -16,6 +16,8 @@ import rekindle
 from rekindle.device.jax_settings import COMPILED_IN, OWN
 from tests.engine.settings_child import answered, child, opened
 
+pytestmark = pytest.mark.wide
+
 OTHERS: dict[str, Any] = {
     "jax_enable_x64": True,
     "jax_transfer_guard": "disallow_explicit",

@@ -11,6 +11,8 @@ import rekindle
 from rekindle.errors import ConfigError, NotRestored
 from tests.compilations import COMPILED
 
+pytestmark = pytest.mark.wide
+
 SETTINGS: dict[str, Any] = {
     "page_size": 16,
     "num_pages": 13,

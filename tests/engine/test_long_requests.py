@@ -14,6 +14,8 @@ from rekindle.models.attention import Scores
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.load import load_decoder
 
+pytestmark = pytest.mark.wide
+
 SETTINGS: SettingsOptions = {
     "page_size": 16,
     "num_pages": 24,

@@ -22,6 +22,8 @@ from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import abstract_decoder
 from tests.families import MODELS
 
+pytestmark = pytest.mark.wide
+
 WIRED = ["olmo3", *(pytest.param(name, marks=pytest.mark.deep) for name in MODELS if name != "olmo3")]
 COVERING = {"deepseek-v3": (2, 2), "olmo3": (8, 1)}
 """Latents and experts, in groups; norms over all heads, and fewer heads of keys than devices."""

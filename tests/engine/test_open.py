@@ -38,6 +38,7 @@ def test_a_device_can_be_named_or_given(model: Path) -> None:
             assert session.device == jax.devices()[0]
 
 
+@pytest.mark.wide
 def test_the_kernels_can_be_named(model: Path) -> None:
     answers = {}
     short: SettingsOptions = {"max_prefill_tokens": 16, "prefill_chunk": 16, "prefill_buckets": (16,)}

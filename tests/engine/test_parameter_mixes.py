@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 import rekindle
 
-pytestmark = pytest.mark.filterwarnings("ignore::rekindle.ParametersIgnored")  # some are mixed with temperature 0
+pytestmark = [
+    pytest.mark.wide,
+    pytest.mark.filterwarnings("ignore::rekindle.ParametersIgnored"),  # some are mixed with temperature 0
+]
 
 Ask = tuple[list[int], dict[str, Any]]
 

@@ -35,6 +35,7 @@ def session(families: Path) -> Iterator[rekindle.Session]:
         yield session
 
 
+@pytest.mark.wide
 def test_1_no_buffer_is_written_after_its_dispatch(session: rekindle.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check this because the device may read the buffer, and its arrays may alias it, until the tick has ended."""
     dispatched: list[tuple[Any, Any]] = []
@@ -104,6 +105,7 @@ def test_11_importing_changes_nothing_and_loads_nothing_heavy() -> None:
     assert json.loads(done.stdout) == [True, []]
 
 
+@pytest.mark.wide
 def test_19_keys_of_prefixes_are_the_same_in_every_process() -> None:
     """Check that keys have tokens as bytes, because Python's `hash` is salted."""
     code = "from rekindle.scheduler.cache.tree import PrefixTree; print(PrefixTree(4).next_page('', [1, 2, 3, 400]))"

@@ -110,7 +110,12 @@ def pair(request: pytest.FixtureRequest, families: Path) -> Iterator[Pair]:
 
 
 EVERY_WAY = pytest.mark.parametrize(
-    "pair", [pytest.param(way, marks=pytest.mark.deep if at > 1 else ()) for at, way in enumerate(WAYS)], indirect=True
+    "pair",
+    [
+        pytest.param(way, marks=pytest.mark.deep if at > 1 else pytest.mark.wide if at else ())
+        for at, way in enumerate(WAYS)
+    ],
+    indirect=True,
 )
 ONE_WAY = pytest.mark.parametrize("pair", ["llama-tied"], indirect=True)
 
@@ -326,6 +331,7 @@ def check_one(pair: Pair, handle: rekindle.Handle, ask: Ask, cancelled: bool) ->
     return 0
 
 
+@pytest.mark.wide
 @ONE_WAY
 def test_a_soak_of_shared_prefixes_and_cancels_leaves_nothing_and_answers_right(pair: Pair) -> None:
     soak(pair, 150)

@@ -9,6 +9,8 @@ import pytest
 import rekindle
 from tests.engine.small import SMOLLM2
 
+pytestmark = pytest.mark.wide
+
 PAGE_BYTES = 2 * 30 * 3 * 64 * 16 * 4
 HOST_PAGES = 60
 TEXT = (

@@ -153,6 +153,7 @@ SYSTEM = (
 DOCUMENTS = ["Paris is the capital of France.", "Cows eat grass.", "Lyon is in France."]
 
 
+@pytest.mark.wide
 def test_documents_are_ranked_by_the_probability_of_a_yes(session: rekindle.Session) -> None:
     ranking = session.rerank_sync("capital of France", DOCUMENTS, instruction="Find the answer")
     for document, score in zip(DOCUMENTS, ranking.scores, strict=True):
@@ -170,6 +171,7 @@ def test_documents_are_ranked_by_the_probability_of_a_yes(session: rekindle.Sess
         session.classify_sync("A cat.")
 
 
+@pytest.mark.wide
 def test_a_head_with_one_class_ranks_documents(families: Path, tmp_path: Path) -> None:
     classifier(families / "qwen3", tmp_path / "model", 1)
     template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"

@@ -92,6 +92,7 @@ def device(request: pytest.FixtureRequest, families: Path) -> Device:
     return Device(actors.stepper, actors.settler, actors.host_tier)
 
 
+@pytest.mark.wide
 async def test_a_prefix_that_was_saved_and_onloaded_elsewhere_decodes_as_if_it_had_stayed(device: Device) -> None:
     here, there = (1, 2, 3, 4), (9, 7, 8, 5)
     await device.plan(chunk(0, here))

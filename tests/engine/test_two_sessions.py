@@ -10,6 +10,8 @@ import rekindle
 from rekindle_kernels.cpu.library import why_not
 from tests.engine.small import SMALL
 
+pytestmark = pytest.mark.wide
+
 ROUNDS = 8
 OPTIONS: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "temperature": 1.0, "seed": 5}
 PROMPTS = [[(number * place) % 499 for number in range(1, 40 + place)] for place in (1, 2, 3)]

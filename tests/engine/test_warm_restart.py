@@ -252,6 +252,7 @@ def test_a_closed_session_holds_no_program_and_leaves_none_to_the_collector(cach
         gc.enable()
 
 
+@pytest.mark.wide
 def test_restore_off_neither_reads_nor_writes(cache: Path, model: Path, cold: Answers) -> None:
     save_some(model)
     before = files(cache)
@@ -298,6 +299,7 @@ def test_restore_require_does_not_open_on_an_empty_cache(
         open_session(model, restore="require")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("part", "settings"), [("page_size", {"page_size": 32}), ("dtype", {"dtype": "bfloat16"})])
 def test_pages_of_another_kind_are_not_used_and_said_so_once(
     part: str, settings: SettingsOptions, cache: Path, model: Path
@@ -513,6 +515,7 @@ def test_damaged_files_cost_warnings_and_are_made_again(cache: Path, model: Path
         assert session.stats.compilations == 0
 
 
+@pytest.mark.wide
 def test_a_damaged_program_that_takes_pages_with_it_is_made_anew_and_answers_are_the_same(
     cache: Path, model: Path, cold: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -590,6 +593,7 @@ def killed(cache: Path, model: Path, first: int, steps: int, longest: float, cha
     return [step for step in (*steps_done, *heard) if isinstance(step, int)]
 
 
+@pytest.mark.wide
 def test_a_process_that_ends_while_it_reads_says_nothing_and_drops_nothing(cache: Path, model: Path) -> None:
     save_some(model)
     command = [sys.executable, "-m", "tests.engine.restart_child", str(cache), str(model)]
@@ -626,6 +630,7 @@ def test_a_store_that_becomes_unsafe_while_it_is_used_costs_the_store_alone(
     assert ["writable by others" in str(each.message) for each in warned] == [True]
 
 
+@pytest.mark.wide
 def test_programs_that_become_unsafe_while_a_session_is_open_are_compiled_and_not_loaded(
     cache: Path, model: Path, cold: Answers
 ) -> None:
@@ -661,6 +666,7 @@ def test_in_the_background_a_first_answer_waits_for_two_steps_alone(
         assert (session.stats.loads, session.stats.compilations) == (PROGRAMS, 0)
 
 
+@pytest.mark.wide
 def test_a_bucket_that_is_not_ready_is_served_by_a_larger_one(
     cache: Path, model: Path, cold: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

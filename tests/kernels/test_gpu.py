@@ -15,6 +15,8 @@ from rekindle_kernels.gpu.tuning import tuning
 from tests.kernels.cases import HEAD_DIMS, Contexts, Shape, queries, scale_of, stored
 from tests.kernels.suite import Suite, unoptimized
 
+pytestmark = pytest.mark.wide
+
 
 @contextmanager
 def interpreted() -> Iterator[None]:

@@ -16,6 +16,8 @@ from rekindle_kernels.tpu import form, tuning
 from tests.kernels.cases import Floats, Shape
 from tests.kernels.suite import Suite, unoptimized
 
+pytestmark = pytest.mark.wide
+
 
 class TestTpu(Suite):
     implementation = "tpu"

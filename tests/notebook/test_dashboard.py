@@ -126,6 +126,7 @@ def test_it_ends_with_its_session_and_says_so(notebook: Notebook) -> None:
     assert notebook.run(ENDED) == "[]\n"
 
 
+@pytest.mark.wide
 def test_a_kernel_ends_with_a_dashboard_that_moves(fresh: Notebook) -> None:
     fresh.run("from rekindle.testing import fake_session; other = fake_session()")
     Front(fresh, "other.dashboard()")

@@ -18,6 +18,7 @@ def assert_ended(status: int, kernel: str) -> None:
     assert status == 0 or (kernel == COLAB and status < 0)
 
 
+@pytest.mark.wide
 def test_a_kernel_restarts_while_it_generates_and_ends_while_a_session_is_open(
     fresh: Notebook, prelude: str, kernel: str, record_property: Record
 ) -> None:

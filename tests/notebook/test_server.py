@@ -60,6 +60,7 @@ def test_cells_generate_while_clients_are_served_and_stop_them(notebook: Noteboo
     assert notebook.run("print(server, server.closed.closed)") == "<rekindle.server.Server closed> True\n"
 
 
+@pytest.mark.wide
 def test_a_server_ends_with_its_session_and_with_the_kernel(fresh: Notebook, prelude: str, kernel: str) -> None:
     opening = "session = await open_tiny(precompile='lazy', progress=False)"
     fresh.run(opening + "; server = await session.serve(port=0)")

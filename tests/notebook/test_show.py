@@ -241,6 +241,7 @@ def test_without_widgets_it_is_shown_all_the_same(notebook: Notebook, page: Page
     assert not [shown for versions in page.versions.values() for shown in versions if VIEW in shown]
 
 
+@pytest.mark.wide
 def test_a_kernel_ends_without_a_word_while_it_draws(fresh: Notebook) -> None:
     # A compilation that takes long would be waited for, and said to be.
     fresh.run("session = await open_tiny(progress=False); await session.precompiled(progress=False)")

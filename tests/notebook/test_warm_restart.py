@@ -66,7 +66,9 @@ def run_all(notebook: Notebook, prelude: str) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("end", [Notebook.restart, Notebook.kill], ids=["restarted", "killed"])
+@pytest.mark.parametrize(
+    "end", [Notebook.restart, pytest.param(Notebook.kill, marks=pytest.mark.wide)], ids=["restarted", "killed"]
+)
 def test_a_notebook_that_is_run_again_compiles_nothing_and_finds_its_prompt_on_disk(
     end: Callable[[Notebook], object], fresh: Notebook, prelude: str
 ) -> None:
@@ -84,6 +86,7 @@ def test_a_notebook_that_is_run_again_compiles_nothing_and_finds_its_prompt_on_d
     assert fresh.log() == ""
 
 
+@pytest.mark.wide
 def test_a_kernel_that_is_killed_while_it_generates_and_saves_leaves_nothing_that_is_wrong(
     fresh: Notebook, prelude: str
 ) -> None:
