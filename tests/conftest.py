@@ -57,6 +57,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(stack.close)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave trio to the wide tier, except where waiting itself is tested: the engine has a loop of its own."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        on_trio = callspec is not None and callspec.params.get("anyio_backend") == "trio"
+        if on_trio and item.get_closest_marker("both_loops") is None:
+            item.add_marker(pytest.mark.wide)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Note which test the next steps belong to."""
     item.config.stash[_WATCHDOG].where = item.nodeid

@@ -18,7 +18,7 @@ from rekindle.engine.actor import Stage
 from rekindle.engine.handled import Handled
 from rekindle.messages import Cancel, Message, Withdraw
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 async def receive_one(mailbox: Mailbox[str], received: list[str]) -> None:

@@ -13,7 +13,7 @@ from anyio import to_thread
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.mailbox import Waiter
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
 async def test_every_reader_sees_all_items_whenever_it_comes() -> None:

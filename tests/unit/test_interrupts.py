@@ -108,6 +108,7 @@ def test_one_that_had_not_started_has_nothing() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.both_loops
 async def test_a_timeout_scope_and_a_message_of_ones_own_stay_as_they_are() -> None:
     async with held(FakeSettler(held=True)) as session:
         with anyio.move_on_after(0.01) as scope:

@@ -204,6 +204,7 @@ class Programs:
 
 
 @pytest.mark.anyio
+@pytest.mark.both_loops
 async def test_old_weights_are_freed_in_a_worker_thread() -> None:
     freed_by: list[int] = []
     weights: list[Any] = [Weight(freed_by)]
@@ -223,6 +224,7 @@ async def delete(state: DeviceState) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.both_loops
 @pytest.mark.parametrize("end", [use_others, delete])
 async def test_the_host_memory_of_weights_goes_with_them(end: Callable[[DeviceState], Awaitable[None]]) -> None:
     """Check it with Python's collector off, which has JAX let go of memory, as any call of JAX does."""
@@ -240,6 +242,7 @@ async def test_the_host_memory_of_weights_goes_with_them(end: Callable[[DeviceSt
 
 
 @pytest.mark.anyio
+@pytest.mark.both_loops
 async def test_what_changes_the_logits_is_packed_in_a_worker_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     packed_by: list[int] = []
 

@@ -19,7 +19,7 @@ from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import assert_all_is_free
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 PROMPT = [3, 1, 4]
 ENDLESS = 4000

@@ -8,7 +8,7 @@ import rekindle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 PROMPTS = [[3, 1, 4], [1, 5, 9]]
 

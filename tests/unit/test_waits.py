@@ -151,6 +151,7 @@ def left_by(how: type[BaseException], left: list[str], feed: Feed[int]) -> Waits
 
 
 @pytest.mark.anyio
+@pytest.mark.both_loops
 async def test_leaving_an_awaited_one_early_is_thrown_into_it() -> None:
     left: list[str] = []
     feed: Feed[int] = Feed()
@@ -164,6 +165,7 @@ async def test_leaving_an_awaited_one_early_is_thrown_into_it() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.both_loops
 async def test_a_timeout_from_outside_is_not_taken_for_that_of_a_wait() -> None:
     left: list[str] = []
     with anyio.move_on_after(0) as scope:
@@ -288,6 +290,7 @@ def test_wherever_an_interrupt_comes_what_has_begun_is_cleaned_up() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.both_loops
 async def test_one_that_is_left_may_replace_the_error_or_end_well() -> None:
     def replacing() -> Waits[None]:
         try:
@@ -311,6 +314,7 @@ async def test_one_that_is_left_may_replace_the_error_or_end_well() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.both_loops
 async def test_the_loop_keeps_turning_while_one_is_awaited() -> None:
     feed: Feed[int] = Feed()
 

@@ -18,7 +18,7 @@ from rekindle.messages import Message, Outputs, Submit, Texts
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 PROMPT = [3, 1, 4]
 
