@@ -5,7 +5,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 
 import pytest
@@ -16,21 +16,23 @@ from hypercorn.trio import serve
 from rekindle.server import app
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from tests.waiting import PATIENCE, until_blocking
 
 BODY = {"prompt": [3, 1, 4], "max_tokens": 4, "logprobs": 0}
 
 
 def asked(port: int, body: object) -> http.client.HTTPConnection:
     """Return a connection on which a completion was asked for, as soon as the server is there."""
-    while True:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        try:
-            connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
-        except ConnectionRefusedError:
-            connection.close()
-            time.sleep(0.05)
-        else:
-            return connection
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+
+    def connects() -> bool:
+        with suppress(ConnectionRefusedError):
+            connection.connect()
+        return connection.sock is not None
+
+    until_blocking(connects, "hypercorn listened")
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    return connection
 
 
 def ask(session: Session, port: int) -> None:

@@ -21,6 +21,7 @@ from rekindle.__main__ import main
 from rekindle.cli.serve import wait_for_signals
 from rekindle.concurrency.feed import Feed
 from tests.sentence_models import embedding_model
+from tests.waiting import PATIENCE
 
 SETTINGS = ["--page-size", "16", "--max-context", "64", "--max-running", "2", "--max-prefill-tokens", "16", "--quiet"]
 KEY = {"authorization": "Bearer key", "content-type": "application/json"}
@@ -47,7 +48,7 @@ def serving(
 
 def ask(address: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, Any]:
     url = urlsplit(address)
-    with closing(http.client.HTTPConnection(url.netloc, timeout=120)) as connection:
+    with closing(http.client.HTTPConnection(url.netloc, timeout=PATIENCE)) as connection:
         connection.request("POST", url.path + path, json.dumps(body), headers)
         with connection.getresponse() as reply:
             return reply.status, json.loads(reply.read())
@@ -65,7 +66,7 @@ def test_it_serves_with_its_settings_and_its_key_and_ends_at_sigterm(
     assert ask(address, "/completions", {"prompt": "x" * 100}, KEY)[0] == 400
     assert ask(address, "/completions", body, {**KEY, "authorization": "Bearer no"})[0] == 401
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=PATIENCE) == 0
     assert process.stderr is not None
     assert process.stderr.read() == ""
 

@@ -17,6 +17,7 @@ from rekindle.device.huge_pages import COLLAPSE, collapse, spans_of
 from rekindle.engine import filling
 from rekindle.engine.filling import settle
 from tests.engine.small import SMALL
+from tests.waiting import PATIENCE
 
 SIZE = 2 << 20
 
@@ -129,7 +130,7 @@ def test_weights_settle_once_the_programs_are_ready_unless_the_session_ended_bef
     if ended:
         stop()
     ready.set_result(None)
-    worker.join(60)
+    worker.join(PATIENCE)
     made = huge_bytes(begin, end) - before
     assert made <= SIZE if ended else made >= 7 * SIZE
 
@@ -141,7 +142,7 @@ def test_weights_of_a_session_settle_and_others_are_there_before_they_are_used(
     monkeypatch.setattr(filling, "collapse", lambda spans, **options: asked.put(spans))
     model = families / "llama-tied"
     with rekindle.open_sync(model, progress=False, precompile="lazy", restore="off", **SMALL) as session:
-        first = asked.get(timeout=60)
+        first = asked.get(timeout=PATIENCE)
         session.update_weights_sync(model)
         second = asked.get(block=False)
     assert all(end > begin for begin, end in [*first, *second])

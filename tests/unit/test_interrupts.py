@@ -16,6 +16,7 @@ from rekindle.concurrency.mailbox import in_trio
 from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from tests.waiting import PATIENCE
 
 PROMPT = [3, 1, 4]
 
@@ -197,7 +198,7 @@ def test_a_cancellation_that_was_interrupted_is_made_up_for() -> None:
         handle.cancel()
         settler.release()
         with pytest.raises(rekindle.RequestCancelled):
-            handle.result(timeout=60)
+            handle.result(timeout=PATIENCE)
 
 
 def test_a_thread_is_not_in_trio_while_another_imports_it(monkeypatch: pytest.MonkeyPatch) -> None:

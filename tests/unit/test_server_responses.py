@@ -15,6 +15,7 @@ from rekindle.server.refused import Refused
 from rekindle.session.session import Session
 from tests.unit.asgi import Reply, ask
 from tests.unit.scripted import scripted_session
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -170,8 +171,7 @@ async def test_a_response_that_fails_after_it_began_ends_in_an_event(scripted: S
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client)
-        while not scripted.requests:
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: scripted.requests, "the request was submitted")
         (handle,) = scripted.requests.values()
         while not handle.record.generated:
             await scripted.step()

@@ -22,6 +22,7 @@ from rekindle.request.params import SamplingParams
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import assert_all_is_free
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +43,7 @@ class SlowTokenizer(Tokenizer):
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         self.began.put(text)
-        assert self._may[text].wait(60), f"nobody has let {text!r} go on"
+        assert self._may[text].wait(PATIENCE), f"nobody has let {text!r} go on"
         return super().encode(text, add_special_tokens)
 
     def let(self, *texts: str) -> None:
