@@ -4,6 +4,7 @@ import threading
 
 from rekindle.concurrency.threads import Work
 from rekindle.errors import BatchFailed
+from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from tests.waiting import until, until_blocking
 
@@ -28,6 +29,18 @@ async def ended(session: Session) -> None:
 def ended_blocking(session: Session) -> None:
     """Wait as `ended`, and block this thread meanwhile."""
     until_blocking(lambda: _is_idle(session), "the engine had freed what the last request had")
+
+
+async def assert_all_ends_free(session: Session) -> None:
+    """Check that every page is free once the engine has freed what the last request had."""
+    await ended(session)
+    assert_all_is_free(session)
+
+
+async def submitted(session: Session, count: int = 1) -> list[Handle]:
+    """Wait until so many requests are there, and return them."""
+    await until(lambda: len(session.requests) >= count, f"{count} requests were submitted")
+    return list(session.requests.values())
 
 
 def _is_idle(session: Session) -> bool:
