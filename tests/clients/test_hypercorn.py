@@ -3,7 +3,6 @@
 import http.client
 import json
 import socket
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
@@ -48,9 +47,8 @@ def leave(settler: FakeSettler, session: Session, port: int) -> None:
         with connection.getresponse() as reply:
             assert reply.readline().startswith(b"data: ")
         (handle,) = session.requests.values()
-    while not handle.done:  # token by token, or all could have come before the server hears of it
-        settler.step()
-        time.sleep(0.01)
+    # Nothing settles meanwhile, or all tokens could have come before the server hears of it.
+    until_blocking(lambda: handle.done, "the server had heard that its client is gone")
     settler.release()
     assert "cancelled" in repr(handle)
 
