@@ -4,7 +4,7 @@ import asyncio
 import threading
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from typing import Any, cast
 from weakref import ref
 
@@ -17,6 +17,7 @@ from anyio import to_thread
 
 from rekindle.buckets import Bucket
 from rekindle.device.place import Place
+from rekindle.device.programs import executables as executables_module
 from rekindle.device.programs import workers
 from rekindle.device.programs.executables import ArgumentsLost, Executables
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program, Programs
@@ -25,7 +26,7 @@ from rekindle.device.programs.workers import WORKERS
 from rekindle.device.state import Sizes
 from rekindle.errors import SessionClosed, UnsafeStorage
 from rekindle.testing import FAKE_MODEL
-from tests.waiting import PATIENCE, until_blocking
+from tests.waiting import PATIENCE, until, until_blocking
 
 STEPS: list[Key] = [Bucket(64, 0), Bucket(0, 1), Bucket(0, 4), Bucket(0, 32)]
 STEP = Bucket(64, 0)
@@ -311,8 +312,17 @@ async def test_a_larger_bucket_serves_while_the_needed_one_is_made() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("larger", "serves"), [(Bucket(192, 0), False), (Bucket(128, 0), True), (Bucket(64, 4), True)])
-async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little(larger: Bucket, serves: bool) -> None:
-    needed = Bucket(64, 0)
+async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little(
+    larger: Bucket, serves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed, wait_for_one = Bucket(64, 0), executables_module._wait_for_one
+    waited_for: list[Sequence[Future[Program]]] = []
+
+    def noting(programs: Sequence[Future[Program]]) -> None:
+        waited_for.append(programs)
+        wait_for_one(programs)
+
+    monkeypatch.setattr(executables_module, "_wait_for_one", noting)
     store = Store([needed, larger], closed=[needed])
     executables = made(GatedPrograms(), store=store)
     await executables.ready(larger)
@@ -321,7 +331,7 @@ async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask, executables, needed, found)
-        await anyio.sleep(0.2)
+        await until(lambda: found or waited_for, "a program served or was waited for")
         assert found == ([larger] if serves else []), "it was loading all that time"
         store.gates[needed].set()
     assert found == [larger if serves else needed]
@@ -329,12 +339,13 @@ async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little
 
 
 class Computing:
-    """A stand-in for an array that is computed once `done` is set."""
+    """A stand-in for an array that is computed once `done` is set; `waited_for` is set once somebody waits for that."""
 
     def __init__(self) -> None:
-        self.done = threading.Event()
+        self.waited_for, self.done = threading.Event(), threading.Event()
 
     def block_until_ready(self) -> "Computing":
+        self.waited_for.set()
         assert self.done.wait(PATIENCE)
         return self
 
@@ -346,7 +357,8 @@ def test_patient_programs_wait_until_what_was_called_is_computed(monkeypatch: py
     executables.obtain(STEP).result(PATIENCE)
     asyncio.run(executables.call(STEP, lambda: [donated, result]))
     (later,) = executables.prepare([ENTER], patient=True)
-    assert not wait([later], 0.2).done, "it was made while a program ran"
+    until_blocking(lambda: result.waited_for.is_set() or later.done(), "a worker waited for what was called")
+    assert not later.done(), "it was made while a program ran"
     result.done.set()
     assert wait([later], PATIENCE).done
 

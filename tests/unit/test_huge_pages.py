@@ -5,7 +5,6 @@ import threading
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
-from time import sleep
 
 import jax
 import numpy as np
@@ -17,7 +16,7 @@ from rekindle.device.huge_pages import COLLAPSE, collapse, spans_of
 from rekindle.engine import filling
 from rekindle.engine.filling import settle
 from tests.engine.small import SMALL
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_blocking
 
 SIZE = 2 << 20
 
@@ -125,7 +124,7 @@ def test_weights_settle_once_the_programs_are_ready_unless_the_session_ended_bef
     others = set(threading.enumerate())
     stop = settle(arrays, [ready])
     (worker,) = (each for each in threading.enumerate() if each not in others and each.name == "rekindle-huge-pages")
-    sleep(0.05)
+    until_blocking(lambda: ready._waiters or not worker.is_alive(), "somebody waited for the programs")  # type: ignore[attr-defined]
     assert huge_bytes(begin, end) == before
     if ended:
         stop()
