@@ -124,7 +124,7 @@ def test_weights_settle_once_the_programs_are_ready_unless_the_session_ended_bef
     others = set(threading.enumerate())
     stop = settle(arrays, [ready])
     (worker,) = (each for each in threading.enumerate() if each not in others and each.name == "rekindle-huge-pages")
-    until_blocking(lambda: ready._waiters or not worker.is_alive(), "somebody waited for the programs")  # type: ignore[attr-defined]
+    until_blocking(lambda: ready._waiters or not worker.is_alive(), "somebody waited for the programs")
     assert huge_bytes(begin, end) == before
     if ended:
         stop()
