@@ -13,6 +13,8 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
+from tests.waiting import PATIENCE, until_blocking
+
 KERNEL = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
 SETTINGS = {
     "apputils-extension/notification": {"checkForUpdates": False, "doNotDisturbMode": True, "fetchNews": "false"},
@@ -32,12 +34,8 @@ OPTIONS = (
     "--LabApp.news_url=",
 )
 READY = re.compile(r"http://127\.0\.0\.1:(\d+)/lab\?token=")
-LOOKED_SECONDS = 0.05
-"""Seconds between two checks whether the server has started."""
 LAST_SECONDS = 20
 """Seconds that a server has to stop before it is killed."""
-ANSWER_SECONDS = 120
-"""Seconds that it has for an answer, which may take the start or the end of a kernel."""
 
 
 class Lab:
@@ -93,7 +91,7 @@ class Lab:
             headers={"Authorization": f"token {self._token}", "Content-Type": "application/json"},
             method=method,
         )
-        with urlopen(asked, timeout=ANSWER_SECONDS) as answer:
+        with urlopen(asked, timeout=PATIENCE) as answer:
             return json.loads(answer.read() or "null")
 
 
@@ -151,11 +149,16 @@ def open_lab(home: Path, environment: Mapping[str, str], startup: str = "") -> I
 
 def _port(server: subprocess.Popen[bytes], log: Path) -> int:
     """Wait until the server listens, which is a moment after it says so, and return its port."""
-    while server.poll() is None:
+    ports: list[int] = []
+
+    def listens() -> bool:
         if found := READY.search(log.read_text(errors="replace")):
-            port = int(found[1])
-            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-                return port
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(LOOKED_SECONDS)
-    raise RuntimeError(f"JupyterLab did not start:\n{log.read_text(errors='replace')}")
+            address = ("127.0.0.1", int(found[1]))
+            with suppress(ConnectionRefusedError), socket.create_connection(address):
+                ports.append(address[1])
+        return bool(ports) or server.poll() is not None
+
+    until_blocking(listens, "JupyterLab listened")
+    if not ports:
+        raise RuntimeError(f"JupyterLab did not start:\n{log.read_text(errors='replace')}")
+    return ports[0]

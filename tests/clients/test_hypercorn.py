@@ -3,9 +3,8 @@
 import http.client
 import json
 import socket
-import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 
 import pytest
@@ -16,21 +15,23 @@ from hypercorn.trio import serve
 from rekindle.server import app
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from tests.waiting import PATIENCE, until_blocking
 
 BODY = {"prompt": [3, 1, 4], "max_tokens": 4, "logprobs": 0}
 
 
 def asked(port: int, body: object) -> http.client.HTTPConnection:
     """Return a connection on which a completion was asked for, as soon as the server is there."""
-    while True:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        try:
-            connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
-        except ConnectionRefusedError:
-            connection.close()
-            time.sleep(0.05)
-        else:
-            return connection
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+
+    def connects() -> bool:
+        with suppress(ConnectionRefusedError):
+            connection.connect()
+        return connection.sock is not None
+
+    until_blocking(connects, "hypercorn listened")
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    return connection
 
 
 def ask(session: Session, port: int) -> None:
@@ -46,9 +47,8 @@ def leave(settler: FakeSettler, session: Session, port: int) -> None:
         with connection.getresponse() as reply:
             assert reply.readline().startswith(b"data: ")
         (handle,) = session.requests.values()
-    while not handle.done:  # token by token, or all could have come before the server hears of it
-        settler.step()
-        time.sleep(0.01)
+    # Nothing settles meanwhile, or all tokens could have come before the server hears of it.
+    until_blocking(lambda: handle.done, "the server had heard that its client is gone")
     settler.release()
     assert "cancelled" in repr(handle)
 

@@ -12,6 +12,8 @@ from pydantic import BaseModel
 import rekindle
 from rekindle.server.running import Server
 from tests.clients.conftest import NAME
+from tests.unit.sessions import ended_blocking
+from tests.waiting import until_blocking
 
 USER: list[Any] = [{"role": "user", "content": "Hello"}]
 PLACE: dict[str, Any] = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
@@ -74,9 +76,8 @@ def test_a_stream_that_is_left_is_cancelled(client: openai.OpenAI, session: reki
     ) as chunks:
         for _ in chunks:
             break
-    while session.requests:
-        session.generate_sync("x", max_tokens=1)
-    assert session.stats.scheduler.running == 0
+    until_blocking(lambda: not session.requests, "the server had cancelled the request")
+    ended_blocking(session)
 
 
 def test_the_events_of_a_stream_make_the_whole(client: openai.OpenAI) -> None:

@@ -22,6 +22,7 @@ from rekindle.engine.actor import Actor, answers
 from rekindle.engine.engine import Actors
 from rekindle.messages import Message
 from tests.engine.restart_child import SETTINGS, asked
+from tests.waiting import PATIENCE, until_blocking
 
 LATE_SECONDS = 5.0
 STEPS = 200
@@ -84,7 +85,7 @@ def compile_until_it_is_said() -> None:
 
     def longer(*arguments: Any) -> Program:
         program = compiled(*arguments)
-        assert told.said.wait(100)
+        assert told.said.wait(PATIENCE)
         threads.EXIT_SECONDS = 100.0
         return program
 
@@ -153,8 +154,7 @@ if __name__ == "__main__":
             session = rekindle.open_sync(model, progress=False, **(SETTINGS | LAZY))
             compile_until_it_is_said()
             session.submit(**asked(0))
-            while not threads.compiling:
-                threading.Event().wait(0.001)
+            until_blocking(lambda: threads.compiling, "a thread compiled")
         case "while it opens":
 
             async def leave() -> None:

@@ -24,6 +24,7 @@ from rekindle.device.programs.lowering import ALLOW, ENTER, GATHER, SCATTER, Key
 from rekindle.device.programs.store import ProgramStore
 from rekindle.store.snapshot_store import SnapshotStore
 from tests.compilations import COMPILED, listen
+from tests.waiting import PATIENCE
 
 PAGE = 16
 PAGES = 4
@@ -126,12 +127,12 @@ def end_while_reading(model: Path) -> None:
     load, read = ProgramStore.load, SnapshotStore.read
 
     def load_late(store: ProgramStore, key: Key) -> Program | None:
-        assert key not in (GATHER, SCATTER, ENTER, ALLOW) or ending.wait(60)
+        assert key not in (GATHER, SCATTER, ENTER, ALLOW) or ending.wait(PATIENCE)
         return load(store, key)
 
     def read_late(store: SnapshotStore, records: Sequence[int]) -> list[Any]:
         reading.set()
-        assert ending.wait(60)
+        assert ending.wait(PATIENCE)
         return read(store, records)
 
     mock.patch.object(ProgramStore, "load", load_late).start()
@@ -139,7 +140,7 @@ def end_while_reading(model: Path) -> None:
     threads.EXIT_SECONDS = 100.0  # however slow the disk is
     session = open_session(model)
     session.submit(**asked(0))
-    assert reading.wait(60)
+    assert reading.wait(PATIENCE)
     sys.setswitchinterval(2)  # so no other thread runs before this one waits for it
     ending.set()
 

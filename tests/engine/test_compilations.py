@@ -10,6 +10,7 @@ import pytest
 import rekindle
 from rekindle.config import SettingsOptions, Ticks
 from tests.compilations import COMPILED
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.filterwarnings("ignore::rekindle.ParametersIgnored")  # some are mixed with temperature 0
 
@@ -92,7 +93,7 @@ def test_nothing_is_compiled_after_open(
                 next(iter(session.stream_sync(token_ids=[5, 6, 7], max_tokens=9)), None)
         for handle in handles:
             with suppress(rekindle.RequestCancelled):
-                handle.result(timeout=120)
+                handle.result(timeout=PATIENCE)
         assert session.stats.scheduler.preemptions > 0, "the pool was meant to be short"
         assert session.stats.unexpected_compilations == 0
         assert compilations == []

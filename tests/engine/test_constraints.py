@@ -16,6 +16,7 @@ from rekindle.messages import Advanced
 from rekindle.request.allowed import Allowed
 from tests.engine.small import SMOLLM2, Shapes
 from tests.unit.test_grammar import TREE, schemas
+from tests.waiting import PATIENCE
 
 PERSON = {
     "type": "object",
@@ -57,7 +58,7 @@ def alone(session: rekindle.Session) -> list[rekindle.Generation]:
 def together(session: rekindle.Session) -> list[rekindle.Generation]:
     pairs = zip(PROMPTS, ASKED, strict=True)
     handles = [session.submit(PREFACE + prompt, max_tokens=60, **asked) for prompt, asked in pairs]
-    return [handle.result(timeout=120) for handle in handles]
+    return [handle.result(timeout=PATIENCE) for handle in handles]
 
 
 def test_what_is_asked_for_comes(alone: list[rekindle.Generation]) -> None:
@@ -121,7 +122,7 @@ def test_what_comes_of_300_schemas_is_valid(session: rekindle.Session) -> None:
         asked.append((whole, session.enqueue_sync("An example: ", json_schema=whole, max_tokens=200, **drawn)))
 
     ask()
-    answers = [(schema, handle.result(timeout=600)) for schema, handle in asked]
+    answers = [(schema, handle.result(timeout=PATIENCE)) for schema, handle in asked]
     whole = [(schema, answer) for schema, answer in answers if answer.finish_reason == "stop"]
     for schema, answer in whole:
         jsonschema.validate(answer.parsed, schema)
@@ -143,7 +144,7 @@ def test_penalties_and_bans_count_within_a_constraint(session: rekindle.Session)
     assert free.token_ids[0] not in banned.token_ids
     asked: list[dict[str, Any]] = [{"frequency_penalty": 2.0, "repetition_penalty": 1.3}, {}]
     handles = [session.submit(prompt, **form, **each) for each in asked]
-    assert [handle.result(timeout=120).token_ids for handle in handles] == [penalised.token_ids, free.token_ids]
+    assert [handle.result(timeout=PATIENCE).token_ids for handle in handles] == [penalised.token_ids, free.token_ids]
 
 
 def most_often(tokens: Sequence[int]) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rekindle.concurrency.threads import WAITING
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 STATUS = {"by an error": 3}
@@ -15,7 +16,7 @@ STATUS = {"by an error": 3}
 def ended(situation: str, model: Path) -> tuple[int, str, str]:
     """Run `end_child` in a situation; return its exit status, stdout and stderr."""
     command = [sys.executable, "-m", "tests.engine.end_child", situation, str(model)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=ROOT)
     return done.returncode, done.stdout, done.stderr
 
 

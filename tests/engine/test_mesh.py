@@ -21,6 +21,7 @@ from rekindle.device.step import step
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import abstract_decoder
 from tests.families import MODELS
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.wide
 
@@ -33,7 +34,7 @@ def asked_of_child(*questions: tuple[Any, ...]) -> list[Any]:
     """Ask the functions of `mesh_child`, each as (name, arguments), in a process with eight devices."""
     text = json.dumps([[str(part) if isinstance(part, Path) else part for part in each] for each in questions])
     command = [sys.executable, "-W", "error", "-m", "tests.engine.mesh_child", text]
-    child = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    child = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert child.returncode == 0, child.stderr
     return [json.loads(line) for line in child.stdout.splitlines()]
 

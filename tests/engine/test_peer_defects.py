@@ -25,6 +25,7 @@ import rekindle
 from rekindle.device import packing
 from rekindle.engine.actors import stepper
 from tests.engine.small import SMALL
+from tests.waiting import PATIENCE
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -76,7 +77,7 @@ def test_9_a_greedy_row_beside_sampled_rows_takes_the_likeliest(session: rekindl
     assert beside.logprobs is not None
     assert {scored.rank for scored in beside.logprobs} == {1}
     for stranger in strangers:
-        stranger.result(timeout=60)
+        stranger.result(timeout=PATIENCE)
 
 
 def test_10_seed_and_log_probabilities_do_something(session: rekindle.Session) -> None:

@@ -16,6 +16,7 @@ from rekindle.engine.actors.host_tier import HostTier
 from rekindle.scheduler.scheduler import Scheduler
 from tests.engine.sampled import MIXED, SEEDED
 from tests.engine.small import SMALL
+from tests.waiting import PATIENCE
 
 PAGE = 16
 HOST_PAGES = 112
@@ -71,7 +72,7 @@ class Pair:
         handles = [
             self.cached.submit(token_ids=prompt, max_tokens=NEW, ignore_eos=True, **options) for prompt, options in asks
         ]
-        answers = [handle.result(timeout=60) for handle in handles]
+        answers = [handle.result(timeout=PATIENCE) for handle in handles]
         for ask, answer in zip(asks, answers, strict=True):
             assert answer.token_ids == self.expected(ask)
         return [answer.cached_tokens for answer in answers]
@@ -283,8 +284,8 @@ def test_what_cannot_fit_beside_held_prefixes_is_turned_away_and_others_go_on(pa
     large = pair.cached.submit(token_ids=tokens(172, 130), max_tokens=2)
     small = pair.cached.submit(token_ids=tokens(173, 60), max_tokens=2)
     with pytest.raises(rekindle.PromptTooLong, match=r"prefixes that are held leave 8 of \d+; release"):
-        large.result(timeout=60)
-    assert len(small.result(timeout=60).token_ids) == 2
+        large.result(timeout=PATIENCE)
+    assert len(small.result(timeout=PATIENCE).token_ids) == 2
     handles[0].release()
     assert len(pair.cached.generate_sync(token_ids=tokens(172, 130), max_tokens=2).token_ids) == 2
     handles[1].release()
@@ -324,7 +325,7 @@ def soak(pair: Pair, requests: int) -> None:
 
 def check_one(pair: Pair, handle: rekindle.Handle, ask: Ask, cancelled: bool) -> int:
     with suppress(rekindle.RequestCancelled):
-        answer = handle.result(timeout=60)
+        answer = handle.result(timeout=PATIENCE)
         assert answer.token_ids == pair.expected(ask)
         return answer.cached_tokens
     assert cancelled, "only who asked for it is cancelled"

@@ -8,6 +8,7 @@ import pytest
 
 import rekindle
 from tests.engine.small import SMOLLM2
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.wide
 
@@ -59,7 +60,7 @@ def check_goldens(session: rekindle.Session, goldens: Sequence[Golden], new: int
 def check_samplings(session: rekindle.Session, expected: Sequence[rekindle.Generation]) -> list[int]:
     """Check that seeded tokens are those without a cache; return how many tokens of each prompt were found."""
     handles = [session.submit(TEXT, max_tokens=12, **sampling) for sampling in SAMPLINGS]
-    answers = [handle.result(timeout=120) for handle in handles]
+    answers = [handle.result(timeout=PATIENCE) for handle in handles]
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
     return [answer.cached_tokens for answer in answers]
 

@@ -23,6 +23,7 @@ from rekindle.server.running import Server
 from rekindle.session.session import Session
 from tests.engine.soak_clients import Case, Clients
 from tests.sentence_models import embedding_model
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -177,8 +178,7 @@ async def test_a_server_holds(families: Path, tmp_path: Path, caplog: pytest.Log
         clients = Clients((url.hostname or "", url.port or 0), asked, chance.randrange(2**32))
         for _ in range(9):
             await clients.asks()
-        while Left.now(session, server).connections:  # noqa: ASYNC110
-            await anyio.sleep(0.1)
+        await until(lambda: not Left.now(session, server).connections, "the clients' connections were closed")
         files = Left.now(session, server).files
         await soaked(clients, SECONDS * WARM_UP)
         await forgotten(session, server, files)

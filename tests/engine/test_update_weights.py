@@ -8,12 +8,12 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
-from anyio.lowlevel import checkpoint
 from safetensors.numpy import load_file
 
 import rekindle
 from rekindle.messages import NewWeights
 from tests.engine.small import SMALL
+from tests.waiting import PATIENCE, until
 
 PROMPT = list(range(1, 80))
 ASKED: dict[str, Any] = {"token_ids": PROMPT, "max_tokens": 12, "ignore_eos": True}
@@ -61,8 +61,10 @@ def update_meanwhile(session: rekindle.Session, weights: Any, *, leave: bool = F
     async def update() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(session.update_weights, weights, **options))
-            while not any(isinstance(each, NewWeights) for each in session.pending["scheduler"]):
-                await checkpoint()
+            await until(
+                lambda: any(isinstance(each, NewWeights) for each in session.pending["scheduler"]),
+                "the scheduler was to hear of other weights",
+            )
             if leave:
                 tasks.cancel_scope.cancel()
             else:
@@ -103,7 +105,7 @@ def test_what_has_started_can_be_ended_instead(session: rekindle.Session, others
     running = started(session)
     update_meanwhile(session, others, in_flight="fail")
     with pytest.raises(rekindle.WeightsChanged, match="submit it again"):
-        running.result(timeout=60)
+        running.result(timeout=PATIENCE)
     assert len(session.generate_sync(**ASKED).token_ids) == 12
 
 
@@ -154,5 +156,5 @@ def test_a_wait_that_is_left_keeps_the_old_weights(session: rekindle.Session, ot
     running = started(session)
     update_meanwhile(session, others, leave=True)
     session.resume()
-    assert len(running.result(timeout=60).token_ids) == 150
+    assert len(running.result(timeout=PATIENCE).token_ids) == 150
     assert session.generate_sync(**ASKED) == before

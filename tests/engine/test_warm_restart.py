@@ -23,7 +23,6 @@ import anyio
 import jax
 import numpy as np
 import pytest
-from anyio.lowlevel import checkpoint
 from safetensors.numpy import load_file, save_file
 
 import rekindle
@@ -50,6 +49,7 @@ from tests.engine.restart_child import (
     start,
     told,
 )
+from tests.waiting import PATIENCE, until
 
 MOMENTS = [(1, 0.6), (2, 0.1), (3, 0.02), (3, 0.1), (4, 0.1), (5, 0.1), (6, 0.1)]
 """Moments to kill a process: (the steps of `serve_until_killed` that it has done, at most so many seconds later)."""
@@ -207,7 +207,7 @@ imported = "orbax.checkpoint" in sys.modules
 print(json.dumps([answer.token_ids, answer.cached_tokens, session.stats.compilations, imported]))
 """
     command = [sys.executable, "-c", code, str(first_runs[0]), str(model)]
-    told = json.loads(subprocess.check_output(command, text=True, timeout=120, cwd=Path(__file__).parents[2]))
+    told = json.loads(subprocess.check_output(command, text=True, timeout=PATIENCE, cwd=Path(__file__).parents[2]))
     assert told == [list(cold[0]), CACHED, 0, False]
 
 
@@ -371,8 +371,10 @@ async def save_and_resume(session: rekindle.Session) -> int:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(save)
-        while not any(isinstance(each, SaveCache) for each in session.pending["scheduler"]):
-            await checkpoint()
+        await until(
+            lambda: any(isinstance(each, SaveCache) for each in session.pending["scheduler"]),
+            "the scheduler was to hear that it saves",
+        )
         session.resume()
     return saved[0]
 
@@ -431,8 +433,8 @@ def test_the_directory_stays_within_its_bound_and_the_latest_pages_stay(
 
 
 async def save_in_time(session: rekindle.Session) -> int:
-    """Save within two minutes. It would never end if pages that leave the disk for new ones were written again."""
-    with anyio.fail_after(120):
+    """Save in time. It would never end if pages that leave the disk for new ones were written again."""
+    with anyio.fail_after(PATIENCE):
         return await session.save()
 
 
@@ -454,7 +456,7 @@ def test_an_empty_store_that_others_can_write_to_is_refused_too(cache: Path, mod
 
 
 async def open_in_time(model: Path) -> None:
-    with anyio.fail_after(120):
+    with anyio.fail_after(PATIENCE):
         async with rekindle.open(model, progress=False, **SETTINGS):
             pass
 
@@ -598,7 +600,7 @@ def test_a_process_that_ends_while_it_reads_says_nothing_and_drops_nothing(cache
     save_some(model)
     command = [sys.executable, "-m", "tests.engine.restart_child", str(cache), str(model)]
     root = Path(__file__).parents[2]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=root)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=root)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     with open_session(model, restore="require", precompile="all") as session:
         assert session.stats.compilations == 0
@@ -652,7 +654,7 @@ def test_in_the_background_a_first_answer_waits_for_two_steps_alone(
     rest, gate, load = (GATHER, SCATTER, ENTER, ALLOW), threading.Event(), ProgramStore.load
 
     def gated(store: ProgramStore, key: Key) -> Program | None:
-        assert key not in rest or gate.wait(60)
+        assert key not in rest or gate.wait(PATIENCE)
         return load(store, key)
 
     monkeypatch.setattr(ProgramStore, "load", gated)
@@ -673,7 +675,7 @@ def test_a_bucket_that_is_not_ready_is_served_by_a_larger_one(
     gate, load = threading.Event(), ProgramStore.load
 
     def gated(store: ProgramStore, key: Key) -> Program | None:
-        assert key != Bucket(16, 0) or gate.wait(60)
+        assert key != Bucket(16, 0) or gate.wait(PATIENCE)
         return load(store, key)
 
     monkeypatch.setattr(ProgramStore, "load", gated)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rekindle_kernels.cpu import build
+from tests.waiting import PATIENCE
 
 DRIVER = Path(__file__).parents[1] / "native" / "threads.cc"
 
@@ -18,6 +19,6 @@ def test_callers_of_one_pool_have_no_race_and_the_right_sums(sanitizer: str, tmp
     command = [*build.compiler(), *build.FLAGS, "-O1", "-g", f"-fsanitize={sanitizer}", "-pthread", *flags]
     files = [str(DRIVER), str(build.SOURCES / "isa.cc"), f"-I{build.SOURCES}", f"-DREKINDLE_ISA={name}"]
     subprocess.run([*command, *files, "-o", str(program)], check=True, cwd=tmp_path)
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "10 of 10 callers had the right sums\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from tests.notebook.driver import PATIENCE, Notebook, open_notebook
+from tests.notebook.driver import LAST_SECONDS, Notebook, open_notebook
 from tests.notebook.kernels import COLAB, COLAB_PINS, COMMAND, CURRENT, environment
 
 SETTINGS = {
@@ -85,7 +85,7 @@ def kernel(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def fresh(kernel: str, prelude: str, tmp_path: Path) -> Iterator[Notebook]:
     """Start a kernel of the test's own. Colab's never ends by itself, as `test_exit` says."""
-    variables, patience = environment(kernel, tmp_path / "ipython"), 1.0 if kernel == COLAB else PATIENCE
+    variables, patience = environment(kernel, tmp_path / "ipython"), 1.0 if kernel == COLAB else LAST_SECONDS
     with open_notebook(tmp_path / "kernel.log", COMMAND, variables, patience) as notebook:
         notebook.run(prelude)
         yield notebook

@@ -11,9 +11,11 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-SILENCE = 120
+from tests.waiting import PATIENCE
+
+SILENCE = PATIENCE
 """Seconds of a kernel's silence after which the test fails: far more than any cell here takes."""
-PATIENCE = 40
+LAST_SECONDS = 40.0
 """Seconds that a kernel has to end by itself: far more than it takes, and far less than its longest request."""
 
 
@@ -188,7 +190,7 @@ class Notebook:
 
 @contextmanager
 def open_notebook(
-    log: Path, command: Sequence[str], environment: Mapping[str, str], patience: float = PATIENCE
+    log: Path, command: Sequence[str], environment: Mapping[str, str], patience: float = LAST_SECONDS
 ) -> Iterator[Notebook]:
     """Start a fresh kernel, and kill it at the end if it is still there.
 

@@ -4,18 +4,19 @@ import textwrap
 from collections.abc import Callable
 
 from tests.notebook.driver import Notebook
+from tests.waiting import PATIENCE
 
 GENERATED = "session.stats.scheduler.generated_tokens / LONG['max_tokens']"
 """How much has been generated, as a share of a long request."""
 SOON = 1 / 10
 """The share of a long request that may be generated until a wait is left: a few seconds of work."""
-HOLD = """
+HOLD = f"""
 from rekindle.device.programs.lowering import Programs
 over, compile_now = threading.Event(), Programs.compiled
 
 def compile_until_it_is_over(*arguments):
     program = compile_now(*arguments)
-    over.wait(30)
+    over.wait({PATIENCE})
     return program
 
 Programs.compiled = compile_until_it_is_over

@@ -9,11 +9,12 @@ from rekindle.notebook.board.live import PERIOD
 from tests.notebook.driver import Notebook
 from tests.notebook.stop import assert_usable
 from tests.notebook.widgets import VIEW, Widgets
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.notebook
 
 THREADS = "[thread for thread in threading.enumerate() if thread.name == 'rekindle-dashboard']"
-ENDED = f"for thread in {THREADS}: thread.join(20)\nprint({THREADS})"
+ENDED = f"for thread in {THREADS}: thread.join({PATIENCE})\nprint({THREADS})"
 """Code that waits for the dashboard's thread, which goes on for an instant after its last message."""
 LOOKS = 6
 

@@ -8,6 +8,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 from tests.notebook.kernels import COLAB, COMMAND, CURRENT, environment
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.notebook, pytest.mark.tutorial]
 
@@ -35,7 +36,7 @@ def test_what_is_shown_is_static_html(kernel: str, tmp_path: Path, monkeypatch: 
     manager: Any = KernelManager()
     manager.kernel_spec.argv = list(COMMAND)
     made: Any = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])  # type: ignore[no-untyped-call]
-    nbclient.NotebookClient(made, km=manager, timeout=120).execute(cleanup_kc=True)
+    nbclient.NotebookClient(made, km=manager, timeout=PATIENCE).execute(cleanup_kc=True)
     manager.shutdown_kernel(now=True)
     manager.cleanup_resources()
     opened, shown, displayed, value, board, drawn, _, moving, bar, _ = (cell.outputs for cell in made.cells)

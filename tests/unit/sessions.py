@@ -2,11 +2,11 @@
 
 import threading
 
-from anyio.lowlevel import checkpoint
-
 from rekindle.concurrency.threads import Work
 from rekindle.errors import BatchFailed
+from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
+from tests.waiting import until, until_blocking
 
 
 def thread_of(session: Session) -> threading.Thread:
@@ -23,8 +23,29 @@ def reason(answer: object) -> object:
 
 async def ended(session: Session) -> None:
     """Wait until the engine has freed what the last request had."""
-    while session.stats.scheduler.running or session.stats.scheduler.waiting:
-        await checkpoint()
+    await until(lambda: _is_idle(session), "the engine had freed what the last request had")
+
+
+def ended_blocking(session: Session) -> None:
+    """Wait as `ended`, and block this thread meanwhile."""
+    until_blocking(lambda: _is_idle(session), "the engine had freed what the last request had")
+
+
+async def assert_all_ends_free(session: Session) -> None:
+    """Check that every page is free once the engine has freed what the last request had."""
+    await ended(session)
+    assert_all_is_free(session)
+
+
+async def submitted(session: Session, count: int = 1) -> list[Handle]:
+    """Wait until so many requests are there, and return them."""
+    await until(lambda: len(session.requests) >= count, f"{count} requests were submitted")
+    return list(session.requests.values())
+
+
+def _is_idle(session: Session) -> bool:
+    stats = session.stats.scheduler
+    return not stats.running and not stats.waiting
 
 
 def assert_all_is_free(session: Session) -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import pickle
-import time
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from rekindle.request.params import SamplingOptions
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, expected_of, fake_assembly, fake_limits, fake_session
 from tests.unit.stages import request_of
+from tests.waiting import until_blocking
 
 PROMPT = (3, 1, 4, 1, 5)
 OPTIONS: dict[str, SamplingOptions] = {
@@ -156,8 +156,11 @@ def test_a_generation_keeps_nothing_of_its_session(byte_tokenizer: Tokenizer) ->
     kept = weakref.ref(assembly)
     session.close_sync()
     del session, assembly
-    while kept() is not None:  # the engine's thread lets go of it as it ends
+
+    def is_gone() -> bool:
         gc.collect()
-        time.sleep(0.001)
+        return kept() is None
+
+    until_blocking(is_gone, "the engine's thread, which ends, had let go of the assembly")
     with pytest.raises(rekindle.SessionClosed, match="is gone; open it again"):
         whole.branch(0, 1)

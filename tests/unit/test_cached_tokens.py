@@ -23,6 +23,7 @@ from rekindle.testing import (
     fake_limits,
     fake_session,
 )
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -176,7 +177,7 @@ def test_whatever_is_asked_the_results_add_up_to_the_counters(
     backend: str, lives: list[list[list[tuple[int, int, int]]]], limits: dict[str, Any]
 ) -> None:
     async def guarded() -> None:
-        with anyio.fail_after(120):
+        with anyio.fail_after(PATIENCE):
             await lived(lives, limits)
 
     anyio.run(guarded, backend=backend)

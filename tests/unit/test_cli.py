@@ -24,6 +24,7 @@ from rekindle.device.programs.store import KeptPrograms
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_assembly, fake_limits, fake_session
+from tests.waiting import PATIENCE
 
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
 
@@ -194,7 +195,7 @@ def test_interrupting_a_generation_exits_130_without_a_traceback(patient: str) -
         assert process.stdout is not None
         first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        rest, error = process.communicate(timeout=120)
+        rest, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, error
     assert "Traceback" not in error
     assert "generated" not in error
@@ -213,7 +214,7 @@ def test_interrupting_the_compiler_does_not_wait_for_it(
         while process.stderr.readline() != "loading weights\n":  # programs are being compiled meanwhile
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        output, error = process.communicate(timeout=120)
+        output, error = process.communicate(timeout=PATIENCE)
     assert (process.returncode, output) == (130, "")
     assert "Traceback" not in error
     stored = [entry.parts["program"] for entry in KeptPrograms(tmp_path / "programs").entries()]
@@ -227,7 +228,7 @@ def test_a_reader_that_goes_away_is_no_error_to_speak_of(patient: str) -> None:
         assert process.stderr is not None
         assert process.stdout.read(1)
         process.stdout.close()
-        assert process.wait(120) == 141
+        assert process.wait(PATIENCE) == 141
         assert process.stderr.read() == ""
 
 

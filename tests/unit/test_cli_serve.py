@@ -1,7 +1,5 @@
 """`rekindle serve` says where it serves, and ends in order when it is told to."""
 
-import http.client
-import json
 import os
 import signal
 import socket
@@ -9,10 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -21,9 +16,12 @@ from rekindle.__main__ import main
 from rekindle.cli.serve import wait_for_signals
 from rekindle.concurrency.feed import Feed
 from tests.sentence_models import embedding_model
+from tests.unit.sockets import ask
+from tests.waiting import PATIENCE
 
+TEXT = "/v1/completions"
 SETTINGS = ["--page-size", "16", "--max-context", "64", "--max-running", "2", "--max-prefill-tokens", "16", "--quiet"]
-KEY = {"authorization": "Bearer key", "content-type": "application/json"}
+KEY = {"authorization": "Bearer key"}
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +43,6 @@ def serving(
             process.kill()
 
 
-def ask(address: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, Any]:
-    url = urlsplit(address)
-    with closing(http.client.HTTPConnection(url.netloc, timeout=120)) as connection:
-        connection.request("POST", url.path + path, json.dumps(body), headers)
-        with connection.getresponse() as reply:
-            return reply.status, json.loads(reply.read())
-
-
 def test_it_serves_with_its_settings_and_its_key_and_ends_at_sigterm(
     serving: tuple[subprocess.Popen[str], str],
 ) -> None:
@@ -60,12 +50,12 @@ def test_it_serves_with_its_settings_and_its_key_and_ends_at_sigterm(
     assert address.startswith("http://127.0.0.1:")
     assert address.endswith("/v1")
     body = {"model": "tiny", "prompt": "Hello", "max_tokens": 3}
-    status, made = ask(address, "/completions", body, KEY)
+    status, made = ask(address, TEXT, body, KEY)
     assert (status, made["usage"]["completion_tokens"]) == (200, 3)
-    assert ask(address, "/completions", {"prompt": "x" * 100}, KEY)[0] == 400
-    assert ask(address, "/completions", body, {**KEY, "authorization": "Bearer no"})[0] == 401
+    assert ask(address, TEXT, {"prompt": "x" * 100}, KEY)[0] == 400
+    assert ask(address, TEXT, body, {"authorization": "Bearer no"})[0] == 401
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=PATIENCE) == 0
     assert process.stderr is not None
     assert process.stderr.read() == ""
 

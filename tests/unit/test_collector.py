@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from rekindle.concurrency.collector import collector_paused
+from tests.waiting import PATIENCE
 
 IMPORT = """
 import gc
@@ -76,13 +77,13 @@ def test_it_is_enabled_when_the_last_of_several_threads_is_done() -> None:
 
     def pause() -> None:
         with collector_paused():
-            entered.wait(10)
-            leave.wait(10)
+            entered.wait(PATIENCE)
+            leave.wait(PATIENCE)
 
     threads = [threading.Thread(target=pause) for _ in range(2)]
     for thread in threads:
         thread.start()
-    entered.wait(10)
+    entered.wait(PATIENCE)
     with collector_paused():
         assert not gc.isenabled()
     assert not gc.isenabled()

@@ -16,6 +16,7 @@ import rekindle
 from rekindle import SamplingParams, Settings
 from rekindle.request.params import SamplingOptions
 from rekindle.testing import fake_session
+from tests.waiting import PATIENCE
 
 ASKING = [
     "generate",
@@ -69,7 +70,7 @@ def test_ipython_completes_keywords_and_public_names_alone(tmp_path: Path) -> No
     Its cache is its own too: jedi reads what another process has half written, and then completes nothing.
     """
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), *COMPLETED, "rekindle."]
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert asked.returncode == 0, asked.stderr
     for found in json.loads(asked.stdout.splitlines()[-1]):
         for code, keyword in COMPLETED.items():

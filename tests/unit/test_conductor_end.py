@@ -18,13 +18,12 @@ from rekindle.errors import EngineFailed, QueueFull, SessionClosed
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.telling import Telling, run_to_the_end
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
 PROMPT = (3, 1, 4)
 ENDLESS = 4000
-HANG_SECONDS = 120
-"""Seconds after which a run is taken to hang."""
 
 
 # Leaving early
@@ -203,7 +202,7 @@ async def test_threads_that_pause_and_step_while_others_close_all_come_to_an_end
         seen: Feed[Handled] = Feed()
         with fake_session() as session, session.watch(seen.put):
             outcomes: list[object] = []
-            with anyio.fail_after(HANG_SECONDS):
+            with anyio.fail_after(PATIENCE):
                 async with anyio.create_task_group() as tasks:
                     for _ in range(3):
                         tasks.start_soon(partial(to_thread.run_sync, use, session, outcomes))

@@ -17,12 +17,11 @@ from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_session
 from tests.unit.limits import WAYS
 from tests.unit.telling import run_to_the_end
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
 PROMPT = (3, 1, 4)
-HANG_SECONDS = 120
-"""Seconds after which a run is taken to hang."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ async def happen(event: Do, session: Session) -> None:
 
 def check(backend: str, story: list[Ask | Do], limits: dict[str, Any], ending: str) -> None:
     async def guarded() -> None:
-        with anyio.fail_after(HANG_SECONDS):
+        with anyio.fail_after(PATIENCE):
             await told(story, limits, ending)
 
     anyio.run(guarded, backend=backend)

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from typing import Any, cast
 from weakref import ref
 
@@ -17,6 +17,7 @@ from anyio import to_thread
 
 from rekindle.buckets import Bucket
 from rekindle.device.place import Place
+from rekindle.device.programs import executables as executables_module
 from rekindle.device.programs import workers
 from rekindle.device.programs.executables import ArgumentsLost, Executables
 from rekindle.device.programs.lowering import EMPTY, ENTER, GATHER, SCATTER, Key, Program, Programs
@@ -25,10 +26,10 @@ from rekindle.device.programs.workers import WORKERS
 from rekindle.device.state import Sizes
 from rekindle.errors import SessionClosed, UnsafeStorage
 from rekindle.testing import FAKE_MODEL
+from tests.waiting import PATIENCE, until, until_blocking
 
 STEPS: list[Key] = [Bucket(64, 0), Bucket(0, 1), Bucket(0, 4), Bucket(0, 32)]
 STEP = Bucket(64, 0)
-SECONDS = 20.0
 
 
 class GatedPrograms:
@@ -47,7 +48,7 @@ class GatedPrograms:
         with self._lock:
             self.begun.append(key)
         if key in self.gates:
-            assert self.gates[key].wait(SECONDS)
+            assert self.gates[key].wait(PATIENCE)
         if key in self.fails:
             raise RuntimeError(f"no {key}")
         return lambda *_: key
@@ -67,7 +68,7 @@ class Store:
 
     def load(self, key: Key) -> Program | None:
         if key in self.gates:
-            assert self.gates[key].wait(SECONDS)
+            assert self.gates[key].wait(PATIENCE)
         return (lambda: key) if key in self.stored else None
 
     def missing(self, keys: Sequence[Key]) -> list[Key]:
@@ -92,8 +93,8 @@ def made(programs: GatedPrograms, capacity: int = 64, store: Store | None = None
 def test_every_program_is_made_once_in_the_order_of_asking() -> None:
     programs = GatedPrograms()
     executables = made(programs)
-    wait(executables.prepare(STEPS), SECONDS)
-    assert [executables.obtain(key).result(SECONDS)() for key in STEPS] == STEPS
+    wait(executables.prepare(STEPS), PATIENCE)
+    assert [executables.obtain(key).result(PATIENCE)() for key in STEPS] == STEPS
     assert sorted(programs.begun) == sorted(STEPS)
     assert (
         executables.making.compilations,
@@ -108,20 +109,20 @@ def test_what_somebody_waits_for_overtakes_what_is_prepared() -> None:
     executables = made(programs)
     executables.prepare(STEPS)
     urgent = executables.obtain(STEPS[-1])
-    while len(programs.begun) < WORKERS + 1:  # no gate is open yet, so those in turn can begin no more than these
-        threading.Event().wait(0.001)
+    # No gate is open yet, so those in turn can begin no more than these.
+    until_blocking(lambda: len(programs.begun) == WORKERS + 1, "each worker and the urgent one had begun")
     assert sorted(programs.begun) == sorted([*STEPS[:WORKERS], STEPS[-1]])
     for gate in programs.gates.values():
         gate.set()
-    assert urgent.result(SECONDS)() == STEPS[-1]
-    executables.idle().result(SECONDS)
+    assert urgent.result(PATIENCE)() == STEPS[-1]
+    executables.idle().result(PATIENCE)
 
 
 def test_stored_programs_are_loaded_and_others_saved() -> None:
     programs, store = GatedPrograms(), Store(STEPS[:2])
     executables = made(programs, store=store)
-    wait(executables.prepare(STEPS), SECONDS)
-    executables.idle().result(SECONDS)
+    wait(executables.prepare(STEPS), PATIENCE)
+    executables.idle().result(PATIENCE)
     assert (executables.making.loads, executables.making.compilations) == (2, 2)
     assert sorted(programs.begun) == sorted(store.saved) == sorted(STEPS[2:])
     assert executables.making.misses == {key: {"code": ("new", "old")} for key in STEPS[2:]}
@@ -132,7 +133,7 @@ def test_a_program_is_serialized_before_anybody_can_call_it() -> None:
     store, known = Store(), list[list[Key]]()
     executables = made(GatedPrograms(), store=store)
     executables.obtain(ENTER).add_done_callback(lambda _: known.append(list(store.serialized)))
-    executables.idle().result(SECONDS)
+    executables.idle().result(PATIENCE)
     assert known == [[ENTER]]
     assert store.saved == [ENTER]
 
@@ -145,9 +146,9 @@ def test_a_failure_is_told_to_all_who_wait_and_another_try_is_made_later() -> No
     programs.gates[ENTER].set()
     for future in waiting:
         with pytest.raises(RuntimeError, match="no enter"):
-            future.result(SECONDS)
+            future.result(PATIENCE)
     programs.fails.clear()
-    assert executables.obtain(ENTER).result(SECONDS)() == ENTER
+    assert executables.obtain(ENTER).result(PATIENCE)() == ENTER
 
 
 def test_a_planned_program_that_failed_is_made_again_without_a_warning_of_something_else() -> None:
@@ -156,9 +157,9 @@ def test_a_planned_program_that_failed_is_made_again_without_a_warning_of_someth
     executables = made(programs)
     (planned,) = executables.prepare([ENTER])
     with pytest.raises(RuntimeError, match="no enter"):
-        planned.result(SECONDS)
+        planned.result(PATIENCE)
     with pytest.raises(RuntimeError, match="no enter"):
-        executables.obtain(ENTER).result(SECONDS)
+        executables.obtain(ENTER).result(PATIENCE)
     assert executables.making.unexpected == 0
 
 
@@ -166,12 +167,12 @@ def test_a_planned_program_that_failed_is_made_again_without_a_warning_of_someth
 def test_each_program_that_is_compiled_again_after_it_was_given_up_is_told(planned: bool) -> None:
     executables = made(GatedPrograms(), capacity=1)
     if planned:
-        wait(executables.prepare([GATHER, SCATTER]), SECONDS)
+        wait(executables.prepare([GATHER, SCATTER]), PATIENCE)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("default")  # which shows a text of one line once
         for key in (GATHER, SCATTER, GATHER, SCATTER):
-            executables.obtain(key).result(SECONDS)
-        executables.idle().result(SECONDS)
+            executables.obtain(key).result(PATIENCE)
+        executables.idle().result(PATIENCE)
     said = [str(each.message) for each in told]
     assert len(said) == executables.making.unexpected == executables.making.compilations - 2
     assert len(said) >= 2
@@ -182,7 +183,7 @@ def test_each_program_that_is_compiled_again_after_it_was_given_up_is_told(plann
 def test_a_program_that_was_given_up_and_is_stored_is_loaded_again() -> None:
     executables = made(GatedPrograms(), capacity=1, store=Store([GATHER, SCATTER]))
     for key in (GATHER, SCATTER, GATHER):
-        executables.obtain(key).result(SECONDS)
+        executables.obtain(key).result(PATIENCE)
     assert (executables.making.loads, executables.making.compilations, executables.making.unexpected) == (3, 0, 0)
 
 
@@ -242,7 +243,7 @@ def test_a_store_that_becomes_unsafe_is_used_no_more_and_stops_nobody(at: str, m
     with warnings.catch_warnings(record=True, action="always") as told:
         for key in (SCATTER, GATHER):
             assert executables.run(key) == key
-            executables.idle().result(SECONDS)
+            executables.idle().result(PATIENCE)
     (said,) = [str(each.message) for each in told]
     assert said == "compiled programs are neither loaded nor saved from now on: writable by others"
     assert (executables.making.loads, executables.making.compilations, store.saved) == (0, 2, [])
@@ -252,15 +253,14 @@ def test_stopping_ends_the_wait_for_what_is_not_begun() -> None:
     programs = GatedPrograms(closed=STEPS)
     executables = made(programs)
     futures = executables.prepare(STEPS)
-    while len(programs.begun) < WORKERS:
-        threading.Event().wait(0.001)
+    until_blocking(lambda: len(programs.begun) == WORKERS, "each worker had begun")
     executables.stop()
     for future in futures[WORKERS:]:
         with pytest.raises(SessionClosed):
-            future.result(SECONDS)
+            future.result(PATIENCE)
     for gate in programs.gates.values():
         gate.set()
-    executables.idle().result(SECONDS)
+    executables.idle().result(PATIENCE)
     assert len(programs.begun) == WORKERS
 
 
@@ -269,13 +269,13 @@ def test_programs_that_are_freed_are_gone_at_once_and_those_that_come_later_too(
     programs = GatedPrograms(closed=[ENTER])
     executables = made(programs)
     ready = executables.prepare(STEPS)
-    wait(ready, SECONDS)
+    wait(ready, PATIENCE)
     later = executables.obtain(ENTER)
-    held = [ref(executables.obtain(key).result(SECONDS)) for key in STEPS]
+    held = [ref(executables.obtain(key).result(PATIENCE)) for key in STEPS]
     executables.free()
     programs.gates[ENTER].set()
-    held.append(ref(later.result(SECONDS)))
-    executables.idle().result(SECONDS)
+    held.append(ref(later.result(PATIENCE)))
+    executables.idle().result(PATIENCE)
     del later
     assert [each() for each in held] == [None] * len(held)
     assert len(executables) == 0
@@ -305,15 +305,24 @@ async def test_a_larger_bucket_serves_while_the_needed_one_is_made() -> None:
         programs.gates[large].set()
     await ask(executables, small, found)
     programs.gates[small].set()
-    await to_thread.run_sync(executables.obtain(small).result, SECONDS)
+    await to_thread.run_sync(executables.obtain(small).result, PATIENCE)
     await ask(executables, small, found)
     assert found == [large, large, small]
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("larger", "serves"), [(Bucket(192, 0), False), (Bucket(128, 0), True), (Bucket(64, 4), True)])
-async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little(larger: Bucket, serves: bool) -> None:
-    needed = Bucket(64, 0)
+async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little(
+    larger: Bucket, serves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed, wait_for_one = Bucket(64, 0), executables_module._wait_for_one
+    waited_for: list[Sequence[Future[Program]]] = []
+
+    def noting(programs: Sequence[Future[Program]]) -> None:
+        waited_for.append(programs)
+        wait_for_one(programs)
+
+    monkeypatch.setattr(executables_module, "_wait_for_one", noting)
     store = Store([needed, larger], closed=[needed])
     executables = made(GatedPrograms(), store=store)
     await executables.ready(larger)
@@ -322,7 +331,7 @@ async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask, executables, needed, found)
-        await anyio.sleep(0.2)
+        await until(lambda: found or waited_for, "a program served or was waited for")
         assert found == ([larger] if serves else []), "it was loading all that time"
         store.gates[needed].set()
     assert found == [larger if serves else needed]
@@ -330,13 +339,14 @@ async def test_a_stored_program_is_waited_for_unless_a_larger_bucket_pads_little
 
 
 class Computing:
-    """A stand-in for an array that is computed once `done` is set."""
+    """A stand-in for an array that is computed once `done` is set; `waited_for` is set once somebody waits for that."""
 
     def __init__(self) -> None:
-        self.done = threading.Event()
+        self.waited_for, self.done = threading.Event(), threading.Event()
 
     def block_until_ready(self) -> "Computing":
-        assert self.done.wait(SECONDS)
+        self.waited_for.set()
+        assert self.done.wait(PATIENCE)
         return self
 
 
@@ -344,12 +354,13 @@ def test_patient_programs_wait_until_what_was_called_is_computed(monkeypatch: py
     monkeypatch.setattr(workers, "QUIET_SECONDS", 0.01)
     executables, result, donated = made(GatedPrograms()), Computing(), jnp.ones(2)
     donated.delete()
-    executables.obtain(STEP).result(SECONDS)
+    executables.obtain(STEP).result(PATIENCE)
     asyncio.run(executables.call(STEP, lambda: [donated, result]))
     (later,) = executables.prepare([ENTER], patient=True)
-    assert not wait([later], 0.2).done, "it was made while a program ran"
+    until_blocking(lambda: result.waited_for.is_set() or later.done(), "a worker waited for what was called")
+    assert not later.done(), "it was made while a program ran"
     result.done.set()
-    assert wait([later], SECONDS).done
+    assert wait([later], PATIENCE).done
 
 
 @pytest.mark.anyio

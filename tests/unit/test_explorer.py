@@ -1,6 +1,5 @@
 """The buttons of an explorer show what was likely in each place, and each choice grows a branch."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import rekindle
 from rekindle.notebook.explorer import Explorer
 from rekindle.session.session import Session
 from rekindle.testing import fake_session
+from tests.waiting import until_blocking
 
 PROMPT = (3, 1, 4)
 
@@ -29,8 +29,7 @@ def parts(explorer: Explorer) -> tuple[Any, Any, Any]:
 
 def grown(explorer: Explorer, branches: int) -> Explorer:
     """Return the last branch once there are so many."""
-    while len(explorer.branches) < branches:
-        time.sleep(0.001)
+    until_blocking(lambda: len(explorer.branches) >= branches, f"{branches} branches had grown")
     return explorer.branches[-1]
 
 
@@ -67,8 +66,7 @@ def test_a_branch_that_is_cancelled_stays_as_it_was(explorer: Explorer, session:
     handle.cancel()
     session.resume()
     (below,) = parts(explorer)[2]
-    while "cancelled" not in below.value:
-        time.sleep(0.001)
+    until_blocking(lambda: "cancelled" in below.value, "what is below said that it was cancelled")
     assert explorer.branches == []
 
 

@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -12,6 +11,7 @@ from anyio import to_thread
 
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.mailbox import Waiter
+from tests.waiting import PATIENCE, until_blocking
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -140,11 +140,10 @@ def test_an_interrupt_that_the_system_gave_to_another_thread_ends_a_blocking_wai
         feed.close()
 
     def take_the_interrupt() -> None:
-        while not feed._waiting:
-            time.sleep(0.001)
+        until_blocking(lambda: feed._waiting, "somebody waited for the feed")
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
-    timer = threading.Timer(30, rescue)
+    timer = threading.Timer(PATIENCE, rescue)
     timer.start()
     taker = threading.Thread(target=take_the_interrupt)
     taker.start()

@@ -15,6 +15,7 @@ from rekindle.concurrency.mailbox import Mailbox
 from rekindle.engine.actor import Stage
 from rekindle.engine.actors.host_tier import DeviceCopies, HostTier, host_memory
 from rekindle.messages import Copy, Dispatched, Drop, Fetch, Fetched, Gathered, Message, Offloaded
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +53,7 @@ class Named:
     def _copy(self) -> None:
         self.begun.set()
         self.threads.add(threading.get_ident())
-        assert self.permits.acquire(timeout=60), "nobody let this copy go on"
+        assert self.permits.acquire(timeout=PATIENCE), "nobody let this copy go on"
 
 
 async def keep(tier: HostTier, pages: dict[int, Any]) -> bool:
@@ -159,7 +160,7 @@ async def test_a_drop_that_comes_while_its_entry_is_staged_waits_for_it_and_the_
         stage.mailbox.put(Fetch(6, (Copy(0, None),)))
         stage.mailbox.put(Drop((0,)))
         await anyio.wait_all_tasks_blocked()  # the loop turns
-        assert copies.begun.wait(60)
+        assert copies.begun.wait(PATIENCE)
         assert tier.pages == 1
         copies.permits.release()
         assert await said.receive() == Fetched(6, ("staged kept a",))

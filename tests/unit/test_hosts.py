@@ -5,6 +5,7 @@ import socket
 import stat
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -32,6 +33,7 @@ from rekindle.engine.hosts.wire import order_of
 from rekindle.errors import ConfigError, HostLost, HostRefused, InvalidRequest, RekindleError, UnsafeStorage
 from rekindle.store.snapshot_key import content_fingerprint
 from tests.engine.small import FEW_PAGES
+from tests.waiting import PATIENCE, until_blocking
 
 SECRET = "a secret of the tests"
 
@@ -150,24 +152,26 @@ def test_what_is_no_follower_is_told_of_and_does_not_end_the_wait(monkeypatch: p
     address, left, told = free_address(), threading.Event(), SimpleQueue[str]()
     monkeypatch.setattr(meeting, "warn", told.put)
 
+    strangers: list[socket.socket] = []
+
     def report(_: Progress) -> None:
         if left.is_set():
             raise rekindle.SessionClosed("left")
 
+    def connects() -> bool:
+        with suppress(ConnectionRefusedError):
+            strangers.append(socket.create_connection(address))
+        return bool(strangers)
+
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(meeting.meet, address, 1, SECRET.encode(), report)
-        while True:
-            try:
-                stranger = socket.create_connection(address)
-                break
-            except ConnectionRefusedError:
-                continue
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert "where followers are waited for" in told.get(timeout=30)
+        until_blocking(connects, "the leader listened")
+        strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert "where followers are waited for" in told.get(timeout=PATIENCE)
         left.set()
         with pytest.raises(rekindle.SessionClosed, match="left"):
             leader.result()
-    stranger.close()
+    strangers[0].close()
 
 
 def test_nobody_can_listen_where_somebody_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +191,7 @@ def test_the_loss_of_a_follower_is_told_to_all(links: tuple[list[Link], list[Lin
     crew.send(Gather(3))
     assert [order_of(link.receive()) for link in followers] == [Gather(3), Gather(3)]
     followers[1].close()
-    lost = told.get(timeout=30)
+    lost = told.get(timeout=PATIENCE)
     assert "process 2 of 3" in str(lost)
     assert followers[0].receive().header["say"] == "over", "what cannot go on ends"
     assert crew.reason(ValueError()) is lost

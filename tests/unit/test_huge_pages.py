@@ -5,7 +5,6 @@ import threading
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
-from time import sleep
 
 import jax
 import numpy as np
@@ -17,6 +16,7 @@ from rekindle.device.huge_pages import COLLAPSE, collapse, spans_of
 from rekindle.engine import filling
 from rekindle.engine.filling import settle
 from tests.engine.small import SMALL
+from tests.waiting import PATIENCE, until_blocking
 
 SIZE = 2 << 20
 
@@ -124,12 +124,12 @@ def test_weights_settle_once_the_programs_are_ready_unless_the_session_ended_bef
     others = set(threading.enumerate())
     stop = settle(arrays, [ready])
     (worker,) = (each for each in threading.enumerate() if each not in others and each.name == "rekindle-huge-pages")
-    sleep(0.05)
+    until_blocking(lambda: ready._waiters or not worker.is_alive(), "somebody waited for the programs")
     assert huge_bytes(begin, end) == before
     if ended:
         stop()
     ready.set_result(None)
-    worker.join(60)
+    worker.join(PATIENCE)
     made = huge_bytes(begin, end) - before
     assert made <= SIZE if ended else made >= 7 * SIZE
 
@@ -141,7 +141,7 @@ def test_weights_of_a_session_settle_and_others_are_there_before_they_are_used(
     monkeypatch.setattr(filling, "collapse", lambda spans, **options: asked.put(spans))
     model = families / "llama-tied"
     with rekindle.open_sync(model, progress=False, precompile="lazy", restore="off", **SMALL) as session:
-        first = asked.get(timeout=60)
+        first = asked.get(timeout=PATIENCE)
         session.update_weights_sync(model)
         second = asked.get(block=False)
     assert all(end > begin for begin, end in [*first, *second])

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -13,9 +12,10 @@ from IPython.core.formatters import DisplayFormatter
 import rekindle
 from rekindle import markup
 from rekindle.concurrency.mailbox import in_trio
-from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from tests.unit.sessions import submitted
+from tests.waiting import PATIENCE, until
 
 PROMPT = [3, 1, 4]
 
@@ -23,21 +23,6 @@ PROMPT = [3, 1, 4]
 def held(settler: FakeSettler, **settings: Any) -> Session:
     """Open a session whose ticks settle when the settler is told to."""
     return fake_session(fake_assembly(fake_limits(**settings), settler=settler))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, for a minute at most."""
-    for _ in range(60_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never came to hold")
-
-
-async def requests_of(session: Session, count: int) -> list[Handle]:
-    """Wait until a session has so many requests, and return them."""
-    await until(lambda: len(session.requests) >= count)
-    return [*session.requests.values()]
 
 
 async def cancelled(task: "asyncio.Task[Any]") -> asyncio.CancelledError:
@@ -55,10 +40,10 @@ def test_a_cancelled_await_says_how_many_tokens_had_come_and_has_them(method: st
         settler = FakeSettler(held=True)
         async with held(settler) as session:
             task = asyncio.create_task(getattr(session, method)(token_ids=PROMPT, max_tokens=500))
-            (request,) = await requests_of(session, 1)
+            (request,) = await submitted(session)
             for _ in range(4):  # and no more, or it might end
                 settler.step()
-            await until(lambda: len(request.record.pieces.items) == 4)
+            await until(lambda: len(request.record.pieces.items) == 4, "four tokens had come")
             error: Any = await cancelled(task)
             settler.release()
             came = len(error.generation.token_ids)
@@ -76,10 +61,10 @@ def test_a_cancelled_batch_has_what_had_ended_in_its_places() -> None:
         async with held(settler, max_running=1) as session:
             batch = session.generate(token_ids=[PROMPT, [5], [6]], max_tokens=30)
             task = asyncio.create_task(batch)
-            first, *_ = await requests_of(session, 3)
+            first, *_ = await submitted(session, 3)
             for _ in range(30):  # those of the first alone
                 settler.step()
-            await until(lambda: first.done)
+            await until(lambda: first.done, "the first had ended")
             error: Any = await cancelled(task)
             settler.release()
             assert error.finished[0].token_ids == expected_tokens(PROMPT, 30)
@@ -94,7 +79,7 @@ def test_one_that_had_not_started_has_nothing() -> None:
         async with held(FakeSettler(held=True), max_running=1) as session:
             session.submit(token_ids=PROMPT)
             task = asyncio.create_task(session.generate(token_ids=[7]))
-            await requests_of(session, 2)
+            await submitted(session, 2)
             error: Any = await cancelled(task)
             assert (error.generation.text, error.generation.token_ids, error.generation.prompt_token_ids) == (
                 "",
@@ -129,7 +114,7 @@ def test_wait_for_and_timeout_of_asyncio_end_as_they_do() -> None:
                     await session.generate(token_ids=PROMPT)
             before = {*session.requests}
             task = asyncio.create_task(session.generate(token_ids=PROMPT))
-            await until(lambda: not before.issuperset(session.requests))
+            await until(lambda: not before.issuperset(session.requests), "the request was submitted")
             task.cancel("enough")
             with pytest.raises(asyncio.CancelledError) as caught:
                 await task
@@ -145,7 +130,7 @@ def test_an_interrupted_embedding_says_how_many_texts_had_ended() -> None:
     async def main() -> None:
         async with held(FakeSettler(held=True)) as session:
             task = asyncio.create_task(session.embed(token_ids=[PROMPT, PROMPT[:1]]))
-            await requests_of(session, 2)
+            await submitted(session, 2)
             left = await cancelled(task)
             assert left.args == ("interrupted when 0 of 2 texts had ended",)
 
@@ -198,7 +183,7 @@ def test_a_cancellation_that_was_interrupted_is_made_up_for() -> None:
         handle.cancel()
         settler.release()
         with pytest.raises(rekindle.RequestCancelled):
-            handle.result(timeout=60)
+            handle.result(timeout=PATIENCE)
 
 
 def test_a_thread_is_not_in_trio_while_another_imports_it(monkeypatch: pytest.MonkeyPatch) -> None:

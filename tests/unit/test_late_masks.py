@@ -1,13 +1,13 @@
 """Free requests wait for the masks of constrained ones for a twentieth of a tick, and then go on without them."""
 
 from collections.abc import Sequence
-from time import sleep
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rekindle.engine.actors.grammars import NEVER, Grammars
+from rekindle.engine.actors import grammars
+from rekindle.engine.actors.grammars import LONGEST_WAIT, NEVER, Grammars
 from rekindle.messages import Advance, Advanced, Withdraw
 from rekindle.models.text.masks import OneByOne
 from rekindle.request.params import SamplingParams
@@ -76,10 +76,14 @@ def test_a_late_one_may_be_withdrawn(engine: ByHand) -> None:
 
 
 class Slow(OneByOne):
-    """Takes longer for one mask than anybody waits."""
+    """Takes longer for one mask than anybody waits, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self._now = 3600.0
+        monkeypatch.setattr(grammars, "perf_counter", lambda: self._now)
 
     def fill(self, places: Sequence[Any]) -> Sequence[np.ndarray[Any, np.dtype[np.int32]]]:
-        sleep(0.006)
+        self._now += 1.1 * LONGEST_WAIT
         return super().fill(places)
 
 
@@ -93,23 +97,23 @@ def asked(free: int) -> Advance:
 
 
 @pytest.mark.anyio
-async def test_free_requests_wait_for_a_while_alone() -> None:
-    grammars = Grammars(NEVER, Slow())
-    (first,) = await grammars.handle(asked(free=1))
+async def test_free_requests_wait_for_a_while_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    actor = Grammars(NEVER, Slow(monkeypatch))
+    (first,) = await actor.handle(asked(free=1))
     assert isinstance(first, Advanced)
     assert len(first.outcomes) == 1
-    (second,) = await grammars.handle(Advance((), running=4, free=1, late=first.late))
+    (second,) = await actor.handle(Advance((), running=4, free=1, late=first.late))
     assert isinstance(second, Advanced)
     assert len(second.outcomes) == 1, "what is asked next may wait behind this answer, for as long"
-    (third,) = await grammars.handle(Advance((), running=4, free=0, late=second.late))
+    (third,) = await actor.handle(Advance((), running=4, free=0, late=second.late))
     assert isinstance(third, Advanced)
     assert {each for answer in (first, second, third) for each, _ in answer.outcomes} == {0, 1, 2}
     assert not third.late
 
 
 @pytest.mark.anyio
-async def test_where_nobody_is_free_all_masks_are_waited_for() -> None:
-    (answer,) = await Grammars(NEVER, Slow()).handle(asked(free=0))
+async def test_where_nobody_is_free_all_masks_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    (answer,) = await Grammars(NEVER, Slow(monkeypatch)).handle(asked(free=0))
     assert isinstance(answer, Advanced)
     assert len(answer.outcomes) == 3
     assert not answer.late

@@ -20,6 +20,7 @@ from rekindle.session.mapping.results import MapResults
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import assert_all_is_free
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -300,7 +301,7 @@ async def test_a_bar_says_how_far_it_is(
         tasks.start_soon(_mapped, one_by_one, items(Counted(20)))
         for _ in range(10):
             settler.step()
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE):
             await half.wait()
         settler.release()
     done = [each[0] for each in shown]

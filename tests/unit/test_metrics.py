@@ -7,10 +7,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rekindle.errors import InvalidRequest
-from rekindle.scheduler.stats import Counts, SchedulerStats
+from rekindle.scheduler.stats import Counts, SchedulerStats, Stats
 from rekindle.session.calls.latencies import Histogram
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -32,9 +33,14 @@ def value(found: dict[Any, float], name: str, **labels: str) -> float:
 
 async def test_each_counter_of_the_session_is_there_with_its_value(session: Session) -> None:
     await session.generate(token_ids=[[3, 1, 4], [1, 5, 9]], max_tokens=7)
-    stats, found = session.stats, samples(session)
-    while stats != session.stats:  # a tick that was planned before the end may have been on its way
-        stats, found = session.stats, samples(session)
+    looks: list[tuple[Stats, dict[Any, float]]] = []
+
+    def unchanged() -> bool:
+        looks.append((session.stats, samples(session)))
+        return looks[-1][0] == session.stats
+
+    await until(unchanged, "no tick that was planned before the end was on its way")
+    stats, found = looks[-1]
     counted = {each.name for each in fields(Counts)} | {"device_losses"}
     for each in fields(SchedulerStats):
         name = f"{each.name}_total" if each.name in counted else each.name
@@ -52,8 +58,7 @@ async def test_times_are_counted_once_for_each_request_and_each_token(held: Sess
     async for _ in handle:
         break
     settler.release()
-    while not handle.done:
-        await held.generate(token_ids=[3], max_tokens=0)
+    await until(lambda: handle.done, "the request that was left had ended")
     found = samples(held)
     assert value(found, "requests_total", finish_reason="cancelled") == 1
     assert value(found, "requests_total", finish_reason="length") >= 2

@@ -11,6 +11,7 @@ from rekindle.request.params import SamplingParams
 from rekindle.results.figures import CachedTokens
 from rekindle.session.calls.callers import Callers
 from rekindle.session.calls.places import Places
+from tests.waiting import PATIENCE
 
 
 def test_a_request_enters_at_once_while_there_is_room() -> None:
@@ -95,7 +96,7 @@ def test_places_are_never_exceeded_by_many_threads() -> None:
         thread.start()
     left = []
     for _ in range(800):
-        left.append(inside.get(timeout=20))
+        left.append(inside.get(timeout=PATIENCE))
         with lock:
             now -= 1
         if (following := places.leave(left[-1])) is not None:

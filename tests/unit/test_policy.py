@@ -14,6 +14,7 @@ from rekindle.errors import ConfigError
 from rekindle.policy import Candidate, Order, longest_prefix
 from rekindle.scheduler.requests.waiting import CONSIDERED
 from rekindle.testing import ByHand, expected_tokens, fake_session
+from tests.waiting import PATIENCE
 
 SHARED = list(range(40))
 """A prefix of two whole pages of 16 tokens and a half."""
@@ -184,7 +185,7 @@ def test_a_policy_may_look_at_the_session() -> None:
 
     with fake_session(page_size=16, policy=policy) as session:
         for _ in range(2):
-            session.submit(token_ids=SHARED, max_tokens=2).result(timeout=60)
+            session.submit(token_ids=SHARED, max_tokens=2).result(timeout=PATIENCE)
     assert seen == [0, 2]
 
 

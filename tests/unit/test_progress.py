@@ -15,6 +15,7 @@ from rekindle.notebook import cell_bar, clock, front_end
 from rekindle.notebook import progress_bars as faces
 from rekindle.notebook.cell_bar import bar_bundle
 from rekindle.notebook.progress_bars import ProgressBars
+from tests.waiting import PATIENCE
 
 
 class Terminal(io.StringIO):
@@ -151,7 +152,7 @@ def test_a_bar_in_a_cell_goes_on_between_two_reports_and_not_after_its_end(outpu
     with ProgressBars(True) as bars:
         bars.show(Progress("compiling", 1, 3, "programs"))
         outputs[0].drawn.clear()
-        assert outputs[0].drawn.wait(30)
+        assert outputs[0].drawn.wait(PATIENCE)
         (thread,) = [thread for thread in threading.enumerate() if thread.name == "rekindle-progress"]
     assert not thread.is_alive()
 

@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import anyio
@@ -18,7 +17,8 @@ from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 from tests.unit.asgi import Caller, ask
 from tests.unit.scripted import scripted_session
-from tests.unit.sessions import assert_all_is_free
+from tests.unit.sessions import assert_all_is_free, submitted
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -261,8 +261,8 @@ async def test_a_full_queue_is_told_with_when_to_come_again(settler: FakeSettler
             first = [Caller(served, TEXT, {"prompt": [3, 1], "max_tokens": 2}) for _ in range(3)]
             for place, caller in enumerate(first, 1):
                 tasks.start_soon(caller.run)
-                while len(session.requests) < place or (place == 1 and session.stats.scheduler.running < 1):
-                    await anyio.lowlevel.checkpoint()
+                await submitted(session, place)
+                await until(lambda: session.stats.scheduler.running, "the first request had the slot")
             for path, body in ((TEXT, {"prompt": [3, 1]}), ("/v1/embeddings", {"input": [3, 1]})):
                 reply = await ask(served, path, body)
                 assert (reply.status, reply.headers["retry-after"]) == (429, "1")
@@ -286,8 +286,7 @@ async def test_requests_that_end_with_the_session_are_told_so(held: Session, set
     async with anyio.create_task_group() as tasks:
         for caller in callers:
             tasks.start_soon(caller.run)
-        while len(held.requests) < 2:
-            await anyio.lowlevel.checkpoint()
+        await submitted(held, 2)
         await held.close()
     assert [(caller.reply.status, caller.reply.error["type"]) for caller in callers] == [
         (503, "service_unavailable_error")
@@ -373,8 +372,7 @@ async def test_an_answer_goes_back_into_the_conversation(monkeypatch: pytest.Mon
 
 
 async def test_a_model_without_a_tokenizer_is_asked_by_token_ids() -> None:
-    with ExitStack() as stack:
-        session = stack.enter_context(fake_session())
+    with fake_session() as session:
         reply = await ask(app(session), TEXT, {"prompt": [3, 1, 4], "max_tokens": 3, "echo": True})
         assert (reply.status, reply.json["usage"]["completion_tokens"]) == (200, 3)
         assert (await ask(app(session), TEXT, {"prompt": "x"})).status == 400

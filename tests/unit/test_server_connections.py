@@ -20,10 +20,10 @@ from rekindle.server import connections
 from rekindle.server.connections import LOOK_SECONDS, Connection, most_connections
 from rekindle.server.running import Server
 from rekindle.session.session import Session
+from tests.unit.sockets import asking
+from tests.waiting import PATIENCE
 
 REQUEST = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
-LONG = 60.0
-"""Seconds that pass only where a test fails."""
 
 
 class Timer:
@@ -204,7 +204,7 @@ def server(session: Session) -> Iterator[Server]:
 
 def connected(server: Server) -> socket.socket:
     url = urlsplit(server.url)
-    return socket.create_connection((url.hostname, url.port), timeout=LONG)
+    return socket.create_connection((url.hostname, url.port), timeout=PATIENCE)
 
 
 def is_ended(connection: socket.socket) -> bool:
@@ -217,8 +217,7 @@ def is_ended(connection: socket.socket) -> bool:
 
 def asked(server: Server) -> http.client.HTTPResponse:
     """Ask, and return the answer to a client that closes its connection."""
-    with closing(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=LONG)) as connection:
-        connection.request("GET", "/health")
+    with closing(asking(server.url, "/health")) as connection:
         reply = connection.getresponse()
         assert (reply.status, reply.read()) == (200, b'{"status":"ok"}')
         return reply
@@ -298,7 +297,7 @@ def test_an_idle_server_never_wakes_by_itself(session: Session, monkeypatch: pyt
 
     monkeypatch.setattr(selectors.DefaultSelector, "select", noting)
     with session.serve_sync(port=0) as server:
-        assert asleep.wait(LONG)
+        assert asleep.wait(PATIENCE)
         asleep.clear()
         asked(server)
-        assert asleep.wait(LONG)
+        assert asleep.wait(PATIENCE)

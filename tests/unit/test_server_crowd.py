@@ -11,7 +11,7 @@ from rekindle.server import Limits, app
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_session
 from tests.unit.asgi import Caller, Reply
-from tests.unit.sessions import assert_all_is_free, ended
+from tests.unit.sessions import assert_all_ends_free
 
 pytestmark = pytest.mark.anyio
 
@@ -88,6 +88,5 @@ async def test_a_crowd_leaves_nothing_behind() -> None:
                 tasks.start_soon(crowd.client)
         for handle in session.requests.values():
             await handle.record.pieces.grown(2**60)
-        await ended(session)
-        assert_all_is_free(session)
+        await assert_all_ends_free(session)
         assert min(crowd.done[name] for name in ("asks", "leaves", "errs")) > 5

@@ -15,7 +15,7 @@ from rekindle.server.reading.call import NEUTRAL, SAMPLING
 from rekindle.session.session import Session
 from rekindle.testing import fake_assembly, fake_limits, fake_session
 from tests.unit.asgi import ask
-from tests.unit.sessions import assert_all_is_free
+from tests.unit.sessions import assert_all_is_free, ended_blocking
 
 USER = {"role": "user", "content": "Hello"}
 BODIES: dict[str, dict[str, Any]] = {
@@ -204,8 +204,7 @@ def check(session: Session, path: str, body: Any) -> int:
         assert reply.json
     else:
         assert reply.body.startswith((b"data: ", b"event: "))
-    while session.stats.scheduler.running or session.stats.scheduler.waiting:
-        session.count_tokens("a")
+    ended_blocking(session)
     assert_all_is_free(session)
     return reply.status
 

@@ -13,8 +13,9 @@ from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.responses import response_call
 from rekindle.server.refused import Refused
 from rekindle.session.session import Session
-from tests.unit.asgi import Reply, ask
+from tests.unit.asgi import Caller, Reply, ask
 from tests.unit.scripted import scripted_session
+from tests.unit.sessions import submitted
 
 pytestmark = pytest.mark.anyio
 
@@ -161,22 +162,15 @@ def test_what_was_said_before_is_to_be_given_again() -> None:
 
 
 async def test_a_response_that_fails_after_it_began_ends_in_an_event(scripted: Session) -> None:
-    served = app(scripted)
+    caller = Caller(app(scripted), PATH, {"input": "Weather?", "stream": True})
     await scripted.pause()
-    replies: list[Reply] = []
-
-    async def client() -> None:
-        replies.append(await ask(served, PATH, {"input": "Weather?", "stream": True}))
-
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(client)
-        while not scripted.requests:
-            await anyio.lowlevel.checkpoint()
-        (handle,) = scripted.requests.values()
+        tasks.start_soon(caller.run)
+        (handle,) = await submitted(scripted)
         while not handle.record.generated:
             await scripted.step()
         await anyio.wait_all_tasks_blocked()
         handle.cancel()
         scripted.resume()
-    found = events(replies[0])
+    found = events(caller.reply)
     assert (found[0]["type"], found[-1]["type"]) == ("response.created", "error")

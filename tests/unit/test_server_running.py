@@ -1,40 +1,25 @@
 """A server runs beside the cells on a socket, and ends in order: by itself, with its session, or with its process."""
 
 import gc
-import http.client
 import json
 import weakref
 from contextlib import closing
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import pytest
 from anyio import to_thread
 
 import rekindle
-from rekindle.server.running import Server
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
-from tests.unit.sessions import assert_all_is_free, ended
+from tests.unit.sessions import assert_all_ends_free, assert_all_is_free, submitted
+from tests.unit.sockets import ask, asking, connected
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
 TEXT = "/v1/completions"
-LONG = 60.0
-"""Seconds that pass only where a test fails."""
-
-
-def connected(server: Server) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=LONG)
-
-
-def ask(server: Server, path: str, body: Any = None) -> Any:
-    data = None if body is None else json.dumps(body)
-    with closing(connected(server)) as connection:
-        connection.request("POST" if body else "GET", path, data, {"content-type": "application/json"})
-        with connection.getresponse() as reply:
-            return json.loads(reply.read())
 
 
 async def test_cells_and_clients_use_one_session_at_once(texts: Session) -> None:
@@ -43,7 +28,7 @@ async def test_cells_and_clients_use_one_session_at_once(texts: Session) -> None
         reply: Any = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(texts.generate, "a cell")
-            reply = await to_thread.run_sync(ask, server, TEXT, body)
+            _, reply = await to_thread.run_sync(ask, server.url, TEXT, body)
         answer = await texts.generate(token_ids=[3, 1, 4], max_tokens=5)
         assert answer.token_ids == expected_tokens([3, 1, 4], 5)
         assert reply["choices"][0]["text"] == answer.text
@@ -53,14 +38,13 @@ async def test_cells_and_clients_use_one_session_at_once(texts: Session) -> None
     assert repr(server) == "<rekindle.server.Server closed>"
     assert server.url not in server._repr_mimebundle_()["text/html"]
     with pytest.raises(ConnectionRefusedError):
-        ask(server, "/health")
+        ask(server.url, "/health")
     assert_all_is_free(texts)
 
 
 async def test_a_stream_comes_over_a_socket_event_by_event(held: Session, settler: FakeSettler) -> None:
-    with held.serve_sync(port=0) as server, closing(connected(server)) as connection:
-        body = {"prompt": [3, 1, 4], "max_tokens": 3, "stream": True, "logprobs": 0}
-        connection.request("POST", TEXT, json.dumps(body), {"content-type": "application/json"})
+    body = {"prompt": [3, 1, 4], "max_tokens": 3, "stream": True, "logprobs": 0}
+    with held.serve_sync(port=0) as server, closing(asking(server.url, TEXT, body)) as connection:
         settler.step()
         settler.step()
         reply = await to_thread.run_sync(connection.getresponse)
@@ -74,43 +58,34 @@ async def test_a_stream_comes_over_a_socket_event_by_event(held: Session, settle
 
 async def test_a_client_that_hangs_up_frees_its_slot(held: Session, settler: FakeSettler) -> None:
     with held.serve_sync(port=0) as server:
-        connection = connected(server)
-        body = {"prompt": [3, 1, 4], "max_tokens": 4000}
-        connection.request("POST", TEXT, json.dumps(body), {"content-type": "application/json"})
-        while not held.requests:
-            await anyio.lowlevel.checkpoint()
-        (handle,) = held.requests.values()
-        connection.close()
-        while not handle.done:  # token by token, or all could have come before the server hears of it
-            settler.step()
-            await anyio.sleep(0.01)
+        with closing(asking(server.url, TEXT, {"prompt": [3, 1, 4], "max_tokens": 4000})):
+            (handle,) = await submitted(held)
+        # Nothing settles meanwhile, or all tokens could have come before the server hears of it.
+        await until(lambda: handle.done, "the server had heard that its client is gone")
         settler.release()
         with pytest.raises(rekindle.RequestCancelled):
             await handle
-        await ended(held)
-    assert_all_is_free(held)
+        await assert_all_ends_free(held)
 
 
 async def test_closing_lets_requests_under_way_end_and_takes_no_other(held: Session, settler: FakeSettler) -> None:
-    server = await held.serve(port=0, grace=LONG)
+    server = await held.serve(port=0, grace=PATIENCE)
     body = {"prompt": [3, 1, 4], "max_tokens": 3}
     replies: list[Any] = []
+
+    async def client() -> None:
+        replies.append(await to_thread.run_sync(ask, server.url, TEXT, body))
+
     async with anyio.create_task_group() as tasks:
-
-        async def client() -> None:
-            replies.append(await to_thread.run_sync(ask, server, TEXT, body))
-
         tasks.start_soon(client)
-        while not held.requests:
-            await anyio.lowlevel.checkpoint()
+        await submitted(held)
         tasks.start_soon(server.close)
-        while server._listening.fileno() != -1:
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: server._listening.fileno() == -1, "the server listened no more")
         with pytest.raises(ConnectionRefusedError):
-            ask(server, "/health")
+            ask(server.url, "/health")
         assert not replies
         settler.release()
-    assert replies[0]["usage"]["completion_tokens"] == 3
+    assert replies[0][1]["usage"]["completion_tokens"] == 3
     assert server.closed.closed
     await server.close()
 
@@ -120,16 +95,11 @@ async def test_requests_that_do_not_end_in_time_are_cancelled_and_told_so(
 ) -> None:
     with fake_session(fake_assembly(fake_limits(max_running=2), settler=settler)) as session:
         server = await session.serve(port=0, grace=0.1)
-        whole, stream = connected(server), connected(server)
         body = {"prompt": [3, 1, 4], "max_tokens": 4000, "logprobs": 0}
-        for connection, streams in ((whole, False), (stream, True)):
-            given = json.dumps({**body, "stream": streams})
-            connection.request("POST", TEXT, given, {"content-type": "application/json"})
-        while len(session.requests) < 2:
-            await anyio.lowlevel.checkpoint()
+        whole, stream = (asking(server.url, TEXT, {**body, "stream": streams}) for streams in (False, True))
+        handles = await submitted(session, 2)
         for _ in range(8):  # which is enough for the first token of each, and far from the last
             settler.step()
-        handles = list(session.requests.values())
         reply = await to_thread.run_sync(stream.getresponse)
         await server.close()
         settler.release()
@@ -144,8 +114,7 @@ async def test_requests_that_do_not_end_in_time_are_cancelled_and_told_so(
         assert done == b"data: [DONE]"
         whole.close()
         stream.close()
-        await ended(session)
-        assert_all_is_free(session)
+        await assert_all_ends_free(session)
         assert not caplog.records
 
 
@@ -153,11 +122,11 @@ async def test_a_session_ends_with_its_servers() -> None:
     async with fake_session() as session:
         servers = [await session.serve(port=0), session.serve_sync(port=0)]
         for server in servers:
-            assert ask(server, "/health") == {"status": "ok"}
+            assert ask(server.url, "/health") == (200, {"status": "ok"})
     for server in servers:
         assert server.closed.closed
         with pytest.raises(ConnectionRefusedError):
-            ask(server, "/health")
+            ask(server.url, "/health")
     with pytest.raises(rekindle.SessionClosed):
         await session.generate(token_ids=[1])
     with pytest.raises(rekindle.SessionClosed):
@@ -165,12 +134,9 @@ async def test_a_session_ends_with_its_servers() -> None:
 
 
 async def test_requests_under_way_are_told_that_their_session_is_closed(held: Session) -> None:
-    server = await held.serve(port=0, grace=LONG)
-    with closing(connected(server)) as connection:
-        body = {"prompt": [3, 1, 4], "max_tokens": 3}
-        connection.request("POST", TEXT, json.dumps(body), {"content-type": "application/json"})
-        while not held.requests:
-            await anyio.lowlevel.checkpoint()
+    server = await held.serve(port=0, grace=PATIENCE)
+    with closing(asking(server.url, TEXT, {"prompt": [3, 1, 4], "max_tokens": 3})) as connection:
+        await submitted(held)
         await held.close()
         assert server.closed.closed
         with connection.getresponse() as reply:
@@ -180,13 +146,16 @@ async def test_requests_under_way_are_told_that_their_session_is_closed(held: Se
 async def test_a_server_that_was_closed_does_not_keep_its_session() -> None:
     session = fake_session()
     with session.serve_sync(port=0) as server:
-        assert ask(server, "/health") == {"status": "ok"}
+        assert ask(server.url, "/health") == (200, {"status": "ok"})
     stopped = session._engine.stopped
     kept = weakref.ref(session)
     del session, server
-    while kept() is not None:
+
+    def is_gone() -> bool:
         gc.collect()
-        await anyio.lowlevel.checkpoint()
+        return kept() is None
+
+    await until(is_gone, "nobody had the session any more")
     await stopped.grown(0)
 
 
@@ -207,7 +176,7 @@ async def test_a_server_that_was_closed_does_not_keep_its_session() -> None:
 def test_a_page_whose_name_leads_to_this_machine_is_no_page_of_the_server(
     session: Session, keys: list[str], name: str, status: int
 ) -> None:
-    with session.serve_sync(port=0, api_keys=keys) as server, closing(connected(server)) as connection:
+    with session.serve_sync(port=0, api_keys=keys) as server, closing(connected(server.url)) as connection:
         connection.putrequest("GET", "/v1/models", skip_host=True)
         connection.putheader("Host", name)
         connection.putheader("Authorization", "Bearer key")

@@ -11,7 +11,8 @@ from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_session
 from tests.unit.asgi import Caller, Reply, ask
-from tests.unit.sessions import assert_all_is_free, ended
+from tests.unit.sessions import assert_all_ends_free, submitted
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -24,35 +25,27 @@ async def test_a_client_that_goes_away_cancels_its_requests(held: Session, settl
     caller = Caller(app(held), TEXT, {**ENDLESS, "prompt": [[3, 1, 4], [1, 5]], "stream": stream})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(caller.run)
-        while len(held.requests) < 2:
-            await anyio.lowlevel.checkpoint()
+        handles = await submitted(held, 2)
         for _ in range(3):
             settler.step()
-        while not any(handle.record.generated for handle in held.requests.values()):
-            await anyio.lowlevel.checkpoint()
-        handles = list(held.requests.values())
+        await until(lambda: any(handle.record.generated for handle in handles), "a token was there")
         caller.gone.set()
     assert not caller.reply.complete
     settler.release()
-    while not all(handle.done for handle in handles):
-        await anyio.lowlevel.checkpoint()
-    await ended(held)
+    await until(lambda: all(handle.done for handle in handles), "both requests had ended")
     assert [repr(handle.record.error) for handle in handles] == ["RequestCancelled('the request was cancelled')"] * 2
-    assert_all_is_free(held)
+    await assert_all_ends_free(held)
 
 
 async def test_leaving_the_app_in_another_way_cancels_its_requests(held: Session, settler: FakeSettler) -> None:
     for stream in (False, True):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(Caller(app(held), TEXT, {**ENDLESS, "stream": stream}).run)
-            while not held.requests:
-                await anyio.lowlevel.checkpoint()
+            await submitted(held)
             tasks.cancel_scope.cancel()
-        while held.requests:
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: not held.requests, "the request had ended")
     settler.release()
-    await ended(held)
-    assert_all_is_free(held)
+    await assert_all_ends_free(held)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -60,28 +53,24 @@ async def test_who_is_left_by_a_server_that_ends_is_told(held: Session, settler:
     caller = Caller(app(held), TEXT, {**ENDLESS, "stream": stream, "logprobs": 0})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(caller.run)
-        while not held.requests:
-            await anyio.lowlevel.checkpoint()
+        await submitted(held)
         for _ in range(3):
             settler.step()
-        while stream and not caller.reply.pieces:
-            await anyio.lowlevel.checkpoint()
+        if stream:
+            await until(lambda: caller.reply.pieces, "a piece had come")
         tasks.cancel_scope.cancel()
     error = caller.reply.events[-1]["error"] if stream else caller.reply.error
     assert (caller.reply.complete, caller.reply.status) == (True, 200 if stream else 503)
     assert error["message"] == "the server ended before the answer did; ask again"
     settler.release()
-    await ended(held)
-    assert_all_is_free(held)
+    await assert_all_ends_free(held)
 
 
 async def begun(session: Session, caller: Caller, tasks: TaskGroup) -> Handle:
     """Start a client, and return its request: the engine is paused, or that could come and go between two looks."""
     await session.pause()
     tasks.start_soon(caller.run)
-    while not session.requests:
-        await anyio.lowlevel.checkpoint()
-    (handle,) = session.requests.values()
+    (handle,) = await submitted(session)
     session.resume()
     return handle
 
@@ -93,8 +82,7 @@ async def test_a_client_that_does_not_read_is_cancelled_and_told(held: Session, 
         handle = await begun(held, caller, tasks)
         for _ in range(100):  # and no more, or it might end
             settler.step()
-        while not handle.done:
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: handle.done, "the slow reader's request had ended")
         assert repr(handle.record.error) == "RequestCancelled('the request was cancelled')"
         assert not caller.reply.complete
         caller.read_on.set()
@@ -102,8 +90,7 @@ async def test_a_client_that_does_not_read_is_cancelled_and_told(held: Session, 
     assert 8 <= len(caller.reply.events) - 1 <= 100
     assert caller.reply.complete
     settler.release()
-    await ended(held)
-    assert_all_is_free(held)
+    await assert_all_ends_free(held)
 
 
 async def test_a_client_that_never_reads_is_given_up(session: Session) -> None:
@@ -114,8 +101,7 @@ async def test_a_client_that_never_reads_is_given_up(session: Session) -> None:
         await caller.run()
         assert len(caller.reply.pieces) == 1
         assert not caller.reply.complete
-        await ended(session)
-        assert_all_is_free(session)
+        await assert_all_ends_free(session)
 
 
 async def test_a_slow_reader_holds_up_nobody_else(session: Session) -> None:
@@ -123,8 +109,7 @@ async def test_a_slow_reader_holds_up_nobody_else(session: Session) -> None:
     slow = Caller(served, TEXT, {**ENDLESS, "max_tokens": 500, "stream": True, "logprobs": 0}, stops_at=lambda _: True)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(slow.run)
-        while not slow.reply.status:
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: slow.reply.status, "the answer to the slow reader had begun")
         reply = await ask(served, TEXT, {**ENDLESS, "max_tokens": 500, "stream": True, "logprobs": 0})
         assert len(reply.events) == 501
         assert not slow.reply.complete
@@ -166,9 +151,7 @@ async def test_an_error_in_the_middle_of_a_stream_is_its_last_event(held: Sessio
     caller = Caller(app(held), TEXT, {**ENDLESS, "stream": True, "logprobs": 0})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(caller.run)
-        while not caller.reply.pieces:
-            settler.step()
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: caller.reply.pieces, "a piece had come", step=settler.step)
         for handle in held.requests.values():
             handle.cancel()
         settler.release()

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-import anyio
-import anyio.lowlevel
 import pytest
 
 from rekindle import Chat, InvalidRequest
@@ -13,6 +11,7 @@ from rekindle.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
 from tests.unit.scripted import FORGETFUL, scripted_session
 from tests.unit.test_session_tools import call, script, weather
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -147,8 +146,7 @@ async def test_a_turn_that_fails_or_is_left_leaves_the_chat_as_it_was(session: S
     with pytest.raises(InvalidRequest, match="under way"):
         await chat.say("meanwhile")
     stream.close()
-    while session.requests:
-        await anyio.lowlevel.checkpoint()
+    await until(lambda: not session.requests, "the turn that was left had ended")
     assert chat.messages == before
     chat.messages.append({"role": "user", "content": "not said"})
     assert chat.messages == before
@@ -189,8 +187,7 @@ async def test_an_interrupted_turn_without_tools_speaks_of_no_steps(session: Ses
     if in_trio():  # whose cancellations nobody sees
         return
     task = asyncio.create_task(session.chat().say("Hi", ignore_eos=True, max_tokens=900))
-    while not session.requests:
-        await anyio.lowlevel.checkpoint()
+    await until(lambda: session.requests, "the turn had begun")
     task.cancel()
     with pytest.raises(
         asyncio.CancelledError, match=r"tokens?; the text so far is in `generation` of this error$"

@@ -21,6 +21,7 @@ from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import reason, thread_of
+from tests.waiting import PATIENCE, until_blocking
 
 pytestmark = pytest.mark.anyio
 
@@ -203,17 +204,18 @@ def test_a_session_that_is_dropped_after_an_error_stops_its_engine(stepped: bool
         while stepped and not handle.done:
             session.step_sync()
         try:
-            handle.result(timeout=60)
+            handle.result(timeout=PATIENCE)
         except InvalidRequest:
             return session._engine
         raise AssertionError("it is turned away")
 
     host = use(fake_session())
-    for _ in range(600):
+
+    def is_stopped() -> bool:
         gc.collect()  # again and again, as the engine's thread may still be on its way out of what it said last
-        if host.stopped.grown_blocking(0, timeout=0.1):
-            return
-    raise AssertionError("the engine holds what it said last")
+        return host.stopped.grown_blocking(0, timeout=0.1)
+
+    until_blocking(is_stopped, "the engine let go of what it said last")
 
 
 async def test_one_that_comes_while_the_session_ends_is_answered_too() -> None:

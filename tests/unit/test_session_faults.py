@@ -24,6 +24,7 @@ from rekindle.errors import EngineFailed, ModelError, RequestCancelled, SessionC
 from rekindle.messages import Message
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -38,13 +39,13 @@ def held_session(free: Callable[[], None] = lambda: None) -> Session:
 
 async def test_a_session_that_is_left_by_a_timeout_stops_though_nothing_can_be_awaited_any_more() -> None:
     freed = threading.Event()
-    with anyio.move_on_after(60) as scope:
+    with anyio.move_on_after(PATIENCE) as scope:
         async with held_session(freed.set) as session, anyio.create_task_group() as tasks:
             tasks.start_soon(partial(session.generate, token_ids=PROMPT, max_tokens=ENDLESS))
             await anyio.wait_all_tasks_blocked()
             scope.deadline = anyio.current_time()
     assert scope.cancelled_caught
-    assert await to_thread.run_sync(freed.wait, 20.0)
+    assert await to_thread.run_sync(freed.wait, PATIENCE)
     await session.close()
 
 
@@ -59,7 +60,7 @@ def test_a_device_that_cannot_be_freed_does_not_keep_close_waiting() -> None:
         fake_session(fake_assembly(fake_limits(), free=free)).close_sync()
         engine = [thread for thread in threading.enumerate() if thread.name == "rekindle-engine"]
         for thread in engine:
-            thread.join(20.0)
+            thread.join(PATIENCE)
     finally:
         threading.excepthook = hook
     assert [str(error) for error in failed] == ["the device is gone"]
@@ -77,7 +78,7 @@ def test_an_open_that_fails_after_the_engine_began_stops_it(monkeypatch: pytest.
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="num_beams"):
             rekindle.open_sync("anything", progress=False)
-    assert freed.wait(20.0)
+    assert freed.wait(PATIENCE)
 
 
 def test_an_error_that_is_raised_again_carries_no_frames_of_those_who_got_it_before() -> None:
@@ -105,12 +106,11 @@ def test_an_error_that_is_raised_again_carries_no_frames_of_those_who_got_it_bef
 async def test_weights_that_are_left_at_the_moment_of_a_close_are_left_quietly() -> None:
     session = held_session()
     request = session.submit(token_ids=PROMPT)
-    while request.record.standing.state == "waiting":  # weights would be used at once if nothing had started
-        await anyio.lowlevel.checkpoint()
+    # Weights would be used at once if nothing had started.
+    await until(lambda: request.record.standing.state != "waiting", "the request had started")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(session.update_weights, {})
-        while not session._callers._answers:  # until the engine was asked
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: session._callers._answers, "the engine was asked to use them")
         tasks.cancel_scope.cancel()
         session.close_sync()
 
@@ -204,14 +204,14 @@ def test_a_watcher_is_told_nothing_once_its_with_statement_was_left() -> None:
 
     def wait(_: Handled) -> None:
         inside.set()
-        assert go.wait(20.0)
+        assert go.wait(PATIENCE)
 
     with fake_session() as session, session.watch(wait):
         with session.watch(told.append):
             handle = session.submit(token_ids=PROMPT, max_tokens=1)
-            assert inside.wait(20.0)
+            assert inside.wait(PATIENCE)
         go.set()
-        handle.result(20.0)
+        handle.result(PATIENCE)
     assert told == []
 
 

@@ -18,9 +18,7 @@ from rekindle.session.session import Session
 from rekindle.testing import CheckedScheduler, FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from tests.unit.limits import WAYS
 from tests.unit.sessions import reason
-
-HANG_SECONDS = 120
-"""Seconds after which a run is taken to hang."""
+from tests.waiting import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ LIMITS = st.fixed_dictionaries(WAYS | {"num_pages": st.sampled_from([7, 30]), "m
 
 def check(backend: str, story: list[Ask | Do], limits: dict[str, Any]) -> None:
     async def guarded() -> None:
-        with anyio.fail_after(HANG_SECONDS):
+        with anyio.fail_after(PATIENCE):
             await told(story, limits)
 
     anyio.run(guarded, backend=backend)

@@ -1,6 +1,5 @@
 """A caller may leave its request in every way and state, and the waiting queue keeps its bound."""
 
-from collections.abc import Callable
 from contextlib import aclosing, closing
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ from rekindle.request.params import SamplingParams
 from rekindle.session.calls.handle import Handle, Stream
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
-from tests.unit.sessions import assert_all_is_free
+from tests.unit.sessions import assert_all_is_free, ended
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -26,13 +25,6 @@ ENDLESS = 4000
 
 
 # Leaving early
-
-
-async def wait_until(session: Session, condition: Callable[[Any], bool]) -> None:
-    """Let the engine answer other requests until its counters are as they must become."""
-    while not condition(session.stats.scheduler):
-        with pytest.raises(InvalidRequest):
-            await session.generate("no tokenizer")
 
 
 async def test_cancel_ends_a_request_in_every_state_and_more_than_once(held: Session, settler: FakeSettler) -> None:
@@ -104,7 +96,7 @@ async def test_leaving_a_generate_cancels_all_its_requests(session: Session) -> 
         tasks.start_soon(partial(session.generate, token_ids=[PROMPT] * 40, max_tokens=ENDLESS))
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    await wait_until(session, lambda stats: stats.running == stats.waiting == 0)
+    await ended(session)
     assert_all_is_free(session)
     assert (await session.generate(token_ids=PROMPT, max_tokens=5)).token_ids == expected_tokens(PROMPT, 5)
 
@@ -114,11 +106,11 @@ async def test_breaking_out_of_a_stream_cancels_its_request(held: Session, settl
     async for piece in held.stream(token_ids=PROMPT, max_tokens=ENDLESS):
         assert piece.token_ids == expected_tokens(PROMPT, 1)
         break
-    await wait_until(held, lambda stats: stats.running == 0)
+    await ended(held)
     settler.release()
     for _ in held.stream_sync(token_ids=PROMPT, max_tokens=ENDLESS):
         break
-    await wait_until(held, lambda stats: stats.running == 0)
+    await ended(held)
     assert_all_is_free(held)
 
 
@@ -127,14 +119,14 @@ async def test_closing_a_stream_cancels_its_request_and_ends_the_loop(held: Sess
     async with aclosing(held.stream(token_ids=PROMPT, max_tokens=ENDLESS)) as stream:
         assert (await anext(stream)).token_ids == expected_tokens(PROMPT, 1)
     assert [piece async for piece in stream] == []
-    await wait_until(held, lambda stats: stats.running == 0)
+    await ended(held)
     settler.release()
     with closing(held.stream_sync(token_ids=PROMPT, max_tokens=ENDLESS)) as stream:
         assert next(stream).token_ids == expected_tokens(PROMPT, 1)
     assert list(stream) == []
     stream.close()
     await stream.aclose()
-    await wait_until(held, lambda stats: stats.running == 0)
+    await ended(held)
     assert_all_is_free(held)
 
 

@@ -14,6 +14,7 @@ from rekindle.request.params import SamplingParams, draws
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from rekindle.views.cache.hottest import RUN_TOKENS
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -285,7 +286,7 @@ def test_the_engine_does_not_wait_while_the_texts_of_the_cache_are_made(byte_tok
 
         def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
             if len(ids := list(ids)) > RUN_TOKENS:
-                looked.append(look.submit(lambda: assembly.look(lambda trees: trees[0].nodes)).result(timeout=20))
+                looked.append(look.submit(lambda: assembly.look(lambda trees: trees[0].nodes)).result(timeout=PATIENCE))
             return super().decode(ids, skip_special_tokens)
 
     looked: list[int] = []

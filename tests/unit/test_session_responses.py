@@ -5,7 +5,6 @@ import json
 import pickle
 from collections.abc import Iterator
 
-import anyio.lowlevel
 import pytest
 
 from rekindle import Generation, Part, ToolCall
@@ -13,6 +12,7 @@ from rekindle.notebook.live_parts import Growing, Written
 from rekindle.session.calls.prompts import Messages
 from rekindle.session.session import Session
 from tests.unit.scripted import scripted_session
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -116,8 +116,7 @@ async def test_closing_the_parts_cancels_the_request(session: Session) -> None:
     await anext(parts)
     await parts.aclose()
     assert [part async for part in parts] == []
-    while session.requests:
-        await anyio.lowlevel.checkpoint()
+    await until(lambda: not session.requests, "the request had ended")
 
 
 async def test_a_cell_shows_reasoning_folded_and_calls_as_a_table(

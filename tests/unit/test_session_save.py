@@ -20,6 +20,7 @@ from rekindle.session import operations
 from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 from rekindle.testing import FakeDiskTier, fake_assembly, fake_limits, fake_session
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -92,8 +93,11 @@ async def test_a_bar_goes_from_nothing_to_all_that_is_written(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
-        while not any(isinstance(each, SaveCache) for each in paged.pending["scheduler"]):
-            await anyio.wait_all_tasks_blocked()
+        await until(
+            lambda: any(isinstance(each, SaveCache) for each in paged.pending["scheduler"]),
+            "the scheduler was to hear that it saves",
+        )
+        await anyio.wait_all_tasks_blocked()
         paged.resume()
     done = [progress.done for progress in shown]
     assert len({*done}) > 2, "it is told of batches on the way"
@@ -177,8 +181,8 @@ async def test_a_session_that_closes_or_fails_meanwhile_ends_a_save_with_its_err
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
-            while not session.pending["scheduler"]:
-                await anyio.wait_all_tasks_blocked()
+            await until(lambda: session.pending["scheduler"], "the scheduler was to hear that it saves")
+            await anyio.wait_all_tasks_blocked()
             if fails:
                 session.resume()
             else:

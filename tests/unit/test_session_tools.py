@@ -15,6 +15,7 @@ from rekindle.concurrency.mailbox import in_trio
 from rekindle.session.session import Session
 from tests.unit.scripted import scripted_session
 from tests.unit.sessions import assert_all_is_free
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -137,7 +138,7 @@ async def test_a_function_that_never_returns_can_be_left(session: Session) -> No
 
     def waits(city: str) -> None:
         begun.set()
-        end.wait(60)
+        end.wait(PATIENCE)
 
     async def sleeps(city: str) -> None:
         begun.set()

@@ -12,6 +12,7 @@ import pytest
 from rekindle.concurrency import threads
 from rekindle.concurrency.threads import WAITING, soon
 from rekindle.concurrency.warning import warn
+from tests.waiting import PATIENCE
 
 BEGIN = f"""
 import os, signal, sys, threading
@@ -38,7 +39,7 @@ def tell(text): os.write(1, text.encode())
 def ended(script: str) -> tuple[int, str, str]:
     """Run a script in a process; return its exit status, stdout and stderr."""
     done = subprocess.run(
-        [sys.executable, "-c", BEGIN + script], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", BEGIN + script], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -175,7 +176,7 @@ def test_a_warning_of_another_thread_is_printed_where_warnings_are_errors(capsys
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("error")
         patch.setattr(threading, "excepthook", threading.__excepthook__)
-        assert soon(lambda: warn("the disk is full"), "test").result(60) is None
+        assert soon(lambda: warn("the disk is full"), "test").result(PATIENCE) is None
         with pytest.raises(RuntimeWarning, match="the disk is full"):
             warn("the disk is full")
     assert "RuntimeWarning: the disk is full" in capsys.readouterr().err
@@ -183,4 +184,4 @@ def test_a_warning_of_another_thread_is_printed_where_warnings_are_errors(capsys
 
 def test_an_error_of_work_that_is_begun_soon_is_its_result() -> None:
     with pytest.raises(ZeroDivisionError):
-        soon(lambda: 1 // 0, "test").result(60)
+        soon(lambda: 1 // 0, "test").result(PATIENCE)

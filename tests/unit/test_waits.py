@@ -22,15 +22,14 @@ from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.notebook.progress_bars import ProgressBars, shown
+from tests.waiting import PATIENCE
 
 T = TypeVar("T")
-HANG_SECONDS = 60
-"""Seconds after which an operation is taken to hang."""
 
 
 def awaited_by(backend: str) -> Callable[[Waits[Any]], Any]:
     async def guarded(waits: Waits[Any]) -> Any:
-        with anyio.fail_after(HANG_SECONDS):
+        with anyio.fail_after(PATIENCE):
             return await awaited(waits)
 
     return lambda waits: anyio.run(guarded, waits, backend=backend)
