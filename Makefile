@@ -6,7 +6,7 @@ NATIVE_SOURCES := kernels/rekindle_kernels/cpu/source/* tests/native/*
 NATIVE_TESTS := tests/kernels/test_blocks.py tests/kernels/test_cpu.py tests/kernels/test_layers.py tests/kernels/test_sampling_kernels.py
 TPU_TESTS := tests/kernels/test_tpu_compiles.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
 GPU_TESTS := tests/kernels/test_gpu_compiles.py tests/engine/test_cross_compile.py tests/engine/test_mesh_compiles.py
-VERSIONS_TESTS := tests/engine/test_jax_settings.py tests/engine/test_open.py tests/unit/test_program_store.py
+VERSIONS_TESTS := $(if $(DEEP),tests/engine/test_jax_settings.py,-m "not deep") tests/engine/test_open.py tests/unit/test_program_store.py
 # The newest jax needs a newer Python than the oldest does: on the path, or among those of pyenv.
 NEWEST_PYTHON ?= $(shell for python in python3.13 $$(ls -d ~/.pyenv/versions/3.13*/bin/python 2>/dev/null) python3.12 $(PYTHON); do $$python -c '' 2>/dev/null && echo $$python && break; done)
 
@@ -18,7 +18,7 @@ TOGETHER := $(WORKERS) --dist loadfile --no-loadscope-reorder
 APART := $(WORKERS) --dist load
 # DEEP=1 runs a target unreduced, on programs as users have them, and forgives nothing.
 ifdef DEEP
-ONE_BY_ONE := --timeout 3600 --override-ini faulthandler_timeout=7200 --judge-steps -m ""
+ONE_BY_ONE := --optimized --timeout 3600 --override-ini faulthandler_timeout=7200 --judge-steps -m ""
 WIDE := $(ONE_BY_ONE)
 else
 ONE_BY_ONE := --rerun-failed 3
@@ -34,7 +34,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-engine test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-all test-deep test-arm screenshot tutorials-write lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-all test-deep test-arm screenshot tutorials-write lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -42,6 +42,7 @@ help:
 	@echo "make test-deep     everything below, unreduced: hours"
 	@echo
 	@echo "Tiers of further tests, of which .ci/run takes those that a change calls for (tests/tiers.py):"
+	@echo "make test-unit     units on trio too; more examples and child processes"
 	@echo "make test-engine   the engine: all families, meshes, settings of JAX, restarts, ends"
 	@echo "make test-kernels  the Pallas kernels, in JAX's interpreters; more cases of the others"
 	@echo "make test-native   the C++ kernels under sanitizers, and for another instruction set of this CPU's architecture"
@@ -68,9 +69,14 @@ demo: $(VENV)/.run
 test: $(VENV)/.dev
 	@$(BIN)/python $(PYTEST) $(TOGETHER)
 
+test-unit: $(VENV)/.dev
+	$(BEGINS)
+	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/unit
+	$(PASSED)
+
 test-engine: $(VENV)/.dev
 	$(BEGINS)
-	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/engine tests/unit
+	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/engine
 	$(PASSED)
 
 test-kernels: $(VENV)/.dev
@@ -88,13 +94,13 @@ test-native: $(VENV)/.dev
 # In an environment of its own: where libtpu is installed, JAX would look for a TPU in every other test.
 test-tpu: $(VENV)-tpu/.dev
 	$(BEGINS)
-	@JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1 $(VENV)-tpu/bin/python $(PYTEST) $(APART) $(TPU_TESTS)
+	@JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1 $(VENV)-tpu/bin/python $(PYTEST) --optimized $(APART) $(TPU_TESTS)
 	$(PASSED)
 
 # Only what the compiler needs: 1.6 GB, where all of jax[cuda13] is 4.7.
 test-gpu: $(VENV)-gpu/.dev
 	$(BEGINS)
-	@JAX_PLATFORMS=cpu $(VENV)-gpu/bin/python $(PYTEST) $(APART) $(GPU_TESTS)
+	@JAX_PLATFORMS=cpu $(VENV)-gpu/bin/python $(PYTEST) --optimized $(APART) $(GPU_TESTS)
 	$(PASSED)
 
 # The oldest are the lower bounds of pyproject.toml, all of them at once; then the kernel of Colab.

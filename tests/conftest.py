@@ -44,11 +44,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that the Makefile's targets differ in."""
     group = parser.getgroup("rekindle")
     group.addoption("--rerun-failed", type=int, default=0, help="run so many failed tests once more, alone; at most")
+    group.addoption("--optimized", action="store_true", help="compile programs as users have them, which takes longer")
     group.addoption("--judge-steps", action="store_true", help="fail the run if steps on an engine's loop are too long")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure each step of every engine's loop from now on, and run failed tests again at the end."""
+    """Measure each step of every engine's loop from now on, and run failed tests again at the end.
+
+    Programs are compiled without optimization, here and in child processes: most tests compile them to run them once.
+    """
+    if not config.getoption("--optimized"):
+        jax.config.update("jax_disable_most_optimizations", True)
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Reruns(config.getoption("--rerun-failed")))
     watchdog = config.stash[_WATCHDOG] = Watchdog()

@@ -46,6 +46,7 @@ SERVED: Final = ("toolkit/rekindle/results/", "toolkit/rekindle/server/", "toolk
 """What clients of the server see."""
 
 TIERS: Final[dict[str, tuple[str, ...]]] = {
+    "test-unit": (*CORE, "toolkit/rekindle/cli/", "toolkit/rekindle/server/", "tests/unit/"),
     "test-engine": (*CORE, "kernels/rekindle_kernels/", "tests/engine/"),
     "test-kernels": ("kernels/rekindle_kernels/", "tests/kernels/"),
     "test-native": ("kernels/rekindle_kernels/cpu/", "tests/native/", "tests/rebuilt.py", "tests/sanitized.py"),
@@ -59,8 +60,11 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-lm-eval": ("toolkit/rekindle/session/", "tests/harness/"),
 }
 """The files and folders that call for each tier: its target in the Makefile, and what it alone tests."""
-DEEP: Final = ("test-all", *(tier for tier in TIERS if tier not in ("test-engine", "test-kernels", "test-notebook")))
-"""The targets of the deep run: `test-all` has what three tiers and `make test` share among them, unreduced."""
+DEEP: Final = (
+    "test-all",
+    *(tier for tier in TIERS if tier not in ("test-unit", "test-engine", "test-kernels", "test-notebook")),
+)
+"""The targets of the deep run: `test-all` has what four tiers and `make test` share among them, unreduced."""
 
 
 def main() -> int:

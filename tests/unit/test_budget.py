@@ -92,7 +92,7 @@ def test_the_weights_are_known_before_they_are_loaded(family: str, dtype: Any, f
     assert blueprint.budget.weights == sum(array.nbytes for array in weights)
 
 
-@pytest.mark.parametrize("family", ["llama-tied", "mixtral"])
+@pytest.mark.parametrize("family", ["llama-tied", pytest.param("mixtral", marks=pytest.mark.wide)])
 def test_the_bound_of_a_step_is_above_what_the_compiler_says(family: str, families: Path) -> None:
     settings = Settings(max_prefill_tokens=64, prefill_chunk=64, max_running=8, num_pages=9)
     blueprint = Blueprint.of(open_checkpoint(families / family), settings, HERE)
@@ -165,6 +165,7 @@ FEW: SettingsOptions = {
 }
 
 
+@pytest.mark.wide
 def test_the_largest_step_is_measured_once_and_the_number_is_kept(model: Checkpoint, measured: list[Any]) -> None:
     first = plan(model, SMALL, HERE, cache_dir())
     assert len(measured) == 1
@@ -194,6 +195,7 @@ def test_nothing_is_compiled_to_measure_where_that_is_forbidden_or_nothing_can_f
     assert measured == []
 
 
+@pytest.mark.wide
 def test_a_restart_finds_its_programs_though_the_pool_was_sized_by_measuring(
     families: Path, measured: list[Any], give: Give
 ) -> None:
@@ -223,6 +225,7 @@ def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mo
         assert devices.memory_of(CPU) == memory
 
 
+@pytest.mark.wide
 def test_info_and_a_session_say_how_memory_is_spent(families: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = families / "llama-tied"
     assert main(["info", str(path)]) == 0

@@ -87,6 +87,7 @@ def test_a_cached_model_opens_without_the_hub(offline: bool, cache: Path) -> Non
     assert opened["source"].endswith(f"snapshots/{COMMIT}")
 
 
+@pytest.mark.wide
 def test_a_revision_is_a_model_of_its_own(cache: Path, families: Path) -> None:
     repository = cache / ("models--" + MODEL.replace("/", "--"))
     other = repository / "snapshots" / COMMIT[::-1]
@@ -173,6 +174,7 @@ def test_a_model_is_downloaded_with_progress_and_then_cached(hub: str, tmp_path:
     assert open_elsewhere(MODEL, tmp_path / "hub")["tensors"] == 39
 
 
+@pytest.mark.wide
 def test_a_gguf_file_of_a_repository_is_opened_by_its_name(hub: str, tmp_path: Path) -> None:
     name = f"{MODEL}/quantized/Tiny.F32.gguf"
     opened = open_elsewhere(name, tmp_path / "hub", endpoint=hub)

@@ -65,6 +65,7 @@ def test_they_are_the_numbers_of_the_format(models: dict[str, Path]) -> None:
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
+@pytest.mark.wide
 def test_a_model_with_them_answers_as_with_the_numbers(models: dict[str, Path]) -> None:
     answers = []
     for path in models.values():

@@ -339,6 +339,7 @@ def test_explain_shows_of_a_long_value_only_what_differs(
     assert '        here    "dtype": "float32"\n        stored  "dtype": "bfloat16"\n' in output
 
 
+@pytest.mark.wide
 def test_explain_finds_what_a_session_left(cache: Path, families: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = families / "llama-tied"
     with rekindle.open_sync(model, progress=False, **SETTINGS) as session:

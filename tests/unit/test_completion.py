@@ -64,6 +64,7 @@ print(json.dumps(found))
 """Code that writes what IPython completes the end of each argument to, with jedi and without."""
 
 
+@pytest.mark.wide
 def test_ipython_completes_keywords_and_public_names_alone(tmp_path: Path) -> None:
     """Ask in a process of its own, since a shell changes much of the one that it is in.
 

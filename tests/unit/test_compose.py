@@ -309,6 +309,7 @@ def test_an_unknown_architecture_is_refused_and_the_message_says_how_to_open_it(
         open_checkpoint(unknown("qwen2"))
 
 
+@pytest.mark.wide
 def test_a_family_that_says_too_little_or_too_much_is_seen_in_the_numbers_or_in_the_file(
     unknown: Callable[[str], Path], families: Path
 ) -> None:

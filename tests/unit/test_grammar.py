@@ -137,7 +137,7 @@ TREE = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(schema=schemas, seed=st.integers(0, 999))
 def test_json_that_comes_of_a_schema_is_valid(
     compiler: Compiler, smollm2_tokenizer: Tokenizer, schema: dict[str, Any], seed: int
@@ -149,7 +149,7 @@ def test_json_that_comes_of_a_schema_is_valid(
         jsonschema.validate(value, whole, format_checker=jsonschema.FormatChecker())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(schema=schemas, seed=st.integers(0, 99), fewest=st.sampled_from([1, 2, 5]))
 def test_forced_tokens_are_those_that_would_have_been_chosen(
     compiler: Compiler, smollm2_tokenizer: Tokenizer, schema: dict[str, Any], seed: int, fewest: int

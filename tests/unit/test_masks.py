@@ -58,7 +58,14 @@ def test_a_row_of_which_nothing_would_be_left_stays_as_it_is() -> None:
     np.testing.assert_array_equal(out[:, 1], [-np.inf, -np.inf, 4.0])
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "top_k": 3}, {"temperature": 2.0, "top_p": 0.8}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 1.0, "top_k": 3},
+        pytest.param({}, marks=pytest.mark.wide),
+        pytest.param({"temperature": 2.0, "top_p": 0.8}, marks=pytest.mark.wide),
+    ],
+)
 def test_a_draw_is_from_what_is_allowed_and_scored_as_such(options: dict[str, Any]) -> None:
     vocabulary, rows = 77, 64
     chance = np.random.default_rng(3)

@@ -208,7 +208,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_order_of_messages_breaks_the_cache() -> None:
-    run(CacheMachine, stories=200, steps=50)
+    run(CacheMachine, stories=80, steps=50)
 
 
 @pytest.mark.deep

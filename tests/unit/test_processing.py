@@ -71,11 +71,19 @@ def test_it_comes_after_the_adjustments_and_before_the_temperature() -> None:
                 row.in_prompt | (row.counts > 0), jnp.where(logits > 0, logits / 1.7, logits * 1.7), logits
             ),
         ),
-        ({"frequency_penalty": 1.3}, lambda logits, row: logits - 1.3 * row.counts.astype(jnp.float32)),
+        pytest.param(
+            {"frequency_penalty": 1.3},
+            lambda logits, row: logits - 1.3 * row.counts.astype(jnp.float32),
+            marks=pytest.mark.wide,
+        ),
         ({"bad_words": [[1, 9, 4], [5, 3]]}, lambda logits, row: jnp.where(
             (row.recent[-1] == 9) & (row.recent[-2] == 1), logits.at[4].set(-jnp.inf), logits
         )),
-        ({"min_tokens": 5}, lambda logits, row: logits.at[2].set(jnp.where(row.position < 8, -jnp.inf, logits[2]))),
+        pytest.param(
+            {"min_tokens": 5},
+            lambda logits, row: logits.at[2].set(jnp.where(row.position < 8, -jnp.inf, logits[2])),
+            marks=pytest.mark.wide,
+        ),
     ],
     ids=["repetition", "frequency", "recent", "position"],
 )  # fmt: skip

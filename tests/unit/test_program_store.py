@@ -109,6 +109,7 @@ def test_a_store_knows_how_long_the_programs_took_that_it_has(directory: Path) -
     assert open_programs(directory).compile_seconds([nth(2), nth(1), nth(0)]) == {nth(1): None, nth(0): 2.5}
 
 
+@pytest.mark.wide
 def test_a_step_from_the_store_is_the_compiled_one_in_a_process_that_compiles_nothing(
     families: Path, directory: Path, tmp_path: Path
 ) -> None:

@@ -165,7 +165,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 def test_no_order_of_messages_breaks_the_scheduler() -> None:
-    run(SchedulerMachine, stories=200, steps=25)
+    run(SchedulerMachine, stories=80, steps=25)
 
 
 @pytest.mark.deep
