@@ -59,8 +59,8 @@ def test_one_tier_is_called_in_turn_where_all_passed() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("toolkit/rekindle/scheduler/planner.py", {"test-engine"}),
-        ("toolkit/rekindle/server/writing.py", {"test-clients"}),
+        ("toolkit/rekindle/scheduler/planner.py", {"test-engine", "test-unit"}),
+        ("toolkit/rekindle/server/writing.py", {"test-clients", "test-unit"}),
         ("README.md", set()),
     ],
 )
