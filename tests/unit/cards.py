@@ -94,6 +94,11 @@ def picture(svg: str) -> ElementTree.Element:
     return ElementTree.fromstring(svg)
 
 
+def as_read(page: Page) -> str:
+    """Return the lines of a page that are not empty."""
+    return "\n".join(line.strip() for line in page.lines.splitlines() if line.strip())
+
+
 def readable(thing: object, *, measured: bool = False) -> str:
     """Return a thing as its repr, as text, and as its HTML or its picture is read.
 
@@ -109,9 +114,9 @@ def readable(thing: object, *, measured: bool = False) -> str:
         if isinstance(thing, Drawing):
             said += "\n\n---- picture\n\n" + "\n".join(filter(None, picture(thing.svg).itertext()))
         else:
-            said += f"\n\n---- HTML\n\n{shown(thing).lines.strip()}"
+            said += f"\n\n---- HTML\n\n{as_read(shown(thing))}"
     said = _MEASURED.sub("…", said) if measured else said
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in said.splitlines()))
+    return "\n".join(line.rstrip() for line in said.splitlines())
 
 
 def assert_card(name: str, states: Mapping[str, str]) -> None:

@@ -30,6 +30,7 @@ from rekindle.results.generation import EndReason
 from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from tests.waiting import until, until_blocking
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 ENDLESS = 4000
@@ -98,28 +99,19 @@ class Page:
 
     async def shows(self, text: str) -> None:
         """Wait until the card says this."""
-        seen = 0  # counted before each look, because a thread may draw between that and the wait
-        while text not in str(self.card["text/plain"]):
-            await self.drawn.grown(seen)
-            seen = len(self.drawn.items)
+        await until(lambda: self.outputs and text in str(self.card["text/plain"]), f"the card says {text!r}")
 
     async def is_static(self) -> None:
         """Wait until no output has the means to stop a request."""
-        seen = 0
-        while self.stops:
-            await self.drawn.grown(seen)
-            seen = len(self.drawn.items)
+        await until(lambda: not self.stops, "no output has the means to stop a request")
 
     def is_static_blocking(self) -> None:
-        """Wait as `is_static` does, and fail where nothing is drawn any more."""
-        seen = 0
-        while self.stops:
-            assert self.drawn.grown_blocking(seen, timeout=30), "a thread draws on"
-            seen = len(self.drawn.items)
+        """Wait as `is_static` does."""
+        until_blocking(lambda: not self.stops, "no output has the means to stop a request")
 
     @property
     def stops(self) -> list[object]:
-        return [shown for shown in self.outputs.values() if "To stop it" in str(shown["text/plain"])]
+        return [shown for shown in tuple(self.outputs.values()) if "To stop it" in str(shown["text/plain"])]
 
 
 @pytest.fixture
