@@ -181,7 +181,7 @@ TAKEN: list[tuple[str, Any, Any]] = [
         for ids in ([3, 4], (4, 3), {3, 4}, np.array([3, 4, 3]), iter([3, 4]), [np.int8(3), np.uint64(4)])
     ),
     # Nothing is an empty collection, and one is a collection of one.
-    *(("stop_token_ids", nothing, frozenset()) for nothing in ([], None)),
+    *(("stop_token_ids", nothing, frozenset()) for nothing in (list[int](), None)),
     *((name, None, ()) for name in ("logit_bias", "bad_words", "stop")),
     ("stop", [], ()),
     ("stop", "END", ("END",)),
@@ -241,7 +241,10 @@ NO_PROMPTS: list[tuple[Any, str]] = [
         ([*ids, came], f"token_ids must be from 0 to 9, got {came}")
         for ids, came in (([0], 10), ([], -1), ([3], 2**40))
     ),
-    *((ids, "token_ids is empty; a prompt needs at least one token") for ids in ([], (), np.array([], int), iter([]))),
+    *(
+        (ids, "token_ids is empty; a prompt needs at least one token")
+        for ids in (list[int](), (), np.array([], int), iter([]))
+    ),
     *(
         (ids, f"token_ids must be a sequence of integers, got {ids!r:.80}")
         for ids in (3, None, "12", b"12", [1.0], ["1"], [None], [True], [[1, 2]], np.array([1.0]), np.array(3))
