@@ -126,7 +126,7 @@ CONTRADICTORY: list[tuple[dict[str, Any], str]] = [
     ({"bad_words": [[1], []]}, "bad_words must have no empty word, got [[1], []]"),
     *(
         ({"allowed_token_ids": nothing}, "allowed_token_ids is empty; give at least one token id, or None")
-        for nothing in ([], (), set[int](), np.array([], int))
+        for nothing in (list[int](), (), set[int](), np.array([], int))
     ),
     *(
         ({"logit_bias": {3: value}}, f"the values of logit_bias must be {IN_RANGE}, got {value!r}")
