@@ -110,8 +110,8 @@ def test_what_a_failed_batch_leaves_is_shown_as_a_table_too(settler: FakeSettler
         settler.step()
         assert first.record.pieces.grown_blocking(1, PATIENCE)
         second.cancel()
-        settler.release()
         error: Any = asking.exception(PATIENCE)
+        settler.release()
     assert isinstance(error, BatchFailed)
     results: Any = error.results
     assert type(results) is type(pickle.loads(pickle.dumps(error)).results) is Answers
