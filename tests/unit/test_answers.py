@@ -103,7 +103,7 @@ def test_both_a_list_and_draws_are_answers_in_answers(texts: Session) -> None:
 
 def test_what_a_failed_batch_leaves_is_shown_as_a_table_too(settler: FakeSettler, byte_tokenizer: Tokenizer) -> None:
     assembly = fake_assembly(fake_limits(max_running=1), tokenizer=byte_tokenizer, settler=settler)
-    with fake_session(assembly) as session, ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, fake_session(assembly) as session:  # which ends the call if a check fails
         asking = pool.submit(session.generate_sync, token_ids=[[1], [2]], max_tokens=1)
         until_blocking(lambda: len(session.requests) == 2, "both are asked")
         first, second = session.requests.values()
