@@ -57,7 +57,7 @@ def drawn(implementation: Implementation) -> Drawn:
 
 
 def chi_square_cases() -> list[Any]:
-    """Return (options, vocabulary, implementation): in every run 24 that have each parameter and each filter twice.
+    """Return (options, vocabulary, implementation): in every run those that have each parameter, and each filter twice.
 
     `test_a_draw_is_the_best_token_of_those_that_are_kept` has all of them, with both implementations.
     """
