@@ -3,6 +3,7 @@
 import string
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
 import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -21,6 +22,8 @@ HERMES = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """A chat template with reasoning and tool calls, which writes an answer as a model of the tests does."""
+ANSWER = "<|im_start|>assistant\n"
+"""What an answer begins after."""
 FORGETFUL = HERMES.replace("{% if m.reasoning_content %}", "{% if m.reasoning_content and loop.last %}")
 """The same, but for the reasoning of earlier turns, which it leaves out."""
 
@@ -50,28 +53,26 @@ def tokenizer(template: str = HERMES, *, every_byte: bool = False) -> Tokenizer:
 def scripted_session(
     patch: pytest.MonkeyPatch, script: Script, template: str = HERMES, by_letters: bool = False
 ) -> Iterator[Session]:
-    """Yield a session whose model answers by a script, and then ends its turn.
+    """Yield a session whose model answers by a script, which is asked once for each conversation, and ends its turn.
 
     Args:
         by_letters: the model writes its answers letter by letter, which its tokenizer would not.
     """
     text = tokenizer(template)
-    (end,) = text.encode_chat(END)
+    (end,), mark = text.encode_chat(END), text.encode_chat(ANSWER)
+
+    @cache
+    def answer_to(asked: tuple[int, ...]) -> list[int]:
+        answer = script(text.decode(asked, skip_special_tokens=False))
+        parts = answer if by_letters else [answer]
+        return [*(token for part in parts for token in text.encode_chat(part)), end]
 
     def next_token(tokens: Sequence[int], draw: int = 0, banned: Collection[int] = ()) -> int:
-        begins = next(at for at in range(len(tokens), -1, -1) if _ends_turn(text, tokens[:at]))
-        answer = script(text.decode(tokens[:begins], skip_special_tokens=False))
-        said = (
-            [token for part in answer for token in text.encode_chat(part)] if by_letters else text.encode_chat(answer)
-        )
-        return [*said, end][min(len(tokens) - begins, len(said))]
+        begins = next(at for at in range(len(tokens), 0, -1) if [*tokens[max(0, at - len(mark)) : at]] == mark)
+        said = answer_to(tuple(tokens[:begins]))
+        return said[min(len(tokens) - begins, len(said) - 1)]
 
     patch.setattr("rekindle.testing.device.next_token", next_token)
     limits = fake_limits(page_size=16, num_pages=512, max_context=1024)
     with fake_session(fake_assembly(limits, tokenizer=text, eos_ids=(end,))) as session:
         yield session
-
-
-def _ends_turn(text: Tokenizer, tokens: Sequence[int]) -> bool:
-    """Tell whether tokens end where an answer begins."""
-    return text.decode(tokens[-12:], skip_special_tokens=False).endswith("<|im_start|>assistant\n")

@@ -1,10 +1,8 @@
 """Every number of the dashboard is the engine's, in its text and in its HTML."""
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from html.parser import HTMLParser
 from time import perf_counter
 from typing import Any
 
@@ -21,84 +19,15 @@ from rekindle.session.engine_view import LISTED, EngineView
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 from tests.unit.board_facts import COUNTS, EMPTY, FACTS
+from tests.unit.cards import HOSTILE, SPELLED, Page
+from tests.waiting import until_blocking
 
 BOARD = Board(FACTS, Rate(now=148.25, mean=120.5, seconds=60.3, history=(100.0, 200.0)))
-
-
-class Reader(HTMLParser):
-    """A parser that reads the text which a reader of the page reads."""
-
-    text = ""
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def words(html: str) -> str:
-    reader = Reader()
-    reader.feed(html)
-    return " ".join(reader.text.split())
-
-
-def test_the_text_says_everything() -> None:
-    assert str(BOARD).splitlines() == [
-        "a-model (float32): running",
-        "slots        29 of 32 in use, 3 waiting",
-        "tokens/s     148.2 now, 120.5 over the last 60 s",
-        "first token  300 ms last, 300 ms median of 3",
-        "pages        1,011 of 1,423 free, 388 of them cached; 96 in host memory, 1,210 on disk",
-        "prompts      50.0% device, 20.0% host, 10.0% disk, 20.0% computed of 5,000 tokens",
-        "programs     11 of 13 ready, 9 loaded, 2 compiled",
-        "restored     412 cached pages",
-        "request  state    prompt  generated  age",
-        "7        running  1,234   56         3.2 s",
-        "8        waiting          0          2 min",
-        "and 23 more",
-    ]
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "a-model",
-        "float32",
-        "● running",
-        "148.2now, 120.5 over 60 s",
-        "300 mslast, 300 ms median of 3",
-        "29of 32 in use, 3 waiting",
-        "1,011of 1,423 free",
-        "412 in use",
-        "388 free, cached",
-        "623 free, empty",
-        "96 in host memory",
-        "1,210 on disk",
-        "50.0% device",
-        "20.0% host",
-        "10.0% disk",
-        "20.0% computed",
-        "11 of 13 ready",
-        "9 loaded, 2 compiled, 412 cached pages found",
-        "7running1,234563.2 s",
-        "8waiting02 min",
-        "and 23 more",
-    ],
-)
-def test_the_html_says_everything(said: str) -> None:
-    assert said in words(board_html(BOARD))
 
 
 def test_the_parts_of_the_html_are_the_whole() -> None:
     assert board_html(BOARD) == overview_html(BOARD) + requests_html(BOARD)
     assert requests_html(Board(EMPTY, Rate())) == ""
-
-
-def test_an_engine_that_has_done_nothing_has_a_board_too() -> None:
-    board = Board(EMPTY, Rate())
-    assert "measured after the first second" in str(board)
-    assert "-known after a second" in words(board_html(board))
-    assert "first token  none in the last minute" in str(board)
-    assert "none in the last minute" in words(board_html(board))
-    assert "none yet" in words(board_html(board))
 
 
 def test_pages_of_the_device_are_all_pages_and_found_tokens_all_tokens() -> None:
@@ -108,14 +37,12 @@ def test_pages_of_the_device_are_all_pages_and_found_tokens_all_tokens() -> None
     assert sum(found(COUNTS).values()) == COUNTS.prompt_tokens
 
 
-@pytest.mark.parametrize(
-    "hostile", ["<script>alert(1)</script>", '"><img src=x onerror="x">', "&amp;", "\x1b[31m\u202e"]
-)
-def test_what_comes_from_elsewhere_is_text(hostile: str) -> None:
-    facts = replace(FACTS, name=hostile, state=f"failed: {hostile}", dtype=hostile)
+def test_what_comes_from_elsewhere_is_text() -> None:
+    facts = replace(FACTS, name=HOSTILE, state=f"failed: {HOSTILE}", dtype=HOSTILE)
     html = board_html(Board(facts, Rate()))
-    assert html.count(visible(hostile)) == 3
-    assert hostile not in html.replace(visible(hostile), "")
+    assert html.count(visible(HOSTILE)) == 3
+    assert HOSTILE not in html.replace(visible(HOSTILE), "")
+    assert Page(html).text.count(SPELLED) == 3
 
 
 def test_a_long_reason_why_the_engine_failed_is_cut_and_breaks_anywhere() -> None:
@@ -128,23 +55,9 @@ def test_a_long_reason_why_the_engine_failed_is_cut_and_breaks_anywhere() -> Non
     assert len(str(board).splitlines()[0]) < 450
 
 
-def test_one_of_a_thing_is_not_several() -> None:
-    stats = replace(EMPTY.stats, scheduler=replace(COUNTS, prompt_tokens=1, running=1))
-    board = Board(replace(EMPTY, stats=stats, restored=1), Rate())
-    assert "restored     1 cached page" in str(board).splitlines()
-    assert str(board).count("of 1 token\n") == 1
-    assert "running: 1 slot" not in board_html(board)
-    assert 'title="slots: 1 slot"' in board_html(board)
-
-
 def test_an_age_does_not_flicker() -> None:
-    assert [age(seconds) for seconds in (0.0, 9.94, 12.7, 119.4, 600.0)] == [
-        "0.0 s",
-        "9.9 s",
-        "13 s",
-        "119 s",
-        "10 min",
-    ]
+    ages = [age(seconds) for seconds in (0.0, 9.94, 12.7, 119.4, 600.0)]
+    assert ages == ["0.0 s", "9.9 s", "13 s", "119 s", "10 min"]
 
 
 # The facts that an engine tells
@@ -194,13 +107,17 @@ def test_first_tokens_are_those_of_the_last_minute(session: Session) -> None:
 def test_first_tokens_count_as_soon_as_they_have_come_and_once(busy: Session, settler: FakeSettler) -> None:
     streams = [busy.stream_sync(token_ids=[3, 1, 4], max_tokens=500) for _ in range(2)]
     assert facts_of(busy, perf_counter()).first_tokens == ()
-    for handle in list(busy.requests.values()):
-        while not handle.record.pieces.grown_blocking(0, 0.02):  # it may join after some ticks
-            settler.step()
+
+    def begun() -> bool:
+        settler.step()
+        return all(handle.record.pieces.grown_blocking(0, 0.02) for handle in busy.requests.values())
+
+    until_blocking(begun, "both have a first token")
     assert all(next(stream).token_ids for stream in streams)
     assert len(busy.requests) == 2
-    while len(facts_of(busy, perf_counter()).first_tokens) < 2:  # which is noted just after the token is told
-        time.sleep(0.001)
+    until_blocking(  # it is noted just after the token is told
+        lambda: len(facts_of(busy, perf_counter()).first_tokens) == 2, "the first tokens are noted"
+    )
     settler.release()
     assert all(list(stream) for stream in streams)
     assert len(facts_of(busy, perf_counter()).first_tokens) == 2
@@ -254,5 +171,5 @@ def test_a_session_and_its_dashboard_say_the_same_of_free_pages(session: Session
     stats = session.stats.scheduler
     assert f"{stats.pages:,} of {stats.pages:,} pages free, {stats.cached_pages} of them cached>" in repr(session)
     assert f"{stats.pages:,} of {stats.pages:,} free, {stats.cached_pages} of them cached;" in str(session.dashboard())
-    card = words(session._repr_mimebundle_()["text/html"])
+    card = " ".join(Page(session._repr_mimebundle_()["text/html"]).text.split())
     assert f"pages free {stats.pages:,} of {stats.pages:,}, {stats.cached_pages} of them cached" in card

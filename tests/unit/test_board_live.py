@@ -29,6 +29,7 @@ from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_session
 from tests.unit.board_facts import EMPTY
 from tests.unit.sessions import thread_of
+from tests.waiting import PATIENCE
 
 THREAD = "rekindle-dashboard"
 
@@ -418,7 +419,7 @@ def test_buttons_act_on_the_engine(held: Session, settler: FakeSettler, drawn: l
     (number,) = held.requests
     dashboard._panel._source.cancel(number)
     with pytest.raises(RequestCancelled):
-        handle.result(timeout=60)
+        handle.result(timeout=PATIENCE)
     settler.release()
     dashboard._panel._toggle.click()
     held.step_sync()  # the answer to the cancel comes after the pause

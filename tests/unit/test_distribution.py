@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from tests.unit.sampling_reference import adjusted_logits, distribution
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MOST = 8
+ROWS = 5 * len(CASES)
 POSITION = len(PROMPT) + len(OUTPUT)
 SCORED: dict[str, Any] = {"logprobs": MOST, "logprobs_of": "sampled"}
 
@@ -28,12 +30,13 @@ _sample = jax.jit(partial(sample, most=MOST))
 
 
 def scores_of(logits: Array, requests: Sequence[Request]) -> list[TokenLogprob]:
-    """Draw and score a token for each row, (rows, vocabulary)."""
-    packed, slots = batch_of(requests, [OUTPUT] * len(requests), logits.shape[1])
-    owners = jnp.arange(len(logits), dtype=jnp.int32)
-    positions = jnp.full(len(logits), POSITION, jnp.int32)
-    tokens, scores = _sample(jnp.asarray(logits.T), SamplingRows.unpack(packed), positions, slots, owners)
-    return [unpack_score(row, int(token), MOST) for row, token in zip(np.asarray(scores), tokens, strict=True)]
+    """Draw and score a token for each row, (rows, vocabulary), beside others, so that all calls have one shape."""
+    made = (jnp.asarray(logits), *batch_of(requests, [OUTPUT] * len(requests), logits.shape[1]))
+    rows, packed, slots = jax.tree.map(lambda x: jnp.concatenate([x, jnp.repeat(x[:1], ROWS - len(x), 0)]), made)
+    owners, positions = jnp.arange(ROWS, dtype=jnp.int32), jnp.full(ROWS, POSITION, jnp.int32)
+    tokens, scores = _sample(rows.T, SamplingRows.unpack(packed), positions, slots, owners)
+    found = zip(np.asarray(scores), np.asarray(tokens), strict=True)
+    return [unpack_score(row, int(token), MOST) for row, token in islice(found, len(logits))]
 
 
 def assert_scored(scored: TokenLogprob, probabilities: Array) -> None:
@@ -89,7 +92,7 @@ def test_neighbours_that_want_the_models_own_have_them() -> None:
 def test_fewer_kept_tokens_than_alternatives_asked_for_give_fewer() -> None:
     few = request_of(HOT | SCORED | {"top_k": 3, "bad_words": [[0]]})
     forced = request_of(SCORED | {"allowed_token_ids": [5]})
-    logits = np.random.default_rng(4).standard_normal((2, 200)).astype(np.float32)
+    logits = np.random.default_rng(4).standard_normal((2, 300)).astype(np.float32)
     three, one = scores_of(logits, [few, forced])
     assert len(three.top) == 3
     assert 0 not in {other.token_id for other in three.top}

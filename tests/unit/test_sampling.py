@@ -1,6 +1,7 @@
 """A row's token follows the exact distribution of its own parameters, whatever else is in the batch."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any, Protocol
 
 import jax
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::rekindle.ParametersIgnored")  #
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DRAWS = 20_000
+MANY, VOCABULARY, FEW = 200, 400, 4
+"""Numbers of rows and of tokens that tests share, because each shape is compiled once more."""
 SEED = list(SamplingRows.__dataclass_fields__).index("seed_low")
 
 
@@ -36,8 +39,10 @@ class Drawn(Protocol):
     ) -> jax.Array: ...
 
 
-@pytest.fixture(scope="module")
-def drawn(implementation: Implementation) -> Drawn:
+@cache
+def drawing(implementation: Implementation) -> Drawn:
+    """Make what draws with an implementation; it is compiled for each shape once."""
+
     @jax.jit
     def draw(logits: jax.Array, packed: jax.Array, positions: jax.Array, adjustments: Adjustments) -> jax.Array:
         rows, owners = SamplingRows.unpack(packed), jnp.arange(len(logits), dtype=jnp.int32)
@@ -46,13 +51,35 @@ def drawn(implementation: Implementation) -> Drawn:
     return draw
 
 
-@pytest.mark.parametrize("options", CASES, ids=[", ".join(sorted(case)) + f" {i}" for i, case in enumerate(CASES)])
-@pytest.mark.parametrize("vocabulary", [11, 300])
+@pytest.fixture(scope="module")
+def drawn(implementation: Implementation) -> Drawn:
+    return drawing(implementation)
+
+
+def chi_square_cases() -> list[Any]:
+    """Return (options, vocabulary, implementation): in every run those that have each parameter, and each filter twice.
+
+    `test_a_draw_is_the_best_token_of_those_that_are_kept` has all of them, with both implementations.
+    """
+    cases = []
+    for place, options in enumerate(CASES):
+        filters = options.keys() & {"top_k", "top_p", "min_p"}
+        for vocabulary, implementation in ((11, "xla"), (300, "cpu"), (300, "xla"), (11, "cpu")):
+            always = (vocabulary, implementation) == (11, "xla") or (
+                filters and (vocabulary, implementation) == (300, "cpu")
+            )
+            name = f"{implementation}-{vocabulary}-{place}-{','.join(sorted(options))}"
+            marks = () if always else pytest.mark.deep
+            cases.append(pytest.param(options, vocabulary, implementation, id=name, marks=marks))
+    return cases
+
+
+@pytest.mark.parametrize(("options", "vocabulary", "implementation"), chi_square_cases(), indirect=["implementation"])
 def test_draws_follow_the_exact_distribution(drawn: Drawn, options: dict[str, Any], vocabulary: int) -> None:
     """Apply Pearson's chi-square at 1e-6; the statistic is approximated as normal (Wilson and Hilferty, 1931)."""
     logits = np.random.default_rng(1).standard_normal(vocabulary).astype(np.float32) * 2 - 5
     p = distribution(logits, request_of(options), OUTPUT)
-    counts, rows = np.zeros(vocabulary), 1000
+    counts, rows = np.zeros(vocabulary), MANY
     request = request_of(options | {"seed": 0})
     packed, one = batch_of([request], [OUTPUT], vocabulary)
     slots = jax.tree.map(lambda x: jnp.broadcast_to(x[0], (rows, *x.shape[1:])), one)
@@ -115,17 +142,17 @@ def test_any_mix_of_parameters_stays_within_each_rows_distribution(
     drawn: Drawn, rows: list[tuple[dict[str, Any], list[int]]], at: int
 ) -> None:
     """Check that greedy rows take the likeliest token, others a possible one, and each the same in a batch of one."""
-    logits = np.random.default_rng(at).standard_normal((4, 40)).astype(np.float32) * 3
+    logits = np.random.default_rng(at).standard_normal((FEW, VOCABULARY)).astype(np.float32) * 3
     requests, outputs = [request_of(options) for options, _ in rows], [output for _, output in rows]
     positions = [len(PROMPT) + len(output) for output in outputs]
-    packed, slots = batch_of(requests, outputs, 40)
+    packed, slots = batch_of(requests, outputs, VOCABULARY)
     together = np.asarray(drawn(jnp.asarray(logits), packed, jnp.asarray(positions, jnp.int32), slots))
     for row, (request, output) in enumerate(zip(requests, outputs, strict=True)):
         params = request.params
         # The bounds are a little wider, because float32 and float64 may differ about a token right at the edge.
         wider = replace(params, top_p=min(1.0, params.top_p + 1e-5), min_p=max(0.0, params.min_p - 1e-5))
         assert distribution(logits[row], replace(request, params=wider), output)[together[row]] > 0
-        packed_one, slot = batch_of([request], [output], 40)
+        packed_one, slot = batch_of([request], [output], VOCABULARY)
         alone = drawn(
             jnp.asarray(logits[row : row + 1]), packed_one, jnp.asarray(positions[row : row + 1], jnp.int32), slot
         )
@@ -134,13 +161,18 @@ def test_any_mix_of_parameters_stays_within_each_rows_distribution(
 
 def test_min_p_is_relative_to_the_largest_probability_for_negative_logits(drawn: Drawn) -> None:
     """Check this because a threshold on logits, as in another engine, would sample these four uniformly."""
-    p = distribution(np.asarray([-1.0, -2.0, -3.0, -9.0]), request_of_none(min_p=0.3))
-    np.testing.assert_allclose(p, [0.731, 0.269, 0, 0], atol=0.001)
-    logits = jnp.broadcast_to(jnp.asarray([-1.0, -2.0, -3.0, -9.0]), (DRAWS, 4))
-    packed, slots = batch_of([request_of_none(min_p=0.3)], [()], 4)
+    logits = np.asarray([-1.0, -2.0, -3.0, -9.0, *[-10.0] * 4], np.float32)
+    p = distribution(logits, request_of_none(min_p=0.3))
+    np.testing.assert_allclose(p, [0.731, 0.269, *[0] * 6], atol=0.001)
+    np.testing.assert_allclose(frequencies(drawn, logits, min_p=0.3), p, atol=0.02)
+
+
+def frequencies(drawn: Drawn, logits: Array, **options: Any) -> Array:
+    """Draw from eight logits at many positions; return how often each token comes."""
+    packed, slots = batch_of([request_of_none(**options)], [()], 8)
     many = jax.tree.map(lambda x: jnp.broadcast_to(x[0], (DRAWS, *x.shape[1:])), (packed, slots))
-    tokens = np.asarray(drawn(logits, many[0], jnp.arange(DRAWS, dtype=jnp.int32), many[1]))
-    np.testing.assert_allclose(np.bincount(tokens, minlength=4) / DRAWS, p, atol=0.02)
+    tokens = drawn(jnp.broadcast_to(logits, (DRAWS, 8)), many[0], jnp.arange(DRAWS, dtype=jnp.int32), many[1])
+    return np.bincount(np.asarray(tokens), minlength=8) / DRAWS
 
 
 def request_of_none(**options: Any) -> Request:
@@ -151,15 +183,15 @@ def request_of_none(**options: Any) -> Request:
 def test_a_draw_depends_on_its_seed_and_position_alone(drawn: Drawn) -> None:
     """Vary the row's index, its neighbours, and the size of the batch."""
     rng = np.random.default_rng(0)
-    logits = rng.standard_normal((1, 400)).astype(np.float32)
+    logits = rng.standard_normal((1, VOCABULARY)).astype(np.float32)
     row = request_of({"temperature": 1.3, "top_p": 0.9, "seed": 77, "repetition_penalty": 1.2})
-    packed, slot = batch_of([row], [OUTPUT], 400)
+    packed, slot = batch_of([row], [OUTPUT], VOCABULARY)
     alone = [int(drawn(jnp.asarray(logits), packed, jnp.asarray([at], jnp.int32), slot)[0]) for at in range(20)]
     strangers = [request_of({"temperature": 0.7, "top_k": 3, "seed": 5}), request_of({}), request_of({"min_tokens": 2})]
     for place in range(4):
-        others = rng.standard_normal((3, 400)).astype(np.float32)
+        others = rng.standard_normal((3, VOCABULARY)).astype(np.float32)
         batch = np.concatenate([others[:place], logits, others[place:]])
-        packed, slots = batch_of([*strangers[:place], row, *strangers[place:]], [OUTPUT] * 4, 400)
+        packed, slots = batch_of([*strangers[:place], row, *strangers[place:]], [OUTPUT] * FEW, VOCABULARY)
         positions = np.arange(100, 104, dtype=np.int32)
         for at in range(20):
             positions[place] = at
@@ -170,7 +202,7 @@ def test_a_draw_depends_on_its_seed_and_position_alone(drawn: Drawn) -> None:
 @pytest.mark.parametrize("options", [{}, *CASES], ids=str)
 def test_a_draw_is_the_best_token_of_those_that_are_kept(drawn: Drawn, options: dict[str, Any]) -> None:
     """Check that no filter has noise of its own: the best by logit and noise is drawn, of what numpy says is kept."""
-    vocabulary, rows = 300, 200
+    vocabulary, rows = 300, MANY
     logits = np.random.default_rng(5).standard_normal((rows, vocabulary)).astype(np.float32) * 2
     request = request_of(options | {"seed": 2**40 + 3})
     packed, one = batch_of([request], [OUTPUT], vocabulary)
@@ -211,9 +243,9 @@ def test_last_digits_of_the_logits_hardly_ever_change_a_draw(drawn: Drawn) -> No
 )
 def test_draws_do_not_depend_on_settings_of_jax(drawn: Drawn, setting: str, value: Any) -> None:
     request = request_of(CASES[-1] | {"seed": 2**63 + 1, "top_k": 5})
-    packed, slots = batch_of([request] * 20, [OUTPUT] * 20, 300)
-    logits = jnp.asarray(np.random.default_rng(8).standard_normal((20, 300)), jnp.float32)
-    positions, before = jnp.arange(20, dtype=jnp.int32), getattr(jax.config, setting)
+    packed, slots = batch_of([request] * FEW, [OUTPUT] * FEW, VOCABULARY)
+    logits = jnp.asarray(np.random.default_rng(8).standard_normal((FEW, VOCABULARY)), jnp.float32)
+    positions, before = jnp.arange(FEW, dtype=jnp.int32), getattr(jax.config, setting)
     expected = drawn(logits, packed, positions, slots)
     jax.config.update(setting, value)
     try:
@@ -227,16 +259,13 @@ def test_draws_do_not_depend_on_settings_of_jax(drawn: Drawn, setting: str, valu
     "options", [{"top_k": 1}, {"top_p": 1e-6}, {"top_p": 1e-9}, {"min_p": 1.0}, {"temperature": 1e-6}], ids=str
 )
 def test_extreme_values_are_greedy(drawn: Drawn, options: dict[str, Any]) -> None:
-    logits = np.random.default_rng(3).standard_normal((1, 300)).astype(np.float32)
-    packed, slot = batch_of([request_of({"temperature": 5.0} | options)], [()], 300)
+    logits = np.random.default_rng(3).standard_normal((1, VOCABULARY)).astype(np.float32)
+    packed, slot = batch_of([request_of({"temperature": 5.0} | options)], [()], VOCABULARY)
     for at in range(20):
         token = drawn(jnp.asarray(logits), packed, jnp.asarray([at], jnp.int32), slot)
         assert int(token[0]) == np.argmax(logits)
 
 
 def test_the_highest_temperature_is_nearly_uniform(drawn: Drawn) -> None:
-    logits = jnp.broadcast_to(jnp.asarray([-4.0, 0.0, 3.0, 0.5]), (DRAWS, 4))
-    packed, slots = batch_of([request_of_none(temperature=100.0)], [()], 4)
-    many = jax.tree.map(lambda x: jnp.broadcast_to(x[0], (DRAWS, *x.shape[1:])), (packed, slots))
-    tokens = np.asarray(drawn(logits, many[0], jnp.arange(DRAWS, dtype=jnp.int32), many[1]))
-    np.testing.assert_allclose(np.bincount(tokens, minlength=4) / DRAWS, [0.25] * 4, atol=0.02)
+    logits = np.asarray([-4.0, 0.0, 3.0, 0.5, 1.0, -1.0, 2.0, -3.0], np.float32)
+    np.testing.assert_allclose(frequencies(drawn, logits, temperature=100.0), [0.125] * 8, atol=0.01)

@@ -26,9 +26,9 @@ TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"},
 SCHEMA = {"type": "object", "properties": {}}
 
 
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    with scripted_session(monkeypatch, lambda prompt: ANSWER) as session:
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[Session]:
+    with pytest.MonkeyPatch.context() as patch, scripted_session(patch, lambda prompt: ANSWER) as session:
         yield session
 
 
@@ -128,9 +128,8 @@ def test_fields_become_the_keywords_of_the_session() -> None:
     assert read(input="a", text=held).call.ask["json_schema"] == SCHEMA
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
+def test_what_cannot_be_served_is_refused_by_its_name() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({}, "input"),
         ({"input": []}, "input"),
         ({"input": [{"type": "item_reference"}]}, "input"),
@@ -143,22 +142,20 @@ def test_fields_become_the_keywords_of_the_session() -> None:
         ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({"input": "a", "text": {"verbosity": "low"}}, "text.verbosity"),
         ({"input": "a", "reasoning": {"x": 1}}, "reasoning.x"),
-    ],
-)
-def test_what_cannot_be_served_is_refused_by_its_name(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refused) as caught:
-        read(**fields)
-    assert (caught.value.status, caught.value.param) == (400, param)
+    ]
+    for fields, param in refused:
+        with pytest.raises(Refused) as caught:
+            read(**fields)
+        assert (caught.value.status, caught.value.param) == (400, param)
 
 
-def test_the_most_tokens_have_another_name_than_in_chats() -> None:
-    with pytest.raises(Refused, match="here it is max_output_tokens"):
-        read(input="a", max_tokens=3)
-
-
-def test_what_was_said_before_is_to_be_given_again() -> None:
-    with pytest.raises(Refused, match="give all of it as input"):
-        read(input="a", previous_response_id="resp_1")
+def test_a_refusal_says_what_to_give_instead() -> None:
+    for fields, said in (
+        ({"max_tokens": 3}, "here it is max_output_tokens"),
+        ({"previous_response_id": "resp_1"}, "give all of it as input"),
+    ):
+        with pytest.raises(Refused, match=said):
+            read(input="a", **fields)
 
 
 async def test_a_response_that_fails_after_it_began_ends_in_an_event(scripted: Session) -> None:

@@ -27,6 +27,7 @@ from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 from tests.unit.sessions import assert_all_is_free
 from tests.unit.test_show import Kernel, Page
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -153,8 +154,7 @@ async def test_a_growing_row_and_the_number_of_rows_are_bounded(
     pieces = long.handles[0].record.pieces
     for _ in range(10 * TAIL):  # and no more, or it might end
         settler.step()
-    while len(pieces.items) < 10 * TAIL:
-        await pieces.grown(len(pieces.items))
+    await until(lambda: len(pieces.items) >= 10 * TAIL, "as many pieces have come")
     assert len(row.html(shade=True)) < 4000
     assert not row.over
     long.cancel()
@@ -201,8 +201,8 @@ async def leave_once_all_have_begun(held: Session, settler: FakeSettler) -> None
         await anyio.wait_all_tasks_blocked()
         for handle in tuple(held.requests.values()):
             settler.step()
-            while not await handle.record.pieces.grown(0, timeout=0.02):  # it may have joined after that tick
-                settler.step()
+            pieces = handle.record.pieces  # it may have joined after that tick
+            await until(partial(pieces.grown_blocking, 0, 0.02), "something has come", step=settler.step)
         tasks.cancel_scope.cancel()
         settler.release()
 
@@ -275,7 +275,7 @@ def test_what_has_ended_before_the_first_look_is_printed_in_the_order_of_the_end
     handles = [session.submit(token_ids=[3, 1, 4], max_tokens=2), session.submit(token_ids=[5], max_tokens=2)]
     made: list[Handle | Exception] = [handles[0], InvalidRequest("no prompt"), handles[1]]
     batch = Requested([(3, 1, 4), "", (5,)], Shape(True, None), made, "return")
-    assert batch.ends.grown_blocking(TO_THE_END, 60)
+    assert batch.ends.grown_blocking(TO_THE_END, PATIENCE)
     live_table.Printed(batch).close()
     places = re.findall(r"^\[(\d)\]", capsys.readouterr().out, flags=re.MULTILINE)
     assert list(map(int, places)) == list(batch.ends.items)

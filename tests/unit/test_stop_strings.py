@@ -1,7 +1,8 @@
-"""Stop strings end the text and the tokens of a request at the right place, and free its pages."""
+"""Stop strings reach sessions, special tokens, cancels and the scheduler; test_stop_strings_property.py says where."""
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any, Unpack
 
 import pytest
@@ -65,13 +66,6 @@ def test_a_stream_holds_back_what_may_begin_a_stop(texts: Session, letters: dict
     assert pieces == [*text[:3], "", "", ""]
 
 
-def test_a_stop_that_the_last_token_completes_is_a_stop(texts: Session, letters: dict[str, Any], text: str) -> None:
-    generation = texts.generate_sync(token_ids=PROMPT, **{**letters, "max_tokens": 6}, stop=text[3:6])
-    assert (generation.text, generation.finish_reason, generation.stopped_by) == (text[:3], "stop", text[3:6])
-    generation = texts.generate_sync(token_ids=PROMPT, **{**letters, "max_tokens": 5}, stop=text[3:6])
-    assert (generation.text, generation.finish_reason, generation.stopped_by) == (text[:5], "length", None)
-
-
 def test_a_stop_that_an_end_token_completes_is_a_stop(
     texts: Session, letters: dict[str, Any], tokens: tuple[int, ...], text: str
 ) -> None:
@@ -90,11 +84,6 @@ def test_a_stop_is_found_however_it_is_tokenized_and_not_in_the_prompt(
     assert (generation.text, len(generation.token_ids), generation.stopped_by) == ("", 3, "\n\n\n")
     generation = texts.generate_sync("\n\n\n", **newline, stop="\n\n", min_tokens=5)
     assert (generation.text, len(generation.token_ids), generation.stopped_by) == ("\n\n\n", 5, "\n\n")
-
-
-def test_one_is_stopped_while_the_other_goes_on(texts: Session, letters: dict[str, Any], text: str) -> None:
-    handles = [texts.submit(token_ids=PROMPT, **letters, stop=stop) for stop in (text[1:3], "!", text[5:6])]
-    assert [handle.result().text for handle in handles] == [text[:1], text, text[:5]]
 
 
 # Between the stages
@@ -119,31 +108,30 @@ def output_of(ids: tuple[int, ...], end: EndReason | None, stop: str, tokenizer:
 
 
 @pytest.mark.parametrize("end", [None, "length", "stop"])
-@pytest.mark.parametrize("stop", ["b", "bc"])
 def test_an_output_of_several_tokens_is_cut_at_the_one_that_completes_a_stop(
-    byte_tokenizer: Tokenizer, detokenizer: Actor, stop: str, end: EndReason | None
+    byte_tokenizer: Tokenizer, detokenizer: Actor, end: EndReason | None
 ) -> None:
-    ids, taken = tuple(byte_tokenizer.encode("abcd")), 1 + len(stop)
-    output = output_of(ids, end, stop, byte_tokenizer)
-    (first,) = output.outputs
-    text = Text(0, "a", ids[:taken], "stop", stop, first.logprobs[:taken])
-    assert said_by(detokenizer, output) == [Texts((text,)), Stopped(0, taken)]
-    if end is None:
-        later = replace(first, token_ids=(1,), logprobs=()), Output(first.request, (), "stop")
-        assert said_by(detokenizer, Outputs(later)) == []
-    assert not vars(detokenizer)["_followers"]
+    for stop in ("b", "bc"):
+        ids, taken = tuple(byte_tokenizer.encode("abcd")), 1 + len(stop)
+        output = output_of(ids, end, stop, byte_tokenizer)
+        (first,) = output.outputs
+        text = Text(0, "a", ids[:taken], "stop", stop, first.logprobs[:taken])
+        assert said_by(detokenizer, output) == [Texts((text,)), Stopped(0, taken)]
+        if end is None:
+            later = replace(first, token_ids=(1,), logprobs=()), Output(first.request, (), "stop")
+            assert said_by(detokenizer, Outputs(later)) == []
+        assert not vars(detokenizer)["_followers"]
 
 
-@pytest.mark.parametrize(("end", "by"), [("length", None), ("stop", 67)])
-def test_an_output_of_several_tokens_without_a_stop_is_whole(
-    byte_tokenizer: Tokenizer, detokenizer: Actor, end: EndReason, by: int | None
-) -> None:
+def test_an_output_of_several_tokens_without_a_stop_is_whole(byte_tokenizer: Tokenizer, detokenizer: Actor) -> None:
     ids = tuple(byte_tokenizer.encode("abcd"))
-    output = output_of(ids, end, "de", byte_tokenizer)
-    assert ids[-1] == 67
-    text = Text(0, "abcd", ids, end, by, output.outputs[0].logprobs, end_token=None if by is None else "d")
-    assert said_by(detokenizer, output) == [Texts((text,))]
-    assert not vars(detokenizer)["_followers"]
+    ends: list[tuple[EndReason, int | None]] = [("length", None), ("stop", ids[-1])]
+    for end, by in ends:
+        output = output_of(ids, end, "de", byte_tokenizer)
+        scores = output.outputs[0].logprobs
+        text = Text(0, "abcd", ids, end, by, scores, end_token=None if by is None else "d")
+        assert said_by(detokenizer, output) == [Texts((text,))]
+        assert not vars(detokenizer)["_followers"]
 
 
 # Special tokens
@@ -173,9 +161,8 @@ def texts_of(
     return texts, any(isinstance(message, Stopped) for message in said)
 
 
-@pytest.mark.parametrize(
-    ("stop", "keep_stop", "text", "tokens"),
-    [
+def test_a_stop_may_be_or_contain_a_special_token_that_the_text_leaves_out(chat_tokenizer: Tokenizer) -> None:
+    cases: list[tuple[Any, bool, str, int]] = [
         ("<|end|>", False, "ab", 3),
         ("<|end|>", True, "ab<|end|>", 3),
         ("b<|end|>c", False, "a", 4),
@@ -183,16 +170,13 @@ def texts_of(
         ("|end|>", False, "ab", 3),
         (["<|end|>x", "cd"], False, "ab", 5),
         (["<|end|>x", "cd"], True, "abcd", 5),
-    ],
-)
-def test_a_stop_may_be_or_contain_a_special_token_that_the_text_leaves_out(
-    chat_tokenizer: Tokenizer, stop: Any, keep_stop: bool, text: str, tokens: int
-) -> None:
-    texts, stopped = texts_of(chat_tokenizer, "ab<|end|>cde", None, stop=stop, keep_stop=keep_stop)
-    assert stopped
-    assert "".join(each.text for each in texts) == text
-    assert sum(len(each.token_ids) for each in texts) == tokens
-    assert (texts[-1].end, texts[-1].stopped_by) == ("stop", stop if isinstance(stop, str) else "cd")
+    ]
+    for stop, keep_stop, text, tokens in cases:
+        texts, stopped = texts_of(chat_tokenizer, "ab<|end|>cde", None, stop=stop, keep_stop=keep_stop)
+        assert stopped
+        assert "".join(each.text for each in texts) == text
+        assert sum(len(each.token_ids) for each in texts) == tokens
+        assert (texts[-1].end, texts[-1].stopped_by) == ("stop", stop if isinstance(stop, str) else "cd")
 
 
 def test_a_stop_that_is_the_text_of_an_end_token_is_what_stopped_it(chat_tokenizer: Tokenizer) -> None:
@@ -202,13 +186,11 @@ def test_a_stop_that_is_the_text_of_an_end_token_is_what_stopped_it(chat_tokeniz
     assert (texts[-1].end, texts[-1].stopped_by) == ("stop", texts[-1].token_ids[0])
 
 
-@pytest.mark.parametrize("stop", [None, "<|end|>x", "e<|end|>"])
-def test_special_tokens_are_in_the_text_where_they_are_not_skipped(chat_tokenizer: Tokenizer, stop: str | None) -> None:
+def test_special_tokens_are_in_the_text_where_they_are_not_skipped(chat_tokenizer: Tokenizer) -> None:
     written = "a<|end|>b<|end|>"
-    texts, stopped = texts_of(chat_tokenizer, written, "length", stop=stop, skip_special_tokens=False)
-    assert ("".join(each.text for each in texts), stopped) == (written, False)
-    texts, stopped = texts_of(chat_tokenizer, written, "length", stop=stop)
-    assert ("".join(each.text for each in texts), stopped) == ("ab", False)
+    for stop, skip in product((None, "<|end|>x", "e<|end|>"), (False, True)):
+        texts, stopped = texts_of(chat_tokenizer, written, "length", stop=stop, skip_special_tokens=skip)
+        assert ("".join(each.text for each in texts), stopped) == ("ab" if skip else written, False)
 
 
 def test_nothing_more_is_computed_for_a_request_that_a_stop_ended(
@@ -228,20 +210,6 @@ def told(handle: Handle) -> str:
     return repr(handle).removeprefix("<rekindle.Handle ").removesuffix(">")
 
 
-def test_a_cancel_that_comes_after_the_stop_changes_nothing(
-    byte_tokenizer: Tokenizer, letters: dict[str, Any], text: str
-) -> None:
-    """Cancel when the caller has the whole text and the scheduler does not know of the stop yet."""
-    stages = Stages(byte_tokenizer)
-    handle = stages.ask(PROMPT, **letters, stop=text[3:6])
-    while not handle.done:
-        stages.step(lambda ready: ready - 1)
-    handle.cancel()
-    stages.run()
-    assert (told(handle), handle.result().text) == ("ended: stop, 6 tokens", text[:3])
-    stages.assert_nothing_is_left()
-
-
 def test_half_a_character_at_the_end_is_no_text_and_no_stop(byte_tokenizer: Tokenizer) -> None:
     begin, _ = byte_tokenizer.encode("é")
     stages = Stages(byte_tokenizer, overlap=False)
@@ -257,17 +225,19 @@ def test_half_a_character_at_the_end_is_no_text_and_no_stop(byte_tokenizer: Toke
     assert told(handle) == "cancelled, 1 token"
 
 
-@pytest.mark.parametrize("cancelled_first", [True, False])
+@pytest.mark.parametrize("cancelled", ["before", "with the stop on its way", "after the caller has all"])
 def test_whichever_comes_first_of_a_cancel_and_a_stop_ends_the_request(
-    byte_tokenizer: Tokenizer, letters: dict[str, Any], text: str, cancelled_first: bool
+    byte_tokenizer: Tokenizer, letters: dict[str, Any], text: str, cancelled: str
 ) -> None:
-    stages = Stages(byte_tokenizer, overlap=False)
+    stages = Stages(byte_tokenizer, overlap=cancelled.startswith("after"))
     handle = stages.ask(PROMPT, **letters, stop=text[3:6])
-    while told(handle) != "running, 5 tokens":
+    while not handle.done if cancelled.startswith("after") else told(handle) != "running, 5 tokens":
         stages.step(lambda ready: ready - 1)
     handle.cancel()
-    stages.run((lambda ready: 0) if cancelled_first else (lambda ready: ready - 1))
-    assert told(handle) == ("cancelled, 5 tokens" if cancelled_first else "ended: stop, 6 tokens")
+    stages.run((lambda ready: 0) if cancelled == "before" else (lambda ready: ready - 1))
+    assert told(handle) == ("cancelled, 5 tokens" if cancelled == "before" else "ended: stop, 6 tokens")
+    if cancelled != "before":
+        assert handle.result().text == text[:3]
     stages.assert_nothing_is_left()
 
 

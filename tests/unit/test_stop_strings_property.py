@@ -1,6 +1,8 @@
 """A stop string ends its request where a reader of the text would, in whatever order the stages run."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from rekindle.session.calls.handle import Handle
 from rekindle.testing import expected_of
 from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled
+from tests.unit.stop_definition import first_stop
 
 pytestmark = pytest.mark.filterwarnings("ignore::rekindle.ParametersIgnored")  # some are mixed with temperature 0
 
@@ -74,14 +77,9 @@ def pieces_of(token_ids: tuple[int, ...], tokenizer: Tokenizer) -> list[str]:
 
 def read(pieces: list[str], stops: list[str], min_tokens: int) -> tuple[str, int, str | None]:
     """Return, by definition, the text through the first complete stop, the tokens that it takes, and the stop."""
-    text = ""
-    for count, piece in enumerate(pieces, 1):
-        for character in piece:
-            text += character
-            complete = [stop for stop in stops if text.endswith(stop)]
-            if complete and count >= min_tokens:
-                return text, count, max(complete, key=len)
-    return text, len(pieces), None
+    end, stop = first_stop([(piece, count >= min_tokens) for count, piece in enumerate(pieces, 1)], stops)
+    ends = list(accumulate(map(len, pieces)))
+    return "".join(pieces)[:end], len(pieces) if stop is None else 1 + bisect_left(ends, end), stop
 
 
 def resolved(ask: Ask, capacity: int, tokenizer: Tokenizer) -> tuple[SamplingOptions, Expected]:

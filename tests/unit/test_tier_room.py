@@ -52,8 +52,8 @@ def found_of(one: ByHand, prompt: list[int]) -> int:
     return (len(prompt) + 1 - (one.scheduler.stats.computed_tokens - before)) // PAGE
 
 
-@pytest.mark.parametrize("between", range(8, 17))
-@pytest.mark.parametrize("last", range(2, 17, 2))
+@pytest.mark.parametrize("between", [8, 12, 16])
+@pytest.mark.parametrize("last", [2, 6, 10, 16])
 def test_while_the_host_tier_has_room_what_is_evicted_has_a_copy(between: int, last: int) -> None:
     """Run a conversation of two turns, with other documents between them and after."""
     one = engine(16, 64, context=16)

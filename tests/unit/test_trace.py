@@ -3,7 +3,6 @@
 import gc
 from types import ModuleType
 
-import anyio
 import pytest
 
 from rekindle.engine.handled import Handled
@@ -25,18 +24,18 @@ from rekindle.messages import (
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_session
 from rekindle.views.records import seen
-from tests.unit.test_markup import HOSTILE, shown
-
-pytestmark = pytest.mark.anyio
+from tests.unit.cards import HOSTILE, shown
+from tests.unit.traces import traced
+from tests.waiting import until_blocking
 
 PROMPT = [3, 1, 4]
 
 
-async def test_each_message_that_is_handled_is_recorded_once_in_order(session: Session) -> None:
+def test_each_message_that_is_handled_is_recorded_once_in_order(session: Session) -> None:
     watched: list[Handled] = []
     with session.watch(watched.append), session.trace() as trace:
-        await session.generate(token_ids=[PROMPT, [7] * 40], max_tokens=20)
-        await session.pause()
+        session.generate_sync(token_ids=[PROMPT, [7] * 40], max_tokens=20)
+        session.pause_sync()
     assert [repr(one) for one in trace.handled] == [repr(each) for each in watched]
     assert [one.kind for one in trace.handled] == [type(each.message).__name__ for each in watched]
     kinds = [one.kind for one in trace.handled]
@@ -46,35 +45,33 @@ async def test_each_message_that_is_handled_is_recorded_once_in_order(session: S
     assert all(0 <= one.began <= one.ended <= trace.seconds for one in trace.handled)
 
 
-async def test_nothing_is_recorded_after_the_with_and_tracing_changes_nothing(session: Session) -> None:
+def test_nothing_is_recorded_after_the_with_and_tracing_changes_nothing(session: Session) -> None:
     with session.trace() as trace:
-        generation = await session.generate(token_ids=PROMPT, max_tokens=5)
+        generation = session.generate_sync(token_ids=PROMPT, max_tokens=5)
     assert generation.token_ids == expected_tokens(PROMPT, 5)
     recorded, seconds = trace.handled, trace.seconds
     trace._see(Handled("intake", Cancel(0), (), 0.0, 1.0))  # the engine may have been about to do this
-    await session.generate(token_ids=PROMPT, max_tokens=5)
+    session.generate_sync(token_ids=PROMPT, max_tokens=5)
     assert (trace.handled, trace.seconds) == (recorded, seconds)
     assert {request for one in recorded for request in one.requests} == {0}
 
 
-async def test_it_can_be_looked_at_while_it_records(held: Session, settler: FakeSettler) -> None:
+def test_it_can_be_looked_at_while_it_records(held: Session, settler: FakeSettler) -> None:
     with held.trace() as trace:
         handle = held.submit(token_ids=PROMPT, max_tokens=5)
-        await anyio.wait_all_tasks_blocked()
-        while not any(one.kind == "Plan" for one in trace.handled):
-            await anyio.lowlevel.checkpoint()
+        until_blocking(lambda: any(one.kind == "Plan" for one in trace.handled), "a plan is seen")
         assert "recording" in repr(trace)
         assert "goes on" in trace.timeline().text
         settler.release()
-        await handle
+        handle.result()
     assert "recorded" in repr(trace)
     assert "3 + 5, length" in trace.timeline().text
 
 
-async def test_of_more_messages_than_are_kept_the_oldest_are_dropped_and_that_is_said(session: Session) -> None:
+def test_of_more_messages_than_are_kept_the_oldest_are_dropped_and_that_is_said(session: Session) -> None:
     with session.trace() as whole, session.trace(most=20) as trace:
-        await session.generate(token_ids=PROMPT, max_tokens=50)
-        await session.pause()
+        session.generate_sync(token_ids=PROMPT, max_tokens=50)
+        session.pause_sync()
     assert len(trace.handled) == 20
     assert [one[:4] for one in trace.handled] == [one[:4] for one in whole.handled[-20:]]
     assert trace.dropped == len(whole.handled) - 20
@@ -83,25 +80,20 @@ async def test_of_more_messages_than_are_kept_the_oldest_are_dropped_and_that_is
     assert whole.dropped == 0
 
 
-async def test_its_repr_and_its_html_say_how_much_it_saw(session: Session) -> None:
-    trace = session.trace()
-    assert repr(trace) == "<rekindle.Trace not begun: 0 messages, 0 ticks, 0 requests, 0.0 ms>"
-    with trace:
-        await session.generate(token_ids=[PROMPT, [5]], max_tokens=4)
-    ticks, messages = session.stats.scheduler.ticks, len(trace.handled)
-    assert f"recorded: {messages} messages, {ticks} ticks, 2 requests, " in repr(trace)
-    text = shown(trace).text
-    for said in (f"recorded: {messages} messages, {ticks} ticks, 2 requests, ", "trace.timeline()"):
-        assert said in text
-
+def test_it_says_how_much_it_saw(session: Session) -> None:
     with session.trace() as trace:
-        await session.step()
+        session.generate_sync(token_ids=[PROMPT, [5]], max_tokens=4)
+    counts = f"recorded: {len(trace.handled)} messages, {session.stats.scheduler.ticks} ticks, 2 requests, "
+    assert counts in repr(trace)
+    assert counts in shown(trace).text
+    with session.trace() as trace:
+        session.step_sync()
         session.submit(token_ids=PROMPT).cancel()
-        await session.step()
+        session.step_sync()
     assert "recorded: 1 message, 0 ticks, 1 request, " in repr(trace)
 
 
-async def test_a_trace_is_of_one_with_statement_and_of_an_open_session(session: Session) -> None:
+def test_a_trace_is_of_one_with_statement_and_of_an_open_session(session: Session) -> None:
     with session.trace() as trace:
         pass
     with pytest.raises(SessionError, match="one with statement"), trace:
@@ -155,9 +147,8 @@ def test_a_record_holds_none_of_what_a_message_carries() -> None:
             assert not any(isinstance(one, Message) for one in kept)
 
 
-async def test_a_trace_that_has_ended_keeps_nothing_of_its_session() -> None:
-    with fake_session(page_size=16, num_pages=6, max_running=4) as session, session.trace() as trace:
-        await session.generate(token_ids=[[number] * 15 for number in range(8)], max_tokens=60)
+def test_a_trace_that_has_ended_keeps_nothing_of_its_session() -> None:
+    trace, _ = traced()
     kept = reachable(vars(trace))
     plain = (str, int, float, tuple, dict, type(None), bool)
     assert {type(one) for one in kept if not isinstance(one, plain)} <= {type(trace._kept), type(trace._lock)}

@@ -4,8 +4,7 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -17,41 +16,15 @@ from rekindle.engine.handled import Handled
 from rekindle.errors import StorageError
 from rekindle.messages import Text, Texts
 from rekindle.session.session import Session
-from rekindle.testing import fake_session
 from rekindle.views.records import Given, Joined, Over, Part, Planned, Seen, seen
 from rekindle.views.timeline import perfetto
 from rekindle.views.timeline.courses import Timeline
 from rekindle.views.timeline.perfetto import ACTORS, DEVICE, REQUESTS, phases
-from rekindle.views.trace import Trace
-from tests.unit.test_markup import HOSTILE
-from tests.unit.test_trace_timeline import recorded
-
-pytestmark = pytest.mark.anyio
+from tests.unit.cards import HOSTILE
+from tests.unit.traces import SEEDS, crowded, recorded, traced
+from tests.waiting import until_blocking
 
 Event = dict[str, Any]
-
-
-async def traced(**settings: Any) -> Trace:
-    """Trace requests that wait, lose their pages, are cancelled and turned away."""
-    with fake_session(page_size=16, num_pages=6, max_running=4, **settings) as session, session.trace() as trace:
-        gone = session.submit(token_ids=[9] * 15, max_tokens=60)
-        asked = [session.submit(token_ids=[number] * 15, max_tokens=30) for number in range(8)]
-        for handle in asked[:2]:
-            await handle
-        gone.cancel()
-        for handle in (*asked[2:], gone, session.submit("text")):
-            with suppress(Exception):
-                await handle
-        assert session.stats.scheduler.preemptions > 0
-    return trace
-
-
-def written(trace: Trace, path: Path) -> list[Event]:
-    trace.to_perfetto(path)
-    whole = json.loads(path.read_bytes())
-    assert set(whole) == {"traceEvents", "displayTimeUnit", "otherData"}
-    events: list[Event] = whole["traceEvents"]
-    return events
 
 
 def slices(events: list[Event], pid: int) -> dict[str, list[Event]]:
@@ -64,21 +37,34 @@ def slices(events: list[Event], pid: int) -> dict[str, list[Event]]:
     return found
 
 
-@pytest.mark.parametrize("ticks", ["alternate", "prefill-first", "combined"])
-async def test_slices_of_a_track_never_overlap_and_every_event_is_well_formed(ticks: str, tmp_path: Path) -> None:
-    trace = await traced(ticks=ticks)
-    events = written(trace, tmp_path / "trace.json")
+@pytest.fixture(scope="module")
+def events() -> list[Event]:
+    return events_of(traced()[0].handled, traced()[0].seconds)
+
+
+def events_of(records: Sequence[Seen], seconds: float) -> list[Event]:
+    whole = json.loads(perfetto.as_json(records, seconds, 0))
+    assert set(whole) == {"traceEvents", "displayTimeUnit", "otherData"}
+    found: list[Event] = whole["traceEvents"]
+    return found
+
+
+@pytest.mark.parametrize("seed", [None, *SEEDS])
+def test_slices_of_a_track_never_overlap_and_every_event_is_well_formed(seed: int | None) -> None:
+    """Check a session's trace, and those of its scheduler alone with any requests."""
+    records: Sequence[Seen] = traced()[0].handled if seed is None else crowded(seed).records
+    seconds = traced()[0].seconds if seed is None else float(len(records))
     needed = {"X": {"name", "pid", "tid", "ts", "dur", "args"}, "C": {"name", "pid", "ts", "args"}}
     needed["i"] = {"name", "pid", "tid", "ts", "s", "args"}
     tracks: defaultdict[int, list[Event]] = defaultdict(list)
-    for event in events:
+    for event in events_of(records, seconds):
         if event["ph"] == "M":
             assert "ts" not in event
             assert event["name"] in {"process_name", "process_sort_index", "thread_name", "thread_sort_index"}
             continue
         assert needed[event["ph"]] <= set(event)
         assert isinstance(event["ts"], int)
-        assert 0 <= event["ts"] <= 1e6 * trace.seconds
+        assert 0 <= event["ts"] <= 1e6 * seconds
         if event["ph"] == "X":
             tracks[event["tid"]].append(event)
     for track in tracks.values():
@@ -89,9 +75,8 @@ async def test_slices_of_a_track_never_overlap_and_every_event_is_well_formed(ti
     assert not tracks.keys() & {0, ACTORS, DEVICE, REQUESTS}, "those would pass for idle or main threads"
 
 
-async def test_each_message_is_a_slice_of_its_actor_and_each_tick_one_of_the_device(tmp_path: Path) -> None:
-    trace = await traced()
-    events = written(trace, tmp_path / "trace.json")
+def test_each_message_is_a_slice_of_its_actor_and_each_tick_one_of_the_device(events: list[Event]) -> None:
+    trace, _ = traced()
     actors = slices(events, ACTORS)
     assert sum(map(len, actors.values())) == len(trace.handled)
     assert {"intake", "scheduler", "stepper", "settler", "detokenizer"} <= actors.keys()
@@ -106,9 +91,9 @@ async def test_each_message_is_a_slice_of_its_actor_and_each_tick_one_of_the_dev
     assert len(done) >= len(timeline.ticks) - 2, "all but those that a trace ends in"
 
 
-async def test_the_phases_of_a_request_follow_each_other_without_a_gap_to_its_end(tmp_path: Path) -> None:
-    trace = await traced()
-    timeline, shown = Timeline(trace.handled), slices(written(trace, tmp_path / "trace.json"), REQUESTS)
+def test_the_phases_of_a_request_follow_each_other_without_a_gap_to_its_end(events: list[Event]) -> None:
+    trace, _ = traced()
+    timeline, shown = Timeline(trace.handled), slices(events, REQUESTS)
     for course in timeline.courses.values():
         spans = list(phases(course, timeline, trace.seconds))
         assert [span.doing for span in spans] == [event["name"] for event in shown[f"request {course.request}"]]
@@ -122,8 +107,7 @@ async def test_the_phases_of_a_request_follow_each_other_without_a_gap_to_its_en
     assert any(event["name"] == "preempted" for track in shown.values() for event in track)
 
 
-async def test_a_request_that_is_turned_away_is_an_instant_that_says_why(tmp_path: Path) -> None:
-    events = written(await traced(), tmp_path / "trace.json")
+def test_a_request_that_is_turned_away_is_an_instant_that_says_why(events: list[Event]) -> None:
     (track,) = [event for event in events if event["name"] == "thread_name" and event["args"]["name"] == "request 9"]
     (instant,) = [event for event in events if event["ph"] == "i"]
     assert (instant["name"], instant["s"], instant["tid"]) == ("rejected", "t", track["tid"])
@@ -131,15 +115,15 @@ async def test_a_request_that_is_turned_away_is_an_instant_that_says_why(tmp_pat
     assert "request 9" not in slices(events, REQUESTS)
 
 
-async def test_counters_are_how_many_did_what_in_each_tick(tmp_path: Path) -> None:
-    trace = await traced()
-    timeline = Timeline(trace.handled)
+def test_counters_are_how_many_did_what_in_each_tick_and_end_with_none(events: list[Event]) -> None:
+    timeline = Timeline(traced()[0].handled)
     kinds = list(zip(*(course.kinds(list(timeline.ticks)) for course in timeline.courses.values()), strict=True))
     expected = {
         "waiting": [sum(kind in {"queued", "preempted"} for kind in tick) for tick in kinds],
         "running": [sum(kind in {"prefill", "decode", "idle"} for kind in tick) for tick in kinds],
     }
-    events = written(trace, tmp_path / "trace.json")
+    assert {event["name"] for event in events if event["ph"] == "C"} == set(expected)
+    assert max(expected["running"]) <= 4 <= max(expected["waiting"])
     for name, counts in expected.items():
         found = [event["args"]["requests"] for event in events if event["ph"] == "C" and event["name"] == name]
         assert found == [*counts, 0]
@@ -181,18 +165,6 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-async def test_counters_say_how_many_run_and_wait_and_end_with_none(tmp_path: Path) -> None:
-    events = written(await traced(), tmp_path / "trace.json")
-    counts: defaultdict[str, list[int]] = defaultdict(list)
-    for event in events:
-        if event["ph"] == "C":
-            counts[event["name"]].append(event["args"]["requests"])
-    assert set(counts) == {"running", "waiting"}
-    assert 0 < max(counts["running"]) <= 4
-    assert max(counts["waiting"]) >= 4
-    assert [series[-1] for series in counts.values()] == [0, 0]
-
-
 def test_hostile_text_is_text_of_whole_characters() -> None:
     record = seen(Handled(HOSTILE, Texts((Text(1, HOSTILE, (), None),)), (), 0.0, 1.0), 0.0)
     data = perfetto.as_json([record], 1.0, 0)
@@ -207,22 +179,26 @@ def test_ticks_without_a_request_are_a_file() -> None:
     assert [event["args"]["requests"] for event in events if event["ph"] == "C"] == [0, 0]
 
 
-async def test_an_empty_trace_and_one_that_records_are_files_too(session: Session, tmp_path: Path) -> None:
+def test_an_empty_trace_and_one_that_records_are_files_too(session: Session, tmp_path: Path) -> None:
+    def written() -> list[Event]:
+        trace.to_perfetto(tmp_path / "trace.json")
+        found: list[Event] = json.loads((tmp_path / "trace.json").read_bytes())["traceEvents"]
+        return found
+
     trace = session.trace()
-    assert all(event["ph"] == "M" for event in written(trace, tmp_path / "empty.json"))
+    assert all(event["ph"] == "M" for event in written())
     with trace:
-        handle = session.submit(token_ids=[1, 2, 3], max_tokens=500)
-        while not any(record.kind == "Settled" for record in trace.handled):
-            pass
-        assert slices(written(trace, tmp_path / "trace.json"), REQUESTS)["request 0"]
-        await handle
+        handle = session.submit(token_ids=[1, 2, 3], max_tokens=100)
+        until_blocking(lambda: any(record.kind == "Settled" for record in trace.handled), "a tick has settled")
+        assert slices(written(), REQUESTS)["request 0"]
+        handle.result()
 
 
-async def test_a_file_that_cannot_be_written_is_an_error_and_leaves_the_old_one(
+def test_a_file_that_cannot_be_written_is_an_error_and_leaves_the_old_one(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session.trace() as trace:
-        await session.generate(token_ids=[1], max_tokens=2)
+        session.generate_sync(token_ids=[1], max_tokens=2)
     with pytest.raises(StorageError, match="give a file in a directory that exists"):
         trace.to_perfetto(tmp_path / "nowhere" / "trace.json")
     path = tmp_path / "trace.json"

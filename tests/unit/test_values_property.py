@@ -84,7 +84,7 @@ def served(session: Session, options: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60)
+@settings(max_examples=15)
 @given(value=VALUES)
 def test_a_value_is_refused_or_served(session: Session, name: str, value: Any) -> None:
     served(session, beside(name) | {name: value})
@@ -101,7 +101,7 @@ def test_numbers_of_tokens_may_be_as_large_as_they_can_and_still_be_added(sessio
     assert served(session, {"min_tokens": 2**30, "max_tokens": None})
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_refuses_some_values_and_serves_others(session: Session, name: str) -> None:
+def test_every_parameter_refuses_some_values_and_serves_others(session: Session) -> None:
     values = [*INTEGERS, *FLOATS, True, "a", [5, 6], ["a"], {5: 1.0}, object(), "model", 'start: "a"']
-    assert {served(session, beside(name) | {name: value}) for value in values} == {True, False}
+    for name in NAMES:
+        assert {served(session, beside(name) | {name: value}) for value in values} == {True, False}, name

@@ -1,0 +1,197 @@
+"""What a cell shows of each object is, word for word, what its file in goldens/cards says."""
+
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from rekindle import CachedTokens, Generation, Stats, Timings, Usage
+from rekindle.errors import InvalidRequest
+from rekindle.messages import Started, Submit, Text
+from rekindle.notebook.board.board import Board
+from rekindle.notebook.board.board_html import board_html
+from rekindle.notebook.board.rates import Rate
+from rekindle.request.params import SamplingParams
+from rekindle.results.answers import Answers
+from rekindle.results.heat_map import heat_map
+from rekindle.results.tokens import TokenLogprob
+from rekindle.scheduler.cache.tree import PrefixTree
+from rekindle.scheduler.stats import SchedulerStats
+from rekindle.session.calls.handle import Handle
+from rekindle.store.restored import Restored
+from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.views.records import Begun, Cut, Given, Joined, Over, Part, Planned, Read, Sent
+from rekindle.views.timeline.courses import Timeline
+from rekindle.views.timeline.drawing import draw
+from tests.unit.board_facts import COUNTS, EMPTY, FACTS
+from tests.unit.cards import Page, as_read, assert_card, read, readable
+from tests.unit.traces import recorded, traced
+from tests.unit.trees import published, viewed
+
+STATS = Stats(SchedulerStats(running=2, pages=364), programs=8, loads=0, compilations=8, unexpected_compilations=0)
+
+
+def generated(text: str, *token_ids: int, **facts: Any) -> Generation:
+    usage, timings = Usage(24, len(token_ids)), Timings(0.012, 0.1, 1.1)
+    made = Generation(text, token_ids, "length", None, None, None, (), None, usage, timings, CachedTokens())
+    return replace(made, **facts)
+
+
+def scored(text: str, logprob: float, rank: int, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+    return TokenLogprob(7, text, logprob, rank, top, text.encode())
+
+
+def test_the_card_of_a_generation_is_that_of_its_file() -> None:
+    stopped: dict[str, Any] = {"finish_reason": "stop"}
+    states = {
+        "text": generated("\nOne,\ntwo", 5, 6, 7),
+        "one token": generated("One", 5, usage=Usage(1, 1)),
+        "cached": generated("One", 5, cached=CachedTokens(device=16, disk=1)),
+        "token ids alone": generated("", 5, 6),
+        "nothing": generated(""),
+        "stop string": generated("One", 5, 2, **stopped, stopped_by="\n\n"),
+        "end token": generated("One", 5, 2, **stopped, stopped_by=0),
+        "end token with a text": generated("", 7, **stopped, stopped_by=7, end_token="</s>"),
+    }
+    assert_card("generation", {state: readable(generation) for state, generation in states.items()})
+
+
+def test_the_card_of_a_heat_map_is_that_of_its_file() -> None:
+    tokens = [
+        None,
+        scored(" sure", 0.0, 1),
+        scored(" <odd>\n", -8.0, 300, (scored(" sure", -0.1, 1),)),
+        scored("", -1, 2),
+    ]
+    assert_card("heat_map", {"tokens": as_read(read(heat_map(tokens)))})
+
+
+def test_the_card_of_a_handle_is_that_of_its_file() -> None:
+    handle = Handle(Submit(1, (1,), SamplingParams(logprobs=0)), lambda _: None)
+    states = {"waiting": readable(handle)}
+    handle.send()
+    handle.record.deliver(Started(1, (5,) * 24, None, cached=CachedTokens(device=16)))
+    handle.record.deliver(Text(1, "One", (7,), None, logprobs=(scored("One", -0.5, 2),)))
+    states["running"] = readable(handle, measured=True)
+    handle.record.fail(RuntimeError("the device\nis gone"))
+    states["failed"] = readable(handle, measured=True)
+    ended = Handle(Submit(1, (1,), SamplingParams()), lambda _: None)
+    ended.send()
+    for message in (Started(1, (1,), None, CachedTokens()), Text(1, "One", (7,), "length")):
+        ended.record.deliver(message)
+    states["ended"] = readable(ended, measured=True)
+    gone = Handle(Submit(1, (1,), SamplingParams()), lambda _: None)
+    gone.cancel()
+    assert_card("handle", states | {"cancelled": readable(gone, measured=True)})
+
+
+def test_the_cards_of_a_stream_and_a_prefix_are_those_of_their_files() -> None:
+    with fake_session() as session:
+        stream = session.stream(token_ids=[3, 1, 4], max_tokens=2)
+        assert len(list(stream)) == 2
+        streams = {"ended": readable(stream, measured=True)}
+        released, kept = (session.prefix_sync(token_ids=[1, 2, 3]) for _ in range(2))
+        released.release()
+        states = {"held": readable(kept), "released": readable(released)}
+    assert_card("prefix", states | {"gone with its session": readable(kept)})
+    assert_card("stream", streams)
+
+
+def preparing(ready: int, wanted: int) -> list[Future[Any]]:
+    """Return the futures of so many programs, of which so many are ready."""
+    futures: list[Future[Any]] = [Future() for _ in range(wanted)]
+    for future in futures[:ready]:
+        future.set_result(None)
+    return futures
+
+
+def test_the_card_of_a_session_is_that_of_its_file() -> None:
+    settings: dict[str, Any] = {"num_pages": 9, "page_size": 16, "max_context": 100, "max_running": 3}
+    with fake_session(**settings, restore="off") as session:
+        states = {"idle": readable(session, measured=True)}
+        session.pause_sync()
+        states["paused"] = readable(session, measured=True)
+        session.resume()
+    states["closed"] = readable(session)
+    for compiled in (True, False):
+        assembly = replace(fake_assembly(fake_limits(**settings)), preparing=preparing(4, 13))
+        assembly.executables.making.compilations = int(compiled)
+        with fake_session(assembly, restore="off") as session:
+            states["compiling" if compiled else "loading"] = readable(session, measured=True)
+    assert_card("session", states)
+
+
+def test_the_card_of_stats_is_that_of_its_file() -> None:
+    found = SchedulerStats(prompt_tokens=200, device_hit_tokens=100, host_hit_tokens=50, computed_tokens=50)
+    assert "by where they were found" not in readable(SchedulerStats()), "it has found none"
+    assert_card("stats", {"a session's": readable(STATS), "a scheduler's": readable(found)})
+
+
+def test_the_card_of_what_was_restored_is_that_of_its_file() -> None:
+    differences = {"statics": ('"num_pages": 40', '"num_pages": 33'), "salt": ("0.9\n\x1b[31m", "")}
+    long = tuple("; ".join(f"{name}: {pages} x float32[2, 3]" for name in range(99)) for pages in (129, 65))
+    restored = Restored(8, 8, 1, 1200, 76800, 2.314, 33.84, {})
+    states = {
+        "all": replace(restored, compile_seconds=0.0),
+        "some": replace(restored, programs=3),
+        "one was damaged": replace(restored, programs=7),
+        "what differs": replace(restored, differences=differences),
+        "what differs is long": Restored(0, 0, 6, 0, 0, 2.314, 0.0, {"arguments": (long[0], long[1])}),
+    }
+    assert_card("restored", {state: readable(each) for state, each in states.items()})
+
+
+def test_the_card_of_a_cache_is_that_of_its_file() -> None:
+    tree = PrefixTree(4)
+    published(tree, "begins <one> way", hits=2)
+    published(tree, "begins otherwise", hits=3)
+    tree.lock(tree.match("", [ord(letter) for letter in "begins otherwise"])[-1])
+    published(tree, "same", salt="secret")
+    for node in tree.next_to_offload(2):
+        tree.offloaded(node, 1)
+    states = {"prefixes": viewed(tree), "drawn": viewed(tree).draw(), "nothing drawn": viewed(PrefixTree(4)).draw()}
+    assert_card("cache", {state: readable(each) for state, each in states.items()})
+
+
+def test_the_card_of_a_trace_is_that_of_its_file() -> None:
+    def planned(tick: int, *rows: int, chunks: tuple[Part, ...] = (), lost: tuple[int, ...] = ()) -> list[Any]:
+        return [Planned(tick, chunks, rows, 0, lost), Sent(tick), Read(tick)]
+
+    facts = [
+        *(Joined(name, 40 if name == 1 else 20, False) for name in (1, 2, 3)),
+        *(Begun(1, 40, 16), Begun(2, 20, 0), Over(9, "rejected", "no tokenizer")),
+        *planned(1, chunks=(Part(1, 16, 24, True), Part(2, 0, 16, False))),
+        *(Given(1, (1,)), Joined(4, 64, True)),
+        *(*planned(2, 1, chunks=(Part(2, 16, 4, True),)), Given(2, (1, 2))),
+        *(*planned(3, 1, lost=(2,)), Given(3, (1,)), *planned(4, 1), Given(4, (1,)), Cut(1, 3), Over(1, "stop", "")),
+        *(*planned(5, chunks=(Part(2, 0, 21, True),)), Given(5, (2,)), Over(3, "cancelled", "")),
+        *(*planned(6, 2, chunks=(Part(4, 0, 64, False),)), Given(6, (2,)), Over(4, "held", ""), Over(2, "length", "")),
+    ]
+    timeline = draw(Timeline(recorded(*facts)))
+    trace, _ = traced()
+    with fake_session() as session:
+        new = session.trace()
+    assert "its picture trace.timeline()" in readable(trace)
+    assert_card("trace", {"not begun": readable(new), "its timeline": readable(timeline)})
+
+
+def test_the_card_of_answers_is_that_of_its_file() -> None:
+    good, bad = generated("One,\ntwo", 5, 6, 7), InvalidRequest("the prompt is empty")
+    one: Answers[Any] = Answers([good, bad, None], ["a", "<b>" + "word " * 40, "c"])
+    drawn: Answers[Any] = Answers([Answers([good, good], ["a", "a"]), Answers([good, good], ["b", "b"])], ["a", "b"])
+    states = {"each outcome": one, "several draws": drawn, "none": Answers[Any]([])}
+    assert_card("answers", {state: readable(answers) for state, answers in states.items()})
+
+
+def test_the_card_of_a_dashboard_is_that_of_its_file() -> None:
+    busy = Rate(now=148.25, mean=120.5, seconds=60.3, history=(100.0, 200.0))
+    single = replace(EMPTY.stats, scheduler=replace(COUNTS, prompt_tokens=1, running=1))
+    states = {
+        "busy": Board(FACTS, busy),
+        "nothing done": Board(EMPTY, Rate()),
+        "one of each": Board(replace(EMPTY, stats=single, restored=1), Rate()),
+        "failed": Board(replace(EMPTY, state="failed: no more <b>", ended=True), Rate()),
+    }
+    assert_card(
+        "dashboard",
+        {state: f"{board}\n\n---- HTML\n\n{as_read(Page(board_html(board)))}" for state, board in states.items()},
+    )

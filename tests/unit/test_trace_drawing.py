@@ -1,0 +1,173 @@
+"""The picture of a timeline is well-formed, shows every tick of each request, and lets nothing touch or leave it."""
+
+import re
+from collections import Counter
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from rekindle.errors import ConfigError
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.session.session import Session
+from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.views.drawing import CHARACTER, WIDTH
+from rekindle.views.records import Begun, Given, Joined, Over, Part, Planned
+from rekindle.views.timeline.courses import Timeline
+from rekindle.views.timeline.drawing import BAR_HEIGHT, draw
+from rekindle.views.timeline.view import MAX_COLUMNS, MAX_ROWS, view
+from rekindle.views.timeline.words import LETTERS, SUMMARY_HEAD
+from tests.unit.cards import HOSTILE, SPELLED, picture
+from tests.unit.traces import SEEDS, crowded, recorded, traced
+
+
+def row(text: str, name: str) -> str:
+    """Return the letters of one line of a drawing."""
+    lines = text.splitlines()
+    head = next(line for line in lines if line.startswith("tick "))
+    (line,) = [line for line in lines if re.match(rf"{name}\b", line)]
+    return line[re.search(r"\d", head).start() : head.index(SUMMARY_HEAD)].strip()  # type: ignore[union-attr]
+
+
+def test_a_request_is_named_with_its_group_where_there_are_several() -> None:
+    assert "group" not in traced()[0].timeline().text
+    with fake_session(page_size=16, num_pages=9, max_running=2, data=2) as session, session.trace() as trace:
+        session.pause_sync()  # so that all of them are there before the first has ended
+        asked = [session.submit(token_ids=[token] * 9, max_tokens=50) for token in range(4)]
+        session.resume()
+        for handle in asked:
+            handle.result()
+    groups = [course.group for course in Timeline(trace.handled).courses.values()]
+    assert groups.count(0) == groups.count(1) == 2
+    drawn = trace.timeline()
+    assert drawn.text.count(", group 1") == drawn.text.count(", group 0") == 2
+    assert ", group 1</text>" in drawn.svg
+
+
+def test_any_end_of_a_trace_makes_a_timeline(session: Session) -> None:
+    """Check also a trace whose oldest messages were dropped."""
+    with session.trace() as trace:
+        session.generate_sync(token_ids=[[number] * 20 for number in range(4)], max_tokens=6)
+    for first in range(len(trace.handled)):
+        picture(draw(Timeline(trace.handled[first:])).svg)
+        draw(Timeline(trace.handled[:first]))
+
+
+def test_what_is_to_be_drawn_is_told_by_collections_of_numbers(session: Session) -> None:
+    trace: Any = session.trace()
+    for wrong in ({"requests": 3}, {"ticks": 3}, {"requests": "3"}):
+        with pytest.raises(ConfigError, match=r"must be a collection of numbers, such as .*, got '?3"):
+            trace.timeline(**wrong)
+    for right in ({}, {"requests": [3]}, {"requests": {3}, "ticks": range(3)}):
+        assert "0 requests over 0 ticks" in trace.timeline(**right).text
+        picture(trace.timeline(**right).svg)
+
+
+@pytest.mark.parametrize("ticks", [5, 99, 100, 403, 2000])
+def test_nothing_that_is_said_is_cut_off_or_touches_another(ticks: int) -> None:
+    for prompt, cached, how in ((3, 0, "stop"), (1202, 1152, "cancelled"), (10**6, 10**6, "held")):
+        begin = Joined(54321, prompt, False), Begun(54321, prompt, cached)
+        first = Planned(1, (Part(54321, 0, 3, True),), (), 0, ())
+        rest = [
+            fact for tick in range(2, ticks + 1) for fact in (Planned(tick, (), (54321,), 0, ()), Given(tick, (54321,)))
+        ]
+        drawn = picture(draw(Timeline(recorded(*begin, first, *rest, Over(54321, how, "")))).svg)
+        lines: dict[float, list[tuple[float, float]]] = {}
+        for text in drawn.iterfind("{*}text"):
+            left = float(text.attrib["x"])
+            lines.setdefault(float(text.attrib["y"]), []).append((left, left + CHARACTER * len(text.text or "")))
+        assert f"{prompt} ({cached} cached) + " in "".join(drawn.itertext()) or not cached
+        for line in lines.values():
+            assert max(end for _, end in line) <= WIDTH
+            assert all(end <= begin for (_, end), (begin, _) in pairwise(sorted(line)))
+        (name,) = drawn.iterfind("{*}g/{*}text[.='request 54321']")
+        left = min(float(box.attrib["x"]) for box in drawn.iterfind("{*}g/{*}rect"))
+        assert float(name.attrib["x"]) + CHARACTER * len("request 54321") <= left
+
+
+def test_a_tick_that_compiles_is_cut_and_leaves_the_others_their_bars() -> None:
+    took = [0.5, 0.5, 40.0, 0.25, 0.5]
+    facts = [Planned(tick, (), (1,), 0, ()) for tick in range(1, 6)]
+    timeline = Timeline(recorded(Joined(1, 3, False), *facts))
+    for tick, seconds in zip(timeline.ticks.values(), took, strict=True):
+        tick.began, tick.ended = tick.planned, tick.planned + seconds
+    svg = draw(timeline).svg
+    assert "longest: 40.00 s, cut at 2.50 s" in svg
+    bars = [rect for rect in ElementTree.fromstring(svg).iterfind("{*}g/{*}rect") if "fill" in rect.attrib]
+    assert [float(bar.attrib["height"]) for bar in bars] == pytest.approx(
+        [min(1, seconds / 2.5) * BAR_HEIGHT for seconds in took], abs=0.06
+    )
+    timeline.ticks[3].ended = timeline.ticks[3].planned + 2.0
+    assert "longest: 2.00 s<" in draw(timeline).svg
+
+
+def test_what_does_not_fit_is_counted_and_long_runs_share_columns() -> None:
+    ticks, requests = 3 * MAX_COLUMNS - 1, MAX_ROWS + 5
+    begins = {number: 1 + number * 7 for number in range(requests)}
+    timeline = Timeline(
+        recorded(
+            *(Joined(number, 3, False) for number in begins),
+            *(
+                Planned(
+                    tick,
+                    tuple(Part(number, 0, 3, True) for number, begin in begins.items() if begin == tick),
+                    tuple(number for number, begin in begins.items() if begin < tick < begin + 100),
+                    0,
+                    (),
+                )
+                for tick in range(1, ticks + 1)
+            ),
+        )
+    )
+    drawing = draw(timeline)
+    assert "5 requests not drawn" in drawing.text
+    assert "5 requests not drawn" in drawing.svg
+    assert "a column is 3 ticks" in drawing.text
+    assert len(row(drawing.text, "request 0")) <= MAX_COLUMNS
+    assert len(drawing.svg) < 200_000
+    part = draw(timeline, [3, 7], range(40, 60))
+    assert part.text.splitlines()[0].startswith("2 requests over 20 ticks")
+    kinds = timeline.courses[7].kinds(range(40, 60))
+    assert row(part.text, "request 7") == "".join(LETTERS[kind] if kind else " " for kind in kinds).strip()
+    assert f"{ticks - 20} ticks not drawn" in part.text
+
+
+@pytest.mark.parametrize("share", [1, 2, 7])
+def test_the_spans_of_a_row_are_its_ticks_in_order_whatever_shares_a_column(
+    share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in SEEDS:
+        timeline = Timeline(crowded(seed).records)
+        monkeypatch.setattr("rekindle.views.timeline.view.MAX_COLUMNS", -(-len(timeline.ticks) // share))
+        drawn = view(timeline, None, None)
+        assert drawn.share == share
+        for course in timeline.courses.values():
+            spans, end = list(drawn.spans(course)), 0
+            for span in spans:
+                assert span.at >= end
+                end = span.at + span.ticks
+                ends = drawn.ticks.index(span.first), drawn.ticks.index(span.last)
+                assert [at // share for at in ends] == [span.at // share, (end - 1) // share]
+                if share == 1:
+                    assert ends == (span.at, end - 1)
+                    assert span.ticks == 1 or span.kind != "prefill", "each chunk is a box of its own"
+            counts: Counter[str] = Counter()
+            for span in spans:
+                counts[span.kind] += span.ticks
+            assert counts == Counter(kind for kind in course.kinds(drawn.ticks) if kind)
+            assert sum(span.tokens for span in spans) == sum(cell.tokens for cell in course.cells.values())
+
+
+def test_hostile_text_stays_text(byte_tokenizer: Tokenizer) -> None:
+    class Refuses(Tokenizer):
+        """A tokenizer that cannot encode, and says so with bad words."""
+
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            raise ValueError(HOSTILE)
+
+    assembly = fake_assembly(fake_limits(), tokenizer=Refuses(byte_tokenizer.backend))
+    with fake_session(assembly) as session, session.trace() as trace, suppress(ValueError):
+        session.generate_sync("x")
+    assert SPELLED in "".join(picture(trace.timeline().svg).itertext())

@@ -1,0 +1,120 @@
+"""Make records of traces: of facts by hand, of a scheduler that notes what it does, and of a whole session."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache, partial
+
+from rekindle.engine.handled import Handled
+from rekindle.messages import Message, Plan, Stopped, Withdraw
+from rekindle.scheduler.requests.tracked import Tracked
+from rekindle.scheduler.stats import SchedulerStats
+from rekindle.testing import VOCAB_SIZE, ByHand, CheckedScheduler, fake_session
+from rekindle.views.records import Fact, Seen, seen
+from rekindle.views.trace import Trace
+
+SEEDS = range(8)
+
+
+def recorded(*facts: Fact) -> list[Seen]:
+    """Make a record of each fact, a second after the other."""
+    return [Seen("scheduler", "", "", (), None, (), at, at + 0.5, (fact,)) for at, fact in enumerate(facts)]
+
+
+class Truth(CheckedScheduler):
+    """A scheduler that is traced, and that notes what it does while it does it.
+
+    Attributes:
+        records: a trace of it.
+        plans: all that it made.
+        lost: the requests that lost their pages, each with the tick that is planned next, in order.
+        waiting, known: the requests that wait, and that have not ended, when the plan of each tick is made.
+    """
+
+    records: list[Seen]
+    plans: list[Plan]
+    lost: list[tuple[int, int]]
+    waiting: dict[int, set[int]]
+    known: dict[int, set[int]]
+
+    def handle(self, message: Message) -> list[Message]:
+        if not hasattr(self, "records"):
+            self.records, self.plans, self.lost, self.waiting, self.known = [], [], [], {}, {}
+            self.roster.preempt = partial(self._preempt, self.roster.preempt)  # type: ignore[method-assign]
+        said = super().handle(message)
+        at = float(len(self.records))
+        self.records.append(seen(Handled("scheduler", message, tuple(said), at, at + 0.5), 0.0))
+        return said
+
+    def _plans(self) -> Iterator[Message]:
+        for said in super()._plans():
+            if isinstance(said, Plan):
+                self.plans.append(said)
+                self.waiting[said.tick] = {tracked.request.id for tracked in self.roster.waiting}
+                self.known[said.tick] = {tracked.request.id for tracked in self.roster}
+            yield said
+
+    def _preempt(self, preempt: Callable[[Tracked], None], tracked: Tracked) -> None:
+        preempt(tracked)
+        self.lost.append((tracked.request.id, self.roster.counts.ticks + 1))
+
+
+@cache
+def crowded(seed: int) -> Truth:
+    """Run random requests, more than there are pages for; some are withdrawn, stopped, or to be held."""
+    draws = random.Random(seed)
+    engine = ByHand(
+        ticks=draws.choice(["alternate", "prefill-first", "combined"]),
+        overlap=draws.random() < 0.7,
+        page_size=16,
+        num_pages=draws.randint(4, 8),
+        max_running=draws.randint(2, 5),
+        prefill_chunk=draws.choice([16, 512]),
+        host_cache_bytes=draws.choice([0, 1 << 20]),
+    )
+    engine.scheduler = truth = Truth(engine.limits)
+    asked, held = 0, set[int]()
+    for _ in range(120):
+        what, who = draws.random(), max(0, asked - draws.randint(0, 8))
+        if what < 0.15:
+            prompt = [draws.randint(1, 2)] * min(draws.choice([20, 20, 20, 70]), engine.limits.max_context - 1)
+            del prompt[draws.randint(1, len(prompt)) :]
+            ends = draws.sample(range(VOCAB_SIZE), draws.choice([0, 0, 5]))
+            if hold := draws.random() < 0.15:
+                held.add(asked)
+            engine.admit(asked, prompt, 1 if hold else draws.randint(20, 60), end_ids=ends, hold=hold)
+            asked += 1
+        elif what < 0.19:
+            engine.say(Withdraw(who))
+        elif what < 0.21 and who not in held:  # a prefix writes no text that could stop it
+            engine.say(Stopped(who, draws.randint(0, len(engine.tokens[who]))))
+        elif engine.in_flight and what < 0.8:
+            engine.settle()
+        elif engine.fetching:
+            engine.settle_fetch()
+        elif engine.offloading:
+            engine.settle_offload()
+    engine.drain()
+    for each in range(asked):
+        engine.say(Withdraw(each))  # this releases the held prefixes
+    # The next plan tells of the losses that no plan could tell of yet.
+    engine.admit(asked, [3], max_tokens=1)
+    engine.drain()
+    return truth
+
+
+@cache
+def traced() -> tuple[Trace, SchedulerStats]:
+    """Trace a session whose requests wait, lose their pages, are cancelled and turned away; return its stats too."""
+    with fake_session(page_size=16, num_pages=6, max_running=4) as session, session.trace() as trace:
+        gone = session.submit(token_ids=[9] * 15, max_tokens=60)
+        asked = [session.submit(token_ids=[number] * 15, max_tokens=30) for number in range(8)]
+        for handle in asked[:2]:
+            handle.result()
+        gone.cancel()
+        for handle in (*asked[2:], gone, session.submit("text")):
+            with suppress(Exception):
+                handle.result()
+        stats = session.stats.scheduler
+    assert stats.preemptions > 0
+    return trace, stats
