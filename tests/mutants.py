@@ -1,0 +1,266 @@
+"""Tries the tests: changes one thing at a time in the product, and tells which changes no test notices.
+
+`python -m tests.mutants [--sample N] [--seed S] [--against REV] [--wide] [FILE...]` is a tool for authors, no gate. A
+survivor asks for a test, or shows that two ways of writing something do the same. The changes are made in a copy.
+"""
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import cache_from_source
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+UNIT: Final = Path("tests", "unit")
+TESTS: Final = {
+    "scheduler/cache": "test_prefix_tree* test_prefix_cache* test_scheduler_cache* test_archiving* test_host_tier*",
+    "scheduler": "test_scheduler* test_archiving* test_cached_tokens* test_late_masks* test_stop_strings* test_config*",
+    "store": "test_storage* test_snapshot* test_disk_tier* test_program_* test_cli_cache*",
+    "device/sampling": "test_distribution* test_scores* test_processing* test_masks* test_sampling* test_noise*",
+    "device/programs": "test_program_* test_executables* test_targets*",
+    "models/text": "test_text_* test_response* test_call_grammar* test_grammar* test_stop_strings* test_constraints*",
+    "models/checkpoint": "test_checkpoint_* test_gguf_*",
+    "server": "test_server_reading* test_server_connections* test_server*",
+    "concurrency": "test_waits* test_feed* test_collector* test_threads* test_interrupts* test_actor*",
+    "engine": "test_actor* test_engine* test_conductor* test_loop* test_tokenizing* test_hosts* test_host_tier*",
+    "request": "test_request* test_constraints* test_values_property*",
+    "views": "test_tick_log* test_trace* test_pages* test_watching*",
+    "notebook": "test_board* test_progress* test_show* test_explorer* test_map*",
+    "results": "test_answers* test_markdown* test_generation_data* test_logprobs* test_judgements*",
+    "cli": "test_cli*",
+}
+"""The tests that hold the files below a folder of the product, nearest first; all of tests/unit hold the others."""
+SWAPS: Final = {
+    **{ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">")},
+    **{ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: (r"is\s+not", "is")},
+    **{ast.In: ("in", "not in"), ast.NotIn: (r"not\s+in", "in"), ast.And: ("and", "or"), ast.Or: ("or", "and")},
+    **{ast.Add: (r"\+", "-"), ast.Sub: ("-", "+")},
+}
+"""How an operator is written, as a pattern, and what is written in its place."""
+LOGS: Final = frozenset({"debug", "info", "warning", "exception"})
+SKIPPED: Final = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
+"""What says something, or what is believed, rather than does something."""
+EXTRA_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A change of one place in a file: `text` in the place of the bytes from `start` to `end`."""
+
+    start: int
+    end: int
+    text: str
+
+    def applied(self, source: bytes) -> bytes:
+        """Return the changed file, with as many lines as before."""
+        lines = source[self.start : self.end].count(b"\n") - self.text.count("\n")
+        return source[: self.start] + self.text.encode() + b"\n" * lines + source[self.end :]
+
+    def told(self, source: bytes) -> str:
+        """Return the number of the line that changes, and the line before and after."""
+        number = source.count(b"\n", 0, self.start)
+        old, new = (text.split(b"\n")[number].decode().strip() for text in (source, self.applied(source)))
+        return f"{number + 1}\n  - {old}\n  + {new}"
+
+
+class Mutations:
+    """The mutations of a file.
+
+    Args:
+        source: of the file.
+    """
+
+    def __init__(self, source: bytes):
+        self._source = source
+        self._lines = [0, *(place.end() for place in re.finditer(b"\n", source))]
+
+    def __iter__(self) -> Iterator[Mutation]:
+        return self._below(ast.parse(self._source))
+
+    def _below(self, node: ast.AST) -> Iterator[Mutation]:
+        """Yield the mutations of a node and of all that is in it."""
+        if isinstance(node, SKIPPED) or _is_said(node):
+            return
+        yield from self._own(node)
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "decorator_list", "bases", "type_params"):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from self._below(child)
+
+    def _own(self, node: ast.AST) -> Iterator[Mutation]:
+        match node:
+            case ast.Compare(left, ops, comparators):
+                for before, operator, after in zip([left, *comparators], ops, comparators, strict=False):
+                    yield from self._swapped(before, operator, after)
+            case ast.BoolOp(operator, values):
+                for before, after in pairwise(values):
+                    yield from self._swapped(before, operator, after)
+            case ast.BinOp(before, operator, after) | ast.AugAssign(before, operator, after):
+                yield from self._swapped(before, operator, after)
+                if isinstance(node, ast.AugAssign):
+                    yield self._instead(node, "pass")
+            case ast.UnaryOp(ast.Not()):
+                yield Mutation(self._start(node), self._start(node) + len("not "), "")
+            case ast.Constant(bool(value)):
+                yield self._instead(node, str(not value))
+            case ast.Constant(int(value)):
+                yield from (self._instead(node, str(value + by)) for by in ((1, -1) if value in (0, 1) else (1,)))
+            case ast.Call(ast.Name("min" | "max" as name) as function):
+                yield self._instead(function, {"min": "max", "max": "min"}[name])
+            case ast.Return(ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+                yield self._instead(value, "None")
+            case ast.Break() | ast.Continue():
+                yield self._instead(node, "continue" if isinstance(node, ast.Break) else "break")
+            case ast.Expr(ast.Call() | ast.Await()) | ast.Delete() | ast.Assign([ast.Attribute() | ast.Subscript()]):
+                yield self._instead(node, "pass")
+
+    def _swapped(self, before: ast.expr, operator: ast.AST, after: ast.expr) -> Iterator[Mutation]:
+        """Yield another operator in place of the one between two operands, if there is one for it."""
+        if type(operator) in SWAPS:
+            pattern, text = SWAPS[type(operator)]
+            start, end = self._end(before), self._start(after)
+            between = re.sub(rb"#[^\n]*", lambda comment: b" " * len(comment[0]), self._source[start:end])
+            found = re.search(pattern.encode(), between)
+            assert found is not None, "there is an operator between operands"
+            yield Mutation(start + found.start(), start + found.end(), text)
+
+    def _instead(self, node: ast.expr | ast.stmt, text: str) -> Mutation:
+        return Mutation(self._start(node), self._end(node), text)
+
+    def _start(self, node: ast.expr | ast.stmt) -> int:
+        return self._lines[node.lineno - 1] + node.col_offset
+
+    def _end(self, node: ast.expr | ast.stmt) -> int:
+        return self._lines[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+
+
+def _is_said(node: ast.AST) -> bool:
+    """Tell whether a node shows or logs something, or is a constant that is tuned."""
+    match node:
+        case ast.FunctionDef(name):
+            return name == "__repr__"
+        case ast.Expr(ast.Call(ast.Attribute(attr=name))):
+            return name in LOGS
+        case ast.keyword(name):
+            return name in ("repr", "stacklevel")
+        case ast.Assign([ast.Name(name)], ast.Constant()) | ast.AnnAssign(ast.Name(name), value=ast.Constant()):
+            return name.isupper()
+    return False
+
+
+def holders_of(path: Path) -> list[str]:
+    """Return the files of tests that hold a file of the product, nearest first."""
+    folders = [folder for folder in TESTS if path.is_relative_to(Path("toolkit/rekindle", folder))]
+    patterns = TESTS[max(folders, key=len)].split() if folders else []
+    found = [found for pattern in patterns for found in sorted((ROOT / UNIT).glob(f"{pattern}.py"))]
+    return list(dict.fromkeys(str(each.relative_to(ROOT)) for each in found)) or [str(UNIT)]
+
+
+def changed(against: str) -> list[Path]:
+    """Return the files of the product that differ from the merge base with a revision."""
+    command = ["git", "diff", "--name-only", "--diff-filter=d", "--merge-base", against, "--", "toolkit/*.py"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [Path(line) for line in said.splitlines()]
+
+
+class Trial:
+    """A copy of the checkout, whose tests are run with one file changed at a time.
+
+    Args:
+        place: an empty directory.
+    """
+
+    def __init__(self, place: Path):
+        self._place = place / "copy"
+        ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "build", "dist")
+        shutil.copytree(ROOT, self._place, ignore=ignored)
+        paths = [self._place / folder for folder in ("toolkit", "kernels", "")]
+        self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+        self._seconds: dict[tuple[str, ...], float] = {}
+
+    def outcome(self, path: Path, mutation: Mutation, tests: list[str]) -> str:
+        """Say what came of a mutation: which test killed it, or that it survived or timed out."""
+        limit = self._limit(tests)
+        file = self._place / path
+        source = file.read_bytes()
+        self._write(file, mutation.applied(source))
+        try:
+            return self._run(tests, limit)
+        finally:
+            self._write(file, source)
+
+    def _limit(self, tests: list[str]) -> float:
+        """Return the seconds that tests may take, by what they take with nothing changed; see that they pass then."""
+        if (key := tuple(tests)) not in self._seconds:
+            begun = time.monotonic()
+            said = self._run(tests, None)
+            assert said == "survived", f"the tests fail with nothing changed: {said}"
+            self._seconds[key] = time.monotonic() - begun
+        return EXTRA_SECONDS + 4 * self._seconds[key]
+
+    def _run(self, tests: list[str], limit: float | None) -> str:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
+        with subprocess.Popen(
+            command, cwd=self._place, env=self._environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as process:
+            try:
+                said, _ = process.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                return "timed out"
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+        if failed:
+            return f"killed by {failed[1]}"
+        # A run that fails though no test did was failed by the watchdog of slow steps: that is the machine's fault.
+        ended = re.search(r"^\d+ passed", said, re.MULTILINE)
+        return "survived" if ended else f"killed by the end of its process, {process.returncode}"
+
+    def _write(self, file: Path, source: bytes) -> None:
+        file.write_bytes(source)
+        # It is taken for new by its second and its size, which may be those of the one before.
+        Path(cache_from_source(str(file))).unlink(missing_ok=True)
+
+
+def run(files: Sequence[Path], sample: int | None, seed: int, wide: bool) -> None:
+    """Try mutations of files, and print what came of each."""
+    sources = {path: (ROOT / path).read_bytes() for path in files}
+    chosen = [(path, mutation) for path, source in sources.items() for mutation in Mutations(source)]
+    if sample is not None and sample < len(chosen):
+        chosen = random.Random(seed).sample(chosen, sample)
+    outcomes = []
+    with TemporaryDirectory(prefix="rekindle-mutants-") as place:
+        trial = Trial(Path(place))
+        for path, mutation in chosen:
+            said = trial.outcome(path, mutation, holders_of(path))
+            if said == "survived" and wide:
+                said = trial.outcome(path, mutation, [str(UNIT)])
+            outcomes.append(said.split()[0])
+            sys.stdout.write(f"{said}: {path}:{mutation.told(sources[path])}\n")
+            sys.stdout.flush()
+    killed, survived, late = (outcomes.count(outcome) for outcome in ("killed", "survived", "timed"))
+    sys.stdout.write(f"{killed} killed, {survived} survived, {late} timed out\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="files of the product; else those changed")
+    parser.add_argument("--sample", type=int, metavar="N", help="mutations that are tried; else all")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--against", default="HEAD~1", metavar="REV", help="changed since it and HEAD were one")
+    parser.add_argument("--wide", action="store_true", help="try survivors with all of tests/unit, which takes minutes")
+    given = parser.parse_args()
+    run(given.files or changed(given.against), given.sample, given.seed, given.wide)
