@@ -23,23 +23,23 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-UNIT: Final = Path("tests", "unit")
+UNIT: Final = "tests/unit"
 TESTS: Final = {
-    "scheduler/cache": "test_prefix_tree* test_prefix_cache* test_scheduler_cache* test_archiving* test_host_tier*",
-    "scheduler": "test_scheduler* test_archiving* test_cached_tokens* test_late_masks* test_stop_strings* test_config*",
-    "store": "test_storage* test_snapshot* test_disk_tier* test_program_* test_cli_cache*",
-    "device/sampling": "test_distribution* test_scores* test_processing* test_masks* test_sampling* test_noise*",
-    "device/programs": "test_program_* test_executables* test_targets*",
-    "models/text": "test_text_* test_response* test_call_grammar* test_grammar* test_stop_strings* test_constraints*",
-    "models/checkpoint": "test_checkpoint_* test_gguf_*",
-    "server": "test_server_reading* test_server_connections* test_server*",
-    "concurrency": "test_waits* test_feed* test_collector* test_threads* test_interrupts* test_actor*",
-    "engine": "test_actor* test_engine* test_conductor* test_loop* test_tokenizing* test_hosts* test_host_tier*",
-    "request": "test_request* test_constraints* test_values_property*",
-    "views": "test_tick_log* test_trace* test_pages* test_watching*",
-    "notebook": "test_board* test_progress* test_show* test_explorer* test_map*",
-    "results": "test_answers* test_markdown* test_generation_data* test_logprobs* test_judgements*",
-    "cli": "test_cli*",
+    "scheduler/cache": "prefix_tree* prefix_cache* scheduler_cache archiving cached_tokens host_tier disk_tier",
+    "scheduler": "scheduler scheduler_* archiving cached_tokens late_masks stop_strings",
+    "store": "storage snapshot_store snapshot_key program_key program_store disk_tier cli_cache snapshot_crashes",
+    "device/sampling": "distribution scores processing masks sampling noise",
+    "device/programs": "program_* executables targets",
+    "models/text": "text_* response* call_grammar grammar stop_strings* constraints",
+    "models/checkpoint": "checkpoint_* gguf_*",
+    "server": "server_reading server_connections server_responses server server_*",
+    "concurrency": "waits feed collector threads interrupts actor",
+    "engine": "actor engine conductor* loop tokenizing host_tier disk_tier hosts*",
+    "request": "request* constraints values_property",
+    "views": "tick_log trace* pages watching",
+    "notebook": "board* progress show* explorer map*",
+    "results": "answers markdown generation_data logprobs judgements",
+    "cli": "cli*",
 }
 """The tests that hold the files below a folder of the product, nearest first; all of tests/unit hold the others."""
 SWAPS: Final = {
@@ -162,12 +162,12 @@ def _is_said(node: ast.AST) -> bool:
     return False
 
 
-def holders_of(path: Path) -> list[str]:
-    """Return the files of tests that hold a file of the product, nearest first."""
+def holders_of(path: Path) -> list[list[str]]:
+    """Return the files of tests that hold a file of the product, in the order in which they are run."""
     folders = [folder for folder in TESTS if path.is_relative_to(Path("toolkit/rekindle", folder))]
     patterns = TESTS[max(folders, key=len)].split() if folders else []
-    found = [found for pattern in patterns for found in sorted((ROOT / UNIT).glob(f"{pattern}.py"))]
-    return list(dict.fromkeys(str(each.relative_to(ROOT)) for each in found)) or [str(UNIT)]
+    found = [sorted(str(each.relative_to(ROOT)) for each in ROOT.glob(f"{UNIT}/test_{name}.py")) for name in patterns]
+    return [files for files in found if files] or [[UNIT]]
 
 
 def changed(against: str) -> list[Path]:
@@ -192,16 +192,20 @@ class Trial:
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
         self._seconds: dict[tuple[str, ...], float] = {}
 
-    def outcome(self, path: Path, mutation: Mutation, tests: list[str]) -> str:
+    def outcome(self, path: Path, mutation: Mutation, holders: Sequence[list[str]]) -> str:
         """Say what came of a mutation: which test killed it, or that it survived or timed out."""
-        limit = self._limit(tests)
-        file = self._place / path
+        file, said = self._place / path, "survived"
         source = file.read_bytes()
-        self._write(file, mutation.applied(source))
-        try:
-            return self._run(tests, limit)
-        finally:
-            self._write(file, source)
+        for tests in holders:
+            limit = self._limit(tests)
+            self._write(file, mutation.applied(source))
+            try:
+                said = self._run(tests, limit)
+            finally:
+                self._write(file, source)
+            if said != "survived":
+                break
+        return said
 
     def _limit(self, tests: list[str]) -> float:
         """Return the seconds that tests may take, by what they take with nothing changed; see that they pass then."""
@@ -245,9 +249,7 @@ def run(files: Sequence[Path], sample: int | None, seed: int, wide: bool) -> Non
     with TemporaryDirectory(prefix="rekindle-mutants-") as place:
         trial = Trial(Path(place))
         for path, mutation in chosen:
-            said = trial.outcome(path, mutation, holders_of(path))
-            if said == "survived" and wide:
-                said = trial.outcome(path, mutation, [str(UNIT)])
+            said = trial.outcome(path, mutation, holders_of(path) + ([[UNIT]] if wide else []))
             outcomes.append(said.split()[0])
             sys.stdout.write(f"{said}: {path}:{mutation.told(sources[path])}\n")
             sys.stdout.flush()

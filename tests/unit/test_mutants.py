@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import ROOT, Mutations, holders_of
+from tests.mutants import ROOT, TESTS, Mutations, holders_of
 
 
 def mutants_of(source: str) -> list[str]:
@@ -75,6 +75,13 @@ def test_a_mutation_is_told_with_its_line_before_and_after() -> None:
 
 def test_the_holders_of_a_file_are_those_of_its_innermost_folder_nearest_first() -> None:
     tree, planner = (holders_of(Path("toolkit/rekindle/scheduler", name)) for name in ("cache/tree.py", "planner.py"))
-    assert tree[0] == "tests/unit/test_prefix_tree.py"
-    assert planner[0] == "tests/unit/test_scheduler.py"
-    assert holders_of(Path("toolkit/rekindle/page.py")) == ["tests/unit"]
+    assert "tests/unit/test_prefix_tree.py" in tree[0]
+    assert planner[0] == ["tests/unit/test_scheduler.py"]
+    assert holders_of(Path("toolkit/rekindle/page.py")) == [["tests/unit"]]
+
+
+@pytest.mark.parametrize("folder", TESTS)
+def test_every_folder_and_file_that_is_named_is_there(folder: str) -> None:
+    assert (ROOT / "toolkit/rekindle" / folder).is_dir()
+    for name in TESTS[folder].split():
+        assert list(ROOT.glob(f"tests/unit/test_{name}.py"))
