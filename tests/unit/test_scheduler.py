@@ -3,8 +3,6 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rekindle.messages import Advanced, Cancel, Plan, Row, Stopped, Withdraw
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_limits
@@ -216,18 +214,21 @@ def test_who_finds_no_pages_waits_and_a_page_is_left_for_each_that_runs(
     assert engine.scheduler.stats.preemptions == 0
 
 
-@settings(max_examples=25)
-@given(st.lists(st.integers(1, 60).filter(lambda length: length % 16), min_size=2, max_size=5), st.integers(5, 12))
-def test_no_admission_takes_the_next_page_of_one_that_runs(lengths: list[int], num_pages: int) -> None:
-    engine = ByHand(page_size=16, num_pages=num_pages, overlap=False, ticks="prefill-first", host_cache_bytes=0)
-    plans = [plan for each, length in enumerate(lengths) for plan in engine.admit(each, [each] * length, 20)]
-    while engine.in_flight:
-        plans += engine.settle()
-    for before, after in pairwise(plans):
-        # One whose pages are full begins to need one more itself.
-        if before.chunks and all((chunk.start + len(chunk.tokens)) % 16 for chunk in before.chunks):
-            assert not after.preempted
-    assert len(engine.ends) == len(lengths)
+@pytest.mark.parametrize("pages", [1, 2, 3])
+def test_no_admission_takes_the_next_page_of_one_that_runs_however_late_it_comes(pages: int) -> None:
+    for late in range(25):
+        engine = ByHand(page_size=16, num_pages=6, overlap=False, ticks="prefill-first", host_cache_bytes=0)
+        plans = engine.admit(0, PROMPT[:25], max_tokens=30)
+        for _ in range(late):
+            plans += engine.settle()
+        plans += engine.admit(1, [9] * (16 * pages - 1), max_tokens=9)
+        while engine.in_flight:
+            plans += engine.settle()
+        for before, after in pairwise(plans):
+            # One whose pages are full needs one more itself, as one does that gave its pages back.
+            if before.chunks and all((chunk.start + len(chunk.tokens)) % 16 for chunk in before.chunks):
+                assert not after.preempted, f"{late} ticks after the first"
+        assert len(engine.ends) == 2
 
 
 def test_when_pages_run_out_the_last_one_gives_its_own_back_and_its_tokens_do_not_change() -> None:
