@@ -16,17 +16,22 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import cache_from_source
 from itertools import pairwise
+from math import inf
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Final
+from tempfile import TemporaryDirectory, TemporaryFile
+from types import ModuleType
+from typing import Final, NoReturn
+
+import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 UNIT: Final = "tests/unit"
 TESTS: Final = {
     "scheduler/cache": "prefix_tree* prefix_cache* scheduler_cache archiving cached_tokens host_tier disk_tier",
-    "scheduler": "scheduler scheduler_* archiving cached_tokens late_masks stop_strings",
+    "scheduler": "scheduler scheduler_* config archiving cached_tokens late_masks stop_strings",
     "store": "storage snapshot_store snapshot_key program_key program_store disk_tier cli_cache snapshot_crashes",
     "device/sampling": "distribution scores processing masks sampling noise",
     "device/programs": "program_* executables targets",
@@ -52,6 +57,8 @@ SWAPS: Final = {
 LOGS: Final = frozenset({"debug", "info", "warning", "exception"})
 SKIPPED: Final = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
 """What says something, or what is believed, rather than does something."""
+LIBRARIES: Final = ("jax.numpy", "flax.nnx", "hypothesis", "tokenizers", "uvicorn")
+"""What takes the tests long to import."""
 EXTRA_SECONDS: Final = 60.0
 
 
@@ -188,8 +195,8 @@ class Trial:
         self._place = place / "copy"
         ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "build", "dist")
         shutil.copytree(ROOT, self._place, ignore=ignored)
-        paths = [self._place / folder for folder in ("toolkit", "kernels", "")]
-        self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+        for library in LIBRARIES:
+            import_module(library)
         self._seconds: dict[tuple[str, ...], float] = {}
 
     def outcome(self, path: Path, mutation: Mutation, holders: Sequence[list[str]]) -> str:
@@ -211,27 +218,48 @@ class Trial:
         """Return the seconds that tests may take, by what they take with nothing changed; see that they pass then."""
         if (key := tuple(tests)) not in self._seconds:
             begun = time.monotonic()
-            said = self._run(tests, None)
+            said = self._run(tests, inf)
             assert said == "survived", f"the tests fail with nothing changed: {said}"
             self._seconds[key] = time.monotonic() - begun
         return EXTRA_SECONDS + 4 * self._seconds[key]
 
-    def _run(self, tests: list[str], limit: float | None) -> str:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
-        with subprocess.Popen(
-            command, cwd=self._place, env=self._environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-        ) as process:
-            try:
-                said, _ = process.communicate(timeout=limit)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                return "timed out"
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
-        if failed:
+    def _run(self, tests: list[str], limit: float) -> str:
+        """Run tests in a process of their own, which need not import the libraries again."""
+        with TemporaryFile("w+") as output:
+            if not (child := os.fork()):
+                self._test(tests, output.fileno())
+            begun, ended = time.monotonic(), 0
+            while not ended:
+                if time.monotonic() > begun + limit:
+                    os.killpg(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
+                    return "timed out"
+                time.sleep(0.05)
+                ended, status = os.waitpid(child, os.WNOHANG)
+            output.seek(0)
+            said = output.read()
+        if failed := re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE):
             return f"killed by {failed[1]}"
         # A run that fails though no test did was failed by the watchdog of slow steps: that is the machine's fault.
-        ended = re.search(r"^\d+ passed", said, re.MULTILINE)
-        return "survived" if ended else f"killed by the end of its process, {process.returncode}"
+        ended_well = re.search(r"^\d+ passed", said, re.MULTILINE)
+        return "survived" if ended_well else f"killed by the end of its process, {status}"
+
+    def _test(self, tests: list[str], output: int) -> NoReturn:
+        """Run tests in this process, and end it."""
+        os.setpgid(0, 0)
+        for stream in (1, 2):
+            os.dup2(output, stream)
+        os.chdir(self._place)
+        paths = [str(self._place / folder) for folder in ("toolkit", "kernels", "")]
+        sys.path[:0] = paths
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+            del sys.modules[name]
+        sys.modules["__main__"] = ModuleType("__main__")  # or what the tests start would import this file
+        imported = "ignore::pytest.PytestAssertRewriteWarning"  # plugins, by the libraries
+        status = pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-W", imported, *tests])
+        sys.stdout.flush()
+        os._exit(status)
 
     def _write(self, file: Path, source: bytes) -> None:
         file.write_bytes(source)
