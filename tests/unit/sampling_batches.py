@@ -1,5 +1,6 @@
 """Make batches of requests for the step's sampling, as the intake and the packing make them."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,37 @@ CASES: list[dict[str, Any]] = [
         "allowed_token_ids": [0, 1, 4, 5, 6, 9],
     },
 ]
+
+HALF, QUARTER = -math.log(2), -math.log(4)
+"""How far the logits are below the largest of tokens that are half and a quarter as likely."""
+BOUNDS: list[tuple[list[float], dict[str, Any], int]] = [
+    ([0, HALF, HALF], {"top_p": 0.5}, 1),
+    ([0, HALF, HALF], {"top_p": 0.501}, 3),
+    ([0, HALF, QUARTER, QUARTER], {"top_p": 0.499}, 1),
+    ([0, HALF, QUARTER, QUARTER], {"top_p": 0.5}, 1),
+    ([0, HALF, QUARTER, QUARTER], {"top_p": 0.501}, 2),
+    ([0, HALF, QUARTER, QUARTER], {"top_p": 0.75}, 2),
+    ([0, HALF, QUARTER, QUARTER], {"top_p": 0.751}, 4),
+    ([0, 0, 0, 0], {"top_p": 0.25}, 4),
+    ([0, -1, -1, -2], {"top_k": 1}, 1),
+    ([0, -1, -1, -2], {"top_k": 2}, 3),
+    ([0, -1, -1, -2], {"top_k": 3}, 3),
+    ([0, -1, -1, -2], {"top_k": 4}, 4),
+    ([0, 0, -1, -2], {"top_k": 1}, 2),
+    ([0, 0, -1, -2], {"min_p": 1.0}, 2),
+    ([0, HALF, HALF, QUARTER], {"min_p": 0.501}, 1),
+    ([0, HALF, HALF, QUARTER], {"min_p": 0.5}, 3),
+    ([0, HALF, HALF, QUARTER], {"min_p": 0.499}, 3),
+    ([0, 2 * HALF, 2 * HALF, 2 * QUARTER], {"min_p": 0.5, "temperature": 2.0}, 3),
+    ([0, HALF, QUARTER, QUARTER], {"top_k": 2, "top_p": 0.66}, 1),
+    ([0, HALF, QUARTER, QUARTER], {"top_k": 2, "top_p": 0.67}, 2),
+]
+"""Logits, what bounds the draws, and how many of the first tokens are kept: at a bound, just below it, just above."""
+
+
+def bounded_logits(logits: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return these logits, and those of tokens that are never drawn, as the prompt has some of them."""
+    return np.array([*logits, *[-100.0] * (11 - len(logits))], np.float32)
 
 
 def request_of(options: dict[str, Any]) -> Request:

@@ -32,19 +32,21 @@ def adjusted_logits(logits: Array, request: Request, output: Sequence[int]) -> A
 
 
 def distribution(logits: Array, request: Request, output: Sequence[int] = ()) -> Array:
-    """Return the probability of each token; for a greedy request it is 1 for the likeliest."""
+    """Return the probability of each token; for a greedy request it is 1 for the likeliest.
+
+    Tokens of equal logits are all kept, or none of them.
+    """
     params, x = request.params, adjusted_logits(logits, request, output)
     if params.temperature == 0:
         certain: Array = np.eye(len(x))[np.argmax(x)]
         return certain
     scaled = x / params.temperature
     p = np.exp(scaled - scaled.max())
-    order = np.argsort(-p)
     if params.top_k:
-        p[order[params.top_k :]] = 0
+        p[p < np.sort(p)[-params.top_k :][0]] = 0
     p /= p.sum()
-    ahead = np.cumsum(p[order]) - p[order]
-    p[order[ahead >= params.top_p]] = 0
+    ahead = np.array([p[p > own].sum() for own in p])
+    p[ahead >= params.top_p] = 0
     p[p < params.min_p * p.max()] = 0
     whole: Array = p / p.sum()
     return whole

@@ -17,7 +17,7 @@ from rekindle.device.sampling.sample import sample
 from rekindle.errors import ParametersIgnored
 from rekindle.request.request import Request
 from rekindle.results.tokens import TokenLogprob
-from tests.unit.sampling_batches import CASES, HOT, OUTPUT, PROMPT, batch_of, request_of
+from tests.unit.sampling_batches import BOUNDS, CASES, HOT, OUTPUT, PROMPT, batch_of, bounded_logits, request_of
 from tests.unit.sampling_reference import adjusted_logits, distribution
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -99,6 +99,16 @@ def test_fewer_kept_tokens_than_alternatives_asked_for_give_fewer() -> None:
     assert np.exp([other.logprob for other in three.top]).sum() == pytest.approx(1)
     assert (one.token_id, one.logprob, one.rank) == (5, 0.0, 1)
     assert [(other.token_id, other.logprob) for other in one.top] == [(5, 0.0)]
+
+
+def test_at_a_bound_the_tokens_are_kept_that_are_drawn() -> None:
+    packed, _ = batch_of([request_of(HOT | SCORED | options) for _, options, _ in BOUNDS], [()] * len(BOUNDS), 11)
+    columns = jnp.asarray(np.stack([bounded_logits(logits) for logits, _, _ in BOUNDS], axis=1))
+    best = jnp.zeros(len(BOUNDS), jnp.int32)
+    found = jax.jit(drawn_from)(columns, columns.max(0), SamplingRows.unpack(packed), best)
+    assert [np.flatnonzero(row > -50).tolist() for row in np.asarray(found.T)] == [
+        list(range(kept)) for _, _, kept in BOUNDS
+    ]
 
 
 def test_the_drawn_token_is_kept_whatever_rounding_says_of_a_bound() -> None:

@@ -35,6 +35,7 @@ from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.load import load_decoder
 from rekindle.store import entries as store_entries
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
+from tests.unit.flushes import watched
 from tests.unit.stored_programs import (
     in_other_processes,
     model_key,
@@ -381,6 +382,26 @@ def test_a_program_that_this_process_uses_is_never_evicted(directory: Path, prog
     assert not store.save(nth(5), program), "without a second warning"
     assert stored(directory) == digests(0, 3)
     assert list(directory.glob(".*")) == []
+
+
+@pytest.mark.parametrize(("capacity", "saved"), [(200, [True, True, False]), (199, [True, False, False])])
+def test_programs_in_use_may_fill_the_whole_bound(
+    capacity: int, saved: list[bool], directory: Path, program: Serialized, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "process_index", lambda: 1)  # which writes faster than Orbax
+    monkeypatch.setattr(store_entries, "size_of", lambda _: 100)
+    store = open_programs(directory, capacity)
+    with pytest.warns(RuntimeWarning, match=f"leave no room for it in {capacity} bytes"):
+        assert [store.save(nth(number), program) for number in range(3)] == saved
+    assert [store.entry(nth(number)).exists() for number in range(3)] == saved
+
+
+def test_a_program_outlasts_a_power_cut(directory: Path, program: Serialized) -> None:
+    store = open_programs(directory)
+    with watched(directory) as flushes:
+        assert store.save(nth(0), program)
+    assert flushes.named == [store.entry(nth(0))]
+    assert (flushes.unflushed, flushes.due) == ([], False)
 
 
 def test_pruning_makes_room_and_removes_what_killed_processes_left(directory: Path, program: Serialized) -> None:

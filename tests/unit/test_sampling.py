@@ -19,7 +19,7 @@ from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.xla.noise import gumbel
-from tests.unit.sampling_batches import CASES, HOT, OUTPUT, PROMPT, batch_of, request_of
+from tests.unit.sampling_batches import BOUNDS, CASES, HOT, OUTPUT, PROMPT, batch_of, bounded_logits, request_of
 from tests.unit.sampling_reference import adjusted_logits, distribution
 
 pytestmark = pytest.mark.filterwarnings("ignore::rekindle.ParametersIgnored")  # some are mixed with temperature 0
@@ -100,6 +100,26 @@ def test_draws_follow_the_exact_distribution(drawn: Drawn, options: dict[str, An
     freedom = max(1, int(kept.sum()) - 1)
     z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / np.sqrt(2 / (9 * freedom))
     assert z < 4.9
+
+
+def test_at_a_bound_the_tokens_are_drawn_that_it_keeps(drawn: Drawn) -> None:
+    """Draw 64 times for each bound: the least likely token that one keeps is an eighth of its row at least."""
+    requests = [request_of(HOT | options | {"seed": seed}) for _, options, _ in BOUNDS for seed in range(64)]
+    logits = np.stack([bounded_logits(logits) for logits, _, _ in BOUNDS]).repeat(64, axis=0)
+    packed, slots = batch_of(requests, [()] * len(requests), logits.shape[1])
+    positions = jnp.full(len(requests), len(PROMPT), jnp.int32)
+    tokens = np.asarray(drawn(jnp.asarray(logits), packed, positions, slots)).reshape(-1, 64)
+    assert [set(row) for row in tokens.tolist()] == [set(range(kept)) for _, _, kept in BOUNDS]
+
+
+@pytest.mark.parametrize(("logits", "options", "kept"), BOUNDS)
+def test_what_draws_are_compared_with_keeps_the_same_at_a_bound(
+    logits: list[float], options: dict[str, Any], kept: int
+) -> None:
+    if options.get("min_p") == 0.5:
+        pytest.skip("float64 sees that half is not what the logit says to the last digit")
+    probabilities = distribution(bounded_logits(logits), request_of(HOT | options))
+    assert np.flatnonzero(probabilities > 1e-30).tolist() == list(range(kept))
 
 
 def test_positions_of_one_seed_draw_independently(drawn: Drawn) -> None:

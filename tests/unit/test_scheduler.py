@@ -1,9 +1,11 @@
 """The scheduler plans the right work for each request at the right time, message by message."""
 
+from itertools import pairwise
+
 import pytest
 
-from rekindle.messages import Cancel, Plan, Row, Withdraw
-from rekindle.testing import ByHand, expected_tokens, fake_limits
+from rekindle.messages import Advanced, Cancel, Plan, Row, Stopped, Withdraw
+from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_limits
 from tests.unit.silences import Silences
 
 
@@ -146,6 +148,21 @@ def test_alternate_nobody_who_decodes_is_passed_over_twice_however_prompts_keep_
     assert len(engine.ends) == 40
 
 
+def test_alternate_a_tick_that_has_nothing_to_do_is_nobodys_turn() -> None:
+    engine = ByHand(max_running=2, overlap=False)
+    engine.admit(0, [5, 6, 7], max_tokens=9, grammar=FakeGrammar(1, 90))
+    engine.admit(1, [8, 9], max_tokens=9, grammar=FakeGrammar(2, 2))
+    engine.admit(2, [4])  # this one waits for a slot
+    plans: list[Plan] = []
+    while not (engine.advancing and len(engine.advancing[0].taken) == 2):
+        plans += engine.settle_advance() if engine.advancing else engine.settle()
+    assert sorted(rows_of(plans[-1])) == [0, 1]
+    assert engine.say(Advanced((), late=(0, 1))) == [], "what may follow is not known yet"
+    (plan,) = engine.settle_advance()
+    assert engine.ends == {1: "stop"}
+    assert (chunks_of(plan), rows_of(plan)) == ([(2, 0, 1)], []), "the last tick had rows"
+
+
 def test_alternate_needs_no_more_programs_than_prompts_first() -> None:
     assert fake_limits(ticks="alternate").all_buckets() == fake_limits(ticks="prefill-first").all_buckets()
     assert fake_limits().ticks == "alternate"
@@ -178,15 +195,40 @@ def test_who_finds_no_slot_waits_in_order() -> None:
     assert engine.started == list(engine.ends) == [0, 1, 2]
 
 
-def test_who_finds_no_pages_waits_and_a_page_is_left_for_each_that_runs() -> None:
-    engine = ByHand(page_size=16, num_pages=6, overlap=False)
-    engine.admit(0, PROMPT, max_tokens=2)  # this takes 3 of 5 pages
-    engine.admit(1, PROMPT[:20], max_tokens=2)  # 2 pages are free, but one is left for the first
-    assert engine.started == [0]
-    assert engine.scheduler.stats.free_pages == 2
+@pytest.mark.parametrize(
+    ("tokens", "started", "free"),
+    [(20, [0, 1], 1), (32, [0, 1], 1), (33, [0], 2)],
+    ids=["room", "all there is", "one token more"],
+)
+def test_who_finds_no_pages_waits_and_a_page_is_left_for_each_that_runs(
+    tokens: int, started: list[int], free: int
+) -> None:
+    engine = ByHand(page_size=16, num_pages=6, overlap=False, ticks="prefill-first")
+    engine.admit(0, PROMPT[:32], max_tokens=3)  # this takes 2 of 5 pages, and soon one more
+    engine.admit(1, [9] * tokens, max_tokens=1)
+    engine.settle()
+    assert engine.started == started
+    assert engine.scheduler.stats.free_pages == free
     engine.drain()
     assert engine.ends == {0: "length", 1: "length"}
     assert engine.scheduler.stats.preemptions == 0
+
+
+@pytest.mark.parametrize("pages", [1, 2, 3])
+def test_no_admission_takes_the_next_page_of_one_that_runs_however_late_it_comes(pages: int) -> None:
+    for late in range(25):
+        engine = ByHand(page_size=16, num_pages=6, overlap=False, ticks="prefill-first", host_cache_bytes=0)
+        plans = engine.admit(0, PROMPT[:25], max_tokens=30)
+        for _ in range(late):
+            plans += engine.settle()
+        plans += engine.admit(1, [9] * (16 * pages - 1), max_tokens=9)
+        while engine.in_flight:
+            plans += engine.settle()
+        for before, after in pairwise(plans):
+            # One whose pages are full needs one more itself, as one does that gave its pages back.
+            if before.chunks and all((chunk.start + len(chunk.tokens)) % 16 for chunk in before.chunks):
+                assert not after.preempted, f"{late} ticks after the first"
+        assert len(engine.ends) == 2
 
 
 def test_when_pages_run_out_the_last_one_gives_its_own_back_and_its_tokens_do_not_change() -> None:
@@ -323,6 +365,18 @@ def test_counters_mean_what_their_names_say() -> None:
     stats = engine.scheduler.stats
     assert (stats.running, stats.waiting, stats.free_pages, stats.ended) == (0, 0, 10, 3)
     assert (stats.computed_tokens, stats.generated_tokens, stats.preemptions) == (60, 6, 0)
+
+
+@pytest.mark.parametrize(("stopped", "left"), [(1, 0), (2, 0), (3, 1), (4, 2)])
+def test_what_comes_after_a_stop_string_is_not_counted_and_what_was_given_never_was(stopped: int, left: int) -> None:
+    engine = ByHand(overlap=False)
+    engine.admit(0, PROMPT, max_tokens=9, begun=[7, 8])
+    engine.settle()
+    engine.settle()
+    assert engine.scheduler.stats.generated_tokens == 2
+    engine.say(Stopped(0, stopped))
+    assert engine.ends == {0: "stop"}
+    assert engine.scheduler.stats.generated_tokens == left
 
 
 def test_another_actors_message_is_refused() -> None:

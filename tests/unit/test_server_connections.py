@@ -94,13 +94,17 @@ async def health(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
 
 
 class Served:
-    """A connection of a client, with a clock that is turned by hand."""
+    """A connection of a client, with a clock that is turned by hand.
 
-    def __init__(self) -> None:
+    Args:
+        state: of the server; None for one that has no other connection.
+    """
+
+    def __init__(self, state: ServerState | None = None) -> None:
         self.loop, self.transport = Loop(), Transport()
         config = uvicorn.Config(health, http=Connection, ws="none", lifespan="off", log_config=None, interface="asgi3")
         config.load()
-        self.connection = Connection(config, ServerState(), {}, self.loop)  # type: ignore[arg-type]
+        self.connection = Connection(config, state or ServerState(), {}, self.loop)  # type: ignore[arg-type]
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
 
     def send(self, data: bytes) -> None:
@@ -193,6 +197,19 @@ def test_nothing_is_left_of_a_connection_that_ended(served: Served) -> None:
     assert not served.connection.connections
 
 
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_as_many_connections_as_there_may_be_are_served_and_one_more_is_closed(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "most_connections", lambda: most)
+    state = ServerState()
+    opened = [Served(state) for _ in range(most + 1)]
+    assert [served.transport.aborted for served in opened] == [*[False] * most, True]
+    opened.pop().connection.connection_lost(None)
+    opened.pop().connection.connection_lost(None)
+    assert not Served(state).transport.aborted, "one has ended"
+
+
 # On a socket
 
 
@@ -275,7 +292,7 @@ def test_connections_are_bounded_so_that_other_files_can_be_opened(
     asked(server)
 
 
-@pytest.mark.parametrize(("files", "most"), [(1024, 512), (-1, 2**40)])
+@pytest.mark.parametrize(("files", "most"), [(1024, 512), (1025, 512), (3, 1), (-1, 2**40)])
 def test_half_of_the_files_may_be_connections(monkeypatch: pytest.MonkeyPatch, files: int, most: int) -> None:
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda of: (files, files))

@@ -7,8 +7,10 @@ import stat
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -21,6 +23,7 @@ from rekindle.store.index import root_digest
 from rekindle.store.snapshot_store import SnapshotStore
 from rekindle.store.snapshots import KeptSnapshots
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up
+from tests.unit.flushes import watched
 from tests.unit.stored_snapshots import (
     DTYPES,
     Array,
@@ -419,6 +422,28 @@ def test_the_least_recently_used_pages_leave_first_and_are_told(directory: Path,
     assert readable(store) == readable(open_store(directory)) == digests(0, 2, 3)
 
 
+def made_up(directory: Path, number: int, size: int) -> Path:
+    """Make a segment with nothing but a seal, of so many bytes, that was used after those of lower numbers."""
+    segment = directory / snapshot_key().digest / f"{number:032x}"
+    segment.mkdir(parents=True)
+    (segment / "seal.json").write_bytes(b"x" * size)
+    os.utime(segment / "seal.json", ns=(number, number))
+    return segment
+
+
+def test_nothing_leaves_before_the_bound_is_exceeded_and_then_no_more_than_needed(directory: Path) -> None:
+    first, second, third = (made_up(directory, number, size) for number, size in ((1, 10), (2, 20), (3, 30)))
+    kept = KeptSnapshots(directory)
+    assert kept.evict(60) == []
+    assert kept.evict(59, keep=[first]) == [second]
+    assert kept.evict(40) == []
+    left = made_up(directory, 4, 1)
+    left.rename(left.with_name(".writing-left"))
+    assert kept.evict(40) == [first], "what is being written counts"
+    assert kept.evict(31) == []
+    assert kept.evict(30) == [third]
+
+
 def test_snapshots_of_all_keys_share_one_bound(directory: Path, tmp_path: Path) -> None:
     size = size_of_one(tmp_path)
     for number in (1, 2):
@@ -640,6 +665,41 @@ def test_what_was_written_before_the_disk_was_full_stays(directory: Path, monkey
         written = write(store, pages)
     assert [record is None for record in written.records] == [False] * 4 + [True] * 3
     assert readable(store) == {page.digest for page in pages[:4]}
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_what_is_stored_outlasts_a_power_cut(follows: bool, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "process_index", lambda: int(follows))
+    store = open_store(directory)
+    with watched(directory / snapshot_key().digest) as flushes:
+        write(store, path(0))
+        write(store, path(1))
+    assert sorted(flushes.named) == sorted(segments(directory))
+    assert (flushes.unflushed, flushes.due) == ([], False)
+
+
+@pytest.mark.parametrize(("free", "stored"), [(0, True), (-1, False)])
+def test_some_room_is_left_on_the_disk(
+    free: int, stored: bool, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = sum(array.nbytes for array in contents(path(0))) + store_entries.SPARE_BYTES
+    usage = shutil.disk_usage(directory.parent)._replace(free=needed + free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with nullcontext() if stored else pytest.warns(RuntimeWarning, match="No space left"):
+        write(open_store(directory), path(0))
+    assert len(segments(directory)) == stored
+
+
+@pytest.mark.parametrize(("age", "left"), [(-1, True), (1, False)])
+def test_what_is_not_locked_yet_is_left_alone_for_an_hour(
+    age: int, left: bool, segment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making = segment.with_name(".making-left")
+    making.mkdir()
+    made = making.stat().st_mtime
+    monkeypatch.setattr(time, "time", lambda: made + store_entries.LEFT_BEHIND_SECONDS + age)
+    store_entries.remove_left_behind(segment.parent)
+    assert making.exists() == left
 
 
 def test_threads_read_right_pages_while_others_write_and_evict(directory: Path, tmp_path: Path) -> None:

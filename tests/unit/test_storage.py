@@ -8,6 +8,7 @@ import pytest
 
 from rekindle.errors import StorageError
 from rekindle.store.directory import atomic_write, cache_dir
+from tests.unit.flushes import watched
 
 
 def test_directories_are_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +71,10 @@ def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="interrupted"):
         write_and_fail()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_outlasts_a_power_cut_once_it_has_its_name(tmp_path: Path) -> None:
+    with watched(tmp_path) as flushes, atomic_write(tmp_path / "entry") as file:
+        file.write(b"new")
+    assert flushes.named == [tmp_path / "entry"]
+    assert (flushes.unflushed, flushes.due) == ([], False)

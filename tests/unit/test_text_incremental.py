@@ -33,6 +33,13 @@ def byte_level() -> Tokenizer:
     return made(backend)
 
 
+def bytes_in_a_sequence() -> Tokenizer:
+    """Make a tokenizer of bytes whose decoder does not say at once that it is one."""
+    backend = byte_level().backend
+    backend.decoder = decoders.Sequence([decoders.ByteLevel()])
+    return Tokenizer(backend)
+
+
 def byte_fallback(decoder: decoders.Decoder) -> Tokenizer:
     vocabulary = {token: place for place, token in enumerate([*PIECES, *BYTES])}
     backend = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
@@ -54,6 +61,7 @@ def no_decoder() -> Tokenizer:
 LLAMA = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
 MAKERS: dict[str, Callable[[], Tokenizer]] = {
     "byte-level": byte_level,
+    "bytes-in-a-sequence": bytes_in_a_sequence,
     "byte-fallback": lambda: byte_fallback(decoders.Sequence(LLAMA)),
     "gemma": lambda: byte_fallback(decoders.Sequence(LLAMA[:3])),
     "metaspace": lambda: byte_fallback(decoders.Metaspace()),
@@ -121,8 +129,9 @@ def test_any_text_comes_back(text: str) -> None:
 
 
 def test_a_character_waits_for_its_last_byte() -> None:
-    byte_level, fallback = TOKENIZERS["byte-level"], TOKENIZERS["byte-fallback"]
-    assert pieces(byte_level, byte_level.encode("🚀b")) == ["", "", "", "🚀", "b", ""]
+    fallback = TOKENIZERS["byte-fallback"]
+    for name in ("byte-level", "bytes-in-a-sequence"):
+        assert pieces(TOKENIZERS[name], TOKENIZERS[name].encode("🚀b")) == ["", "", "", "🚀", "b", ""]
     ids = [len(PIECES) + byte for byte in "🚀".encode()]
     assert pieces(fallback, [*ids, PIECES.index("b")]) == ["", "", "", "", "🚀b", ""]
 

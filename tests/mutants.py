@@ -1,0 +1,296 @@
+"""Tries the tests: changes one thing at a time in the product, and tells which changes no test notices.
+
+`python -m tests.mutants [--sample N] [--seed S] [--against REV] [--wide] [FILE...]` is a tool for authors, no gate. A
+survivor asks for a test, or shows that two ways of writing something do the same. The changes are made in a copy.
+"""
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import cache_from_source
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from types import ModuleType
+from typing import Final, NoReturn
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[1]
+UNIT: Final = "tests/unit"
+TESTS: Final = {
+    "scheduler/cache": "prefix_tree* prefix_cache* scheduler_cache archiving cached_tokens host_tier disk_tier",
+    "scheduler": "scheduler scheduler_* config archiving cached_tokens late_masks stop_strings",
+    "store": "storage snapshot_store snapshot_key program_key program_store disk_tier cli_cache snapshot_crashes",
+    "device/sampling": "distribution scores processing masks sampling noise",
+    "device/programs": "program_* executables targets",
+    "models/text": "text_* response* call_grammar grammar stop_strings* constraints",
+    "models/checkpoint": "checkpoint_* gguf_*",
+    "server": "server_reading server_connections server_responses server server_*",
+    "concurrency": "waits feed collector threads interrupts actor",
+    "engine": "actor engine conductor* loop tokenizing host_tier disk_tier hosts*",
+    "request": "request* constraints values_property",
+    "views": "tick_log trace* pages watching",
+    "notebook": "board* progress show* explorer map*",
+    "results": "answers markdown generation_data logprobs judgements",
+    "cli": "cli*",
+}
+"""The tests that hold the files below a folder of the product, nearest first; all of tests/unit hold the others."""
+SWAPS: Final = {
+    **{ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">")},
+    **{ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: (r"is\s+not", "is")},
+    **{ast.In: ("in", "not in"), ast.NotIn: (r"not\s+in", "in"), ast.And: ("and", "or"), ast.Or: ("or", "and")},
+    **{ast.Add: (r"\+", "-"), ast.Sub: ("-", "+")},
+}
+"""How an operator is written, as a pattern, and what is written in its place."""
+LOGS: Final = frozenset({"debug", "info", "warning", "exception"})
+SKIPPED: Final = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
+"""What says something, or what is believed, rather than does something."""
+LIBRARIES: Final = ("jax.numpy", "flax.nnx", "hypothesis", "tokenizers", "uvicorn")
+"""What takes the tests long to import."""
+EXTRA_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A change of one place in a file: `text` in the place of the bytes from `start` to `end`."""
+
+    start: int
+    end: int
+    text: str
+
+    def applied(self, source: bytes) -> bytes:
+        """Return the changed file, with as many lines as before."""
+        lines = source[self.start : self.end].count(b"\n") - self.text.count("\n")
+        return source[: self.start] + self.text.encode() + b"\n" * lines + source[self.end :]
+
+    def told(self, source: bytes) -> str:
+        """Return the number of the line that changes, and the line before and after."""
+        number = source.count(b"\n", 0, self.start)
+        old, new = (text.split(b"\n")[number].decode().strip() for text in (source, self.applied(source)))
+        return f"{number + 1}\n  - {old}\n  + {new}"
+
+
+class Mutations:
+    """The mutations of a file.
+
+    Args:
+        source: of the file.
+    """
+
+    def __init__(self, source: bytes):
+        self._source = source
+        self._lines = [0, *(place.end() for place in re.finditer(b"\n", source))]
+
+    def __iter__(self) -> Iterator[Mutation]:
+        return self._below(ast.parse(self._source))
+
+    def _below(self, node: ast.AST) -> Iterator[Mutation]:
+        """Yield the mutations of a node and of all that is in it."""
+        if isinstance(node, SKIPPED) or _is_said(node):
+            return
+        yield from self._own(node)
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "decorator_list", "bases", "type_params"):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from self._below(child)
+
+    def _own(self, node: ast.AST) -> Iterator[Mutation]:
+        match node:
+            case ast.Compare(left, ops, comparators):
+                for before, operator, after in zip([left, *comparators], ops, comparators, strict=False):
+                    yield from self._swapped(before, operator, after)
+            case ast.BoolOp(operator, values):
+                for before, after in pairwise(values):
+                    yield from self._swapped(before, operator, after)
+            case ast.BinOp(before, operator, after) | ast.AugAssign(before, operator, after):
+                yield from self._swapped(before, operator, after)
+                if isinstance(node, ast.AugAssign):
+                    yield self._instead(node, "pass")
+            case ast.UnaryOp(ast.Not()):
+                yield Mutation(self._start(node), self._start(node) + len("not "), "")
+            case ast.Constant(bool(value)):
+                yield self._instead(node, str(not value))
+            case ast.Constant(int(value)):
+                yield from (self._instead(node, str(value + by)) for by in ((1, -1) if value in (0, 1) else (1,)))
+            case ast.Call(ast.Name("min" | "max" as name) as function):
+                yield self._instead(function, {"min": "max", "max": "min"}[name])
+            case ast.Return(ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+                yield self._instead(value, "None")
+            case ast.Break() | ast.Continue():
+                yield self._instead(node, "continue" if isinstance(node, ast.Break) else "break")
+            case ast.Expr(ast.Call() | ast.Await()) | ast.Delete() | ast.Assign([ast.Attribute() | ast.Subscript()]):
+                yield self._instead(node, "pass")
+
+    def _swapped(self, before: ast.expr, operator: ast.AST, after: ast.expr) -> Iterator[Mutation]:
+        """Yield another operator in place of the one between two operands, if there is one for it."""
+        if type(operator) in SWAPS:
+            pattern, text = SWAPS[type(operator)]
+            start, end = self._end(before), self._start(after)
+            between = re.sub(rb"#[^\n]*", lambda comment: b" " * len(comment[0]), self._source[start:end])
+            found = re.search(pattern.encode(), between)
+            assert found is not None, "there is an operator between operands"
+            yield Mutation(start + found.start(), start + found.end(), text)
+
+    def _instead(self, node: ast.expr | ast.stmt, text: str) -> Mutation:
+        return Mutation(self._start(node), self._end(node), text)
+
+    def _start(self, node: ast.expr | ast.stmt) -> int:
+        return self._lines[node.lineno - 1] + node.col_offset
+
+    def _end(self, node: ast.expr | ast.stmt) -> int:
+        return self._lines[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+
+
+def _is_said(node: ast.AST) -> bool:
+    """Tell whether a node shows or logs something, or is a constant that is tuned."""
+    match node:
+        case ast.FunctionDef(name):
+            return name == "__repr__"
+        case ast.Expr(ast.Call(ast.Attribute(attr=name))):
+            return name in LOGS
+        case ast.keyword(name):
+            return name in ("repr", "stacklevel")
+        case ast.Assign([ast.Name(name)], ast.Constant()) | ast.AnnAssign(ast.Name(name), value=ast.Constant()):
+            return name.isupper()
+    return False
+
+
+def holders_of(path: Path) -> list[list[str]]:
+    """Return the files of tests that hold a file of the product, in the order in which they are run."""
+    folders = [folder for folder in TESTS if path.is_relative_to(Path("toolkit/rekindle", folder))]
+    patterns = TESTS[max(folders, key=len)].split() if folders else []
+    found = [sorted(str(each.relative_to(ROOT)) for each in ROOT.glob(f"{UNIT}/test_{name}.py")) for name in patterns]
+    return [files for files in found if files] or [[UNIT]]
+
+
+def changed(against: str) -> list[Path]:
+    """Return the files of the product that differ from the merge base with a revision."""
+    command = ["git", "diff", "--name-only", "--diff-filter=d", "--merge-base", against, "--", "toolkit/*.py"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [Path(line) for line in said.splitlines()]
+
+
+class Trial:
+    """A copy of the checkout, whose tests are run with one file changed at a time.
+
+    Args:
+        place: an empty directory.
+    """
+
+    def __init__(self, place: Path):
+        self._place = place / "copy"
+        ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "build", "dist")
+        shutil.copytree(ROOT, self._place, ignore=ignored)
+        for library in LIBRARIES:
+            import_module(library)
+        self._seconds: dict[tuple[str, ...], float] = {}
+
+    def outcome(self, path: Path, mutation: Mutation, holders: Sequence[list[str]]) -> str:
+        """Say what came of a mutation: which test killed it, or that it survived or timed out."""
+        file, said = self._place / path, "survived"
+        source = file.read_bytes()
+        for tests in holders:
+            limit = self._limit(tests)
+            self._write(file, mutation.applied(source))
+            try:
+                said = self._run(tests, limit)
+            finally:
+                self._write(file, source)
+            if said != "survived":
+                break
+        return said
+
+    def _limit(self, tests: list[str]) -> float:
+        """Return the seconds that tests may take, by what they take with nothing changed; see that they pass then."""
+        if (key := tuple(tests)) not in self._seconds:
+            begun = time.monotonic()
+            said = self._run(tests, inf)
+            assert said == "survived", f"the tests fail with nothing changed: {said}"
+            self._seconds[key] = time.monotonic() - begun
+        return EXTRA_SECONDS + 4 * self._seconds[key]
+
+    def _run(self, tests: list[str], limit: float) -> str:
+        """Run tests in a process of their own, which need not import the libraries again."""
+        with TemporaryFile("w+") as output:
+            if not (child := os.fork()):
+                self._test(tests, output.fileno())
+            begun, ended = time.monotonic(), 0
+            while not ended:
+                if time.monotonic() > begun + limit:
+                    os.killpg(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
+                    return "timed out"
+                time.sleep(0.05)
+                ended, status = os.waitpid(child, os.WNOHANG)
+            output.seek(0)
+            said = output.read()
+        if failed := re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE):
+            return f"killed by {failed[1]}"
+        # A run that fails though no test did was failed by the watchdog of slow steps: that is the machine's fault.
+        ended_well = re.search(r"^\d+ passed", said, re.MULTILINE)
+        return "survived" if ended_well else f"killed by the end of its process, {status}"
+
+    def _test(self, tests: list[str], output: int) -> NoReturn:
+        """Run tests in this process, and end it."""
+        os.setpgid(0, 0)
+        for stream in (1, 2):
+            os.dup2(output, stream)
+        os.chdir(self._place)
+        paths = [str(self._place / folder) for folder in ("toolkit", "kernels", "")]
+        sys.path[:0] = paths
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+            del sys.modules[name]
+        sys.modules["__main__"] = ModuleType("__main__")  # or what the tests start would import this file
+        imported = "ignore::pytest.PytestAssertRewriteWarning"  # plugins, by the libraries
+        status = pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-W", imported, *tests])
+        sys.stdout.flush()
+        os._exit(status)
+
+    def _write(self, file: Path, source: bytes) -> None:
+        file.write_bytes(source)
+        # It is taken for new by its second and its size, which may be those of the one before.
+        Path(cache_from_source(str(file))).unlink(missing_ok=True)
+
+
+def run(files: Sequence[Path], sample: int | None, seed: int, wide: bool) -> None:
+    """Try mutations of files, and print what came of each."""
+    sources = {path: (ROOT / path).read_bytes() for path in files}
+    chosen = [(path, mutation) for path, source in sources.items() for mutation in Mutations(source)]
+    if sample is not None and sample < len(chosen):
+        chosen = random.Random(seed).sample(chosen, sample)
+    outcomes = []
+    with TemporaryDirectory(prefix="rekindle-mutants-") as place:
+        trial = Trial(Path(place))
+        for path, mutation in chosen:
+            said = trial.outcome(path, mutation, holders_of(path) + ([[UNIT]] if wide else []))
+            outcomes.append(said.split()[0])
+            sys.stdout.write(f"{said}: {path}:{mutation.told(sources[path])}\n")
+            sys.stdout.flush()
+    killed, survived, late = (outcomes.count(outcome) for outcome in ("killed", "survived", "timed"))
+    sys.stdout.write(f"{killed} killed, {survived} survived, {late} timed out\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="files of the product; else those changed")
+    parser.add_argument("--sample", type=int, metavar="N", help="mutations that are tried; else all")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--against", default="HEAD~1", metavar="REV", help="changed since it and HEAD were one")
+    parser.add_argument("--wide", action="store_true", help="try survivors with all of tests/unit, which takes minutes")
+    given = parser.parse_args()
+    run(given.files or changed(given.against), given.sample, given.seed, given.wide)
