@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rekindle.models.text import stops
+from rekindle.models.text import stops as stops_module
 from rekindle.models.text.stops import StopMatcher
 from tests.unit.kept_memory import kept_bytes
 from tests.unit.stop_definition import first_stop
@@ -103,4 +103,4 @@ def test_a_piece_costs_the_same_late_as_early() -> None:
         for place in range(pieces):
             matcher.push("aaaa", hidden=place % 2 == 0)
 
-    assert kept_bytes(stops, push) < pieces, "what a piece costs depends on it, and on what is kept of others"
+    assert kept_bytes(stops_module, push) < pieces, "what a piece costs depends on it, and on what is kept of others"
