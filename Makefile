@@ -34,7 +34,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-all test-deep test-arm screenshot tutorials-write lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-all test-deep test-arm mutants screenshot tutorials-write lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -56,6 +56,7 @@ help:
 	@echo "make test-lm-eval  tasks of lm-eval on a session, as its model"
 	@echo
 	@echo "make test-arm      the C++ kernels for NEON, on an emulated ARM: half an hour"
+	@echo "make mutants       changes in the files that you changed which no test notices (MUTANTS='--sample 20 FILE...')"
 	@echo "make lint          format, style, types and layers"
 	@echo "make format        rewrite the files as 'make lint' wants them"
 	@echo "make screenshot    the README's picture of a notebook"
@@ -149,6 +150,9 @@ test-deep:
 # Emulation takes root and Debian's packages, and says which.
 test-arm: $(VENV)/.dev
 	@$(BIN)/python -m tests.emulated -k "not xla" $(NATIVE_TESTS)
+
+mutants: $(VENV)/.dev
+	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 screenshot: $(VENV)-browser/.dev
 	@$(VENV)-browser/bin/python -m tests.browser.chromium
