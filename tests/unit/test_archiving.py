@@ -61,6 +61,7 @@ def test_while_requests_run_a_batch_is_written_now_and_then() -> None:
             busy.settle_write()
     running = [tick for tick in batches if tick < busy.scheduler.stats.ticks]
     assert len(running) >= 3
+    assert running[0] == TICKS_BETWEEN
     assert all(later - earlier >= TICKS_BETWEEN for earlier, later in pairwise(running))
 
 
@@ -88,7 +89,11 @@ def test_a_failed_write_is_tried_again_after_some_ticks_and_not_before() -> None
     one.settle_write(ok=False)
     assert not one.writing
     assert not one.offloading
+    failed = one.scheduler.stats.ticks
     one.admit(1, PROMPT[::-1], max_tokens=2 * TICKS_BETWEEN)
+    while not one.offloading:
+        one.settle()
+    assert one.scheduler.stats.ticks == failed + TICKS_BETWEEN
     one.drain()
     assert one.scheduler.stats.disk_pages == one.scheduler.stats.cached_pages
 

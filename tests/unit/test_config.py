@@ -230,3 +230,10 @@ def test_sizes_of_rows_need_be_no_multiple_of_anything() -> None:
     expected = r"decode_buckets must be numbers from 1 to 3 and contain max_running, 3, got \[2\]"
     with pytest.raises(ConfigError, match=expected):
         checked_sizes("decode_buckets", [2], "max_running", 3)
+
+
+def test_pages_reach_the_disk_only_through_a_host_tier_that_has_room_for_one() -> None:
+    page = fake_limits().page_bytes
+    assert [fake_limits(host_cache_bytes=size).snapshots for size in (0, page - 1, page)] == [False, False, True]
+    assert [fake_limits(disk_cache_bytes=size).snapshots for size in (0, 1)] == [False, True]
+    assert not fake_limits(restore="off").snapshots

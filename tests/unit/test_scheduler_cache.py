@@ -196,6 +196,21 @@ def test_of_several_that_want_the_same_copies_one_fetches_and_the_others_find_th
     assert engine.tokens[3] == list(expected_tokens([*SHARED, 3], 4))
 
 
+@pytest.mark.parametrize(("num_pages", "fetched"), [(16, [0, 1]), (15, [0])])
+def test_copies_of_several_may_be_staged_up_to_a_part_of_the_pool(num_pages: int, fetched: list[int]) -> None:
+    prompts = [[number] * 33 for number in range(2)]
+    earlier = ByHand(page_size=16)
+    for number, prompt in enumerate(prompts):
+        earlier.admit(number, prompt)
+    earlier.drain()
+    engine = ByHand(earlier.disk_tier, page_size=16, num_pages=num_pages, max_context=48)
+    for number, prompt in enumerate(prompts):
+        engine.admit(number, prompt)
+    assert [fetch.request_id for fetch, _ in engine.fetching] == fetched
+    engine.drain()
+    assert engine.scheduler.stats.disk_hit_tokens == 2 * 32
+
+
 def test_copies_that_cannot_be_read_are_computed_again() -> None:
     engine = engine_with_a_prefix_in_the_host_tier_alone()
     engine.admit(2, [*SHARED, 7])

@@ -1,6 +1,8 @@
 """Groups of devices share one queue: each request is computed where it is ready soonest, and all groups are busy."""
 
-from rekindle.messages import Plan
+import pytest
+
+from rekindle.messages import Plan, Withdraw
 from rekindle.testing import ByHand
 
 PAGE = 16
@@ -60,12 +62,27 @@ def test_who_waits_for_a_full_group_moves_to_one_that_has_room() -> None:
     assert stats.preemptions == 0
 
 
-def test_a_prefix_that_is_held_in_the_way_of_a_request_lets_it_move() -> None:
+def test_who_would_wait_for_the_next_tick_moves_to_a_group_that_has_as_much_to_compute_for_it_now() -> None:
+    engine = ByHand(
+        page_size=PAGE, data=2, max_prefill_tokens=32, overlap=False, ticks="prefill-first", host_cache_bytes=0
+    )
+    engine.admit(0, [1])  # it keeps the device busy while the others come
+    for request, tokens in ((1, 32), (2, 48), (3, 32)):
+        engine.admit(request, [request] * tokens)
+    first, second = engine.scheduler.roster.groups
+    assert (first.owed, second.owed) == (48, 64)
+    engine.say(Withdraw(2))
+    (plan,) = engine.settle()
+    assert [(chunk.request_id, len(chunk.tokens), chunk.group) for chunk in plan.chunks] == [(1, 32, 1), (3, 32, 0)]
+
+
+@pytest.mark.parametrize("tokens", [12 * PAGE, 15 * PAGE - 8], ids=["with room to spare", "to the last page"])
+def test_a_prefix_that_is_held_in_the_way_of_a_request_lets_it_move(tokens: int) -> None:
     engine = groups()
     engine.admit(0, [3] * (12 * PAGE), hold=True)
     engine.drain()
     (holder,) = [group for group in engine.scheduler.roster.groups if group.cache.held]
-    engine.admit(1, [*[3] * PAGE, *[4] * (12 * PAGE)], 2)
+    engine.admit(1, [*[3] * PAGE, *[4] * tokens], 2)
     engine.drain()
     assert engine.ends == {0: "held", 1: "length"}
     assert holder.cache.held

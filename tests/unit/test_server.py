@@ -252,6 +252,14 @@ async def test_paths_methods_and_types_that_are_not_served_say_so_in_the_same_fo
     assert broken.error["message"] == "the body is not JSON: Expecting value at line 1, column 12"
 
 
+async def test_a_body_may_have_as_many_bytes_as_the_bound_and_none_more(texts: Session) -> None:
+    body = b'{"prompt": "x", "max_tokens": 1}'
+    served = app(texts, limits=Limits(body_bytes=len(body)))
+    assert (await ask(served, TEXT, body)).status == 200
+    more = await ask(served, TEXT, body + b" ")
+    assert (more.status, more.error["message"]) == (413, f"the body may have at most {len(body)} bytes")
+
+
 async def test_a_full_queue_is_told_with_when_to_come_again(settler: FakeSettler, byte_tokenizer: Tokenizer) -> None:
     limits = fake_limits(max_running=1)
     assembly = fake_assembly(limits, settler=settler, tokenizer=byte_tokenizer)

@@ -53,6 +53,15 @@ def test_the_newer_name_of_the_most_tokens_wins() -> None:
     assert chat(max_tokens=3).call.fields["max_tokens"] == "max_tokens"
 
 
+def test_prompts_times_draws_may_be_as_many_as_the_bound_and_none_more() -> None:
+    for prompts, n in ((100, 1), (50, 2), (1, 100)):
+        assert len(completion(prompt=["a"] * prompts, n=n).prompts) == 100
+    with pytest.raises(Refused, match="must have at most 100 texts, got 101"):
+        completion(prompt=["a"] * 101)
+    with pytest.raises(Refused, match="times the number of prompts must be at most 100, got 101"):
+        completion(n=101)
+
+
 def test_at_temperature_zero_what_is_about_draws_is_left_out_and_draws_are_prompts() -> None:
     asked = completion(prompt=["a", "b"], temperature=0, seed=1, top_p=0.9, n=2)
     assert asked.call.ask == {"temperature": 0, "max_tokens": 16}

@@ -193,6 +193,9 @@ async def test_an_address_that_is_taken_says_what_to_do(session: Session) -> Non
         session.serve_sync(port=70000)
     with pytest.raises(rekindle.ConfigError, match="port must be from 0 to 65535, got '8000'"):
         session.serve_sync(port="8000")  # type: ignore[arg-type]
+    session.serve_sync(port=0, grace=86400).close_sync()
+    with pytest.raises(rekindle.ConfigError, match="grace must be from 0 to 86400, got 86401"):
+        session.serve_sync(grace=86401)
     with pytest.raises(rekindle.ConfigError, match="grace must be from 0 to 86400, got -1; it is in seconds"):
         session.serve(port=0, grace=-1)
 

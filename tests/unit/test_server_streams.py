@@ -7,6 +7,8 @@ import pytest
 from anyio.abc import TaskGroup
 
 from rekindle.server import Limits, app
+from rekindle.server.refused import Refused
+from rekindle.server.streaming import EventStream
 from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_session
@@ -91,6 +93,67 @@ async def test_a_client_that_does_not_read_is_cancelled_and_told(held: Session, 
     assert caller.reply.complete
     settler.release()
     await assert_all_ends_free(held)
+
+
+class Told:
+    """A request whose pieces come one by one, each once nobody else has anything to do."""
+
+    def __init__(self, pieces: int):
+        self._left = pieces
+        self.record, self.last = self, anyio.Event()
+
+    def __aiter__(self) -> "Told":
+        return self
+
+    async def __anext__(self) -> None:
+        await anyio.wait_all_tasks_blocked()
+        if not self._left:
+            raise StopAsyncIteration
+        self._left -= 1
+        if not self._left:
+            self.last.set()
+
+    def result(self) -> None:
+        """Say nothing of how it ended."""
+
+    def cancel(self) -> None:
+        """Take it that nobody waits for it any more."""
+
+
+class OneByOne:
+    """Writes a chunk for each piece of an answer, and nothing at its end."""
+
+    def piece(self, *_: object) -> list[bytes]:
+        return [b"chunk "]
+
+    def end(self, *_: object) -> list[bytes]:
+        return []
+
+    last = end
+
+    def failed(self, why: Refused) -> bytes:
+        return why.kind.encode()
+
+
+@pytest.mark.parametrize(("pieces", "end"), [(5, b""), (6, b"slow_reader_error")])
+async def test_as_many_chunks_may_be_unread_as_the_bound_says_beside_the_one_that_is_sent(
+    pieces: int, end: bytes
+) -> None:
+    read_on, sent = anyio.Event(), [b""]
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            sent.append(message["body"])
+            await read_on.wait()
+
+    handle: Any = Told(pieces)
+    chunks: Any = OneByOne()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(EventStream([handle], chunks, {}, Limits(unread=4)), {}, anyio.sleep_forever, send)
+        await handle.last.wait()
+        await anyio.wait_all_tasks_blocked()
+        read_on.set()
+    assert b"".join(sent) == b"chunk " * 5 + end
 
 
 async def test_a_client_that_never_reads_is_given_up(session: Session) -> None:
