@@ -127,6 +127,15 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
     return named
 
 
+@pytest.fixture
+def optimized() -> Iterator[None]:
+    """Compile a test's programs as users have them, because they run for longer than the compiler does."""
+    unoptimized = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", unoptimized)
+
+
 @pytest.fixture(scope="session")
 def watchdog(pytestconfig: pytest.Config) -> Watchdog:
     """Return the watchdog of this run, for steps that are measured without a loop."""

@@ -32,7 +32,7 @@ def random(*shape: int) -> Array:
     return np.random.default_rng(shape).normal(size=shape).astype(np.float32)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     rows=st.integers(1, 60), inputs=st.sampled_from([1, 7, 64, 577, 1030]),
     outputs=st.lists(st.sampled_from([1, 8, 31, 32, 45, 128]), min_size=1, max_size=3), dtype=st.sampled_from(DTYPES),
@@ -54,7 +54,7 @@ def test_a_linear_layer_over_joined_matrices_is_the_product(
     np.testing.assert_array_equal(np.asarray(added), onto + np.asarray(y))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     counts=st.lists(st.sampled_from([0, 1, 2, 17, 50]), min_size=1, max_size=6), inputs=st.sampled_from([7, 64]),
     outputs=st.sampled_from([24, 64, 100]), dtype=st.sampled_from(DTYPES),
@@ -89,7 +89,7 @@ def test_a_norm_is_the_definition(implementation: Implementation, shape: tuple[i
     np.testing.assert_allclose(np.asarray(y), wanted, rtol=1e-5, atol=1e-6)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     tokens=st.sampled_from([1, 17, 300]), heads=st.integers(1, 5), kv_heads=st.integers(1, 3),
     head_dim=st.sampled_from([8, 20, 64]), part=st.sampled_from([0, 0.25, 0.5]),

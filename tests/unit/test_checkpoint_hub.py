@@ -80,7 +80,7 @@ def cache(families: Path, tmp_path: Path) -> Path:
     return tmp_path / "hub"
 
 
-@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize("offline", [pytest.param(True, marks=pytest.mark.wide), False])
 def test_a_cached_model_opens_without_the_hub(offline: bool, cache: Path) -> None:
     opened = open_elsewhere(MODEL, cache, offline=offline)
     assert opened["tensors"] == 39
@@ -99,7 +99,7 @@ def test_a_revision_is_a_model_of_its_own(cache: Path, families: Path) -> None:
     assert f"'{MODEL}@v2.0'" in open_elsewhere(MODEL, cache, offline=True, revision="v2.0")["error"]
 
 
-@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize("offline", [True, pytest.param(False, marks=pytest.mark.wide)])
 def test_without_hub_and_cache_the_message_says_what_to_do(offline: bool, tmp_path: Path) -> None:
     said = open_elsewhere("nobody/nothing", tmp_path / "hub", offline=offline)["error"]
     assert "'nobody/nothing'" in said

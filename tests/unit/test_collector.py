@@ -49,6 +49,7 @@ def test_importing_rekindle_collects_nothing_and_leaves_the_collector_enabled() 
     assert collections < 10  # those of the package's first module, which pauses it
 
 
+@pytest.mark.wide
 def test_importing_rekindle_leaves_the_collector_as_a_user_paused_it() -> None:
     assert imported("gc.disable()") == (False, 0, 0)
 

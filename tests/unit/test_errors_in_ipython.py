@@ -144,6 +144,7 @@ def test_debuggers_start_from_the_whole_traceback(printed: Mapping[str, str]) ->
     assert printed["debugger"] == "True\n"
 
 
+@pytest.mark.wide
 def test_outside_of_ipython_python_prints_the_whole_traceback(tmp_path: Path) -> None:
     code = "import rekindle\nrekindle.open('model', max_contxt=3)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
