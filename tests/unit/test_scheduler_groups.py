@@ -102,3 +102,11 @@ def test_copies_of_both_groups_come_back_from_host_and_disk() -> None:
     again.admit(0, [*prompts[0], 1], 2)
     again.drain()
     assert again.scheduler.stats.disk_hit_tokens == 2 * PAGE, "one group finds what two have written"
+
+
+def test_pages_on_disk_are_those_that_the_group_knows_of_that_knows_of_most() -> None:
+    engine = groups(host_cache_bytes=1 << 20)
+    engine.admit(0, [1] * (3 * PAGE))
+    engine.drain()
+    assert sorted(group.cache.tree.disk_pages for group in engine.scheduler.roster.groups) == [0, 3]
+    assert engine.scheduler.stats.disk_pages == 3
