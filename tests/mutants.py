@@ -47,7 +47,7 @@ TESTS: Final = {
     "cli": "cli*",
 }
 """The tests that hold the files below a folder of the product, nearest first; all of tests/unit hold the others."""
-SWAPS: Final = {
+SWAPS: Final[dict[type[ast.AST], tuple[str, str]]] = {
     **{ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">")},
     **{ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: (r"is\s+not", "is")},
     **{ast.In: ("in", "not in"), ast.NotIn: (r"not\s+in", "in"), ast.And: ("and", "or"), ast.Or: ("or", "and")},

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from rekindle.messages import Advanced, Cancel, Plan, Row, Stopped, Withdraw
+from rekindle.scheduler.requests.turning import Turning
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_limits
 from tests.unit.silences import Silences
 
@@ -377,6 +378,17 @@ def test_what_comes_after_a_stop_string_is_not_counted_and_what_was_given_never_
     engine.say(Stopped(0, stopped))
     assert engine.ends == {0: "stop"}
     assert engine.scheduler.stats.generated_tokens == left
+
+
+def test_tokens_turn_otherwise_from_the_one_on_with_which_a_request_is_long() -> None:
+    by_place, by_prompt, never = Turning(8, grows=False), Turning(8, grows=True), Turning(None, grows=False)
+    assert [by_place.length(4, known) for known in (7, 8, 9)] == [0, 0, 9]
+    assert [by_place.outgrown(computed) for computed in (7, 8, 9)] == [False, True, False]
+    assert [by_prompt.length(prompt, 20) for prompt in (8, 9)] == [0, 9]
+    assert not by_prompt.outgrown(8)
+    assert (never.length(9, 20), never.outgrown(8)) == (0, False)
+    assert [by_place.suffix(length) for length in (0, 9, 10)] == ["", "\0long", "\0long"]
+    assert [by_prompt.suffix(length) for length in (0, 9, 10)] == ["", "\x009", "\x0010"]
 
 
 def test_another_actors_message_is_refused() -> None:

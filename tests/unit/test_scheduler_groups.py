@@ -76,6 +76,43 @@ def test_who_would_wait_for_the_next_tick_moves_to_a_group_that_has_as_much_to_c
     assert [(chunk.request_id, len(chunk.tokens), chunk.group) for chunk in plan.chunks] == [(1, 32, 1), (3, 32, 0)]
 
 
+def test_who_waits_for_the_group_that_has_its_prefix_holds_up_nobody_behind_it() -> None:
+    engine = ByHand(
+        page_size=PAGE, data=2, max_prefill_tokens=32, overlap=False, ticks="prefill-first", host_cache_bytes=0
+    )
+    engine.admit(0, [1], 99)  # it keeps the first group a little busier than the second
+    engine.admit(1, [5] * 48, 1)
+    while 1 not in engine.ends:
+        engine.settle()
+    engine.admit(2, [2] * 32)
+    engine.admit(3, [*[5] * 48, 9])
+    engine.admit(4, [3] * 16)
+    assert [tracked.group for tracked in engine.scheduler.roster.waiting] == [1, 1, 0]
+    (plan,) = engine.settle()
+    assert [(chunk.request_id, chunk.group) for chunk in plan.chunks] == [(2, 1), (4, 0)]
+    (plan,) = engine.settle()
+    assert [(chunk.request_id, chunk.start, chunk.group) for chunk in plan.chunks] == [(3, 48, 1)]
+
+
+def test_who_has_copies_for_a_busy_group_holds_up_nobody_behind_it() -> None:
+    earlier = ByHand(page_size=PAGE)
+    earlier.admit(0, [5] * 48)
+    earlier.drain()
+    engine = ByHand(
+        earlier.disk_tier, page_size=PAGE, data=2, max_prefill_tokens=32, overlap=False, ticks="prefill-first"
+    )
+    engine.admit(0, [*[5] * 48, 9])
+    engine.admit(1, [3] * 300)
+    engine.admit(2, [2] * 200)
+    engine.settle()
+    engine.say(Withdraw(1))
+    engine.settle_fetch()
+    engine.admit(3, [7] * 16)
+    assert [(tracked.request.id, tracked.group) for tracked in engine.scheduler.roster.waiting] == [(0, 0), (3, 1)]
+    (plan,) = engine.settle()
+    assert [(chunk.request_id, chunk.group) for chunk in plan.chunks] == [(2, 0), (3, 1)]
+
+
 @pytest.mark.parametrize("tokens", [12 * PAGE, 15 * PAGE - 8], ids=["with room to spare", "to the last page"])
 def test_a_prefix_that_is_held_in_the_way_of_a_request_lets_it_move(tokens: int) -> None:
     engine = groups()
@@ -102,3 +139,11 @@ def test_copies_of_both_groups_come_back_from_host_and_disk() -> None:
     again.admit(0, [*prompts[0], 1], 2)
     again.drain()
     assert again.scheduler.stats.disk_hit_tokens == 2 * PAGE, "one group finds what two have written"
+
+
+def test_pages_on_disk_are_those_that_the_group_knows_of_that_knows_of_most() -> None:
+    engine = groups(host_cache_bytes=1 << 20)
+    engine.admit(0, [1] * (3 * PAGE))
+    engine.drain()
+    assert sorted(group.cache.tree.disk_pages for group in engine.scheduler.roster.groups) == [0, 3]
+    assert engine.scheduler.stats.disk_pages == 3

@@ -1,6 +1,6 @@
 """A client that goes away or does not read costs nothing but its own request, which leaves no slot and no page."""
 
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -147,9 +147,9 @@ async def test_as_many_chunks_may_be_unread_as_the_bound_says_beside_the_one_tha
             await read_on.wait()
 
     handle: Any = Told(pieces)
-    chunks: Any = OneByOne()
+    stream: Any = EventStream([handle], cast(Any, OneByOne()), {}, Limits(unread=4))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(EventStream([handle], chunks, {}, Limits(unread=4)), {}, anyio.sleep_forever, send)
+        tasks.start_soon(stream, {}, anyio.sleep_forever, send)
         await handle.last.wait()
         await anyio.wait_all_tasks_blocked()
         read_on.set()
