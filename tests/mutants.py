@@ -30,8 +30,8 @@ import pytest
 ROOT: Final = Path(__file__).parents[1]
 UNIT: Final = "tests/unit"
 TESTS: Final = {
-    "scheduler/cache": "prefix_tree* prefix_cache* scheduler_cache archiving cached_tokens host_tier disk_tier",
-    "scheduler": "scheduler scheduler_* config archiving cached_tokens late_masks stop_strings hidden_states",
+    "scheduler/cache": "prefix_* scheduler_cache tier_room archiving cached_tokens host_tier disk_tier",
+    "scheduler": "scheduler scheduler_* config budget tier_room archiving cached_tokens late_masks hidden_states",
     "store": "storage snapshot_store snapshot_key program_key program_store disk_tier cli_cache snapshot_crashes",
     "device/sampling": "distribution scores processing masks sampling noise",
     "device/programs": "program_* executables targets",

@@ -10,7 +10,7 @@ import pytest
 
 
 class Flushes:
-    """Record what is flushed, and what gets a name in a directory.
+    """The files and directories that are flushed, and those that get a name in one directory.
 
     Attributes:
         named: what got one; names that begin with a dot are temporary, and do not count.
