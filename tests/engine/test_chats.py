@@ -27,6 +27,7 @@ def told(smollm2_path: Path) -> Iterator[Session]:
         yield session
 
 
+@pytest.mark.wide
 def test_a_turn_is_computed_from_its_new_tokens_on(session: Session) -> None:
     chat = session.chat(system="Answer in one sentence.", max_tokens=30, temperature=0)
     before = chat.say_sync("What is the capital of France?")

@@ -60,12 +60,14 @@ def test_a_prompt_is_computed_once_for_all_options_and_again_for_none(session: r
     np.testing.assert_allclose(again.logprobs, first.logprobs, atol=1e-4)
 
 
+@pytest.mark.wide
 def test_spaces_at_the_end_of_the_text_are_the_options(session: rekindle.Session) -> None:
     apart = session.score_sync(f"{QUESTION} ", ["Paris", "London"])
     together = session.score_sync(QUESTION, [" Paris", " London"])
     np.testing.assert_allclose(apart.logprobs, together.logprobs, atol=1e-4)
 
 
+@pytest.mark.wide
 def test_one_option_of_greedy_tokens_is_greedy(session: rekindle.Session) -> None:
     answer = session.generate_sync(QUESTION, max_tokens=2, logprobs=0)
     scores = session.score_sync(QUESTION, answer.text)
@@ -76,6 +78,7 @@ def test_one_option_of_greedy_tokens_is_greedy(session: rekindle.Session) -> Non
     assert scores.probabilities == (1.0,)
 
 
+@pytest.mark.wide
 def test_an_option_after_a_conversation_or_token_ids_follows_its_tokens(session: rekindle.Session) -> None:
     messages = [{"role": "user", "content": "Is fire hot?"}]
     of_chat = session.score_sync(messages, ["Yes", "No"])

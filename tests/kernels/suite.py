@@ -38,7 +38,7 @@ from tests.kernels.cases import (
 
 # Each example is a compilation, so shrinking one would take minutes.
 PHASES = (Phase.explicit, Phase.generate)
-few = settings(max_examples=3, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=2, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 many = settings(few, max_examples=50, derandomize=False)
 lengths = st.one_of(st.sampled_from([0, 1, 16, 128]), st.integers(0, 640))
 

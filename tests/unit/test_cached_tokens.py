@@ -170,7 +170,7 @@ async def lived(lives: list[list[list[tuple[int, int, int]]]], limits: dict[str,
     return total(everything)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.wide)])
 @settings(max_examples=40)
 @given(lives=LIVES, limits=CROWDED)
 def test_whatever_is_asked_the_results_add_up_to_the_counters(

@@ -81,6 +81,7 @@ def contents(path: Path) -> dict[str, Any]:
     return {key: field.contents() for key, field in fields if not key.startswith("GGUF.")}
 
 
+@pytest.mark.wide
 def test_the_default_models_metadata_is_what_the_gguf_library_reads(smollm2_path: Path) -> None:
     read = open_gguf_file(smollm2_path).metadata
     assert len(read["tokenizer.ggml.tokens"]) == 49152
@@ -113,6 +114,7 @@ def test_every_kind_of_metadata_is_what_the_gguf_library_reads(tied: Checkpoint,
     assert {key: type(value) for key, value in read.items()} == {k: type(v) for k, v in contents(path).items()}
 
 
+@pytest.mark.wide
 def test_the_default_models_tensors_are_what_the_gguf_library_reads(smollm2: Checkpoint, smollm2_path: Path) -> None:
     assert len(smollm2.tensors) == 272
     assert smollm2.config.attention.head_dim == 64

@@ -120,7 +120,7 @@ def check(backend: str, story: list[Ask | Do], limits: dict[str, Any], ending: s
 ENDING = st.sampled_from(["stepped", "resumed"])
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.wide)])
 @settings(max_examples=60)
 @given(story=STORY, limits=LIMITS, ending=ENDING)
 def test_stepped_paused_and_resumed_at_will_requests_get_the_tokens_that_they_get_otherwise(

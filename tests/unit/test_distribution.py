@@ -57,7 +57,7 @@ def softmax(logits: Array) -> Array:
     return whole
 
 
-@pytest.mark.parametrize("vocabulary", [11, 300])
+@pytest.mark.parametrize("vocabulary", [11, pytest.param(300, marks=pytest.mark.wide)])
 def test_they_are_those_of_the_distribution_drawn_from(vocabulary: int) -> None:
     """Check all cases in one batch, each with several seeds."""
     requests = [request_of(case | SCORED | {"seed": seed}) for case in CASES for seed in range(5)]

@@ -20,7 +20,7 @@ from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import Decoder
 from rekindle.models.load import load_decoder
-from tests.families import MODELS
+from tests.families import COVERING, MODELS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -58,7 +58,9 @@ def paged_logits(decoder: Decoder, prompts: Sequence[Array], page_size: int = 16
     return [np.asarray(run(state, pages, packed(ids)))[: len(ids)] for ids in prompts]
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=() if family in COVERING else pytest.mark.wide) for family in MODELS]
+)
 def test_logits_equal_the_reference_within_1e_5(family: str, families: Path) -> None:
     golden = np.load(families / family / "golden.npz")
     checkpoint = open_checkpoint(families / family)
@@ -91,6 +93,7 @@ def test_the_older_spelling_of_rope_parameters_gives_the_same_logits(families: P
     np.testing.assert_array_equal(newer, older)
 
 
+@pytest.mark.wide
 def test_smollm2_log_probabilities_equal_the_reference_within_1e_3(
     smollm2: Checkpoint, smollm2_goldens: list[dict[str, Any]]
 ) -> None:

@@ -38,6 +38,7 @@ def prefer(logits: jax.Array, row: rekindle.LogitsRow) -> jax.Array:
     return logits.at[row.args[0].astype(jnp.int32)].set(1e6)
 
 
+@pytest.mark.wide
 def test_it_runs_for_the_rows_that_ask_for_it_with_their_own_numbers() -> None:
     logits = np.random.default_rng(0).normal(size=(6, VOCABULARY)).astype(np.float32)
     asked: list[SamplingOptions] = [

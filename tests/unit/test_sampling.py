@@ -154,7 +154,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=24)
+@settings(max_examples=12)
 @given(
     st.lists(st.tuples(OPTIONS, st.lists(st.integers(0, 39), max_size=5)), min_size=4, max_size=4), st.integers(0, 99)
 )
@@ -237,6 +237,7 @@ def test_a_draw_is_the_best_token_of_those_that_are_kept(drawn: Drawn, options: 
     np.testing.assert_array_equal(tokens, np.where(kept, scores, -np.inf).argmax(-1))
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("optimized")
 def test_last_digits_of_the_logits_hardly_ever_change_a_draw(drawn: Drawn) -> None:
     """Shake the logits of a large vocabulary as another bucket of a real model does; a CDF inverted flips 1 in 100."""

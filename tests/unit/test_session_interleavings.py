@@ -175,8 +175,8 @@ def check(backend: str, story: list[Ask | Do], limits: dict[str, Any]) -> None:
     anyio.run(guarded, backend=backend)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(max_examples=200)
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.wide)])
+@settings(max_examples=80)
 @given(story=STORY, limits=LIMITS)
 def test_any_interleaving_leaves_all_free_and_everybody_answered(
     backend: str, story: list[Ask | Do], limits: dict[str, Any]
