@@ -16,7 +16,7 @@ KEPT: Final = Path("build/flaky.txt")
 """The list of all tests that were flaky in this checkout, below the root directory of the tests."""
 
 
-@dataclass
+@dataclass(eq=False)  # pluggy hashes plugins
 class Reruns:
     """Runs failed tests once more at the end of a session, in a process for each.
 
