@@ -70,19 +70,9 @@ demo: $(VENV)/.run
 test: $(VENV)/.dev
 	@$(BIN)/python $(PYTEST) $(TOGETHER)
 
-test-unit: $(VENV)/.dev
+test-unit test-engine test-kernels test-notebook: test-%: $(VENV)/.dev
 	$(BEGINS)
-	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/unit
-	$(PASSED)
-
-test-engine: $(VENV)/.dev
-	$(BEGINS)
-	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/engine
-	$(PASSED)
-
-test-kernels: $(VENV)/.dev
-	$(BEGINS)
-	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/kernels
+	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/$*
 	$(PASSED)
 
 test-native: $(VENV)/.dev
@@ -110,11 +100,6 @@ test-versions: $(VENV)-oldest/.dev $(VENV)-newest/.dev $(VENV)/.dev
 	@$(VENV)-oldest/bin/python $(PYTEST) $(TOGETHER) $(VERSIONS_TESTS)
 	@$(VENV)-newest/bin/python $(PYTEST) $(TOGETHER) $(VERSIONS_TESTS)
 	@$(BIN)/python $(PYTEST) -m older_kernel $(TOGETHER) tests/notebook
-	$(PASSED)
-
-test-notebook: $(VENV)/.dev
-	$(BEGINS)
-	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/notebook
 	$(PASSED)
 
 # All of them, or TUTORIALS='01 02'.

@@ -98,7 +98,7 @@ class Mutations:
 
     def _below(self, node: ast.AST) -> Iterator[Mutation]:
         """Yield the mutations of a node and of all that is in it."""
-        if isinstance(node, SKIPPED) or _is_said(node):
+        if isinstance(node, SKIPPED) or _is_words(node):
             return
         yield from self._own(node)
         for name, value in ast.iter_fields(node):
@@ -155,7 +155,7 @@ class Mutations:
         return self._lines[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
 
 
-def _is_said(node: ast.AST) -> bool:
+def _is_words(node: ast.AST) -> bool:
     """Tell whether a node shows or logs something, or is a constant that is tuned."""
     match node:
         case ast.FunctionDef(name):
@@ -180,8 +180,8 @@ def holders_of(path: Path) -> list[list[str]]:
 def changed(against: str) -> list[Path]:
     """Return the files of the product that differ from the merge base with a revision."""
     command = ["git", "diff", "--name-only", "--diff-filter=d", "--merge-base", against, "--", "toolkit/*.py"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [Path(line) for line in said.splitlines()]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [Path(line) for line in names.splitlines()]
 
 
 class Trial:
@@ -201,25 +201,25 @@ class Trial:
 
     def outcome(self, path: Path, mutation: Mutation, holders: Sequence[list[str]]) -> str:
         """Say what came of a mutation: which test killed it, or that it survived or timed out."""
-        file, said = self._place / path, "survived"
+        file, result = self._place / path, "survived"
         source = file.read_bytes()
         for tests in holders:
             limit = self._limit(tests)
             self._write(file, mutation.applied(source))
             try:
-                said = self._run(tests, limit)
+                result = self._run(tests, limit)
             finally:
                 self._write(file, source)
-            if said != "survived":
+            if result != "survived":
                 break
-        return said
+        return result
 
     def _limit(self, tests: list[str]) -> float:
         """Return the seconds that tests may take, by what they take with nothing changed; see that they pass then."""
         if (key := tuple(tests)) not in self._seconds:
             begun = time.monotonic()
-            said = self._run(tests, inf)
-            assert said == "survived", f"the tests fail with nothing changed: {said}"
+            result = self._run(tests, inf)
+            assert result == "survived", f"the tests fail with nothing changed: {result}"
             self._seconds[key] = time.monotonic() - begun
         return EXTRA_SECONDS + 4 * self._seconds[key]
 
@@ -237,11 +237,11 @@ class Trial:
                 time.sleep(0.05)
                 ended, status = os.waitpid(child, os.WNOHANG)
             output.seek(0)
-            said = output.read()
-        if failed := re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE):
+            text = output.read()
+        if failed := re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE):
             return f"killed by {failed[1]}"
         # A run that fails though no test did was failed by the watchdog of slow steps: that is the machine's fault.
-        ended_well = re.search(r"^\d+ passed", said, re.MULTILINE)
+        ended_well = re.search(r"^\d+ passed", text, re.MULTILINE)
         return "survived" if ended_well else f"killed by the end of its process, {status}"
 
     def _test(self, tests: list[str], output: int) -> NoReturn:
@@ -277,9 +277,9 @@ def run(files: Sequence[Path], sample: int | None, seed: int, wide: bool) -> Non
     with TemporaryDirectory(prefix="rekindle-mutants-") as place:
         trial = Trial(Path(place))
         for path, mutation in chosen:
-            said = trial.outcome(path, mutation, holders_of(path) + ([[UNIT]] if wide else []))
-            outcomes.append(said.split()[0])
-            sys.stdout.write(f"{said}: {path}:{mutation.told(sources[path])}\n")
+            result = trial.outcome(path, mutation, holders_of(path) + ([[UNIT]] if wide else []))
+            outcomes.append(result.split()[0])
+            sys.stdout.write(f"{result}: {path}:{mutation.told(sources[path])}\n")
             sys.stdout.flush()
     killed, survived, late = (outcomes.count(outcome) for outcome in ("killed", "survived", "timed"))
     sys.stdout.write(f"{killed} killed, {survived} survived, {late} timed out\n")

@@ -32,27 +32,53 @@ CORE: Final = tuple(
         "page.py",
         "policy.py",
         "request/",
+        "results/",
         "scheduler/",
         "session/",
         "store/",
     )
 )
 """What generates tokens."""
-COMPILED: Final = ("kernels/rekindle_kernels/", "toolkit/rekindle/device/", "toolkit/rekindle/models/decoder.py")
-"""What compilers for other devices see."""
+COMPILED: Final = (
+    "kernels/rekindle_kernels/",
+    "tests/engine/test_cross_compile.py",
+    "tests/engine/test_mesh_compiles.py",
+    "tests/kernels/topologies.py",
+    *(f"toolkit/rekindle/models/{name}.py" for name in ("attention", "decoder", "feed_forward", "latent", "layers")),
+    "toolkit/rekindle/device/",
+)
+"""What compilers for other devices see, and the tests that show it to them."""
 FACES: Final = ("toolkit/rekindle/markup.py", "toolkit/rekindle/notebook/", "toolkit/rekindle/views/")
 """What notebooks show."""
 SERVED: Final = ("toolkit/rekindle/results/", "toolkit/rekindle/server/", "toolkit/rekindle/models/text/responses/")
 """What clients of the server see."""
 
+SHARED: Final = ("tests/conftest.py", "tests/reruns.py", "tests/waiting.py", "tests/watchdog.py")
+"""What runs every test, on every version of its libraries, and so calls for all tiers."""
+
 TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-unit": (*CORE, "toolkit/rekindle/cli/", "toolkit/rekindle/server/", "tests/unit/"),
     "test-engine": (*CORE, "kernels/rekindle_kernels/", "tests/engine/"),
     "test-kernels": ("kernels/rekindle_kernels/", "tests/kernels/"),
-    "test-native": ("kernels/rekindle_kernels/cpu/", "tests/native/", "tests/rebuilt.py", "tests/sanitized.py"),
-    "test-tpu": (*COMPILED, "tests/kernels/test_tpu_compiles.py", "tests/engine/test_cross_compile.py"),
-    "test-gpu": (*COMPILED, "tests/kernels/test_gpu_compiles.py", "tests/engine/test_cross_compile.py"),
-    "test-versions": ("pyproject.toml", "backend/", "toolkit/rekindle/device/", "toolkit/rekindle/store/"),
+    "test-native": (
+        "kernels/rekindle_kernels/cpu/",
+        "tests/instruction_sets.py",
+        "tests/kernels/",
+        "tests/native/",
+        "tests/rebuilt.py",
+        "tests/sanitized.py",
+    ),
+    "test-tpu": (*COMPILED, "tests/kernels/test_tpu_compiles.py"),
+    "test-gpu": (*COMPILED, "tests/kernels/test_gpu_compiles.py"),
+    "test-versions": (
+        "backend/",
+        "pyproject.toml",
+        "tests/engine/test_open.py",
+        "tests/notebook/",
+        "tests/unit/test_program_store.py",
+        "toolkit/rekindle/device/",
+        "toolkit/rekindle/store/",
+    ),
     "test-notebook": (*FACES, "toolkit/rekindle/session/", "tests/notebook/"),
     "tutorials": (*FACES, "toolkit/rekindle/results/", "toolkit/rekindle/session/", "tutorials/"),
     "test-browser": (*FACES, "tests/browser/"),
@@ -70,7 +96,7 @@ DEEP: Final = (
 def main() -> int:
     """Do what the command line says; return the exit status."""
     parser = argparse.ArgumentParser(prog="tests/tiers.py", description=__doc__.partition("\n")[0])
-    parser.add_argument("verb", choices=["begins", "passed", "called", "deep"])
+    parser.add_argument("verb", choices=["begins", "passed", "due", "deep"])
     parser.add_argument("tier", nargs="?", choices=list(TIERS))
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -79,8 +105,8 @@ def main() -> int:
             begins(options.tier)
         case "passed":
             passes(options.tier)
-        case "called":
-            print(*called())
+        case "due":
+            print(*due())
         case "deep":
             return deep()
     return 0
@@ -89,7 +115,7 @@ def main() -> int:
 def digest(tier: str) -> str:
     """Return the digest of a tier's inputs as they are now: hexadecimal digits over names and contents."""
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *TIERS[tier]],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *SHARED, *TIERS[tier]],
         stdout=subprocess.PIPE,
         check=True,
     )
@@ -100,12 +126,12 @@ def digest(tier: str) -> str:
     return whole.hexdigest()[:32]
 
 
-def called() -> list[str]:
+def due() -> list[str]:
     """Return the tiers that have not passed with these inputs, and the one whose turn it is; say why of each."""
     passed = _noted(PASSED)
     commits = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, check=True)
     in_turn = list(TIERS)[int(commits.stdout) % len(TIERS)]
-    found = []
+    tiers = []
     for tier in TIERS:
         if passed.get(tier) != digest(tier):
             reason = "its inputs are not those that it passed with"
@@ -114,8 +140,8 @@ def called() -> list[str]:
         else:
             continue
         print(f"{tier}: {reason}", file=sys.stderr)
-        found.append(tier)
-    return found
+        tiers.append(tier)
+    return tiers
 
 
 def deep() -> int:
@@ -144,11 +170,11 @@ def begins(tier: str) -> None:
 
 def passes(tier: str) -> None:
     """Note that a tier passed, unless its inputs changed meanwhile."""
-    found = digest(tier)
-    if (BEGUN / tier).read_text(encoding="utf-8") != found:
+    inputs = digest(tier)
+    if (BEGUN / tier).read_text(encoding="utf-8") != inputs:
         print(f"{tier}: its inputs changed while it ran, so that it is not noted as passed")
         return
-    passed = _noted(PASSED) | {tier: found}
+    passed = _noted(PASSED) | {tier: inputs}
     PASSED.write_text(json.dumps(passed, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -107,25 +107,25 @@ def readable(thing: object, *, measured: bool = False) -> str:
         measured: whether its times were measured, which leaves them out.
     """
     if isinstance(thing, str):
-        said = thing
+        text = thing
     else:
         plain = thing._repr_mimebundle_()["text/plain"]  # type: ignore[attr-defined]
-        said = plain if plain == repr(thing) else f"{thing!r}\n\n---- text\n\n{plain}"
+        text = plain if plain == repr(thing) else f"{thing!r}\n\n---- text\n\n{plain}"
         if isinstance(thing, Drawing):
-            said += "\n\n---- picture\n\n" + "\n".join(filter(None, picture(thing.svg).itertext()))
+            text += "\n\n---- picture\n\n" + "\n".join(filter(None, picture(thing.svg).itertext()))
         else:
-            said += f"\n\n---- HTML\n\n{as_read(shown(thing))}"
-    said = _MEASURED.sub("…", said) if measured else said
-    return "\n".join(line.rstrip() for line in said.splitlines())
+            text += f"\n\n---- HTML\n\n{as_read(shown(thing))}"
+    text = _MEASURED.sub("…", text) if measured else text
+    return "\n".join(line.rstrip() for line in text.splitlines())
 
 
 def assert_card(name: str, states: Mapping[str, str]) -> None:
     """Compare how a card is read, by words for its states, with the file of its name; fail with what differs."""
-    said = "".join(f"==== {state}\n\n{shows}\n\n" for state, shows in states.items())
+    text = "".join(f"==== {state}\n\n{shows}\n\n" for state, shows in states.items())
     path = CARDS / f"{name}.txt"
     if os.environ.get("REKINDLE_WRITE_CARDS"):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(said, encoding="utf-8")
-    before, now = (text.splitlines() for text in (path.read_text(encoding="utf-8"), said))
+        path.write_text(text, encoding="utf-8")
+    before, now = (text.splitlines() for text in (path.read_text(encoding="utf-8"), text))
     difference = unified_diff(before, now, str(path), "what is shown now", lineterm="")
     assert before == now, "\n".join(["the card has changed (REKINDLE_WRITE_CARDS=1 rewrites it):", *difference])

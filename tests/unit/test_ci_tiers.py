@@ -51,7 +51,7 @@ def run(tier: str) -> None:
 def test_one_tier_is_called_in_turn_where_all_passed() -> None:
     turns = []
     for _ in tiers.TIERS:
-        turns += tiers.called()
+        turns += tiers.due()
         commit()
     assert sorted(turns) == sorted(tiers.TIERS)
 
@@ -65,14 +65,14 @@ def test_one_tier_is_called_in_turn_where_all_passed() -> None:
     ],
 )
 def test_a_change_calls_for_what_it_touches_until_that_passed(name: str, expected: set[str]) -> None:
-    (in_turn,) = tiers.called()
+    (in_turn,) = tiers.due()
     Path(name).write_text("changed\n")
-    assert set(tiers.called()) == expected | {in_turn}
+    assert set(tiers.due()) == expected | {in_turn}
     for tier in expected:
         run(tier)
-    assert tiers.called() == [in_turn]
+    assert tiers.due() == [in_turn]
     Path(name).write_text(FILES[name])
-    assert set(tiers.called()) == expected | {in_turn}, "what passed before is not what passed last"
+    assert set(tiers.due()) == expected | {in_turn}, "what passed before is not what passed last"
 
 
 def test_new_moved_and_deleted_files_are_changes() -> None:
@@ -88,13 +88,18 @@ def test_inputs_that_change_during_a_run_have_not_passed(capsys: pytest.CaptureF
     Path("toolkit/rekindle/scheduler/planner.py").write_text("plan = 2\n")
     tiers.passes("test-engine")
     assert "changed while it ran" in capsys.readouterr().out
-    assert "test-engine" in tiers.called()
+    assert "test-engine" in tiers.due()
+
+
+def test_what_runs_every_test_calls_for_every_tier() -> None:
+    Path("tests/conftest.py").write_text("changed\n")
+    assert tiers.due() == list(tiers.TIERS)
 
 
 def test_every_tier_is_a_target_with_inputs_that_exist() -> None:
-    makefile = (tiers.ROOT / "Makefile").read_text()
+    command = ["make", "--dry-run", *tiers.TIERS]
+    recipes = subprocess.run(command, cwd=tiers.ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     for tier, inputs in tiers.TIERS.items():
-        recipe = makefile.partition(f"\n{tier}: ")[2].partition("\n\n")[0]
-        assert "$(BEGINS)" in recipe
-        assert "$(PASSED)" in recipe
-        assert [name for name in inputs if not (tiers.ROOT / name).exists()] == []
+        begin, end = (f"tests/tiers.py {verb} {tier}" for verb in ("begins", "passed"))
+        assert [line.partition(" ")[2] for line in recipes if line.endswith((begin, end))] == [begin, end]
+        assert [name for name in (*tiers.SHARED, *inputs) if not (tiers.ROOT / name).exists()] == []

