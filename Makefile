@@ -34,7 +34,7 @@ PASSED = @$(PYTHON) tests/tiers.py passed $@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-engine test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-all test-deep test-arm mutants screenshot tutorials-write lint format bench bench-server clean
+.PHONY: help demo test test-unit test-engine test-mesh test-kernels test-native test-tpu test-gpu test-versions test-notebook tutorials test-browser test-clients test-lm-eval test-all test-deep test-arm mutants screenshot tutorials-write lint format bench bench-server clean
 
 help:
 	@echo "make demo          the embedded model answers in the terminal"
@@ -43,7 +43,8 @@ help:
 	@echo
 	@echo "Tiers of further tests, of which .ci/run takes those that a change calls for (tests/tiers.py):"
 	@echo "make test-unit     units on trio too; more examples and child processes"
-	@echo "make test-engine   the engine: all families, meshes, settings of JAX, restarts, ends"
+	@echo "make test-engine   the engine: more families, settings of JAX, restarts, ends"
+	@echo "make test-mesh     a session over several devices, and over several processes"
 	@echo "make test-kernels  the Pallas kernels, in JAX's interpreters; more cases of the others"
 	@echo "make test-native   the C++ kernels under sanitizers, and for another instruction set of this CPU's architecture"
 	@echo "make test-tpu      compiles for TPUs that are not here, with the real compiler"
@@ -70,7 +71,7 @@ demo: $(VENV)/.run
 test: $(VENV)/.dev
 	@$(BIN)/python $(PYTEST) $(TOGETHER)
 
-test-unit test-engine test-kernels test-notebook: test-%: $(VENV)/.dev
+test-unit test-engine test-mesh test-kernels test-notebook: test-%: $(VENV)/.dev
 	$(BEGINS)
 	@$(BIN)/python -m pytest $(WIDE) $(TOGETHER) tests/$*
 	$(PASSED)

@@ -39,13 +39,17 @@ CORE: Final = tuple(
     )
 )
 """What generates tokens."""
+STEP: Final = (
+    *(f"toolkit/rekindle/models/{name}.py" for name in ("attention", "decoder", "feed_forward", "latent", "layers")),
+    "toolkit/rekindle/device/",
+)
+"""What a program of a tick is made of, without its kernels."""
 COMPILED: Final = (
+    *STEP,
     "kernels/rekindle_kernels/",
     "tests/engine/test_cross_compile.py",
     "tests/engine/test_mesh_compiles.py",
     "tests/kernels/topologies.py",
-    *(f"toolkit/rekindle/models/{name}.py" for name in ("attention", "decoder", "feed_forward", "latent", "layers")),
-    "toolkit/rekindle/device/",
 )
 """What compilers for other devices see, and the tests that show it to them."""
 FACES: Final = ("toolkit/rekindle/markup.py", "toolkit/rekindle/notebook/", "toolkit/rekindle/views/")
@@ -59,6 +63,7 @@ SHARED: Final = ("tests/conftest.py", "tests/reruns.py", "tests/waiting.py", "te
 TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-unit": (*CORE, "toolkit/rekindle/cli/", "toolkit/rekindle/server/", "tests/unit/"),
     "test-engine": (*CORE, "kernels/rekindle_kernels/", "tests/engine/"),
+    "test-mesh": (*STEP, "toolkit/rekindle/engine/hosts/", "tests/mesh/"),
     "test-kernels": ("kernels/rekindle_kernels/", "tests/kernels/"),
     "test-native": (
         "kernels/rekindle_kernels/cpu/",
@@ -86,11 +91,13 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
     "test-lm-eval": ("toolkit/rekindle/session/", "tests/harness/"),
 }
 """The files and folders that call for each tier: its target in the Makefile, and what it alone tests."""
+FOLDERS: Final = ("test-unit", "test-engine", "test-mesh", "test-kernels", "test-notebook")
+"""The tiers that are the wider tests of a folder."""
 DEEP: Final = (
     "test-all",
-    *(tier for tier in TIERS if tier not in ("test-unit", "test-engine", "test-kernels", "test-notebook")),
+    *(tier for tier in TIERS if tier not in FOLDERS),
 )
-"""The targets of the deep run: `test-all` has what four tiers and `make test` share among them, unreduced."""
+"""The targets of the deep run: `test-all` has what the tiers of folders and `make test` share among them, unreduced."""
 
 
 def main() -> int:

@@ -71,7 +71,12 @@ def run(*arguments: str) -> str:
             "devices   2 of 8 {}, tensor=2;",
             marks=without_cuda,
         ),
-        pytest.param("cuda:h100", ("NVIDIA H100 80GB HBM3 9.0", "gpu:0@0"), "device    {};", marks=without_cuda),
+        pytest.param(
+            "cuda:h100",
+            ("NVIDIA H100 80GB HBM3 9.0", "gpu:0@0"),
+            "device    {};",
+            marks=(without_cuda, pytest.mark.deep),
+        ),
     ],
 )
 def test_programs_are_compiled_once_for_a_device_that_is_not_there(

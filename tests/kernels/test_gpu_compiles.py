@@ -132,13 +132,16 @@ def test_a_page_is_copied_in_place(device_kind: str) -> None:
     assert read.memory_analysis().temp_size_in_bytes < pages.size
 
 
-@pytest.mark.parametrize("bucket", [Bucket(2048, 0), Bucket(0, 32), Bucket(512, 8)])
+@pytest.mark.parametrize(
+    "bucket",
+    [Bucket(512, 8), *(pytest.param(each, marks=pytest.mark.deep) for each in (Bucket(2048, 0), Bucket(0, 32)))],
+)
 def test_the_step_of_a_llama_3_8b_shape_compiles_and_updates_its_pages_in_place(bucket: Bucket) -> None:
     """Compile two of its layers, because the others are the same."""
     _check_step(replace(LLAMA_3_8B, layers=LLAMA_3_8B.layers[:2]), bucket)
 
 
-@pytest.mark.parametrize("bucket", [Bucket(256, 0), Bucket(0, 1)])
+@pytest.mark.parametrize("bucket", [Bucket(256, 0), pytest.param(Bucket(0, 1), marks=pytest.mark.deep)])
 @pytest.mark.parametrize("model", CONFIGS)
 def test_a_step_with_each_kind_of_layer_compiles_at_its_true_widths(model: str, bucket: Bucket) -> None:
     _check_step(published(model), bucket)

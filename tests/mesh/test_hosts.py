@@ -31,7 +31,7 @@ class Pair:
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = f"127.0.0.1:{server.getsockname()[1]}"
         self.follower = started("-m", "rekindle", "follow", address)
-        self.leader = started("-m", "tests.engine.hosts_child", address, str(model))
+        self.leader = started("-m", "tests.mesh.hosts_child", address, str(model))
 
     def ask(self, *questions: str) -> None:
         """Tell the leader what to do."""

@@ -33,7 +33,7 @@ COVERING = {"deepseek-v3": (2, 2), "olmo3": (8, 1)}
 def asked_of_child(*questions: tuple[Any, ...]) -> list[Any]:
     """Ask the functions of `mesh_child`, each as (name, arguments), in a process with eight devices."""
     text = json.dumps([[str(part) if isinstance(part, Path) else part for part in each] for each in questions])
-    command = [sys.executable, "-W", "error", "-m", "tests.engine.mesh_child", text]
+    command = [sys.executable, "-W", "error", "-m", "tests.mesh.mesh_child", text]
     child = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert child.returncode == 0, child.stderr
     return [json.loads(line) for line in child.stdout.splitlines()]
