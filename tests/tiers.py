@@ -85,7 +85,7 @@ TIERS: Final[dict[str, tuple[str, ...]]] = {
         "toolkit/rekindle/store/",
     ),
     "test-notebook": (*FACES, "toolkit/rekindle/session/", "tests/notebook/"),
-    "tutorials": (*FACES, "toolkit/rekindle/results/", "toolkit/rekindle/session/", "tutorials/"),
+    "tutorials": ("toolkit/rekindle/results/", "toolkit/rekindle/session/", "tutorials/"),
     "test-browser": (*FACES, "tests/browser/"),
     "test-clients": (*SERVED, "tests/clients/"),
     "test-lm-eval": ("toolkit/rekindle/session/", "tests/harness/"),

@@ -27,7 +27,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("ticks", "programs"),
     [
         ("alternate", 8),
-        pytest.param("prefill-first", 8, marks=pytest.mark.wide),
+        pytest.param("prefill-first", 8, marks=pytest.mark.deep),
         pytest.param("combined", 10, marks=pytest.mark.wide),
     ],
 )

@@ -80,7 +80,7 @@ def test_tokens_are_the_same_in_a_batch(session: rekindle.Session, alone: list[r
     assert session.stats.scheduler.forced_tokens > 0
 
 
-@pytest.mark.wide
+@pytest.mark.deep
 def test_tokens_are_the_same_after_preemptions_and_jumps_and_from_disk(alone: list[rekindle.Generation]) -> None:
     crowded: Shapes = {**SMOLLM2, "num_pages": 9, "max_context": 112, "prefill_buckets": (16, 128)}
     jumped: list[int] = []

@@ -57,7 +57,7 @@ def run(*arguments: str) -> str:
             "tpu:v6e:2x2",
             ("TPU v6 lite", "tpu:0@0/(0, 0, 0, 0)/0 of 4"),
             "device    {}, the first of 4, as --mesh tensor=4 is not given;",
-            marks=without_libtpu,
+            marks=(without_libtpu, pytest.mark.deep),
         ),
         pytest.param(
             "tpu:v5e:2x4 --mesh tensor=8",

@@ -71,7 +71,9 @@ def test_answers_are_the_same_to_the_last_bit_in_any_batch_and_from_any_tier(
 
 
 @pytest.mark.skipif(why_not() is not None, reason=f"no native kernels: {why_not()}")
-@pytest.mark.parametrize(("family", "dtype"), [("qwen2", "float32"), ("qwen3", "bfloat16")])
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("qwen2", "float32"), pytest.param("qwen3", "bfloat16", marks=pytest.mark.deep)]
+)
 def test_native_kernels_keep_rows_apart_without_one_shape(families: Path, family: str, dtype: Dtype) -> None:
     """Check all that sums over the vocabulary too, in buckets of all sizes, with chunks and pages of other sizes."""
     kinds: list[dict[str, Any]] = [

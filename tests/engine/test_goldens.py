@@ -28,7 +28,7 @@ ALONE = 8
 MARKS = {
     "chunks of 16, combined ticks, no overlap": pytest.mark.deep,  # the others have its parts too; it takes a minute
     "shortage, chunks of 16, combined ticks": pytest.mark.wide,
-    "shortage, no overlap": pytest.mark.wide,
+    "shortage, no overlap": pytest.mark.deep,
 }
 CORE = {"deepseek-v3", "gemma2", "gpt-oss", "qwen3"}
 """Families between them with most of the layers that there are."""

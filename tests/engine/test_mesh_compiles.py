@@ -43,8 +43,8 @@ def eight(target: str) -> Place:
     ("target", "bucket"),
     [
         pytest.param("tpu:v5e:2x4", DECODE, marks=without_libtpu),
-        pytest.param("tpu:v6e:2x4", DECODE, marks=without_libtpu),
-        pytest.param("tpu:v5e:2x4", PREFILL, marks=without_libtpu),
+        pytest.param("tpu:v6e:2x4", DECODE, marks=(without_libtpu, pytest.mark.deep)),
+        pytest.param("tpu:v5e:2x4", PREFILL, marks=(without_libtpu, pytest.mark.deep)),
         pytest.param("tpu:v6e:2x4", PREFILL, marks=without_libtpu),
         pytest.param("cuda:h100:8", DECODE, marks=without_cuda),
         pytest.param("cuda:h100:8", PREFILL, marks=without_cuda),

@@ -111,7 +111,7 @@ def _same_scores(mine: Scores, theirs: Scores) -> None:
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.lists(ASK, min_size=2, max_size=6))
 def test_any_mix_is_the_same_everywhere(roomy: rekindle.Session, crowded: rekindle.Session, asks: list[Ask]) -> None:
     _check(roomy, crowded, asks)

@@ -18,7 +18,7 @@ PROMPTS = [[(number * place) % 499 for number in range(1, 40 + place)] for place
 
 
 @pytest.mark.skipif(why_not() is not None, reason=f"no native kernels: {why_not()}")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.deep)])
 def test_two_sessions_that_compute_at_once_answer_as_each_does_alone(families: Path, dtype: Any) -> None:
     def opened(family: str) -> rekindle.Session:
         return rekindle.open_sync(families / family, dtype=dtype, prefix_cache=False, progress=False, **SMALL)
