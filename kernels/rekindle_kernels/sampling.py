@@ -10,7 +10,7 @@ from rekindle_kernels.penalties import Penalties
 
 
 def argmax(columns: jax.Array, *, implementation: Implementation) -> jax.Array:
-    """Return the first token with the largest logit of each row.
+    """Return the first token with the largest logit of each row, or one whose logit is NaN or infinity, if any is.
 
     Args:
         columns: (vocabulary, rows) float32.

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import rekindle
+from rekindle.errors import LogitsNotFinite
 from rekindle.messages import NewWeights
 from tests.engine.small import SMALL
 from tests.waiting import PATIENCE, until
@@ -71,6 +72,33 @@ def update_meanwhile(session: rekindle.Session, weights: Any, *, leave: bool = F
                 session.resume()
 
     anyio.run(update)
+
+
+def test_weights_that_diverged_fail_each_request_with_words_and_sound_ones_give_the_same_tokens_as_before(
+    session: rekindle.Session, model: Path
+) -> None:
+    """Ask in each way whose numbers come from the logits or the states; what they left in pages harms nobody."""
+    tensors = load_file(model / "model.safetensors")
+    name = next(name for name in tensors if "layers.1" in name and "v_proj.weight" in name)
+    ways: list[dict[str, Any]] = [
+        {"temperature": 0},
+        {"temperature": 1.0, "seed": 1, "top_p": 0.9, "top_k": 9, "min_p": 0.01, "logprobs": 2},
+        {"temperature": 1.0, "seed": 1, "repetition_penalty": 1.2, "allowed_token_ids": [3, 4]},
+        {"max_tokens": 0, "prompt_logprobs": 1},
+    ]
+    expected = [session.generate_sync(**(ASKED | way)) for way in ways]
+    session.update_weights_sync(tensors | {name: np.full_like(tensors[name], np.nan)})
+    handles = [session.submit(**(ASKED | way)) for way in ways]
+    for handle in handles:
+        with pytest.raises(LogitsNotFinite, match="diverged"):
+            handle.result(timeout=PATIENCE)
+    with pytest.raises(LogitsNotFinite, match="hidden states"):
+        session.embed_sync(token_ids=[5, 6, 7])
+    session.update_weights_sync(model)
+    again = [session.generate_sync(**(ASKED | way)) for way in ways]
+    assert [each.token_ids for each in again] == [each.token_ids for each in expected]
+    assert [each.prompt_logprobs for each in again] == [each.prompt_logprobs for each in expected]
+    assert session.stats.scheduler.free_pages == session.stats.scheduler.pages
 
 
 def test_other_weights_give_other_tokens_without_a_stale_prefix_or_a_compilation(

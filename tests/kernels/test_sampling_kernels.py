@@ -54,6 +54,21 @@ def test_the_first_of_equal_maxima_is_taken(implementation: Implementation, voca
 
 @settings(max_examples=10, deadline=None)
 @given(VOCABULARIES, ROWS, st.data())
+def test_what_is_not_finite_is_taken_for_the_largest(
+    implementation: Implementation, vocabulary: int, rows: int, data: st.DataObject
+) -> None:
+    x, odd = random(vocabulary, rows), data.draw(st.sampled_from([np.nan, -np.nan, np.inf]))
+    places = [data.draw(st.none() | st.integers(0, vocabulary - 1)) for _ in range(rows)]
+    expected = x.argmax(0)
+    for row, place in enumerate(places):
+        if place is not None:
+            x[place, row] = odd
+            expected[row] = place
+    np.testing.assert_array_equal(argmax(jnp.asarray(x), implementation=implementation), expected)
+
+
+@settings(max_examples=10, deadline=None)
+@given(VOCABULARIES, ROWS, st.data())
 def test_large_numbers_are_found_and_counted(
     implementation: Implementation, vocabulary: int, rows: int, data: st.DataObject
 ) -> None:

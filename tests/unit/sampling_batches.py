@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import strategies as st
 
 from rekindle.device.packing import pack_adjustments, pack_sampling
 from rekindle.device.sampling.adjustments import Adjustments, enter_slot
@@ -32,6 +33,7 @@ CASES: list[dict[str, Any]] = [
     HOT | {"min_tokens": 5},
     HOT | {"min_tokens": 4},
     {"temperature": 0.8, "top_k": 6, "top_p": 0.8, "min_p": 0.05},
+    {"temperature": 1.7, "top_p": 0.8, "min_p": 0.2},
     {"temperature": 1.3, "top_k": 8, "top_p": 0.9, "repetition_penalty": 1.3, "presence_penalty": 0.5, "min_tokens": 9},
     {
         "temperature": 2.0,
@@ -67,8 +69,30 @@ BOUNDS: list[tuple[list[float], dict[str, Any], int]] = [
     ([0, 2 * HALF, 2 * HALF, 2 * QUARTER], {"min_p": 0.5, "temperature": 2.0}, 3),
     ([0, HALF, QUARTER, QUARTER], {"top_k": 2, "top_p": 0.66}, 1),
     ([0, HALF, QUARTER, QUARTER], {"top_k": 2, "top_p": 0.67}, 2),
+    ([math.log(p) for p in (0.5, 0.3, 0.15, 0.05)], {"min_p": 0.2, "top_p": 0.79}, 2),
+    ([math.log(p) for p in (0.5, 0.3, 0.15, 0.05)], {"min_p": 0.2, "top_p": 0.81}, 3),
 ]
 """Logits, what bounds the draws, and how many of the first tokens are kept: at a bound, just below it, just above."""
+
+
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.sampled_from([0.0, 0.3, 1.0, 3.0]),
+        "top_k": st.integers(0, 12),
+        "top_p": st.floats(0.01, 1.0),
+        "min_p": st.floats(0.0, 1.0),
+        "repetition_penalty": st.floats(0.5, 2.0),
+        "frequency_penalty": st.floats(-2, 2),
+        "presence_penalty": st.floats(-2, 2),
+        "logit_bias": st.dictionaries(st.integers(0, 39), st.floats(-5, 5), max_size=4),
+        "allowed_token_ids": st.lists(st.integers(10, 39), min_size=3, max_size=20),
+        "bad_words": st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), max_size=4),
+        "min_tokens": st.integers(0, 6),
+        "seed": st.integers(0, 2**64 - 1),
+    },
+)
+"""Any mix of parameters, for vocabularies of at least 40 tokens."""
 
 
 def bounded_logits(logits: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -45,8 +45,9 @@ def distribution(logits: Array, request: Request, output: Sequence[int] = ()) ->
     if params.top_k:
         p[p < np.sort(p)[-params.top_k :][0]] = 0
     p /= p.sum()
-    ahead = np.array([p[p > own].sum() for own in p])
-    p[ahead >= params.top_p] = 0
+    if params.top_p < 1:
+        ahead = np.array([p[p > own].sum() for own in p])
+        p[ahead >= params.top_p] = 0
     p[p < params.min_p * p.max()] = 0
     whole: Array = p / p.sum()
     return whole

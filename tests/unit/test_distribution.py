@@ -1,6 +1,7 @@
 """Log-probabilities of the distribution that a token is drawn from are exact, for any mix of rows."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -9,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rekindle.device.packing import unpack_score
 from rekindle.device.sampling.distribution import drawn_from
@@ -17,7 +20,17 @@ from rekindle.device.sampling.sample import sample
 from rekindle.errors import ParametersIgnored
 from rekindle.request.request import Request
 from rekindle.results.tokens import TokenLogprob
-from tests.unit.sampling_batches import BOUNDS, CASES, HOT, OUTPUT, PROMPT, batch_of, bounded_logits, request_of
+from tests.unit.sampling_batches import (
+    BOUNDS,
+    CASES,
+    HOT,
+    OPTIONS,
+    OUTPUT,
+    PROMPT,
+    batch_of,
+    bounded_logits,
+    request_of,
+)
 from tests.unit.sampling_reference import adjusted_logits, distribution
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -26,6 +39,7 @@ ROWS = 5 * len(CASES)
 POSITION = len(PROMPT) + len(OUTPUT)
 SCORED: dict[str, Any] = {"logprobs": MOST, "logprobs_of": "sampled"}
 
+_drawn_from = jax.jit(drawn_from)
 _sample = jax.jit(partial(sample, most=MOST))
 
 
@@ -109,6 +123,31 @@ def test_at_a_bound_the_tokens_are_kept_that_are_drawn() -> None:
     assert [np.flatnonzero(row > -50).tolist() for row in np.asarray(found.T)] == [
         list(range(kept)) for _, _, kept in BOUNDS
     ]
+
+
+@settings(max_examples=15)
+@given(st.lists(OPTIONS, min_size=20, max_size=20), st.integers(0, 99))
+def test_the_tokens_that_may_be_drawn_are_the_references_for_any_mix(mixes: list[dict[str, Any]], shape: int) -> None:
+    """Compare sets, so that one that is too small fails too; tokens right at an edge may be in float32 or not."""
+    requests = [request_of(mix | {"temperature": mix.get("temperature") or 1.7}) for mix in mixes]
+    rng = np.random.default_rng(shape)
+    logits = rng.standard_normal((20, 60)).astype(np.float32) * rng.uniform(0.1, 4)
+    columns = np.stack([adjusted_logits(*row, OUTPUT) for row in zip(logits, requests, strict=True)], 1)
+    packed, _ = batch_of(requests, [OUTPUT] * 20, 60)
+    best = jnp.asarray(columns.argmax(0), jnp.int32)
+    columns = jnp.asarray(columns, jnp.float32)
+    found = np.isfinite(_drawn_from(columns, columns.max(0), SamplingRows.unpack(packed), best).T)
+    for row, request, drawable in zip(logits, requests, found, strict=True):
+        params = request.params
+        wider = replace(params, top_p=min(1.0, params.top_p + 1e-5), min_p=max(0.0, params.min_p - 1e-5))
+        closer = replace(params, top_p=max(1e-6, params.top_p - 1e-5), min_p=min(1.0, params.min_p + 1e-5))
+        if params.top_p == 1:
+            closer = replace(closer, top_p=1.0)
+        if params.min_p == 0:
+            closer = replace(closer, min_p=0.0)
+        most, least = (distribution(row, replace(request, params=each), OUTPUT) > 0 for each in (wider, closer))
+        assert (drawable <= most).all(), params
+        assert (drawable >= least).all(), params
 
 
 def test_the_drawn_token_is_kept_whatever_rounding_says_of_a_bound() -> None:

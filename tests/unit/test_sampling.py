@@ -14,12 +14,22 @@ from hypothesis import strategies as st
 from rekindle.device.sampling.adjustments import Adjustments
 from rekindle.device.sampling.keys import keys_of
 from rekindle.device.sampling.rows import SamplingRows
-from rekindle.device.sampling.sample import sample
+from rekindle.device.sampling.sample import NONE_LEFT, NOT_FINITE, sample
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.xla.noise import gumbel
-from tests.unit.sampling_batches import BOUNDS, CASES, HOT, OUTPUT, PROMPT, batch_of, bounded_logits, request_of
+from tests.unit.sampling_batches import (
+    BOUNDS,
+    CASES,
+    HOT,
+    OPTIONS,
+    OUTPUT,
+    PROMPT,
+    batch_of,
+    bounded_logits,
+    request_of,
+)
 from tests.unit.sampling_reference import adjusted_logits, distribution
 
 pytestmark = pytest.mark.filterwarnings("ignore::rekindle.ParametersIgnored")  # some are mixed with temperature 0
@@ -135,25 +145,6 @@ def test_positions_of_one_seed_draw_independently(drawn: Drawn) -> None:
     assert 63 - 5 * np.sqrt(126) < statistic < 63 + 5 * np.sqrt(126)
 
 
-OPTIONS = st.fixed_dictionaries(
-    {},
-    optional={
-        "temperature": st.sampled_from([0.0, 0.3, 1.0, 3.0]),
-        "top_k": st.integers(0, 12),
-        "top_p": st.floats(0.01, 1.0),
-        "min_p": st.floats(0.0, 1.0),
-        "repetition_penalty": st.floats(0.5, 2.0),
-        "frequency_penalty": st.floats(-2, 2),
-        "presence_penalty": st.floats(-2, 2),
-        "logit_bias": st.dictionaries(st.integers(0, 39), st.floats(-5, 5), max_size=4),
-        "allowed_token_ids": st.lists(st.integers(10, 39), min_size=3, max_size=20),
-        "bad_words": st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), max_size=4),
-        "min_tokens": st.integers(0, 6),
-        "seed": st.integers(0, 2**64 - 1),
-    },
-)
-
-
 @settings(max_examples=12)
 @given(
     st.lists(st.tuples(OPTIONS, st.lists(st.integers(0, 39), max_size=5)), min_size=4, max_size=4), st.integers(0, 99)
@@ -235,6 +226,30 @@ def test_a_draw_is_the_best_token_of_those_that_are_kept(drawn: Drawn, options: 
     temperature = request.params.temperature or 1.0
     scores = np.stack([adjusted_logits(row, request, OUTPUT) for row in logits]) / temperature + noise
     np.testing.assert_array_equal(tokens, np.where(kept, scores, -np.inf).argmax(-1))
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf], ids=str)
+def test_rows_that_are_not_finite_have_a_sign_and_their_neighbours_the_tokens_of_before(
+    drawn: Drawn, odd: float
+) -> None:
+    requests = [request_of(case | {"seed": 5}) for case in CASES for _ in range(MANY // len(CASES) + 1)][:MANY]
+    logits = np.random.default_rng(6).standard_normal((MANY, VOCABULARY)).astype(np.float32)
+    packed, slots = batch_of(requests, [OUTPUT] * MANY, VOCABULARY)
+    positions, sick = jnp.full(MANY, len(PROMPT) + len(OUTPUT), jnp.int32), np.arange(MANY) % 3 == 0
+    expected = np.asarray(drawn(jnp.asarray(logits), packed, positions, slots))
+    logits[sick, np.arange(MANY)[sick]] = odd
+    tokens = drawn(jnp.asarray(logits), packed, positions, slots)
+    np.testing.assert_array_equal(tokens, np.where(sick, NOT_FINITE, expected))
+
+
+def test_a_row_whose_tokens_are_all_banned_has_a_sign(drawn: Drawn) -> None:
+    banned: dict[str, Any] = {"allowed_token_ids": [2], "min_tokens": 9}
+    ways = [HOT | banned, HOT | banned | {"top_p": 0.5, "top_k": 2}, {"temperature": 0} | banned, HOT]
+    packed, slots = batch_of([request_of(way | {"seed": 1}) for way in ways], [()] * FEW, VOCABULARY)
+    logits = jnp.asarray(np.random.default_rng(7).standard_normal((FEW, VOCABULARY)), jnp.float32)
+    tokens = drawn(logits, packed, jnp.full(FEW, len(PROMPT), jnp.int32), slots)
+    assert tokens[:3].tolist() == [NONE_LEFT] * 3
+    assert tokens[3] >= 0
 
 
 @pytest.mark.wide

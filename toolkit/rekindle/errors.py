@@ -15,6 +15,7 @@
     ├── QueueFull                        `submit` found the waiting queue full
     ├── RequestCancelled                 the request was cancelled before it ended
     ├── ConstraintFailed                 a constraint and other parameters left no token to choose
+    ├── LogitsNotFinite                  the model computed NaN or infinity for the request
     ├── WeightsChanged                   `update_weights` ended the request
     ├── StorageError                     the cache directory cannot be used
     │   └── UnsafeStorage                somebody else could have written what it holds
@@ -136,7 +137,11 @@ class RequestCancelled(RekindleError):
 
 
 class ConstraintFailed(RekindleError):
-    """A constrained request came to where its constraint and its other parameters left no token to choose."""
+    """A request came to where its constraint and its other parameters left no token to choose."""
+
+
+class LogitsNotFinite(RekindleError):
+    """The model computed NaN or infinity where a request's token was to be chosen or its prompt to be scored."""
 
 
 class WeightsChanged(RekindleError):

@@ -84,12 +84,13 @@ def _argmax_of_blocks(columns: jax.Array) -> jax.Array:
     blocks = _in_blocks(columns, -jnp.inf)
     block = _first_largest(blocks.max(1))
     place = _first_largest(jnp.take_along_axis(blocks, block[None, None], axis=0)[0])
-    return jnp.minimum(block * BLOCK + place, len(columns) - 1)  # what is not a number is nowhere the largest
+    return jnp.minimum(block * BLOCK + place, len(columns) - 1)
 
 
 def _first_largest(columns: jax.Array) -> jax.Array:
     places = lax.broadcasted_iota(jnp.int32, columns.shape, 0)
-    return jnp.where(columns == columns.max(0, keepdims=True), places, len(columns) - 1).min(0)
+    largest = (columns == columns.max(0, keepdims=True)) | jnp.isnan(columns)  # the maximum of a NaN is NaN
+    return jnp.where(largest, places, len(columns) - 1).min(0)
 
 
 def _count(those: jax.Array) -> jax.Array:

@@ -25,7 +25,8 @@ class TickOutputs:
     """The outputs of a tick that the host reads. Scores are packed as by `scores.score`; unwanted ones are zeros.
 
     Attributes:
-        tokens: (samples + decode_rows,) int32, first of the completed prompts, then of the decode rows.
+        tokens: (samples + decode_rows,) int32, first of the completed prompts, then of the decode rows; one that is
+            negative says why there is none, as of `sample`.
         scores: (samples + decode_rows, columns) int32, of these tokens.
         prompt_scores: (prefill_tokens, columns) int32, of the known next token of each prompt token.
         sums: (samples, hidden) float32, the sum of the hidden states of the tokens that each chunk is asked for.
@@ -135,11 +136,12 @@ def _next_tokens(
         decoder.implementation,
         slots.allowed,
     )
+    entered = jnp.maximum(tokens, 0)  # a tick that is in flight already goes on from any token
     slots = replace(
         slots,
-        token=slots.token.at[owners].set(tokens),
+        token=slots.token.at[owners].set(entered),
         length=slots.length.at[owners].set(lengths).at[null_slot].set(0),
-        adjustments=record_tokens(slots.adjustments, owners, tokens),
+        adjustments=record_tokens(slots.adjustments, owners, entered),
     )
     return slots, tokens, scores
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rekindle.errors import RekindleError
 from rekindle.messages.message import Message
-from rekindle.messages.words import first_of, listed
+from rekindle.messages.words import error_in_words, first_of, listed
 from rekindle.request.request import Request
 from rekindle.results.tokens import StateSum, TokenLogprob
 
@@ -206,6 +207,7 @@ class Settled(Message):
         losses: how often the device state had been lost when the tick was dispatched. If it was lost with this tick,
             all that was on the device has to be computed again.
         sums: by request id, of the hidden states of a slice of its prompt.
+        failures: by request id, why it cannot go on; it has no token in this tick.
     """
 
     tick: int
@@ -214,11 +216,13 @@ class Settled(Message):
     prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
     losses: int = 0
     sums: Mapping[int, StateSum] = field(default_factory=dict)
+    failures: Mapping[int, RekindleError] = field(default_factory=dict)
 
     @property
     def requests(self) -> tuple[int, ...]:
-        return tuple(request_id for request_id, _ in self.tokens)
+        return (*(request_id for request_id, _ in self.tokens), *self.failures)
 
     def __str__(self) -> str:
         tokens = listed([f"{token} for {request_id}" for request_id, token in self.tokens])
-        return f"Settled: tick {self.tick}" + (f", token {tokens}" if tokens else "")
+        failures = "; ".join(f"{of} fails: {error_in_words(error)}" for of, error in self.failures.items())
+        return f"Settled: tick {self.tick}" + (f", token {tokens}" if tokens else "") + (failures and f"; {failures}")

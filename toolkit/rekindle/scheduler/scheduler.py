@@ -125,7 +125,7 @@ class Scheduler:
             case Settled(losses=losses):
                 if losses > self.roster.losses:
                     yield from self._lose_device()
-                self._settle(message)
+                yield from self._settle(message)
             case NewWeights():
                 self._new_weights.append(message)
             case KeepWeights(ticket):
@@ -191,12 +191,15 @@ class Scheduler:
         self.roster.outputs += [] if by_token else [Output(request, (), "stop")]
         return Started(request.id, request.prompt, request.params.seed, CachedTokens())
 
-    def _settle(self, settled: Settled) -> None:
+    def _settle(self, settled: Settled) -> Iterator[Message]:
         """Take in what one tick gave; what is of requests that ended meanwhile is surplus and dropped."""
         roster = self.roster
         self._in_flight -= 1
         for held in [tracked for tracked in roster.running if tracked.held_at == settled.tick]:
             roster.hold(held)
+        for request_id, error in settled.failures.items():
+            if tracked := roster.get(request_id):
+                yield roster.reject(tracked, error)
         for request_id, scores in settled.prompt_logprobs.items():
             if tracked := roster.get(request_id):
                 tracked.scores_settled += len(scores)

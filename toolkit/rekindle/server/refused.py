@@ -9,6 +9,7 @@ from rekindle.errors import (
     ConstraintFailed,
     InvalidBatch,
     InvalidRequest,
+    LogitsNotFinite,
     PromptTooLong,
     QueueFull,
     RequestCancelled,
@@ -84,6 +85,9 @@ def refused(error: Exception, fields: Mapping[str, str]) -> Refused:
             return _unavailable("the model's weights were replaced before the answer had ended; ask again")
         case RequestCancelled():
             return _unavailable("the request was cancelled where the model runs; ask again")
+        case LogitsNotFinite():
+            message = "the model computed NaN or infinity for this request"
+            return Refused(HTTPStatus.INTERNAL_SERVER_ERROR, message, "internal_server_error")
         case SessionClosed():
             return _unavailable("the model is being shut down")
         case SessionError():

@@ -168,6 +168,7 @@ class Session:
             BatchFailed: one of a list failed later, as below; what had ended is in its `results`.
             RequestCancelled: somebody else cancelled it, as on the dashboard.
             ConstraintFailed: the constraint and other parameters leave no token to choose.
+            LogitsNotFinite: the model computed NaN or infinity for it; other requests go on.
             WeightsChanged: `update_weights` was told to fail those under way.
             SessionError: the session is closed or its engine failed.
 

@@ -81,12 +81,14 @@ void draw(const rekindle::Draw& all, int64_t first, int64_t tokens, float* score
 inline void maxima_of_row(const float* x, int64_t tokens, int64_t first, int64_t blocks, float* maxima) {
   for (int64_t block = first; block < first + blocks; ++block) {
     Vec top = splat(-__builtin_inff());
+    Bits odd = {};
     const int64_t begin = block * rekindle::kBlock, end = least(begin + rekindle::kBlock, tokens);
     for (int64_t token = begin; token < end; token += kLanes) {
       const Vec number = load_rows(x + token, tokens - token);
+      odd |= (Bits)(number != number);
       top = larger(kCount < static_cast<uint32_t>(end - token) - Bits{} ? number : top, top);
     }
-    maxima[block] = largest(top);
+    maxima[block] = largest(odd ? splat(__builtin_inff()) : top);
   }
 }
 
@@ -96,8 +98,13 @@ void maxima(const float* x, int64_t tokens, int64_t rows, int64_t first, int64_t
     const int64_t begin = block * rekindle::kBlock, end = least(begin + rekindle::kBlock, tokens);
     for (int64_t row = 0; row < rows; row += kLanes) {
       Vec top = splat(-__builtin_inff());
-      for (int64_t token = begin; token < end; ++token)
-        top = larger(load_rows(x + token * rows + row, (tokens - token) * rows - row), top);
+      Bits odd = {};
+      for (int64_t token = begin; token < end; ++token) {
+        const Vec numbers = load_rows(x + token * rows + row, (tokens - token) * rows - row);
+        odd |= (Bits)(numbers != numbers);
+        top = larger(numbers, top);
+      }
+      top = odd ? splat(__builtin_inff()) : top;
       std::memcpy(maxima + block * rows + row, &top, least(rows - row, kLanes) * sizeof(float));
     }
   }

@@ -76,7 +76,7 @@ ffi::Error draw(ffi::ThreadPool pool, Matrix x, Words first, Words second, Vecto
   return ffi::Error::Success();
 }
 
-// Logits whose blocks of tokens are stood for by their maxima, [blocks][rows].
+// Logits whose blocks of tokens are stood for by their maxima, [blocks][rows]: infinity for a block with a NaN.
 struct Blocks {
   const float* x;  // [tokens][rows]
   int64_t tokens, rows;
@@ -105,6 +105,17 @@ struct Blocks {
         if (const float number = x[token * rows + row]; number >= bound) see(token, number);
     }
   }
+
+  // Returns the first token of a row whose number is not below the largest of the maxima: it may be a NaN.
+  int64_t first_not_below(float top, int64_t row) const {
+    for (int64_t block = 0; block < count(); ++block) {
+      if (maxima[block * rows + row] < top) continue;
+      const int64_t end = std::min(tokens, (block + 1) * kBlock);
+      for (int64_t token = block * kBlock; token < end; ++token)
+        if (!(x[token * rows + row] < top)) return token;
+    }
+    return tokens - 1;
+  }
 };
 
 ffi::Error argmax(ffi::ThreadPool pool, Matrix x, ffi::Result<Ids> found) {
@@ -115,9 +126,7 @@ ffi::Error argmax(ffi::ThreadPool pool, Matrix x, ffi::Result<Ids> found) {
   for (int64_t row = 0; row < rows; ++row) {
     float top = kNothing;
     for (int64_t block = 0; block < blocks.count(); ++block) top = std::max(top, blocks.maxima[block * rows + row]);
-    int64_t first = blocks.tokens;
-    blocks.reaching(top, row, [&](int64_t token, float) { first = std::min(first, token); });
-    found->typed_data()[row] = static_cast<int32_t>(std::min(first, blocks.tokens - 1));
+    found->typed_data()[row] = static_cast<int32_t>(blocks.first_not_below(top, row));
   }
   return ffi::Error::Success();
 }

@@ -136,7 +136,7 @@ struct Kernels {
   void (*mass)(const Mass&, int64_t first, int64_t tokens, float* sums);
   // Finds the best of one part of the tokens: its score and its place, [rows] each.
   void (*draw)(const Draw&, int64_t first, int64_t tokens, float* scores, int32_t* places);
-  // Finds the largest number of each row in some blocks of `kBlock` tokens: [blocks][rows].
+  // Finds the largest number of each row in some blocks of `kBlock` tokens: [blocks][rows]. A NaN counts as infinity.
   void (*maxima)(const float* x, int64_t tokens, int64_t rows, int64_t first, int64_t blocks, float* maxima);
   void (*adjust)(const Adjust&, int64_t first, int64_t tokens);
   void (*attend_f32)(const Attention&, const AttentionPart&);

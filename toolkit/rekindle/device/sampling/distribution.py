@@ -38,10 +38,13 @@ def drawn_from(
     """
     drawn = rows.temperature > 0
     temperature, top_p = jnp.where(drawn, rows.temperature, 1.0), jnp.where(drawn, rows.top_p, 1.0)
-    least = least_kept(columns, largest, temperature, rows, implementation)
-    bound = jnp.where(drawn, largest - least, jnp.inf)
-    nucleus = _deepest_of_top_p(columns - largest[None], temperature, bound, top_p, implementation)
-    bound = jnp.maximum(jnp.minimum(bound, nucleus), largest - of_tokens(columns, tokens))
+    of_top_k, of_min_p = (
+        jnp.where(drawn, largest - least, jnp.inf)
+        for least in least_kept(columns, largest, temperature, rows, implementation)
+    )
+    of_top_p = _deepest_of_top_p(columns - largest[None], temperature, of_top_k, top_p, implementation)
+    bound = jnp.minimum(jnp.minimum(of_top_k, of_top_p), of_min_p)
+    bound = jnp.maximum(bound, largest - of_tokens(columns, tokens))
     depth = largest[None] - columns
     return jnp.where(depth <= bound[None], -depth / temperature[None], -jnp.inf)
 
@@ -52,10 +55,10 @@ def least_kept(
     temperature: jax.Array,
     rows: SamplingRows,
     implementation: Implementation = "xla",
-) -> jax.Array:
-    """Return the least logit that top-k and min-p keep in each row, (rows,); minus infinity where they keep all.
+) -> tuple[jax.Array, jax.Array]:
+    """Return the least logits that top-k and min-p keep in each row, (rows,) each; minus infinity where one keeps all.
 
-    Tokens of equal logits are all kept.
+    Tokens of equal logits are all kept. Top-p comes between the two, so that its mass is that of what top-k keeps.
 
     Args:
         columns: (vocabulary, rows) float32, the logits.
@@ -64,7 +67,7 @@ def least_kept(
         implementation: of the kernels.
     """
     of_min_p = largest + temperature * jnp.log(rows.min_p)
-    return jnp.maximum(nth_largest(columns, rows.top_k, implementation=implementation), of_min_p)
+    return nth_largest(columns, rows.top_k, implementation=implementation), of_min_p
 
 
 def _deepest_of_top_p(

@@ -17,13 +17,16 @@ from rekindle.device.sampling.constraints import constrain
 from rekindle.device.sampling.distribution import drawn_from, least_kept
 from rekindle.device.sampling.keys import keys_of
 from rekindle.device.sampling.processing import LogitsProcessor
-from rekindle.device.sampling.rows import OF_SAMPLED, PROCESSED, SamplingRows
+from rekindle.device.sampling.rows import CONSTRAINED, OF_SAMPLED, PROCESSED, SamplingRows
 from rekindle.device.sampling.scores import score_columns, score_if
 from rekindle_kernels.api import Implementation
 from rekindle_kernels.sampling import argmax, draw, mass
 
 SMALLEST = 2.0**-126
 """The number that comes after 0: smaller ones are taken for 0."""
+
+NOT_FINITE, NONE_LEFT = -1, -2
+"""Instead of a token: logits that are NaN or infinity, and logits that are all minus infinity."""
 
 
 def sample(
@@ -53,11 +56,13 @@ def sample(
         allowed: (slots, words) int32, what constraints allow, see `constrain`; None if no row has one.
 
     Returns:
-        (rows,) int32 token ids, and their scores, packed as by `scores.score`, meaningless for rows that want none.
+        (rows,) int32 token ids, `NOT_FINITE` or `NONE_LEFT`, and their scores, packed as by `scores.score`, meaningless
+        for rows that want none. A constrained row with no token left has any token: its grammar says what was banned.
     """
     drawn, adjusted = rows.temperature > 0, rows.adjusted > 0
     of_changed = (rows.scored == OF_SAMPLED) & (drawn | adjusted)
     greedy = argmax(columns, implementation=implementation)
+    largest = of_tokens(columns, greedy)
 
     def change() -> tuple[jax.Array, jax.Array]:
         final = adjust(columns, rows, positions, adjustments, owners, implementation)
@@ -68,7 +73,8 @@ def sample(
             final = constrain(final, rows, allowed, owners)
         return final, argmax(final, implementation=implementation)
 
-    def choose(final: jax.Array, best: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def choose(final: jax.Array, best: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        height = of_tokens(final, best)
         tokens = lax.cond(
             drawn.any(),
             lambda: jnp.where(drawn, _draw(final, best, rows, positions, implementation), best),
@@ -76,21 +82,30 @@ def sample(
         )
 
         def drawn_logits() -> tuple[jax.Array, jax.Array]:
-            largest = of_tokens(final, best)
-            return drawn_from(final, largest, rows, tokens, implementation), jnp.zeros_like(largest)
+            return drawn_from(final, height, rows, tokens, implementation), jnp.zeros_like(height)
 
-        return tokens, score_if(of_changed, drawn_logits, tokens, most, implementation)
+        return tokens, score_if(of_changed, drawn_logits, tokens, most, implementation), height
 
     unscored = jnp.zeros((len(greedy), score_columns(most)), jnp.int32)
     # A branch for each kind: one branch's result would be a copy of all logits where nothing is adjusted.
     kind = jnp.where(adjusted.any(), 2, drawn.any().astype(jnp.int32))
-    tokens, scores = lax.switch(
-        kind, (lambda: (greedy, unscored), lambda: choose(columns, greedy), lambda: choose(*change()))
+    tokens, scores, height = lax.switch(
+        kind, (lambda: (greedy, unscored, largest), lambda: choose(columns, greedy), lambda: choose(*change()))
     )
-    of_model = score_if(
-        (rows.scored > 0) & ~of_changed, lambda: (columns, of_tokens(columns, greedy)), tokens, most, implementation
-    )
-    return tokens, jnp.where(of_changed[:, None], scores, of_model)
+    of_model = score_if((rows.scored > 0) & ~of_changed, lambda: (columns, largest), tokens, most, implementation)
+    return _checked(tokens, largest, height, rows), jnp.where(of_changed[:, None], scores, of_model)
+
+
+def _checked(tokens: jax.Array, largest: jax.Array, height: jax.Array, rows: SamplingRows) -> jax.Array:
+    """Return the tokens, with a sign in place of each that was chosen from logits that are not finite.
+
+    Args:
+        largest: (rows,) float32, the largest logits of the model, NaN where one of a row's is.
+        height: (rows,) float32, the largest logits after all changes.
+    """
+    none_left = height == -jnp.inf
+    sound = jnp.isfinite(largest) & (jnp.isfinite(height) | none_left & (rows.adjusted & CONSTRAINED > 0))
+    return jnp.where(sound, tokens, jnp.where(none_left, NONE_LEFT, NOT_FINITE))
 
 
 def _draw(
@@ -115,12 +130,12 @@ def _draw(
     def mass_from(least: jax.Array) -> jax.Array:
         return mass(columns, largest, temperature, least, implementation=implementation)
 
-    least = least_kept(columns, largest, temperature, rows, implementation)
-    token, all_of_it = best_from(least), (rows.temperature <= 0) | (rows.top_p >= 1)
+    of_top_k, of_min_p = least_kept(columns, largest, temperature, rows, implementation)
+    token, all_of_it = best_from(jnp.maximum(of_top_k, of_min_p)), (rows.temperature <= 0) | (rows.top_p >= 1)
     drawn: jax.Array = lax.cond(
         all_of_it.all(),
         lambda: token,
-        lambda: _draw_nucleus(columns, best_from, mass_from, rows.top_p * mass_from(least), (token, all_of_it)),
+        lambda: _draw_nucleus(columns, best_from, mass_from, rows.top_p * mass_from(of_top_k), (token, all_of_it)),
     )
     return drawn
 
@@ -156,7 +171,7 @@ def _draw_nucleus(
 
     def inside(token: jax.Array) -> jax.Array:
         ahead = mass_from(above(token))
-        return (ahead < wanted) | (ahead <= 0)
+        return ~(ahead >= wanted) | (ahead <= 0)  # a mass that is NaN ends the search
 
     def body(search: _Search) -> _Search:
         token, settled = search

@@ -1,12 +1,15 @@
 """The settler actor: it reads the outputs of dispatched ticks back."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from anyio import to_thread
 
 from rekindle.device.jax_settings import under_own_settings
 from rekindle.device.packing import unpack_score
+from rekindle.device.sampling.sample import NOT_FINITE
+from rekindle.errors import ConstraintFailed, LogitsNotFinite, RekindleError
 from rekindle.messages import Dispatched, Message, Settled
 from rekindle.results.tokens import StateSum, TokenLogprob
 
@@ -25,14 +28,43 @@ def _read(tick: Dispatched) -> Settled:
     if tick.outputs is None:
         return Settled(tick.tick, (), losses=tick.losses)
     tokens = np.asarray(tick.outputs.tokens).tolist()
-    sampled = tuple((sample.request_id, tokens[sample.row]) for sample in tick.sampled)
-    scores = dict(_logprobs(tick, tokens)), dict(_prompt_logprobs(tick))
-    return Settled(tick.tick, sampled, *scores, tick.losses, dict(_sums(tick)))
+    sampled = tuple((sample.request_id, tokens[sample.row]) for sample in tick.sampled if tokens[sample.row] >= 0)
+    logprobs, prompt_logprobs, sums = dict(_logprobs(tick, tokens)), dict(_prompt_logprobs(tick)), dict(_sums(tick))
+    failures = {
+        **{sample.request_id: _failure_of(tokens[sample.row]) for sample in tick.sampled if tokens[sample.row] < 0},
+        **{
+            of: _not_finite("log-probabilities of the prompt") for of, scores in prompt_logprobs.items() if _odd(scores)
+        },
+        **{of: _not_finite("hidden states of the prompt") for of, each in sums.items() if np.isnan(each.values).any()},
+    }
+    return Settled(tick.tick, sampled, logprobs, prompt_logprobs, tick.losses, sums, failures)
+
+
+def _failure_of(sign: int) -> RekindleError:
+    """Return the error of a request that got a sign in place of its token."""
+    if sign == NOT_FINITE:
+        return _not_finite("logits of the next token")
+    return ConstraintFailed(
+        "no token is left to choose: all are banned by allowed_token_ids, bad_words, logit_bias, min_tokens or the "
+        "session's logits_processor. Ease one of them"
+    )
+
+
+def _not_finite(numbers: str) -> LogitsNotFinite:
+    return LogitsNotFinite(
+        f"expected finite numbers, got NaN or infinity among the {numbers}. The usual causes are weights that diverged "
+        "in training, a damaged checkpoint, and a logits_processor that divides by 0. The session goes on: give sound "
+        "weights to update_weights, or open it anew"
+    )
+
+
+def _odd(scores: Iterable[TokenLogprob]) -> bool:
+    return any(math.isnan(score.logprob) for score in scores)
 
 
 def _logprobs(tick: Dispatched, tokens: list[int]) -> Iterator[tuple[int, TokenLogprob]]:
     for sample in tick.sampled:
-        if sample.logprobs is not None:
+        if sample.logprobs is not None and tokens[sample.row] >= 0:
             row = np.asarray(tick.outputs.scores)[sample.row]
             yield sample.request_id, unpack_score(row, tokens[sample.row], sample.logprobs)
 
