@@ -19,6 +19,7 @@ from rekindle.models.decoder import expected_shapes
 from rekindle.models.families import llama, qwen3
 from rekindle.models.families.reading import Family
 from rekindle.models.scaling import Llama3Scaling
+from rekindle.models.text.tokenizer import Tokenizer
 from tests.families import MODELS
 
 FAMILIES = ("llama-tied", "llama3-rope", "qwen2", "qwen3")
@@ -130,6 +131,31 @@ def test_eos_ids_come_from_generation_config_first(
     assert open_checkpoint(directory).eos_ids == expected
 
 
+def test_the_tokenizers_own_end_token_ends_answers_too(copy: Copy, byte_tokenizer: Tokenizer) -> None:
+    directory = copy("llama-tied")
+    edit(directory / "generation_config.json", {"eos_token_id": 2})
+    byte_tokenizer.backend.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": "z"}))
+    assert open_checkpoint(directory).eos_ids == {2, byte_tokenizer.backend.token_to_id("z")}
+
+
+def test_a_head_of_its_own_is_used_whatever_the_config_says(copy: Copy) -> None:
+    """Compare the answer with that of the same file and a config that says it is not tied."""
+    directory = copy("llama-tied")
+    tensors = load_file(directory / "model.safetensors")
+    embedding = tensors["model.embed_tokens.weight"]
+    save_file({**tensors, "lm_head.weight": embedding.copy()}, directory / "model.safetensors")
+    assert open_checkpoint(directory).config.tied_embeddings, "an equal head is no other"
+    head = embedding[::-1].copy()
+    save_file({**tensors, "lm_head.weight": head}, directory / "model.safetensors")
+    with pytest.warns(RuntimeWarning, match="head of its own"):
+        checkpoint = open_checkpoint(directory)
+    assert not checkpoint.config.tied_embeddings
+    np.testing.assert_array_equal(checkpoint.tensors["lm_head.weight"], head)
+    edit(directory / "config.json", {"tie_word_embeddings": False})
+    assert open_checkpoint(directory).config == checkpoint.config
+
+
 def test_generation_config_may_be_absent(copy: Copy) -> None:
     directory = copy("qwen2")
     (directory / "generation_config.json").unlink()
@@ -144,12 +170,6 @@ def test_generation_config_is_what_its_file_says_and_never_from_config(copy: Cop
     (directory / "generation_config.json").write_text(json.dumps(said))
     edit(directory / "config.json", {"top_p": 0.5, "temperature": 0.1})
     assert open_checkpoint(directory).generation_config == said
-
-
-def test_an_output_matrix_is_left_out_where_it_is_tied(copy: Copy) -> None:
-    directory = copy("llama3-rope")
-    edit(directory / "config.json", {"tie_word_embeddings": True})
-    assert "lm_head.weight" not in open_checkpoint(directory).tensors
 
 
 def test_a_missing_output_matrix_is_an_error_unless_tied(copy: Copy) -> None:

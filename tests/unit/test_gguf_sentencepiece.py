@@ -122,6 +122,24 @@ def test_ends_that_a_file_does_not_name_are_sentencepieces() -> None:
     assert neither.encode("Hello") == MODELS[True].Encode("Hello")
 
 
+@pytest.mark.parametrize(
+    ("texts", "named", "expected"),
+    [
+        (["<pad>", "<eos>", "<bos>", "<end_of_turn>"], {"eos_token_id": 1}, {1, 3}),
+        (["<unk>", "<s>", "</s>", "<|im_end|>"], {"eos_token_id": 2}, {2, 3}),
+        (["<unk>", "<s>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"], {}, {2, 3, 4}),
+        (["<unk>", "<s>", "x", "<|return|>", "<|call|>", "<|end|>"], {"eos_token_id": 3}, {3, 4}),
+        (["<unk>", "<s>", "x", "<|end|>"], {"eos_token_id": 2}, {2, 3}),
+        (["<unk>", "<s>", "a", "b", "c"], {"eos_token_id": 2, "eos_token_ids": [2, 4]}, {2, 4}),
+    ],
+)
+def test_ends_of_turns_are_known_by_their_texts_where_a_file_names_one_alone(
+    texts: list[str], named: dict[str, Any], expected: set[int]
+) -> None:
+    metadata = {f"tokenizer.ggml.{name}": value for name, value in named.items()}
+    assert eos_ids({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": texts, **metadata}) == expected
+
+
 def test_special_tokens_and_those_of_the_authors_are_found_in_text() -> None:
     metadata = metadata_of(MODELS[False], prefix=False)
     size = len(metadata["tokenizer.ggml.tokens"])

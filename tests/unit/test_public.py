@@ -12,10 +12,10 @@ from rekindle.request.params import _CHECKS, SamplingOptions
 PUBLIC = """
 Answers BatchFailed CacheView CachedPath CachedTokens Candidate Chat CheckpointError Classification ConfigError
 ConstraintFailed EngineFailed Family Generation Handle Handled HostLost HostRefused Hosts InvalidBatch InvalidData
-InvalidRequest LogitsRow MapResults ModelError ModelNotFound ModelTooLarge NotRestored ParametersIgnored Part Perplexity
-Piece Prefix PromptTooLong QueueFull Ranking RekindleError RequestCancelled SamplingParams Scores Session SessionClosed
-SessionError Settings Stats StorageError Stream Timings TokenLogprob ToolCall ToolResult ToolRun ToolStep UnsafeStorage
-UnsupportedModel Usage WeightsChanged open open_sync
+InvalidRequest LogitsNotFinite LogitsRow MapResults ModelError ModelNotFound ModelTooLarge NotRestored
+ParametersIgnored Part Perplexity Piece Prefix PromptTooLong QueueFull Ranking RekindleError RequestCancelled
+SamplingParams Scores Session SessionClosed SessionError Settings Stats StorageError Stream Timings TokenLogprob
+ToolCall ToolResult ToolRun ToolStep UnsafeStorage UnsupportedModel Usage WeightsChanged open open_sync
 """
 
 

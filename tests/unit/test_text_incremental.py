@@ -101,6 +101,40 @@ def assert_decoded(tokenizer: Tokenizer, ids: list[int], skip_special_tokens: bo
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_what_goes_on_with_a_text_is_decoded_as_behind_it(name: str, data: st.DataObject) -> None:
+    tokenizer = TOKENIZERS[name]
+    text = tokenizer.some_text
+    ids = data.draw(st.lists(st.integers(0, len(PIECES) - 1), max_size=5))
+    decoder = IncrementalDecoder(tokenizer, goes_on=True)
+    told = "".join([*map(decoder.push, ids), decoder.finish()[0]])
+    assert tokenizer.decode(text) + told == tokenizer.decode([*text, *ids]).removesuffix("\ufffd")
+
+
+def test_the_first_space_of_what_goes_on_with_a_text_is_part_of_it() -> None:
+    spaced = [PIECES.index("▁the"), PIECES.index("b")]
+    for name in ("byte-fallback", "metaspace"):
+        assert "".join(pieces(TOKENIZERS[name], spaced)) == "theb"
+        decoder = IncrementalDecoder(TOKENIZERS[name], goes_on=True)
+        assert [decoder.push(token) for token in spaced] == [" the", "b"]
+
+
+@pytest.mark.parametrize("text", ["über", "đem", "Ġ"])
+def test_an_added_token_with_letters_of_the_bytes_alphabet_is_text(text: str) -> None:
+    tokenizer = byte_level()
+    tokenizer.backend.add_tokens([AddedToken(text, normalized=False)])
+    ids = Tokenizer(tokenizer.backend).encode(f"a{text}b")
+    assert "".join(pieces(Tokenizer(tokenizer.backend), ids)) == f"a{text}b"
+    assert token_bytes(Tokenizer(tokenizer.backend), ids[1]) == text.encode()
+
+
+def test_tokens_of_a_decoder_that_is_a_sequence_of_one_are_bytes() -> None:
+    tokenizer = bytes_in_a_sequence()
+    assert [token_bytes(tokenizer, token) for token in tokenizer.encode("é")] == [b"\xc3", b"\xa9"]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data())
 @settings(max_examples=300, deadline=None)
 def test_any_tokens_joined_are_their_decoding(name: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]

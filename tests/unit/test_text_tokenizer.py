@@ -1,6 +1,7 @@
 """Prompts become the token ids that transformers makes of them."""
 
 import json
+import string
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from rekindle.errors import CheckpointError, InvalidRequest, UnsupportedModel
 from rekindle.models.checkpoint.gguf.tokenizer import gguf_tokenizer
 from rekindle.models.checkpoint.huggingface.tokenizer import load_tokenizer
 from rekindle.models.text.chat import render
-from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.models.text.tokenizer import Tokenizer, wrap
+from rekindle.testing import fake_assembly, fake_limits, fake_session
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 TEXTS = ["Hello  world's 12345 days\n\n  end ", "naïve — 東京 🚀", "a<|end|>b", "IT'S + 3.14 == ½", "\t x\r\n y"]
@@ -258,3 +260,36 @@ def test_a_broken_tokenizer_file_is_named(name: str, tmp_path: Path) -> None:
 def test_a_lone_surrogate_is_an_invalid_request() -> None:
     with pytest.raises(InvalidRequest, match=r"lone surrogate .* at character 2"):
         rebuilt().encode("ab\ud800")
+
+
+def with_bos() -> Tokenizer:
+    """Make a tokenizer of letters that puts a special token before every text and another behind it."""
+    letters = string.ascii_lowercase
+    backend = Backend(models.BPE(vocab={letter: place for place, letter in enumerate(letters)}, merges=[]))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(mark, special=True) for mark in ("<s>", "</s>")])
+    wrap(backend, "<s>", "</s>")
+    return Tokenizer(backend, "<s>{{ messages[0].content }}", "<s>", "</s>")
+
+
+def test_a_text_that_begins_with_the_tokens_before_every_text_has_them_once() -> None:
+    tokenizer = with_bos()
+    bos, eos = 26, 27
+    assert tokenizer.encode("ab") == [bos, *tokenizer.encode_chat("ab"), eos]
+    assert tokenizer.encode("<s>ab") == tokenizer.encode_chat("<s>ab") == [bos, *tokenizer.encode_chat("ab")]
+    assert tokenizer.encode("a<s>b")[0] == bos
+    assert tokenizer.encode("<s><s>ab").count(bos) == 2, "what was written twice stays"
+
+
+def test_a_rendered_chat_and_a_text_with_its_own_tokens_are_tokenized_as_they_are() -> None:
+    tokenizer = with_bos()
+    with fake_session(fake_assembly(fake_limits(), tokenizer=tokenizer)) as session:
+        ask: dict[str, Any] = {"max_tokens": 1}
+        messages = [{"role": "user", "content": "ab"}]
+        chat = session.generate_sync(messages, **ask)
+        rendered = session.render(messages)
+        assert session.generate_sync(rendered, **ask).prompt_token_ids == chat.prompt_token_ids
+        bare = session.generate_sync("ab", add_special_tokens=False, **ask)
+        assert list(bare.prompt_token_ids) == session.encode("ab")
+        several = session.generate_sync(["ab", "<s>ab"], add_special_tokens=False, **ask)
+        assert [each.prompt_token_ids for each in several] == [bare.prompt_token_ids, chat.prompt_token_ids]

@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass, replace
 
 from rekindle.errors import InvalidRequest
-from rekindle.messages import Chat, Continued, Prompt, Submit
+from rekindle.messages import Chat, Continued, Prompt, Submit, Verbatim, goes_on
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.text.chat import render
 from rekindle.models.text.grammar import Compiler
@@ -86,6 +86,8 @@ class Preparer:
             return self.token_ids(prompt.prefix) + self._more(prompt.more)
         if self.tokenizer is None:
             raise InvalidRequest("the model has no tokenizer, so it takes token_ids=[...] rather than text")
+        if isinstance(prompt, Verbatim):
+            return check_token_ids("prompt", self.tokenizer.encode_chat(prompt), self.vocab_size)
         if isinstance(prompt, str):
             return check_token_ids("prompt", self.tokenizer.encode(prompt), self.vocab_size)
         return check_token_ids("messages", self.tokenizer.encode_chat(self.rendered(prompt)), self.vocab_size)
@@ -128,6 +130,7 @@ class Preparer:
             hold=submit.hold,
             begun=submit.begun.token_ids,
             pooling=submit.pooling,
+            goes_on=goes_on(submit.prompt) or params.constraint is not None,
         )
         check_bans(request, self.vocab_size)
         return request if params.constraint is None else self._constrained(request, params.constraint)

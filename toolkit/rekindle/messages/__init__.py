@@ -21,7 +21,9 @@ from rekindle.messages.asking import (
     Submit,
     Tokenize,
     Tokenized,
+    Verbatim,
     Withdraw,
+    goes_on,
 )
 from rekindle.messages.grammars import Advance, Advanced
 from rekindle.messages.message import Message
@@ -101,8 +103,10 @@ __all__ = [
     "Tokenize",
     "Tokenized",
     "UseWeights",
+    "Verbatim",
     "WeightsUsed",
     "Withdraw",
     "Write",
     "Written",
+    "goes_on",
 ]

@@ -32,6 +32,12 @@ class Chat:
         return f"a chat of {len(self.messages)}"
 
 
+class Verbatim(str):
+    """A text that has all its special tokens in it, so that the tokenizer adds none around it."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Continued:
     """Two texts, or token ids, each tokenized by itself, so that the tokens of the first begin those of the whole."""
@@ -45,6 +51,11 @@ class Continued:
 
 Prompt = str | Chat | tuple[int, ...] | Continued
 """Text, a conversation, token ids, or a continued prefix."""
+
+
+def goes_on(prompt: Prompt) -> bool:
+    """Tell whether an output goes on with its prompt's text, and does not answer a conversation."""
+    return prompt.continue_final_message if isinstance(prompt, Chat) else True
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class Request:
         begun: the tokens with which its output begins, which are given instead of generated.
         pooling: which hidden states of its prompt are wanted; None for none.
         constrained: what holds it to its constraint, if it has one.
+        goes_on: whether its output goes on with a text, so that a space at its beginning is part of it.
     """
 
     id: int
@@ -44,6 +45,7 @@ class Request:
     begun: tuple[int, ...] = ()
     pooling: Pooling | None = None
     constrained: Constrained | None = None
+    goes_on: bool = False
 
     @property
     def known(self) -> tuple[int, ...]:

@@ -156,6 +156,7 @@ class Session:
                 name of a tool holds it to one call of that; "none" does not tell it of the tools.
             chat_template_kwargs: further variables of the chat template, by name.
             continue_final_message: go on with the last message of the conversation, rather than answer it.
+            add_special_tokens: False for a text that has its special tokens in it, as one of `session.render` has.
             Others: see `rekindle.SamplingParams`.
 
         Returns:

@@ -94,7 +94,7 @@ class Detokenizer:
         request_id, params = output.request.id, output.request.params
         follower = self._followers.get(request_id)
         if follower is None:
-            decoder = IncrementalDecoder(self._tokenizer, params.skip_special_tokens)
+            decoder = IncrementalDecoder(self._tokenizer, params.skip_special_tokens, output.request.goes_on)
             matcher = StopMatcher(params.stop, params.keep_stop)
             follower = self._followers[request_id] = _Follower(decoder, matcher, self._text_of)
         text = None if follower.stopped else self._follow(output, follower)

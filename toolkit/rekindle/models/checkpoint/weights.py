@@ -10,6 +10,7 @@ import numpy as np
 from rekindle.errors import InvalidRequest, UnsupportedModel
 from rekindle.models.checkpoint.checkpoint import check_shapes
 from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.models.checkpoint.tied import has_own_head
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import expected_shapes
 from rekindle.models.families.reading import Family
@@ -38,6 +39,11 @@ def tensors_of(weights: Weights, config: ModelConfig, family: Family | None = No
         check_shapes(
             {name: np.shape(array) for name, array in weights.items()}, config, "the given weights", "Give all of them"
         )
+        if has_own_head(config, weights):
+            raise UnsupportedModel(
+                "update_weights takes a model of the same structure: the open one has its embedding as its head, and "
+                "the given weights have another head. Open that model instead"
+            )
         return {name: np.asarray(weights[name]) for name in expected_shapes(config)}
     checkpoint = open_checkpoint(weights, family=family)
     _check_same(config, checkpoint.config, checkpoint.source)

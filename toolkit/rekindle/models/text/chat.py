@@ -82,7 +82,8 @@ def _cut(marked: str, text: str) -> str:
     if at < 0 or text.strip() not in marked:
         raise InvalidRequest(
             "the model's chat template does not write the content of the final message as it is, so it cannot be "
-            "continued: render it yourself, with session.render() as a start, and give the prompt as str"
+            "continued: render it yourself, with session.render() as a start, and give the prompt as str, with "
+            "add_special_tokens=False"
         )
     return marked[:at] if marked.startswith(_OPEN_END, at) else marked[:at].rstrip()
 

@@ -1,7 +1,7 @@
 """Turning tokens into text one at a time, without showing half a character.
 
 The joined pieces of one decoder equal `Tokenizer.decode` of all its tokens, with special tokens skipped or not, but for
-a character that is incomplete at the end. The cost of a push does not grow with the text.
+a character that is incomplete at the end, and for a first space. The cost of a push does not grow with the text.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ class IncrementalDecoder:
 
     Args:
         skip_special_tokens: whether special tokens give no text.
+        goes_on: whether the text goes on with another, so that its first space is part of it. Decoders of
+            SentencePiece's kind drop one at the beginning of a text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, goes_on: bool = False) -> None:
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._method: _ByteLevel | _Windows = (
-            _ByteLevel(tokenizer) if is_byte_level(tokenizer) else _Windows(tokenizer, skip_special_tokens)
+            _ByteLevel(tokenizer) if is_byte_level(tokenizer) else _Windows(tokenizer, skip_special_tokens, goes_on)
         )
 
     def skips(self, token_id: int) -> bool:
@@ -47,12 +49,11 @@ class _ByteLevel:
     """The method for byte-level BPE: every token is a string of bytes, which are decoded as UTF-8."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._id_to_token = tokenizer.backend.id_to_token
+        self._tokenizer = tokenizer
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
-        token = self._id_to_token(token_id)
-        return "" if token is None else self._utf8.decode(byte_level_bytes(token))
+        return self._utf8.decode(byte_level_bytes(self._tokenizer, token_id))
 
     def finish(self) -> tuple[str, bytes]:
         return "", self._utf8.getstate()[0]
@@ -65,10 +66,10 @@ class _Windows:
     The earlier tokens are decoded again because many decoders drop a space at the start of a text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, goes_on: bool) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
-        self._before: list[int] = []
+        self._before = tokenizer.some_text if goes_on else []
         self._window: list[int] = []
 
     def push(self, token_id: int) -> str:

@@ -18,7 +18,7 @@ def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
     if token is None:
         return b""
     if is_byte_level(tokenizer):
-        return byte_level_bytes(token)
+        return byte_level_bytes(tokenizer, token_id)
     if found := BYTE_TOKEN.fullmatch(token):
         return bytes([int(found[1], 16)])
     # Twice, because many decoders drop a space at the start of a text.
@@ -29,13 +29,23 @@ def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
 def is_byte_level(tokenizer: Tokenizer) -> bool:
     """Tell whether the tokens of a tokenizer are strings of bytes."""
     decoder = tokenizer.backend.decoder
-    return decoder is not None and bool(json.loads(decoder.__getstate__())["type"] == "ByteLevel")
+    if decoder is None:
+        return False
+    written = json.loads(decoder.__getstate__())
+    parts = written["decoders"] if written["type"] == "Sequence" else [written]
+    return [part["type"] for part in parts] == ["ByteLevel"]
 
 
-def byte_level_bytes(token: str) -> bytes:
-    """Return the bytes of a token of byte-level BPE. One with other characters than its alphabet's, as added ones may
-    have, is text.
+def byte_level_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
+    """Return the bytes of a token of byte-level BPE; none for an id outside the vocabulary.
+
+    An added token is text, and so is one with other characters than those of the bytes' alphabet.
     """
+    token = tokenizer.backend.id_to_token(token_id)
+    if token is None:
+        return b""
+    if token_id in tokenizer.added_ids:
+        return token.encode()
     alphabet = _alphabet()
     try:
         return bytes([alphabet[character] for character in token])

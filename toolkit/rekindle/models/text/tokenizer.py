@@ -52,11 +52,21 @@ class Tokenizer:
         return frozenset(token for token, entry in added.items() if entry.special)
 
     @cached_property
+    def added_ids(self) -> frozenset[int]:
+        """The tokens that were added to the vocabulary, and are found in a text before it is cut."""
+        return frozenset(self.backend.get_added_tokens_decoder())
+
+    @cached_property
     def opening_ids(self) -> tuple[int, ...]:
         """The special tokens that the tokenizer puts before every raw prompt."""
-        whole, bare = self.encode("a"), self.encode("a", add_special_tokens=False)
+        whole, bare = self._encoded("a", True), self._encoded("a", False)
         starts = (at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
         return tuple(whole[: next(starts, 0)])
+
+    @cached_property
+    def some_text(self) -> list[int]:
+        """The tokens of a letter, for what is to be decoded after any text."""
+        return self._encoded("a", False)
 
     def encode_open(self, text: str) -> list[int]:
         """Return the token ids of the beginning of a raw prompt, without the special tokens that stand after one."""
@@ -64,6 +74,8 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a raw prompt, with the special tokens that the tokenizer puts around every text.
+
+        A text that begins with those that stand before every text, as a rendered chat may, has them once.
 
         Raises:
             InvalidRequest: the text has a lone surrogate, which no encoding can represent.
@@ -75,13 +87,19 @@ class Tokenizer:
                 f"the prompt has a lone surrogate ({text[error.start]!r}) at character {error.start}: expected text "
                 "that can be written as UTF-8"
             ) from error
-        # Of its two ways, only that for batches lets other threads run meanwhile.
-        (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return list(encoding.ids)
+        ids = self._encoded(text, add_special_tokens)
+        if add_special_tokens and (before := list(self.opening_ids)) and ids[: 2 * len(before)] == 2 * before:
+            return self._encoded(text, False)
+        return ids
 
     def encode_chat(self, rendered: str) -> list[int]:
         """Return the token ids of a rendered chat, in which the template has written every special token."""
         return self.encode(rendered, add_special_tokens=False)
+
+    def _encoded(self, text: str, add_special_tokens: bool) -> list[int]:
+        # Of its two ways, only that for batches lets other threads run meanwhile.
+        (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(encoding.ids)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of some tokens. Invalid UTF-8 becomes U+FFFD, and ids outside the vocabulary are ignored."""

@@ -115,7 +115,7 @@ class Tracked:
     @property
     def namespace(self) -> str:
         """Return the namespace of its pages: tokens that turn otherwise have other keys."""
-        return self.request.namespace + self.turning.suffix(self.length)
+        return self.turning.namespace(self.request.namespace, self.length)
 
     @property
     def outgrown(self) -> bool:

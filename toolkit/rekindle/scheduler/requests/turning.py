@@ -26,11 +26,15 @@ class Turning:
         decisive = prompt if self.grows else known
         return decisive if self.long_from is not None and decisive > self.long_from else 0
 
-    def suffix(self, length: int) -> str:
-        """Return what tells the namespace of pages of such a length from that of others."""
+    def namespace(self, salt: str, length: int) -> str:
+        """Return the namespace of a salt's pages for a length, which no other salt and no other length has.
+
+        A NUL of the salt is doubled, so that only the one before a length stands alone.
+        """
+        escaped = salt.replace("\0", "\0\0")
         if not length:
-            return ""
-        return f"\0{length}" if self.grows else "\0long"
+            return escaped
+        return f"{escaped}\0{length if self.grows else 'long'}"
 
     def outgrown(self, computed: int) -> bool:
         """Tell whether one more token than those that are computed makes a short request a long one."""

@@ -9,7 +9,7 @@ from rekindle.server.reading.fields import Fields
 
 MOST_TOKENS = 16
 """How many tokens are generated where the body does not say, which is the default of OpenAI's API."""
-ALIKE: Mapping[str, tuple[Any, ...]] = {**NEUTRAL, "add_special_tokens": (True,), "suffix": ("",)}
+ALIKE: Mapping[str, tuple[Any, ...]] = {**NEUTRAL, "suffix": ("",)}
 
 Text = str | list[int]
 """A text, or the token ids of one."""
@@ -44,6 +44,8 @@ def completion_call(body: Fields, most: int) -> CompletionCall:
     prompts = texts(body, "prompt", most)
     ask, fields = sampling(body, "max_tokens")
     ask.setdefault("max_tokens", MOST_TOKENS)
+    if not body.flag("add_special_tokens", True):
+        ask["add_special_tokens"], fields["add_special_tokens"] = False, "add_special_tokens"
     echo, logprobs, n = body.flag("echo"), body.take("logprobs", int), draws(body)
     if len(prompts) * n > most:
         body.refuse("n", f"times the number of prompts must be at most {most}, got {len(prompts) * n}")

@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any, Generic, Literal, Required, TypedDict, TypeVar
 
 from rekindle.errors import InvalidRequest
-from rekindle.messages import Chat, Continued, Prompt
+from rekindle.messages import Chat, Continued, Prompt, Verbatim
 from rekindle.models.text.chat import (
     check_messages,
     check_open,
@@ -41,6 +41,8 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
         tool_choice: "auto", "required", "none", or the name of the tool that is to be called.
         chat_template_kwargs: further variables of the chat template, by name, for every conversation.
         continue_final_message: leave the last message of every conversation open, and go on with it.
+        add_special_tokens: put the special tokens around every text that the tokenizer puts there. A conversation has
+            those that its chat template writes.
     """
 
     token_ids: Ids | None
@@ -48,6 +50,7 @@ class PromptOptions(TypedDict, Generic[Ids], total=False):
     tool_choice: str
     chat_template_kwargs: Mapping[str, Any] | None
     continue_final_message: bool
+    add_special_tokens: bool
 
 
 class Ask(PromptOptions[Ids], SamplingOptions, total=False):
@@ -70,6 +73,7 @@ PROMPT_DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(PromptOptions.__annotations__),
     "tool_choice": "auto",
     "continue_final_message": False,
+    "add_special_tokens": True,
 }
 ASK_DEFAULTS: dict[str, Any] = {**PROMPT_DEFAULTS, **{field.name: field.default for field in fields(SamplingParams)}}
 """The defaults of the keywords, where the model recommends no other."""
@@ -238,6 +242,7 @@ class _Extras:
     tools: list[Mapping[str, Any]] | None
     variables: dict[str, Any]
     open: bool
+    special: bool
 
     @property
     def given(self) -> str:
@@ -260,7 +265,8 @@ def _extras(options: PromptOptions[Any]) -> _Extras:
     if variables is not None:
         check_variables(variables)
     stays_open = boolean("continue_final_message", options.get("continue_final_message", False))
-    return _Extras(tools, dict(variables or {}), stays_open)
+    special = boolean("add_special_tokens", options.get("add_special_tokens", True))
+    return _Extras(tools, dict(variables or {}), stays_open, special)
 
 
 def _ids(extras: _Extras, vocab_size: int, token_ids: Any) -> Prompt:
@@ -276,7 +282,7 @@ def _text_or_chat(extras: _Extras, prompt: Any) -> Prompt:
             raise InvalidRequest("the prompt is empty; it needs at least one character")
         if extras.given:
             raise _no_chat(prompt, extras.given)
-        return prompt
+        return prompt if extras.special else Verbatim(prompt)
     if not _is_list(prompt):
         hint = "; token ids are given as token_ids=" if isinstance(prompt, Integral) else ""
         raise InvalidRequest(

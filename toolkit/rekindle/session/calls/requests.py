@@ -9,7 +9,7 @@ from rekindle.concurrency.waits import Waits
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest, SessionClosed
-from rekindle.messages import NOTHING, Begun, Chat, Prompt
+from rekindle.messages import NOTHING, Begun, Chat, Prompt, goes_on
 from rekindle.models.text.responses.choosing import grammar_of_choice
 from rekindle.models.text.responses.formats import format_of
 from rekindle.models.text.responses.reading import Reading
@@ -270,7 +270,7 @@ class Requests:
         if isinstance(prompt, tuple):  # text has to be tokenized first, which the intake does
             check_length(prompt + begun.token_ids, self._assembly.limits.max_context)
         post = self._engine.post
-        reader = None if told is None else self._reader(params, told)
+        reader = None if told is None else self._reader(params, told, goes_on(prompt) or params.constraint is not None)
         origin = self._origin(ask, told)
         return self._callers.submit(
             prompt,
@@ -284,7 +284,7 @@ class Requests:
             pooling=pooling,
         )
 
-    def _reader(self, params: SamplingParams, told: Told) -> Reader | None:
+    def _reader(self, params: SamplingParams, told: Told, goes_on: bool) -> Reader | None:
         """Return what takes answers apart; None if there is nothing to be taken apart.
 
         A schema, a regular expression or choices leave no room for reasoning and calls, and their text is the answer.
@@ -293,7 +293,8 @@ class Requests:
             return None
         if self.tokenizer is None or (answers := format_of(self.tokenizer)).template is None:
             return None
-        return partial(Reading, answers, self.tokenizer, shows_special=not params.skip_special_tokens, tools=told)
+        shows_special = not params.skip_special_tokens
+        return partial(Reading, answers, self.tokenizer, shows_special=shows_special, tools=told, goes_on=goes_on)
 
     def _origin(self, ask: Ask[Any], told: Told | None) -> Branches:
         engine, callers, options, progress = ref(self._engine), self._callers, self._options, self._progress

@@ -117,4 +117,5 @@ def _options(ask: Ask[Any]) -> dict[str, Any]:
         "tool_choice": None if choice == "auto" else choice,
         "chat_template_kwargs": ask.get("chat_template_kwargs"),
         "continue_final_message": ask.get("continue_final_message"),
+        "add_special_tokens": None if ask.get("add_special_tokens", True) else False,
     }

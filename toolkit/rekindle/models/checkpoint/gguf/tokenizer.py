@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rekindle.errors import CheckpointError, UnsupportedModel
 from rekindle.models.checkpoint.gguf.bpe import byte_level_backend
 from rekindle.models.checkpoint.gguf.spm import sentencepiece_backend
+from rekindle.models.text.ends import end_ids
 from rekindle.models.text.tokenizer import Tokenizer, wrap
 
 if TYPE_CHECKING:
@@ -56,11 +57,14 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer | None
 
 
 def eos_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
-    """Return the tokens that end an answer."""
+    """Return the tokens that end an answer: those that the file names, and those that are known by their texts."""
     ids = [metadata.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom")]
     if ids[0] is None and metadata.get("tokenizer.ggml.model") == SENTENCEPIECE:
         ids.append(_ENDS["eos"])
-    return frozenset(token for token in ids if token is not None)
+    ids += metadata.get("tokenizer.ggml.eos_token_ids", ())
+    tokens = metadata.get("tokenizer.ggml.tokens", ())
+    known = end_ids({token: place for place, token in enumerate(tokens)})
+    return known | {token for token in ids if token is not None}
 
 
 def _add_special(backend: tokenizers.Tokenizer, tokens: Sequence[str], types: Sequence[int]) -> None:

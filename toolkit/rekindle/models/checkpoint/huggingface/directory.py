@@ -1,10 +1,11 @@
 """Opening a Hugging Face model directory: config.json, safetensors, and perhaps a tokenizer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rekindle.concurrency.warning import warn
 from rekindle.errors import CheckpointError, ModelNotFound
 from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors, check_shapes
 from rekindle.models.checkpoint.huggingface.classifier import is_classifier, read_classifier
@@ -13,11 +14,16 @@ from rekindle.models.checkpoint.huggingface.mxfp4 import mxfp4_tensors
 from rekindle.models.checkpoint.huggingface.safetensors_file import SafetensorsFile, open_safetensors
 from rekindle.models.checkpoint.huggingface.sentence_embedding import read_embedding
 from rekindle.models.checkpoint.huggingface.tokenizer import load_tokenizer
+from rekindle.models.checkpoint.tied import has_own_head, head_and_embedding
 from rekindle.models.checkpoint.uses import Classifier, Uses
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import expected_shapes
 from rekindle.models.families.known import parse_config
 from rekindle.models.families.reading import Family
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle_kernels.blocks import Tensor
+
+Loader = Callable[[], Tensor]
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -46,18 +52,22 @@ def open_directory(directory: Path, family: Family | None = None) -> Checkpoint:
     generates = _generates(settings, owners, config)
     if not generates:  # a decoder without a head reads none
         config = replace(config, tied_embeddings=True)
+    elif has_own_head(config, LazyTensors(_loaders(owners, head_and_embedding(config)))):
+        warn(f"{source}: its config says tie_word_embeddings, but the file has a head of its own, which is used")
+        config = replace(config, tied_embeddings=False)
     shapes = {name: file.shapes[own] for name, (file, own) in owners.items()}
-    loaders = {name: file.loader(own) for name, (file, own) in owners.items() if name in expected_shapes(config)}
+    loaders = _loaders(owners, expected_shapes(config))
     for name, shape, loader in mxfp4_tensors({name: file for name, (file, _) in owners.items()}):
         shapes[name], loaders[name] = shape, loader
     remedy = "Fetch the model again" if family is None else f"Is the given family for {family.architecture} right?"
     check_shapes(shapes, config, source, remedy)
     tensors = LazyTensors({name: loaders[name] for name in expected_shapes(config)})
     generation = read_json(directory / "generation_config.json")
-    eos_ids = _eos_ids(generation, settings, source)
+    tokenizer = load_tokenizer(directory)
+    eos_ids = _eos_ids(generation, settings, tokenizer, source)
     paths = tuple(file.path for file in files)
     uses = Uses(generates, read_embedding(directory), _classifier(settings, files, config, source))
-    return Checkpoint(source, config, tensors, eos_ids, load_tokenizer(directory), generation, paths, uses)
+    return Checkpoint(source, config, tensors, eos_ids, tokenizer, generation, paths, uses)
 
 
 def _classifier(
@@ -77,6 +87,11 @@ def _generates(
         return False
     base = not any(own.startswith("model.") for _, own in owners.values())
     return config.tied_embeddings or f"{config.names.head}.weight" in owners or not base
+
+
+def _loaders(owners: Mapping[str, tuple[SafetensorsFile, str]], names: Collection[str]) -> dict[str, Loader]:
+    """Return what reads those of some tensors that are there."""
+    return {name: file.loader(own) for name, (file, own) in owners.items() if name in names}
 
 
 def _owners(files: Sequence[SafetensorsFile]) -> dict[str, tuple[SafetensorsFile, str]]:
@@ -115,12 +130,18 @@ def _shards(directory: Path) -> list[SafetensorsFile]:
     return list(files.values())
 
 
-def _eos_ids(generation: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> frozenset[int]:
-    """Return the ids that end an answer; generation_config.json has all of them, config.json often only one."""
+def _eos_ids(
+    generation: Mapping[str, Any], settings: Mapping[str, Any], tokenizer: Tokenizer | None, source: str
+) -> frozenset[int]:
+    """Return the ids that end an answer: those of generation_config.json, or else of config.json, and the tokenizer's.
+
+    A checkpoint tuned for chats may name the end of its turns in its tokenizer alone.
+    """
     eos = generation.get("eos_token_id")
     if eos is None:
         eos = settings.get("eos_token_id")
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
     if not all(isinstance(token, int) for token in ids):
         raise CheckpointError(f"{source}: eos_token_id must be a token id or a list of them, got {eos!r}")
-    return frozenset(ids)
+    own = None if tokenizer is None or not tokenizer.eos_token else tokenizer.backend.token_to_id(tokenizer.eos_token)
+    return frozenset(ids if own is None else [*ids, own])

@@ -6,6 +6,8 @@ They are data in transformers' form; see `template`. Content is one text, whatev
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rekindle.models.text.ends import ENDS
+
 ANCHORS: Final = (
     *("<|im_start|>assistant\n", "<|im_start|>assistant"),  # ChatML: Qwen, Hermes, SmolLM
     "<|start_header_id|>assistant<|end_header_id|>\n\n",  # Llama 3
@@ -17,12 +19,6 @@ ANCHORS: Final = (
     *("<start_of_turn>model\n", "<|turn>model\n"),
 )
 """What an answer begins after."""
-
-ENDS: Final = (
-    *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>"),
-    *("</s>", "<|return|>", "<|call|>", "<|end|>", "<end_of_turn>", "<turn|>"),
-)
-"""What a turn ends with, if the chat template writes it."""
 
 Written = Mapping[str, Any]
 

@@ -26,16 +26,17 @@ class RawText:
 
     Args:
         shows_special: whether the text has the special tokens too.
+        goes_on: see `IncrementalDecoder`.
 
     Attributes:
         starts: the place in the text where that of each token begins; a token without text of its own is where the next
             one begins.
     """
 
-    def __init__(self, tokenizer: Tokenizer, shows_special: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, shows_special: bool, goes_on: bool = False) -> None:
         self._tokenizer = tokenizer
         self._shows_special = shows_special
-        self._decoder = IncrementalDecoder(tokenizer)
+        self._decoder = IncrementalDecoder(tokenizer, goes_on=goes_on)
         self._waiting: deque[tuple[str, bool]] = deque()  # (text, whether it counts as text that came)
         self._due = 0
         self.starts: list[int] = []
@@ -84,6 +85,7 @@ class Reading:
         prompt: the tokens that the answer follows.
         shows_special: whether the texts of the answer have special tokens.
         tools: the JSON schemas of the tools that it may call.
+        goes_on: whether it goes on with a text of the prompt.
     """
 
     def __init__(
@@ -93,9 +95,10 @@ class Reading:
         prompt: Sequence[int],
         shows_special: bool = False,
         tools: Sequence[Mapping[str, Any]] = (),
+        goes_on: bool = False,
     ) -> None:
         self._format, self._tools = answers, tools
-        self._raw = RawText(tokenizer, shows_special)
+        self._raw = RawText(tokenizer, shows_special, goes_on)
         self._parser: ResponseParser | None = None
         self._begun: tuple[Event, ...] = ()
         self._before = 0  # characters of the answer that the prompt has
