@@ -98,7 +98,9 @@ CASES = {
         "<|start|>assistant",
     ),
     "granite thinks": Case(
-        GRANITE, "<think>One.</think>\n<response>Paris.</response><|end_of_text|>", "<|end_of_role|>"
+        GRANITE,
+        "<think>One.</think>\n<response>Paris.</response><|end_of_text|>",
+        "<|start_of_role|>assistant<|end_of_role|>",
     ),
     "granite calls": Case(GRANITE, f"<|tool_call|>[{WEATHER}]<|end_of_text|>"),
     "own, with bare keys": Case(

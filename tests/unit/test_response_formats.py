@@ -84,7 +84,8 @@ def test_an_answer_that_does_not_keep_to_its_format_is_not_lost() -> None:
         (QWEN, "<think>\n", "One.\n</think>\n\nParis.", len("One.\n")),
         (QWEN, "<think>\n\n</think>\n\n", "Paris.", 0),
         (QWEN, "", "<think>\nOn", len("\nOn")),
-        (QWEN, "", "a<think>One</think>b<think>Two</think>", len("OneTwo")),
+        (QWEN, "", "a<think>One</think>b<think>Two</think>", 0),
+        (QWEN, "", "<think>One</think>b<think>Two</think>", len("One")),
         (QWEN, "", "<think>é</think>", len("é".encode())),
         (QWEN, "", "<think>" + "x" * 300 + "</think>" + "y" * 300, 300),
         (HARMONY, "", "<|channel|>analysis<|message|>One.<|end|><|start|>assistant<|channel|>final<|message|>Two.", 4),
@@ -118,7 +119,8 @@ def test_arguments_that_are_written_as_text_are_what_the_schema_says() -> None:
     model = Tokenizer(tokenizer().backend, chat_template=case.marks)
     kinds: dict[str, Any] = {"path": {"type": "string"}, "lines": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}
     tool = {"type": "function", "function": {"name": "find", "parameters": {"properties": kinds}}}
-    for tools, lines in (([tool], 3), ([], "3")):
+    untyped = {"type": "function", "function": {"name": "find"}}
+    for tools, lines in (([tool], 3), ([untyped], "3")):
         reading = Reading(format_of(model), model, model.encode_chat(case.prompt), tools=tools)
         reading.push(case.text.removesuffix("<|im_end|>"), model.encode_chat(case.text))
         (call,) = reading.finish()[0].tool_calls
@@ -128,7 +130,7 @@ def test_arguments_that_are_written_as_text_are_what_the_schema_says() -> None:
 def test_equal_calls_of_one_answer_have_ids_of_their_own() -> None:
     case = CASES["mistral calls"]
     model = Tokenizer(tokenizer().backend, chat_template=case.marks)
-    reading = Reading(format_of(model), model, model.encode_chat(case.prompt))
+    reading = Reading(format_of(model), model, model.encode_chat(case.prompt), tools=[{"name": "weather"}])
     reading.push(case.text, model.encode_chat(case.text))
     first, second = reading.finish()[0].tool_calls
     assert (first.name, first.arguments) == (second.name, second.arguments)

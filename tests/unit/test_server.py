@@ -13,6 +13,7 @@ import rekindle
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.server import Limits, app
 from rekindle.server.application import short_name
+from rekindle.server.writing.common import dumped
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 from tests.unit.asgi import Caller, ask
@@ -40,8 +41,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
 
 
 async def test_a_chat_is_the_answer_of_the_session_taken_apart(scripted: Session) -> None:
-    reply = await ask(app(scripted), CHAT, {"messages": [USER]})
-    answer = await scripted.generate([USER], max_tokens=None)
+    reply = await ask(app(scripted), CHAT, {"messages": [USER], "tools": [TOOL]})
+    answer = await scripted.generate([USER], tools=[TOOL], max_tokens=None)
     (choice,) = reply.json["choices"]
     calls = choice["message"].pop("tool_calls")
     assert choice == {
@@ -67,7 +68,7 @@ def joined(events: list[Any], key: str, choice: int = 0) -> str:
 
 
 async def test_a_stream_has_the_same_in_chunks_and_its_usage_last(scripted: Session) -> None:
-    body = {"messages": [USER], "logprobs": True, "top_logprobs": 1}
+    body = {"messages": [USER], "tools": [TOOL], "logprobs": True, "top_logprobs": 1}
     whole = (await ask(app(scripted), CHAT, body)).json
     reply = await ask(app(scripted), CHAT, {**body, "stream": True, "stream_options": {"include_usage": True}})
     assert reply.headers["content-type"].startswith("text/event-stream")
@@ -98,8 +99,9 @@ async def test_at_most_one_call_is_given_if_calls_are_not_to_be_parallel(scripte
 
 async def test_a_call_that_cannot_be_read_is_content(monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted_session(monkeypatch, lambda prompt: "See <tool_call>oops</tool_call>") as session:
-        whole = (await ask(app(session), CHAT, {"messages": [USER]})).json["choices"][0]
-        events = (await ask(app(session), CHAT, {"messages": [USER], "stream": True})).events
+        body = {"messages": [USER], "tools": [TOOL]}
+        whole = (await ask(app(session), CHAT, body)).json["choices"][0]
+        events = (await ask(app(session), CHAT, {**body, "stream": True})).events
     assert whole["message"] == {"role": "assistant", "content": "See<tool_call>oops</tool_call>"}
     assert whole["finish_reason"] == events[-1]["choices"][0]["finish_reason"] == "stop"
     assert joined(events, "content") == "See<tool_call>oops</tool_call>"
@@ -145,6 +147,35 @@ async def test_an_echo_has_the_log_probabilities_of_the_prompt(texts: Session) -
     assert found["top_logprobs"][0] is None
     assert found["top_logprobs"][1] == {"b": found["token_logprobs"][1]}
     assert found["text_offset"][:4] == [0, 1, 2, 3]
+
+
+async def test_an_answer_that_is_cut_is_told_as_cut_whatever_it_called(scripted: Session) -> None:
+    """Cut the answer after its first call, in the second."""
+    body = {"messages": [USER], "tools": [TOOL]}
+    whole = (await ask(app(scripted), CHAT, body)).json
+    body["max_tokens"] = whole["usage"]["completion_tokens"] - 30
+    (choice,) = (await ask(app(scripted), CHAT, body)).json["choices"]
+    assert (len(choice["message"]["tool_calls"]), choice["finish_reason"]) == (1, "length")
+    streamed = (await ask(app(scripted), CHAT, {**body, "stream": True})).events
+    assert streamed[-1]["choices"][0]["finish_reason"] == "length"
+
+
+async def test_tools_beside_a_schema_are_refused_because_they_could_never_be_called(scripted: Session) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    reply = await ask(app(scripted), CHAT, {"messages": [USER], "tools": [TOOL], "response_format": schema})
+    assert (reply.status, reply.json["error"]["param"]) == (400, "response_format")
+    assert "leave out tools" in reply.json["error"]["message"]
+
+
+def test_line_ends_that_json_may_have_unescaped_are_escaped() -> None:
+    text = "a\u2028b\u2029c\x85d"
+    assert len(dumped(text).decode().splitlines()) == 1
+    assert json.loads(dumped(text)) == text
+
+
+async def test_a_completion_may_say_that_its_text_has_its_special_tokens(texts: Session) -> None:
+    body = {"prompt": "abc", "max_tokens": 1, "add_special_tokens": False}
+    assert (await ask(app(texts), TEXT, body)).json["usage"]["prompt_tokens"] == len(texts.encode("abc"))
 
 
 async def test_a_prompt_alone_is_computed_without_a_token(texts: Session) -> None:

@@ -4,6 +4,7 @@ import html
 import json
 import pickle
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,11 @@ from tests.waiting import until
 pytestmark = pytest.mark.anyio
 
 USER = {"role": "user", "content": "Weather?"}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+TOLD: dict[str, Any] = {"tools": [TOOL]}
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 ANSWER = f"<think>\nthe user asks\n</think>\n\nLet me see.\n{CALL}\n<tool_call>oops</tool_call>"
 
@@ -47,17 +53,17 @@ def check(answer: Generation) -> None:
 
 
 async def test_an_answer_is_taken_apart_in_every_way_to_get_it(session: Session) -> None:
-    check(await session.generate([USER]))
+    check(await session.generate([USER], **TOLD))
     conversations: list[Messages] = [[USER], [USER]]
-    check((await session.generate(conversations))[1])
-    check(session.submit([USER]).result())
-    check((await session.generate([USER], temperature=1, n=2))[0])
-    async with session.prefix([USER]) as prefix:
+    check((await session.generate(conversations, **TOLD))[1])
+    check(session.submit([USER], **TOLD).result())
+    check((await session.generate([USER], **TOLD, temperature=1, n=2))[0])
+    async with session.prefix([USER], tools=[TOOL]) as prefix:
         check(await prefix.generate())
 
 
 async def test_it_survives_json_and_pickling_and_a_branch_has_its_own(session: Session) -> None:
-    answer = await session.generate([USER])
+    answer = await session.generate([USER], **TOLD)
     check(Generation.from_dict(json.loads(json.dumps(answer.to_dict()))))
     check(pickle.loads(pickle.dumps(answer)))
     branch = await answer.branch(9, answer.token_ids[9])
@@ -81,10 +87,10 @@ def joined(parts: list[Part], kind: str) -> str:
 
 @pytest.mark.parametrize("stop", [None, "see.\n<tool"])
 async def test_the_parts_of_a_stream_are_those_of_the_answer(session: Session, stop: str | None) -> None:
-    answer = await session.generate([USER], stop=stop or ())
+    answer = await session.generate([USER], **TOLD, stop=stop or ())
     for parts in (
-        [part async for part in session.stream([USER], stop=stop or ()).parts()],
-        list(session.stream_sync([USER], stop=stop or ()).parts()),
+        [part async for part in session.stream([USER], **TOLD, stop=stop or ()).parts()],
+        list(session.stream_sync([USER], **TOLD, stop=stop or ()).parts()),
     ):
         assert joined(parts, "reasoning") == answer.reasoning
         assert joined(parts, "content") == answer.content
@@ -96,14 +102,14 @@ async def test_the_parts_of_a_stream_are_those_of_the_answer(session: Session, s
 
 
 async def test_an_answer_that_is_cut_has_what_came(session: Session) -> None:
-    answer = await session.generate([USER], max_tokens=15)
+    answer = await session.generate([USER], **TOLD, max_tokens=15)
     assert answer.finish_reason == "length"
     assert (answer.reasoning, answer.content) == ("the user", "")
     assert answer.message == {"role": "assistant", "content": "", "reasoning_content": "the user"}
 
 
 async def test_the_tokens_of_its_reasoning_are_counted_and_shown(session: Session) -> None:
-    whole, cut = await session.generate([USER]), await session.generate([USER], max_tokens=15)
+    whole, cut = await session.generate([USER], **TOLD), await session.generate([USER], **TOLD, max_tokens=15)
     assert whole.usage.reasoning_tokens == len(session.encode("\nthe user asks\n"))
     assert cut.usage.reasoning_tokens == 15 - len(session.encode("<think>"))
     shown = f"{cut.usage.completion_tokens} tokens (reasoning: {cut.usage.reasoning_tokens})"
@@ -112,7 +118,7 @@ async def test_the_tokens_of_its_reasoning_are_counted_and_shown(session: Sessio
 
 
 async def test_closing_the_parts_cancels_the_request(session: Session) -> None:
-    parts = session.stream([USER]).parts()
+    parts = session.stream([USER], **TOLD).parts()
     await anext(parts)
     await parts.aclose()
     assert [part async for part in parts] == []
@@ -122,7 +128,7 @@ async def test_closing_the_parts_cancels_the_request(session: Session) -> None:
 async def test_a_cell_shows_reasoning_folded_and_calls_as_a_table(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = (await session.generate([USER]))._repr_mimebundle_()
+    shown = (await session.generate([USER], **TOLD))._repr_mimebundle_()
     assert "<summary" in shown["text/html"]
     assert "reasoning, 3 words" in shown["text/html"]
     assert "city=&quot;Rome&quot;" in shown["text/html"]
@@ -132,13 +138,13 @@ async def test_a_cell_shows_reasoning_folded_and_calls_as_a_table(
         "[tool call] a call that cannot be read: '<tool_call>oops</tool_call>'\n"
     )
     assert shown["text/plain"].startswith(expected)
-    await session.show([USER])
+    await session.show([USER], **TOLD)
     assert capsys.readouterr().out.startswith(expected)
 
 
 async def test_a_table_of_answers_shows_what_they_say_and_call(session: Session) -> None:
     prompts: list[Messages] = [[USER], [USER]]
-    shown = (await session.generate(prompts))._repr_mimebundle_()
+    shown = (await session.generate(prompts, **TOLD))._repr_mimebundle_()
     said = "Let me see. weather(city='Rome') a call that cannot be read"
     assert said[:49] in shown["text/plain"]
     assert "<tool_call>{" not in shown["text/plain"]
@@ -149,7 +155,7 @@ async def test_a_table_of_answers_shows_what_they_say_and_call(session: Session)
 
 async def test_reasoning_that_nothing_follows_is_not_folded(session: Session) -> None:
     prompts: list[Messages] = [[USER], [USER]]
-    answers = await session.generate(prompts, max_tokens=15)
+    answers = await session.generate(prompts, **TOLD, max_tokens=15)
     shown = answers[0]._repr_mimebundle_()["text/html"]
     assert "<details" not in shown
     assert "reasoning, 2 words" in shown

@@ -133,6 +133,23 @@ async def test_a_run_that_does_not_come_to_an_answer_ends_at_its_limit(monkeypat
     assert "ended: limit" in repr(run)
 
 
+async def test_calls_of_an_answer_that_was_cut_are_not_made(session: Session) -> None:
+    """Cut the second of two calls: the model meant to make both, so none is made."""
+    made: list[str] = []
+    said = call("note", text="a") + call("note", text="b" * 40)
+    length = len(session.encode(said))
+    run = await both(session, says(said), [note_into(made)], max_tokens=length - 20)
+    assert (run.stop, made) == ("length", [])
+    assert [each.error is None for each in run.answer.tool_calls] == [True, False]
+
+
+def note_into(made: list[str]) -> Callable[[str], None]:
+    def note(text: str) -> None:
+        made.append(text)
+
+    return note
+
+
 async def test_a_function_that_never_returns_can_be_left(session: Session) -> None:
     begun, end = threading.Event(), threading.Event()
 

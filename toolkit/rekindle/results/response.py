@@ -10,20 +10,20 @@ PartKind = Literal["reasoning", "content", "tool_call"]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that the model wants to be called.
+    """A function that the model wants to be called. Two that are written alike are equal, whatever their ids.
 
     Attributes:
         name: that of the function; empty if it cannot be read.
         arguments: by name; empty if they cannot be read.
         text: the call as the model wrote it, marks included.
-        id: names the call in its answer, for a message of the role "tool".
+        id: names the call, and no other, for a message of the role "tool".
         error: why the call cannot be read; None if it can.
     """
 
     name: str
     arguments: dict[str, Any] = field(hash=False)
     text: str
-    id: str
+    id: str = field(compare=False)
     error: str | None = None
 
     def __str__(self) -> str:

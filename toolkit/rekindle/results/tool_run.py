@@ -8,9 +8,10 @@ from rekindle import markup
 from rekindle.results.generation import Generation, generation_html
 from rekindle.results.response import ToolCall
 
-Stop = Literal["answer", "limit", "calls", "cancelled"]
+Stop = Literal["answer", "limit", "calls", "length", "cancelled"]
 """Why a run ended. "answer": the model called nothing more. "limit": it was asked as often as allowed, and still
-called. "calls": it called a tool that is called elsewhere. "cancelled": an answer was stopped by its button."""
+called. "calls": it called a tool that is called elsewhere. "length": an answer with calls was cut by max_tokens, and
+none of them was made. "cancelled": an answer was stopped by its button."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class ToolRun:
     Attributes:
         steps: each answer with what came of its calls; at least one.
         messages: the whole conversation, from what was given to the last answer.
-        stop: "answer", "limit", "calls" or "cancelled", which says why it ended.
+        stop: "answer", "limit", "calls", "length" or "cancelled", which says why it ended.
         drawn_in: the number of the cell of a notebook that has drawn it already; it is not shown there a second time.
     """
 

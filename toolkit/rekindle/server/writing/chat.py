@@ -33,7 +33,7 @@ def _choice(index: int, generation: Generation, asked: ChatCall) -> dict[str, An
         "index": index,
         "message": message,
         "logprobs": chat_logprobs(generation.logprobs or ()) if asked.logprobs else None,
-        "finish_reason": "tool_calls" if calls else finish_reason(generation),
+        "finish_reason": finish_reason(generation, called=bool(calls)),
     }
 
 
@@ -70,7 +70,7 @@ class ChatChunks:
         """See `Chunks`."""
         written = self._choices[choice]
         chunks = [self._chunk(choice, delta, None, None) for delta in written.finish()]
-        reason = "tool_calls" if written.calls else finish_reason(generation)
+        reason = finish_reason(generation, called=written.calls > 0)
         return [*chunks, self._chunk(choice, {}, reason, None)]
 
     def last(self, generations: Sequence[Generation]) -> list[bytes]:

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import time
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rekindle.results.generation import Generation
 from rekindle.results.tokens import Piece
@@ -59,9 +59,14 @@ class Chunks(Protocol):
         ...
 
 
+_LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+"""What JSON has unescaped in its strings, and clients that read events by lines take for the end of one."""
+
+
 def dumped(value: Any) -> bytes:
-    """Return JSON as UTF-8; a lone surrogate, which has no bytes in it, is escaped."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+    """Return JSON as UTF-8, in one line for whoever reads it; a lone surrogate, which has no bytes, is escaped."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
+    return text.encode("utf-8", "backslashreplace")
 
 
 def event(value: Any) -> bytes:
@@ -103,6 +108,8 @@ def usage_of(prompt: int, generated: int) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
 
-def finish_reason(generation: Generation) -> str:
-    """Return why an answer ended, in the words of OpenAI's API."""
-    return "length" if generation.finish_reason == "length" else "stop"
+def finish_reason(generation: Generation, called: bool = False) -> str:
+    """Return why an answer ended, in the words of OpenAI's API; what was cut is told as that whatever it called."""
+    if generation.finish_reason == "length":
+        return "length"
+    return "tool_calls" if called else "stop"

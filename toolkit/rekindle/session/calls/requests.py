@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from secrets import token_hex
 from typing import Any, cast, get_args
 from weakref import ref
 
@@ -206,6 +207,12 @@ class Requests:
         """
         choice = ask.get("tool_choice", "auto")
         chat = next((each for each in prompts if isinstance(each, Chat)), None)
+        others = [name for name in get_args(Kind) if ask.get(name) is not None]
+        if choice == "auto" and chat is not None and chat.tools and set(others) - {"grammar"}:
+            raise InvalidRequest.of(
+                others[0],
+                f"{others[0]} says what the output is, so that no tools can be called: leave out tools or {others[0]}",
+            )
         if choice in ("auto", "none") or all(isinstance(each, Exception) for each in prompts):
             return ask
         if chat is None or self.tokenizer is None:
@@ -213,7 +220,6 @@ class Requests:
                 f"tool_choice={choice!r} is for answers to conversations, whose chat template tells of tools: give a "
                 "list of {role, content} messages as the prompt"
             )
-        others = [name for name in get_args(Kind) if ask.get(name) is not None]
         if others:
             raise InvalidRequest(f"tool_choice={choice!r} says what the output is, so leave out {others[0]}")
         if chat.tools is None:
@@ -268,7 +274,8 @@ class Requests:
         """
         self.check_engine()
         if isinstance(prompt, tuple):  # text has to be tokenized first, which the intake does
-            check_length(prompt + begun.token_ids, self._assembly.limits.max_context)
+            longest = self._assembly.limits.max_context
+            check_length(prompt + begun.token_ids, longest, params.max_tokens != 0)
         post = self._engine.post
         reader = None if told is None else self._reader(params, told, goes_on(prompt) or params.constraint is not None)
         origin = self._origin(ask, told)
@@ -294,7 +301,15 @@ class Requests:
         if self.tokenizer is None or (answers := format_of(self.tokenizer)).template is None:
             return None
         shows_special = not params.skip_special_tokens
-        return partial(Reading, answers, self.tokenizer, shows_special=shows_special, tools=told, goes_on=goes_on)
+        return partial(
+            Reading,
+            answers,
+            self.tokenizer,
+            shows_special=shows_special,
+            tools=told,
+            goes_on=goes_on,
+            salt=token_hex(),  # so that no two answers have calls of the same id
+        )
 
     def _origin(self, ask: Ask[Any], told: Told | None) -> Branches:
         engine, callers, options, progress = ref(self._engine), self._callers, self._options, self._progress

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rekindle.errors import InvalidRequest
 from rekindle.models.text.responses import families
-from rekindle.models.text.responses.calls import allows_text
+from rekindle.models.text.responses.calls import allows
 from rekindle.models.text.responses.families import Written
 
 JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -26,6 +26,7 @@ class CallForm:
         begin, end: what is around all calls.
         separator: what is between two calls; None where an answer has one call alone.
         tags: whether arguments are tags with values, and no JSON.
+        edge: what is between a tag and its value.
     """
 
     before: str
@@ -35,6 +36,7 @@ class CallForm:
     end: str = ""
     separator: str | None = ""
     tags: bool = False
+    edge: str = "\n"
 
 
 _NAME, _ARGUMENTS = '{"name": "', '", "arguments": '
@@ -43,6 +45,28 @@ _FORMS: Final[Sequence[tuple[Written, CallForm]]] = (
     (
         families.PARAMETERS,
         CallForm("<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", separator="\n", tags=True),
+    ),
+    (
+        families.SEED_PARAMETERS,
+        CallForm(
+            "<seed:tool_call>\n<function=", ">\n", "</function>\n</seed:tool_call>", separator="\n", tags=True, edge=""
+        ),
+    ),
+    (families.NEMOTRON, CallForm(_NAME, _ARGUMENTS, "}", "<TOOLCALL>[", "]</TOOLCALL>", ", ")),
+    (
+        families.COMMAND,
+        CallForm(
+            '{"tool_call_id": "0", "tool_name": "',
+            '", "parameters": ',
+            "}",
+            "<|START_ACTION|>[\n    ",
+            "\n]<|END_ACTION|>",
+            ",\n    ",
+        ),
+    ),
+    (
+        families.HUNYUAN,
+        CallForm("<tool_call>", "\n```json\n", "\n```</tool_call>", "<tool_calls>\n", "\n</tool_calls>", "\n"),
     ),
     (families.MISTRAL_LIST, CallForm(_NAME, _ARGUMENTS, "}", "[TOOL_CALLS] [", "]", ", ")),
     (families.MISTRAL_NAMED, CallForm("[TOOL_CALLS]", "[ARGS]", "")),
@@ -96,7 +120,8 @@ def call_grammar(
         form: what stands around calls.
         tools: their JSON schemas.
         choice: "required" for one or more calls of any, or the name of the one that is to be called once.
-        special: the special tokens of the tokenizer by their text, which a grammar has to name by their ids.
+        special: the tokens that may be marks by their text. A grammar has to name special ones by their ids, and
+            answers are read by them.
         thinks: what reasoning begins and ends with; None for a model that does not reason.
         thinking: whether the prompt has begun the reasoning.
 
@@ -122,7 +147,7 @@ def call_grammar(
         arguments = f"arguments_{place}"
         parts = (write.text(form.before + name + form.between), arguments, write.text(form.after))
         rules.append(f"call_{place}: {' '.join(filter(None, parts))}")
-        rules += _tags(arguments, schema) if form.tags else [f"{arguments}: {_json(schema)}"]
+        rules += _tags(arguments, schema, form.edge) if form.tags else [f"{arguments}: {_json(schema)}"]
     return "\n".join(rules) + "\n"
 
 
@@ -134,27 +159,41 @@ def _calls(form: CallForm, choice: str, write: "_Writer") -> str:
 
 def _thought(begin: str, end: str, begun: bool, write: "_Writer") -> Iterator[str]:
     """Yield the rules of reasoning, which the model may leave out unless the prompt has begun it."""
-    closed = any(end.startswith(mark) for mark in write.special if mark)
-    yield f"thoughts: /(.|\\n)*/ {write.text(end)}" if closed else f"thoughts[suffix={json.dumps(end)}]: /(.|\\n)*/"
+    closing = max((mark for mark in write.special if mark and end.startswith(mark)), key=len, default=None)
+    if closing is None:
+        yield f"thoughts[suffix={json.dumps(end)}]: /(.|\\n)*/"
+    else:
+        yield f"THOUGHTS: {_without(closing)}"
+        yield f"thoughts: THOUGHTS? {write.text(end)}"
     yield "thought: thoughts /\\s*/" if begun else f"thought: ({write.text(begin)} thoughts /\\s*/)?"
 
 
-def _tags(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the rules of arguments that are tags, in the order of the schema. A text is written without quotes."""
-    end = json.dumps("\n</parameter>\n")
+def _tags(name: str, schema: Mapping[str, Any], edge: str) -> Iterator[str]:
+    """Yield the rules of arguments that are tags, in the order of the schema.
+
+    A text is written without quotes, and without tags of arguments, which would be read as such.
+    """
+    end = json.dumps(f"{edge}</parameter>\n")
     tags = []
     for place, (key, kind) in enumerate(schema.get("properties", {}).items()):
         value = f"{name}_{place}"
-        tag = f"{json.dumps(f'<parameter={key}>' + chr(10))} {value}"
+        tag = f"{json.dumps(f'<parameter={key}>' + edge)} {value}"
         tags.append(tag if key in schema.get("required", ()) else f"({tag})?")
         texts = [each for each in kind.get("enum", ()) if isinstance(each, str)] if isinstance(kind, Mapping) else []
         if texts:
             yield f"{value}: ({' | '.join(json.dumps(text, ensure_ascii=False) for text in texts)}) {end}"
-        elif allows_text(kind):
-            yield f"{value}[suffix={end}]: /(.|\\n)*/"
+        elif allows("string", kind, schema):
+            yield f"{value.upper()}: ({_without('<parameter=', '</parameter>')})? {end}"
+            yield f"{value}: {value.upper()}"
         else:
             yield f"{value}: {_json(kind)} {end}"
     yield f"{name}: {' '.join(tags) or json.dumps('')}"
+
+
+def _without(*texts: str) -> str:
+    """Return the terminal of a text that has none of some others in it, and is not empty."""
+    others = "|".join(re.escape(text).replace("/", "\\/") for text in texts)
+    return f"/(.|\\n)+/ & ~/(.|\\n)*({others})(.|\\n)*/"
 
 
 def _json(schema: Any) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import string
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
@@ -22,6 +23,7 @@ def calls_of(value: Any, raw: str, salt: str, tools: Sequence[Mapping[str, Any]]
     """
     for place, each in enumerate(value if isinstance(value, list) else [value]):
         function = each.get("function", each) if isinstance(each, Mapping) else None
+        function = function.get("function", function) if isinstance(function, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
         identity = call_id(f"{salt} {place} {raw}")
         if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
@@ -33,7 +35,7 @@ def calls_of(value: Any, raw: str, salt: str, tools: Sequence[Mapping[str, Any]]
                 name, {}, raw, identity, f"expected arguments by name, got {function.get('arguments')!r:.200}"
             )
         else:
-            yield ToolCall(name, _meant(arguments, _properties(name, tools)), raw, identity)
+            yield ToolCall(name, _meant(arguments, _parameters(name, tools)), raw, identity)
 
 
 def call_id(text: str) -> str:
@@ -42,45 +44,81 @@ def call_id(text: str) -> str:
     return "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest)
 
 
-def _properties(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the schemas of a tool's parameters; nothing for a tool that is not known."""
+def _parameters(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the schema of a tool's parameters; nothing for a tool that is not known."""
     for tool in tools:
         function = tool.get("function", tool)
         if isinstance(function, Mapping) and function.get("name") == name:
             parameters = function.get("parameters")
-            properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-            return properties if isinstance(properties, Mapping) else {}
+            return parameters if isinstance(parameters, Mapping) else {}
     return {}
 
 
-def _meant(arguments: dict[str, Any], properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments in which a text whose schema allows no text is the JSON that it is."""
+def _meant(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments in which a text is the JSON that it is, where the schema allows that and no text."""
+    properties = schema.get("properties")
+    properties = properties if isinstance(properties, Mapping) else {}
     return {
-        name: _of_text(value) if isinstance(value, str) and not allows_text(properties.get(name)) else value
+        name: _of_text(value, properties.get(name), schema) if isinstance(value, str) else value
         for name, value in arguments.items()
     }
 
 
-def allows_text(schema: Any) -> bool:
-    """Tell whether a schema allows a text, as far as it says."""
-    if not isinstance(schema, Mapping):
-        return True
-    if "enum" in schema:
-        return any(isinstance(each, str) for each in schema["enum"])
-    for several in ("anyOf", "oneOf"):
-        if several in schema:
-            return any(allows_text(each) for each in schema[several])
-    kinds = schema.get("type", "string")
-    return "string" in ([kinds] if isinstance(kinds, str) else kinds)
-
-
-def _of_text(text: str) -> Any:
+def _of_text(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
+    if text.strip() in ("null", "None") and allows("null", schema, root):
+        return None
+    if allows("string", schema, root):
+        return text
     try:
         return json.loads(_PYTHON.get(text.strip(), text))
     except ValueError:
+        return _of_python(text)
+
+
+def _of_python(text: str) -> Any:
+    """Return what a text means in Python, if JSON can have it; else the text."""
+    try:
+        value = literal_eval(text.strip())
+        json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
+    return value
 
 
+def allows(kind: str, schema: Any, root: Mapping[str, Any]) -> bool:
+    """Tell whether a schema allows a kind of JSON, as far as it says; a text where it does not say.
+
+    Args:
+        kind: such as "string".
+        root: the schema that it is a part of, for its references.
+    """
+    for _ in range(_MOST_REFERENCES):
+        if not isinstance(schema, Mapping):
+            return kind == "string"
+        if "$ref" not in schema:
+            break
+        schema = _referred(schema["$ref"], root)
+    if "const" in schema or "enum" in schema:
+        return any(isinstance(each, _PYTHONS[kind]) for each in schema.get("enum", [schema.get("const")]))
+    for several in ("anyOf", "oneOf"):
+        if several in schema:
+            return any(allows(kind, each, root) for each in schema[several])
+    if "allOf" in schema:
+        return all(allows(kind, each, root) for each in schema["allOf"])
+    kinds = schema.get("type", "string")
+    return kind in ([kinds] if isinstance(kinds, str) else kinds)
+
+
+def _referred(reference: Any, root: Mapping[str, Any]) -> Any:
+    """Return the part of a schema that a reference such as "#/$defs/Place" is to; None if there is none."""
+    part: Any = root
+    for name in str(reference).removeprefix("#").split("/")[1:]:
+        part = part.get(name) if isinstance(part, Mapping) else None
+    return part
+
+
+_MOST_REFERENCES: Final = 16
+_PYTHONS: Final[Mapping[str, type]] = {"string": str, "null": type(None)}
 _PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
 """What models write that were trained on code."""
 

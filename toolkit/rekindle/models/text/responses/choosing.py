@@ -6,6 +6,7 @@ from typing import Any
 from rekindle.errors import InvalidRequest
 from rekindle.models.text.responses.call_grammar import call_grammar, form_of
 from rekindle.models.text.responses.families import ANCHORS, calls_for, marks_of_thought
+from rekindle.models.text.responses.marks import marks_of
 from rekindle.models.text.tokenizer import Tokenizer
 
 
@@ -20,15 +21,15 @@ def grammar_of_choice(choice: str, tools: Sequence[Mapping[str, Any]], rendered:
     Raises:
         InvalidRequest: there is no such tool, or it is not known how the model writes calls.
     """
-    template = tokenizer.chat_template or ""
+    template = tokenizer.answer_template or ""
     form = form_of(calls_for(template))
     if form is None:
         raise InvalidRequest(
             f"tool_choice={choice!r} needs a model whose chat template shows how it writes calls, and this one shows "
             "none; leave tool_choice out"
         )
-    added = tokenizer.backend.get_added_tokens_decoder()
-    special = {entry.content: token for token, entry in added.items() if entry.special}
+    added, marks = tokenizer.backend.get_added_tokens_decoder(), marks_of(tokenizer).texts
+    special = {entry.content: token for token, entry in added.items() if entry.special or entry.content in marks}
     thinks, begun = marks_of_thought(template), False
     if thinks is not None:
         ends = (rendered.rfind(anchor) + len(anchor) for anchor in ANCHORS if anchor in rendered)

@@ -1,9 +1,10 @@
 """What the text of a part of an answer means: a text, a number, JSON, or pairs of keys and values."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final, NoReturn
 
 Arguments = Mapping[str, Any]
 
@@ -23,6 +24,44 @@ def parsed(name: str, text: str, arguments: Arguments) -> Any:
         Malformed: it means nothing of the kind.
     """
     return _READERS[name](text, arguments)
+
+
+def is_inside(name: str, text: str, arguments: Arguments) -> bool:
+    """Tell whether the end of a text is inside a string or a value, to which a mark that comes then belongs.
+
+    Args:
+        name, arguments: see `parsed`.
+    """
+    if name == "xml-inline" and "value_end" in arguments:
+        begun = [found.end() for found in re.finditer(arguments["value_begin"], text)]
+        ended = [found.end() for found in re.finditer(arguments["value_end"], text)]
+        return bool(begun) and (not ended or ended[-1] < begun[-1])
+    if name != "json" or "string_delims" in arguments:
+        return False
+    return '"' in _STRINGS.sub("", text)
+
+
+def values_of(name: str, text: str, arguments: Arguments) -> tuple[list[Any], str]:
+    """Return the values that a text has one after the other, and what else stands in it; of text as a rule one.
+
+    Args:
+        name, arguments: see `parsed`.
+
+    Raises:
+        Malformed: as `parsed`.
+    """
+    if name != "json" or arguments:
+        return [parsed(name, text, arguments)], ""
+    values, others, place = list[Any](), list[str](), 0
+    while (begin := _VALUE.search(text, place)) is not None:
+        value, end = _decoded(text, begin.start())
+        values.append(value)
+        others.append(text[place : begin.start()])
+        place = end
+    if not values:
+        return [_json(text, arguments)], ""
+    others.append(text[place:])
+    return values, "".join(other for other in others if other.strip(_BETWEEN))
 
 
 def stripped(text: str, arguments: Arguments) -> str:
@@ -63,11 +102,37 @@ def _json(text: str, arguments: Arguments) -> Any:
     for placeholder, string in strings.items():
         source = source.replace(placeholder, json.dumps(string))
     try:
-        return json.loads(source)
+        return _DECODER.decode(source)
     except (ValueError, RecursionError) as error:
         if arguments.get("allow_non_json"):
             return stripped(text, arguments)
         raise Malformed(f"expected JSON, got {text.strip()!r:.200}: {error}") from error
+
+
+def _decoded(text: str, place: int) -> tuple[Any, int]:
+    """Return the JSON value that begins at a place of a text, and where it ends."""
+    try:
+        return _DECODER.raw_decode(text, place)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"expected JSON, got {text.strip()!r:.200}: {error}") from error
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits} is too large a number")
+    return number
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)
+_VALUE: Final = re.compile(r"[{\[]")
+_BETWEEN: Final = " \t\r\n,;"
+"""What may stand between values."""
+_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def _without_strings(source: str, opening: str, closing: str, strings: dict[str, str]) -> str:
@@ -82,9 +147,16 @@ def _without_strings(source: str, opening: str, closing: str, strings: dict[str,
 
 
 def _tags(text: str, arguments: Arguments) -> dict[str, Any]:
-    """Read tags, each a match of "tag_pattern" with the groups `key` and `value`."""
+    """Read tags, each a match of "tag_pattern" with the groups `key` and `value`.
+
+    With a "whole_pattern", what is left without them has to match that.
+    """
     import regex
 
+    if "whole_pattern" in arguments:
+        left = regex.sub(arguments["tag_pattern"], "", text, flags=regex.DOTALL)
+        if regex.fullmatch(arguments["whole_pattern"], left, flags=regex.DOTALL) is None:
+            raise Malformed(f"expected tags that are closed, got {text.strip()!r:.200}")
     found: dict[str, Any] = {}
     several: set[str] = set()
     for match in regex.finditer(arguments["tag_pattern"], text, flags=regex.DOTALL):

@@ -3,6 +3,7 @@
 They are data in transformers' form; see `template`. Content is one text, whatever is written between its parts.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -22,21 +23,21 @@ ANCHORS: Final = (
 
 Written = Mapping[str, Any]
 
-THINK: Final[Written] = {"open": "<think>", "close": "</think>", "repeats": True, "join": "\n"}
-THOUGHT_BEFORE: Final[Written] = {
-    "open_pattern": "<think>|(?=</think>)",
-    "close": "</think>",
-    "repeats": True,
-    "join": "\n",
-}
+# A model thinks before it answers: behind the beginning of the answer, the same letters are part of it.
+THINK: Final[Written] = {"open_pattern": r"\A\s*<think>", "close": "</think>"}
+THOUGHT_BEFORE: Final[Written] = {"open_pattern": r"\A\s*(?:<think>|(?=</think>))", "close": "</think>"}
 """As `THINK`, where the prompt may end with a closing mark to have the model think nothing."""
 THINK_RESPOND: Final[Written] = {
-    "open": "<think>",
+    "open_pattern": r"\A\s*<think>",
     "close_pattern": r"</think>(?:\s*<response>)?",
-    "repeats": True,
-    "join": "\n",
 }
-BRACKETS: Final[Written] = {"open": "[THINK]", "close": "[/THINK]", "repeats": True, "join": "\n"}
+THINK_ANSWER: Final[Written] = {"open_pattern": r"\A\s*<think>", "close_pattern": r"</think>(?:\s*<answer>)?"}
+SEED_THINK: Final[Written] = {"open_pattern": r"\A\s*<seed:think>", "close": "</seed:think>"}
+COMMAND_THINK: Final[Written] = {
+    "open_pattern": r"\A\s*<\|START_THINKING\|>",
+    "close_pattern": r"<\|END_THINKING\|>(?:\s*<\|START_RESPONSE\|>)?",
+}
+BRACKETS: Final[Written] = {"open_pattern": r"\A\s*\[THINK\]", "close": "[/THINK]"}
 
 NAMED: Final[Written] = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
 LISTED: Final[Written] = {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}}
@@ -48,17 +49,32 @@ HERMES: Final[Written] = {
     "content": "json",
     "transform": {"type": "function", "function": "{content}"},
 }
-PARAMETERS: Final[Written] = {
-    "open_pattern": r"<tool_call>\s*<function=(?P<name>[^>\n]+)>",
-    "close_pattern": r"</function>\s*</tool_call>|</tool_call>",
-    "repeats": True,
-    "content": "xml-inline",
-    "content_args": {
-        # Values stay text: what they mean is known from the schema of the tool alone.
-        "tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>",
-    },
-    "transform": NAMED,
-}
+
+
+def _parameters(mark: str) -> Written:
+    """Return how calls are read whose arguments are tags, within marks of a name.
+
+    A value ends at a closing tag that another tag or the end of the call follows; others are part of it. Values stay
+    text: what they mean is known from the schema of the tool alone.
+    """
+    begin, end = "<parameter=[^>\n]+>", rf"</parameter>(?=\s*(?:<parameter=[^>\n]+>|</function>|</{mark}>|\Z))"
+    return {
+        "open_pattern": rf"(?:<{mark}>\s*)?<function=(?P<name>[^>\n]+)>",
+        "close_pattern": rf"</function>(?:\s*</{mark}>)?|</{mark}>",
+        "repeats": True,
+        "content": "xml-inline",
+        "content_args": {
+            "tag_pattern": rf"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>(?:(?!\n<parameter=).)*?)\n?{end}",
+            "value_begin": begin,
+            "value_end": end,
+            "whole_pattern": rf"\s*(?:</function>(?:\s*</{mark}>)?|</{mark}>)\s*",
+        },
+        "transform": NAMED,
+    }
+
+
+PARAMETERS: Final = _parameters("tool_call")
+SEED_PARAMETERS: Final = _parameters("seed:tool_call")
 MISTRAL_LIST: Final[Written] = {
     "open": "[TOOL_CALLS]",
     "close": "</s>",
@@ -95,14 +111,36 @@ LLAMA3: Final[Written] = {
     "close": ["<|eot_id|>", "<|eom_id|>"],
     "content": "json",
     "repeats": True,
-    "transform": {"type": "function", "function": {"name": "{content.name}", "arguments": "{content.parameters}"}},
+    "transform": {"type": "function", "function": "{content}"},
 }
 GRANITE: Final[Written] = {
     "open": "<|tool_call|>",
-    "close": "<|end_of_text|>",
+    "close": ["<|/tool_call|>", "<|end_of_text|>"],
     "content": "json",
     "transform": LISTED,
     "transform_each": True,
+}
+"""Of Granite, and of Phi-4-mini, which has a closing mark."""
+NEMOTRON: Final[Written] = {
+    "open": "<TOOLCALL>",
+    "close": "</TOOLCALL>",
+    "content": "json",
+    "transform": LISTED,
+    "transform_each": True,
+}
+COMMAND: Final[Written] = {
+    "open": "<|START_ACTION|>",
+    "close": "<|END_ACTION|>",
+    "content": "json",
+    "transform": {"type": "function", "function": {"name": "{tool_name}", "arguments": "{parameters}"}},
+    "transform_each": True,
+}
+HUNYUAN: Final[Written] = {
+    "open_pattern": r"(?:<tool_calls>\s*)?<tool_call>(?P<name>[^\n<]+)\n```json\n",
+    "close_pattern": r"\s*```\s*</tool_call>(?:\s*</tool_calls>)?",
+    "repeats": True,
+    "content": "json",
+    "transform": NAMED,
 }
 
 _TURN = r"(?:<\|start\|>assistant)?"
@@ -146,10 +184,20 @@ def written_for(chat_template: str, eos_token: str | None) -> Written | None:
     if not found:
         return None
     ends = [end for end in (*ENDS, eos_token) if end and (end in chat_template or end == eos_token)]
-    if "<response>" in chat_template:
-        ends.append("</response>")
+    for begin, end in _AROUND_CONTENT.items():
+        if begin in chat_template:
+            ends.append(end)
+            found["begin"] = {"open_pattern": rf"\A\s*{re.escape(begin)}", "close_pattern": ""}
     content: dict[str, Any] = {"repeats": True, "join": "", "content_args": {"strip": False}}
     return _answer({**found, "content": {**content, "close": ends} if ends else content})
+
+
+_AROUND_CONTENT: Final = {
+    "<response>": "</response>",
+    "<answer>": "</answer>",
+    "<|START_RESPONSE|>": "<|END_RESPONSE|>",
+}
+"""What some families write before their content, and behind it."""
 
 
 def marks_of_thought(chat_template: str) -> tuple[str, str] | None:
@@ -161,16 +209,26 @@ def marks_of_thought(chat_template: str) -> tuple[str, str] | None:
         return "<|channel|>analysis<|message|>", "<|end|><|start|>assistant"
     if "[THINK]" in chat_template:
         return "[THINK]", "[/THINK]"
+    if "<seed:think>" in chat_template:
+        return "<seed:think>", "</seed:think>"
+    if "<|START_THINKING|>" in chat_template:
+        return "<|START_THINKING|>", "<|END_THINKING|>"
     return ("<think>", "</think>") if "think>" in chat_template else None
 
 
 def _thinking(chat_template: str) -> Written | None:
     if "[THINK]" in chat_template:
         return BRACKETS
+    if "<seed:think>" in chat_template:
+        return SEED_THINK
+    if "<|START_THINKING|>" in chat_template:
+        return COMMAND_THINK
     if "think>" not in chat_template:  # some templates write the angle bracket elsewhere
         return None
     if "<response>" in chat_template:
         return THINK_RESPOND
+    if "<answer>" in chat_template:
+        return THINK_ANSWER
     if "<｜Assistant｜>" in chat_template:
         return THOUGHT_BEFORE
     return THINK
@@ -184,6 +242,14 @@ def calls_for(chat_template: str) -> Written | None:
         return DEEPSEEK_FENCED if "```json" in chat_template else DEEPSEEK
     if "[TOOL_CALLS]" in chat_template:
         return MISTRAL_NAMED if "[ARGS]" in chat_template else MISTRAL_LIST
+    if "<seed:tool_call>" in chat_template:
+        return SEED_PARAMETERS
+    if "<|START_ACTION|>" in chat_template:
+        return COMMAND
+    if "<TOOLCALL>" in chat_template:
+        return NEMOTRON
+    if "<tool_calls>" in chat_template and "```json" in chat_template:
+        return HUNYUAN
     if "<tool_call>" in chat_template:
         return PARAMETERS if "<function=" in chat_template else HERMES
     if "<|tool_call|>" in chat_template:

@@ -12,6 +12,7 @@ from rekindle.concurrency.warning import warn
 from rekindle.errors import CheckpointError, InvalidRequest
 from rekindle.models.text.chat import render
 from rekindle.models.text.responses.families import written_for
+from rekindle.models.text.responses.marks import Marks, marks_of
 from rekindle.models.text.responses.template import ResponseTemplate, load
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.results.response import MessageForm
@@ -45,24 +46,24 @@ def format_of(tokenizer: Tokenizer) -> Format:
     A response template of the checkpoint's own comes first, then what `families.written_for` makes of the marks in the
     chat template. A model whose chat template has no such marks answers in plain text.
     """
-    if tokenizer.chat_template is None:
+    if tokenizer.answer_template is None:
         return PLAIN
     own = None if tokenizer.response_template is None else json.dumps(tokenizer.response_template)
-    return _format(tokenizer.chat_template, own, tokenizer.bos_token, tokenizer.eos_token)
+    return _format(tokenizer.answer_template, own, tokenizer.bos_token, tokenizer.eos_token, marks_of(tokenizer))
 
 
 @lru_cache(maxsize=16)
-def _format(chat_template: str, own: str | None, bos_token: str | None, eos_token: str | None) -> Format:
+def _format(chat_template: str, own: str | None, bos_token: str | None, eos_token: str | None, marks: Marks) -> Format:
     written = None if own is None else json.loads(own)
     template: ResponseTemplate | None = None
     if written is not None:
         try:
-            template = load(written)
+            template = load(written, marks)
         except CheckpointError as error:
             warn(f"the checkpoint's own response template is not used: {error}")
     if template is None:
         written = written_for(chat_template, eos_token)
-        template = None if written is None else load(written)
+        template = None if written is None else load(written, marks)
     return Format(template, written, _form(chat_template, bos_token, eos_token))
 
 

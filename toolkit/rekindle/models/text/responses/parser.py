@@ -1,12 +1,13 @@
 """An answer read by a response template while it comes: events for what is new, and the message at the end."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from rekindle.models.text.responses.contents import Malformed, parsed
+from rekindle.models.text.responses.contents import Malformed, is_inside, values_of
 from rekindle.models.text.responses.delimiters import NO_CAPTURES, Delimiter, Found
+from rekindle.models.text.responses.marks import unsigned
 from rekindle.models.text.responses.template import Field, ResponseTemplate
 from rekindle.models.text.responses.transforms import transformed
 
@@ -54,27 +55,31 @@ class Span:
 class ResponseParser:
     """The reader of one answer. How the answer is cut into pieces changes nothing but the pieces of `Grown`.
 
-    A part whose text is malformed is told in its `Closed`, and is not in the message; transformers raises there.
+    A part whose text is malformed is told in its `Closed`, and is not in the message; transformers raises there. A mark
+    in a string or a value belongs to that. So does what follows it, unless the answer ends before the string does: then
+    the mark was one.
 
     Args:
         template: how the answer is read.
         prompt: what the answer follows, or the end of it: what a chat template has written behind the last anchor
             belongs to the answer.
+        shows_special: whether special tokens that are no marks in their place are shown.
 
     Attributes:
         events_of_prompt: what the prompt had of the answer.
         spans: of the parts that are complete, counted from where the prompt's part of the answer begins.
     """
 
-    def __init__(self, template: ResponseTemplate, prompt: str = "") -> None:
+    def __init__(self, template: ResponseTemplate, prompt: str = "", shows_special: bool = False) -> None:
         self._template = template
+        self._shown = unsigned if shows_special else template.marks.shown
         self._message: dict[str, Any] = deepcopy(dict(template.defaults))
         self.spans: list[Span] = []
         self._text = ""
         self._dropped = 0  # characters that were before those of _text
         self._place = 0
         self._empty_at: int | None = None  # where a mark without any text began a part, which it may do once
-        self._region = _Region(template.implicit, "", NO_CAPTURES, 0, begun=False)
+        self._region = _Region(template.implicit, "", NO_CAPTURES, 0, self._shown, begun=False)
         self.events_of_prompt = tuple(self.feed(prompt[template.anchor.last_end(prompt) or 0 :]))
 
     @property
@@ -111,9 +116,13 @@ class ResponseParser:
             found, pending = self._next_mark(final)
             if found is None:
                 yield from self._take(len(self._text) if final else pending)
-                if final:
+                if not final:
+                    return
+                if not self._region.is_open_string():
                     yield from self._close("")
-                return
+                    return
+                yield from self._close(self._back_to_mark())
+                continue
             field, mark = found
             yield from self._take(mark.start)
             written, self._place = self._text[mark.start : mark.end], mark.end
@@ -134,7 +143,7 @@ class ResponseParser:
         first: tuple[Field, Found] | None = None
         pending = len(self._text)
         for field, delimiter in self._watched():
-            found, unsure = delimiter.find(self._text, self._place, final)
+            found, unsure = self._find(field, delimiter, final)
             pending = min(pending, unsure)
             if found is None or (found.end == found.start == self._empty_at):
                 continue
@@ -143,6 +152,24 @@ class ResponseParser:
         if first is not None and first[1].start >= pending:
             first = None
         return first, max(pending, self._place)
+
+    def _find(self, field: Field, delimiter: Delimiter, final: bool) -> tuple[Found | None, int]:
+        """Look for a mark as `Delimiter.find` does, but for those inside a string or a value of the region."""
+        region, start = self._region, self._place
+        while True:
+            found, unsure = delimiter.find(self._text, start, final)
+            if found is None or region.field is not field or region.is_text:
+                return found, unsure
+            if not region.holds(self._text[self._place : found.start], found.end - found.start):
+                return found, unsure
+            start = max(found.end, found.start + 1)
+
+    def _back_to_mark(self) -> str:
+        """Return to the first mark that was taken for a part of a string that is never closed; return the mark."""
+        written, rest = self._region.cut()
+        self._dropped += len(self._text) - len(rest)
+        self._text, self._place, self._empty_at = rest, 0, None
+        return written
 
     def _watched(self) -> Iterator[tuple[Field, Delimiter]]:
         """Yield what may come next, by the field that it is about."""
@@ -166,7 +193,7 @@ class ResponseParser:
             yield from self._region.grow(text)
 
     def _open(self, field: Field, written: str, captures: Mapping[str, str]) -> Iterator[Event]:
-        self._region = _Region(field, written, captures, self._dropped + self._place, begun=False)
+        self._region = _Region(field, written, captures, self._dropped + self._place, self._shown, begun=False)
         yield from self._begin()
 
     def _begin(self) -> Iterator[Event]:
@@ -179,24 +206,30 @@ class ResponseParser:
     def _close(self, written: str) -> Iterator[Event]:
         """End the region, and go back to the field that has what is in no other."""
         place = self._dropped + self._place
-        region, self._region = self._region, _Region(self._template.implicit, "", NO_CAPTURES, place, begun=False)
+        implicit = self._template.implicit
+        region, self._region = self._region, _Region(implicit, "", NO_CAPTURES, place, self._shown, begun=False)
         field = region.field
         if field is None or not region.begun:
             return
         self.spans.append(Span(field.name, region.start, region.start + len(region.body)))
-        raw = f"{region.opened_by}{region.body}{written}"
+        opened_by, closed_by = map(self._template.marks.without_ends, (region.opened_by, written))
+        raw = f"{opened_by}{self._shown(region.body)}{closed_by}"
         try:
-            value = region.value()
+            values, others = region.values(written)
         except Malformed as error:
             yield Closed(field.name, None, raw, str(error))
             return
-        if field.join is not None and field.name in self._message:
-            self._message[field.name] += field.join + value
-        elif field.join is None and field.repeats:
-            self._message.setdefault(field.name, []).append(value)
-        else:
-            self._message[field.name] = value
-        yield Closed(field.name, value, raw)
+        for value in values:
+            if field.join is not None and field.name in self._message:
+                self._message[field.name] += field.join + value
+            elif field.join is None and field.repeats:
+                self._message.setdefault(field.name, []).append(value)
+            else:
+                self._message[field.name] = value
+        yield Closed(field.name, values[0] if len(values) == 1 else values, raw)
+        if others and implicit is not None and implicit is not field:
+            yield from self._begin()
+            yield from self._region.grow(others)
 
 
 def _rank(field: Field, found: Found) -> tuple[int, int, bool, str]:
@@ -212,17 +245,27 @@ class _Region:
         opened_by: the mark that it began with.
         captures: the texts of the named groups of that mark.
         start: the place of its first character among all that was read.
+        shown: returns a text without the signs of marks, and without special tokens.
         begun: whether it has begun, which the field without a mark does with its first character.
     """
 
     def __init__(
-        self, field: Field | None, opened_by: str, captures: Mapping[str, str], start: int, *, begun: bool
+        self,
+        field: Field | None,
+        opened_by: str,
+        captures: Mapping[str, str],
+        start: int,
+        shown: Callable[[str], str],
+        *,
+        begun: bool,
     ) -> None:
         self.field = field
         self.opened_by = opened_by
         self.start = start
         self.begun = begun
+        self._shown = shown
         self._captures = captures
+        self._held_mark: tuple[int, int] | None = None  # where the first mark in a string begins in the body, and ends
         self._pieces: list[str] = []
         self._held = ""  # white space, which is dropped if the text ends with it
         self._told = False
@@ -236,6 +279,7 @@ class _Region:
         """Take more text, and yield what of it is sure to be part of the value."""
         assert self.field is not None
         self._pieces.append(text)
+        text = self._shown(text)
         if self.field.content == "text" and self.field.content_args.get("strip", True):
             text = self._held + text
             text = text if self._told else text.lstrip()
@@ -246,21 +290,59 @@ class _Region:
             self._told = True
             yield Grown(self.field.name, text)
 
-    def value(self) -> Any:
-        """Return what its text means.
+    @property
+    def is_text(self) -> bool:
+        """Tell whether its text is its value, which has no strings."""
+        return self.field is None or self.field.content == "text"
+
+    def holds(self, further: str, length: int) -> bool:
+        """Tell whether a mark of a length that comes after further text is inside a string or a value."""
+        assert self.field is not None
+        whole = self.body + further
+        if not is_inside(self.field.content, whole, self.field.content_args):
+            return False
+        self._held_mark = self._held_mark or (len(whole), len(whole) + length)
+        return True
+
+    def is_open_string(self) -> bool:
+        """Tell whether its text ends inside a string or a value that has a mark in it."""
+        if self.field is None or self._held_mark is None:
+            return False
+        return is_inside(self.field.content, self.body, self.field.content_args)
+
+    def cut(self) -> tuple[str, str]:
+        """End its text before the first mark in a string; return the mark, and what followed it."""
+        assert self._held_mark is not None
+        begin, end = self._held_mark
+        body, self._held_mark = self.body, None
+        self._pieces = [body[:begin]]
+        return body[begin:end], body[end:]
+
+    def values(self, written: str) -> tuple[list[Any], str]:
+        """Return what its text means, as a rule one value, and what else stands in the text.
+
+        Args:
+            written: the mark that it ended with.
 
         Raises:
             Malformed: that cannot be said.
         """
         field = self.field
         assert field is not None
-        value = parsed(field.content, self.body, field.content_args)
+        text = self._shown(self.body)
+        if "whole_pattern" in field.content_args:  # which tells by its end whether it is whole
+            text += unsigned(written)
+        values, others = values_of(field.content, text, field.content_args)
+        return [self._value(field, value) for value in values], others
+
+    def _value(self, field: Field, value: Any) -> Any:
         if field.join is not None and not isinstance(value, str):
             raise Malformed(f"expected a text that can be joined to another, got {value!r:.80}")
         if field.transform is None:
             return value
         if not field.transform_each:
             return transformed(field.transform, {**self._captures, "content": value})
+        value = [value] if isinstance(value, Mapping) else value
         if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
             raise Malformed(f"expected a list of objects, got {value!r:.200}")
         return [transformed(field.transform, {**self._captures, **each}) for each in value]

@@ -1,14 +1,17 @@
 """One answer read while its tokens come, into parts and at last into a response."""
 
+import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from rekindle.models.text.incremental import IncrementalDecoder
 from rekindle.models.text.responses.calls import call_id, calls_of
 from rekindle.models.text.responses.formats import REASONING_KEYS, Format
+from rekindle.models.text.responses.marks import NO_MARKS, SIGN, Marks
 from rekindle.models.text.responses.parser import Closed, Event, Grown, ResponseParser
 from rekindle.models.text.responses.template import ResponseTemplate
 from rekindle.models.text.token_bytes import token_bytes
@@ -18,6 +21,9 @@ from rekindle.results.response import Part, PartKind, Response, ToolCall
 TAIL = 64
 """How many of the last tokens of a prompt are read first, to find what its chat template has written of the answer."""
 
+_UNMARKED: Final = re.compile(r"\s*(?:\{|<function=)")
+"""What a call begins with that has no mark, and so is one only if it calls a tool that was offered."""
+
 
 class RawText:
     """The text of an answer with its special tokens, as far as its text without them has come.
@@ -25,6 +31,7 @@ class RawText:
     A stop string holds text back and cuts it, so the tokens alone do not tell how far the text goes.
 
     Args:
+        marks: the tokens before whose texts a sign is to stand.
         shows_special: whether the text has the special tokens too.
         goes_on: see `IncrementalDecoder`.
 
@@ -33,11 +40,11 @@ class RawText:
             one begins.
     """
 
-    def __init__(self, tokenizer: Tokenizer, shows_special: bool, goes_on: bool = False) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, marks: Marks, shows_special: bool, goes_on: bool = False) -> None:
+        self._tokenizer, self._marks = tokenizer, marks
         self._shows_special = shows_special
         self._decoder = IncrementalDecoder(tokenizer, goes_on=goes_on)
-        self._waiting: deque[tuple[str, bool]] = deque()  # (text, whether it counts as text that came)
+        self._waiting: deque[tuple[str, int]] = deque()  # (text, how much of its end counts as text that came)
         self._due = 0
         self.starts: list[int] = []
         self._length = 0
@@ -47,9 +54,13 @@ class RawText:
         for token in token_ids:
             if self._decoder.skips(token):
                 raw = token_bytes(self._tokenizer, token).decode("utf-8", "backslashreplace")
-                counts = self._shows_special
+                counts = len(raw) if self._shows_special else 0
+                raw = raw if counts or raw in self._marks.texts else ""
             else:
-                raw, counts = self._decoder.push(token), True
+                raw = self._decoder.push(token)
+                counts = len(raw)
+            if token in self._tokenizer.added_ids and raw in self._marks.texts:
+                raw = SIGN + raw
             self._waiting.append((raw, counts))
             self.starts.append(self._length)
             self._length += len(raw)
@@ -58,21 +69,23 @@ class RawText:
 
     def finish(self) -> str:
         """Return what is left at the end."""
-        self._waiting.append((self._decoder.finish()[0], True))
+        rest = self._decoder.finish()[0]
+        self._waiting.append((rest, len(rest)))
         return self._released()
 
     def _released(self) -> str:
         released = []
         while self._waiting:
             text, counts = self._waiting[0]
-            if counts and len(text) > self._due:
+            if counts > self._due:
+                text = text[-counts:]  # a token that is cut is no mark
                 released.append(text[: self._due])
-                self._waiting[0] = text[self._due :], counts
+                self._waiting[0] = text[self._due :], counts - self._due
                 self._due = 0
                 break
             self._waiting.popleft()
             released.append(text)
-            self._due -= len(text) if counts else 0
+            self._due -= counts
         return "".join(released)
 
 
@@ -84,8 +97,9 @@ class Reading:
         tokenizer: the model's.
         prompt: the tokens that the answer follows.
         shows_special: whether the texts of the answer have special tokens.
-        tools: the JSON schemas of the tools that it may call.
+        tools: the JSON schemas of the tools that it may call. Without any, nothing is taken for a call.
         goes_on: whether it goes on with a text of the prompt.
+        salt: what makes the ids of its calls differ from those of other answers.
     """
 
     def __init__(
@@ -96,18 +110,20 @@ class Reading:
         shows_special: bool = False,
         tools: Sequence[Mapping[str, Any]] = (),
         goes_on: bool = False,
+        salt: str = "",
     ) -> None:
         self._format, self._tools = answers, tools
-        self._raw = RawText(tokenizer, shows_special, goes_on)
+        template = answers.template if tools or answers.template is None else answers.template.without("tool_calls")
+        self._raw = RawText(tokenizer, NO_MARKS if template is None else template.marks, shows_special, goes_on)
         self._parser: ResponseParser | None = None
         self._begun: tuple[Event, ...] = ()
         self._before = 0  # characters of the answer that the prompt has
-        self._salt = str(len(prompt))
+        self._salt = salt
         self._calls: list[ToolCall] = []
         self._texts: dict[PartKind, _Stripped] = {"reasoning": _Stripped(), "content": _Stripped()}
         self._plain: list[str] = []
-        if answers.template is not None:
-            self._parser = ResponseParser(answers.template, _end_of(prompt, tokenizer, answers.template))
+        if template is not None:
+            self._parser = ResponseParser(template, _end_of(prompt, tokenizer, template), shows_special)
             self._begun, self._before = self._parser.events_of_prompt, self._parser.length
 
     def push(self, text: str, token_ids: Sequence[int]) -> list[Part]:
@@ -158,17 +174,24 @@ class Reading:
                     if shown := self._texts[kind].push(text):
                         parts.append(Part(kind, shown))
                 case Closed() if kind == "tool_call":
-                    parts += [Part(kind, "", call) for call in self._called(event)]
+                    calls = self._called(event)
+                    if _UNMARKED.match(event.raw) and not all(self._offers(call) for call in calls):
+                        shown = self._texts["content"].push(event.raw)
+                        parts += [Part("content", shown)] if shown else []
+                        continue
+                    self._calls += calls
+                    parts += [Part(kind, "", call) for call in calls]
         return parts
+
+    def _offers(self, call: ToolCall) -> bool:
+        """Tell whether a call can be read, and is one of a tool that the model was told of."""
+        return call.error is None and any(tool.get("function", tool).get("name") == call.name for tool in self._tools)
 
     def _called(self, closed: Closed) -> list[ToolCall]:
         salt = f"{self._salt} {len(self._calls)}"
         if closed.error is not None:
-            calls = [ToolCall("", {}, closed.raw, call_id(f"{salt} {closed.raw}"), closed.error)]
-        else:
-            calls = list(calls_of(closed.value, closed.raw, salt, self._tools))
-        self._calls += calls
-        return calls
+            return [ToolCall("", {}, closed.raw, call_id(f"{salt} {closed.raw}"), closed.error)]
+        return list(calls_of(closed.value, closed.raw, salt, self._tools))
 
 
 class _Stripped:
@@ -204,9 +227,22 @@ def _end_of(prompt: Sequence[int], tokenizer: Tokenizer, template: ResponseTempl
     """Return the end of a prompt, from before the last anchor on; nothing if there is none."""
     length = TAIL
     while True:
-        text = tokenizer.decode(prompt[-length:], skip_special_tokens=False)
+        text = _with_signs(prompt[-length:], tokenizer, template.marks)
         if template.anchor.last_end(text) is not None:
             return text
         if length >= len(prompt):
             return ""
         length *= 2
+
+
+def _with_signs(token_ids: Sequence[int], tokenizer: Tokenizer, marks: Marks) -> str:
+    """Return the text of some tokens, with a sign before each that may be a mark."""
+    texts = []
+    for added, ids in groupby(token_ids, lambda token: token in tokenizer.added_ids):
+        if added:
+            for token in ids:
+                text = tokenizer.backend.id_to_token(token) or ""
+                texts.append(SIGN + text if text in marks.texts else text)
+        else:
+            texts.append(tokenizer.decode(ids, skip_special_tokens=False))
+    return "".join(texts)

@@ -6,12 +6,13 @@ answer is read.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rekindle.errors import CheckpointError
 from rekindle.models.text.responses.contents import NAMES
 from rekindle.models.text.responses.delimiters import Delimiter, Literals, Pattern
+from rekindle.models.text.responses.marks import NO_MARKS, Marks
 from rekindle.models.text.responses.transforms import mixed
 
 _TEMPLATE_KEYS = {"version", "defaults", "fields", "start_anchor", "start_anchor_pattern"}
@@ -56,11 +57,17 @@ class ResponseTemplate:
         defaults: what the message has in any case.
         fields: its parts by name.
         anchor: what an answer begins after, in the prompt.
+        marks: the tokens that its delimiters are looked for as.
     """
 
     defaults: Mapping[str, Any]
     fields: Mapping[str, Field]
     anchor: Delimiter
+    marks: Marks = NO_MARKS
+
+    def without(self, name: str) -> "ResponseTemplate":
+        """Return the same template without a field, if it has it."""
+        return replace(self, fields={other: field for other, field in self.fields.items() if other != name})
 
     @property
     def implicit(self) -> Field | None:
@@ -68,10 +75,14 @@ class ResponseTemplate:
         return next((field for field in self.fields.values() if field.open is None), None)
 
 
-def load(written: Any) -> ResponseTemplate:
+def load(written: Any, marks: Marks = NO_MARKS) -> ResponseTemplate:
     """Return a response template that was written as JSON.
 
     A field's "optional" is read and means nothing here: an answer may end at any token, so any field may be missing.
+
+    Args:
+        written: the template.
+        marks: the tokens of the vocabulary whose texts are no delimiters where they are written as text.
 
     Raises:
         CheckpointError: it is none of version 1; the message says where.
@@ -83,17 +94,17 @@ def load(written: Any) -> ResponseTemplate:
     fields = _mapping("response_template.fields", top.get("fields"))
     if not fields:
         raise CheckpointError("response_template.fields must have at least one field")
-    made = {name: _field(f"response_template.fields[{name!r}]", name, field) for name, field in fields.items()}
+    made = {name: _field(f"response_template.fields[{name!r}]", name, field, marks) for name, field in fields.items()}
     leftover = [name for name, field in made.items() if field.open is None]
     if len(leftover) > 1:
         raise CheckpointError(f"at most one field may have neither open nor open_pattern, got {', '.join(leftover)}")
-    anchor = _delimiter("response_template", top, "start_anchor")
+    anchor = _delimiter("response_template", top, "start_anchor", marks)
     if anchor is None:
         raise CheckpointError("response_template must have start_anchor or start_anchor_pattern")
-    return ResponseTemplate(_mapping("response_template.defaults", top.get("defaults", {})), made, anchor)
+    return ResponseTemplate(_mapping("response_template.defaults", top.get("defaults", {})), made, anchor, marks)
 
 
-def _field(place: str, name: str, written: Any) -> Field:
+def _field(place: str, name: str, written: Any, marks: Marks) -> Field:
     given = _mapping(place, written)
     _check_keys(place, given, _FIELD_KEYS)
     content, join, shape = given.get("content", "text"), given.get("join"), given.get("transform")
@@ -113,8 +124,8 @@ def _field(place: str, name: str, written: Any) -> Field:
         raise CheckpointError(f"{place}: a text of transform is a placeholder as a whole or not at all, got {text!r}")
     return Field(
         name,
-        _delimiter(place, given, "open"),
-        _delimiter(place, given, "close"),
+        _delimiter(place, given, "open", marks),
+        _delimiter(place, given, "close", marks),
         content,
         arguments,
         bool(given.get("repeats", False)),
@@ -124,24 +135,24 @@ def _field(place: str, name: str, written: Any) -> Field:
     )
 
 
-def _delimiter(place: str, given: Mapping[str, Any], key: str) -> Delimiter | None:
+def _delimiter(place: str, given: Mapping[str, Any], key: str, marks: Marks) -> Delimiter | None:
     """Return what is written as a text or a list of texts under a key, or as a regular expression under its twin."""
     pattern = given.get(f"{key}_pattern")
     if key not in given:
-        return None if pattern is None else _pattern(f"{place}: {key}_pattern", pattern)
+        return None if pattern is None else _pattern(f"{place}: {key}_pattern", pattern, marks)
     if pattern is not None:
         raise CheckpointError(f"{place}: give {key} or {key}_pattern, and not both")
     texts = [given[key]] if isinstance(given[key], str) else given[key]
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) and text for text in texts):
         raise CheckpointError(f"{place}: {key} must be a text or a list of texts, none empty, got {given[key]!r:.80}")
-    return Literals(tuple(sorted(dict.fromkeys(texts), key=len, reverse=True)))
+    return Literals(tuple(sorted(dict.fromkeys(map(marks.signed, texts)), key=len, reverse=True)))
 
 
-def _pattern(place: str, written: Any) -> Pattern:
+def _pattern(place: str, written: Any, marks: Marks = NO_MARKS) -> Pattern:
     import regex
 
     try:
-        return Pattern(regex.compile(written, regex.DOTALL))
+        return Pattern(regex.compile(marks.signed_pattern(written), regex.DOTALL))
     except (TypeError, regex.error) as error:
         raise CheckpointError(f"{place} must be a regular expression, got {written!r:.80}: {error}") from error
 

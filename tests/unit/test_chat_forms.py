@@ -1,0 +1,195 @@
+"""What a family's chat template writes is read back: calls, thoughts and content, wherever the answer is cut."""
+
+import string
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from rekindle.models.text.chat import render
+from rekindle.models.text.incremental import IncrementalDecoder
+from rekindle.models.text.responses.choosing import grammar_of_choice
+from rekindle.models.text.responses.formats import format_of
+from rekindle.models.text.responses.reading import Reading
+from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.results.response import Part, Response
+from tests.unit.chat_forms import FORMS, MARKS, Form
+
+USER = {"role": "user", "content": "Hi"}
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "Does it.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+                "required": ["city", "days"],
+            },
+        },
+    }
+    for name in ("weather", "delete")
+]
+Calls = Sequence[tuple[str, dict[str, Any]]]
+NAMES = pytest.mark.parametrize("name", FORMS)
+
+
+@cache
+def tokenizer_of(name: str) -> Tokenizer:
+    """Make a tokenizer of bytes, and of the marks that are tokens in a family's vocabulary."""
+    form = FORMS[name]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE(vocab={letter: place for place, letter in enumerate(letters)}, merges=[]))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    for mark, special in form.tokens.items():
+        token = AddedToken(mark, special=special, normalized=False)
+        (backend.add_special_tokens if special else backend.add_tokens)([token])
+    return Tokenizer(backend, form.template, eos_token=form.end)
+
+
+def written(name: str, message: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """Return the tokens of a conversation up to an answer, and those of the answer with its end."""
+    form, tokenizer = FORMS[name], tokenizer_of(name)
+    asked = render([USER], form.template, eos_token=form.end, tools=TOOLS)
+    whole = render([USER, message], form.template, eos_token=form.end, tools=TOOLS, variables=CLOSED)
+    assert whole.startswith(asked)
+    return tokenizer.encode_chat(asked), tokenizer.encode_chat(whole[len(asked) :].rstrip("\n"))
+
+
+CLOSED = {"add_generation_prompt": False}
+
+
+def message_of(form: Form, calls: Calls, thought: str | None, content: str) -> dict[str, Any]:
+    """Return a message as a family's template reads it."""
+    message: dict[str, Any] = {"role": "assistant", "content": content if form.content or not calls else ""}
+    if thought is not None and form.thinks:
+        message["reasoning_content"] = thought
+    if calls:
+        message["tool_calls"] = [
+            {"type": "function", "id": "call00000", "function": {"name": name, "arguments": arguments}}
+            for name, arguments in calls
+        ]
+    return message
+
+
+def read(name: str, prompt: Sequence[int], tokens: Sequence[int], size: int = 1) -> tuple[Response, list[Part]]:
+    """Read an answer that comes in pieces of so many tokens."""
+    tokenizer = tokenizer_of(name)
+    reading, decoder, parts = Reading(format_of(tokenizer), tokenizer, prompt, tools=TOOLS), None, list[Part]()
+    decoder = IncrementalDecoder(tokenizer)
+    for at in range(0, len(tokens), size):
+        some = tokens[at : at + size]
+        parts += reading.push("".join(map(decoder.push, some)), some)
+    response, last = reading.finish()
+    return response, parts + last
+
+
+def called(response: Response) -> list[tuple[str, dict[str, Any]]]:
+    return [(call.name, call.arguments) for call in response.tool_calls if call.error is None]
+
+
+WEATHER, DELETE = ("weather", {"city": "Rome", "days": 3}), ("delete", {"city": "/tmp/a b", "days": -1})
+
+
+@NAMES
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_thoughts_calls_and_content_are_read_back(name: str, size: int) -> None:
+    form = FORMS[name]
+    calls = [WEATHER, DELETE] if form.several else [WEATHER]
+    prompt, tokens = written(name, message_of(form, calls, "Let me think.", "I look."))
+    response, parts = read(name, prompt, tokens, size)
+    assert called(response) == calls
+    assert response.reasoning == ("Let me think." if form.thinks else None)
+    assert response.content == ("I look." if form.content else "")
+    assert [part.call for part in parts if part.call] == list(response.tool_calls)
+    prompt, tokens = written(name, message_of(form, [], "Hm.", "It is 3 < 4."))
+    response, parts = read(name, prompt, tokens, size)
+    assert (response.content, response.tool_calls) == ("It is 3 < 4.", ())
+    assert "".join(part.text for part in parts if part.kind == "content") == response.content
+
+
+@NAMES
+def test_an_answer_that_is_cut_anywhere_calls_nothing_that_the_whole_does_not(name: str) -> None:
+    form = FORMS[name]
+    calls = [WEATHER, DELETE] if form.several else [DELETE]
+    prompt, tokens = written(name, message_of(form, calls, "Let me think.", "I look."))
+    found = []
+    for end in range(len(tokens)):
+        response, _ = read(name, prompt, tokens[:end], 7)
+        assert called(response) == calls[: len(called(response))], tokenizer_of(name).decode(tokens[:end])
+        found.append(len(called(response)))
+    assert found == sorted(found)
+
+
+@NAMES
+def test_end_tokens_are_in_no_field_wherever_they_come(name: str) -> None:
+    form, tokenizer = FORMS[name], tokenizer_of(name)
+    prompt, tokens = written(name, message_of(form, [WEATHER], "Let me think.", "I look."))
+    (end,) = tokenizer.encode_chat(form.end)
+    for at in range(len(tokens)):
+        response, _ = read(name, prompt, [*tokens[:at], end], 5)
+        for field in (response.content, response.reasoning or "", *(call.text for call in response.tool_calls)):
+            assert form.end not in field
+        assert called(response) in ([], [WEATHER])
+
+
+@NAMES
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_marks_inside_of_an_argument_belong_to_it(name: str, data: st.DataObject) -> None:
+    """Write marks into values, as the tokens that they are in the vocabulary."""
+    form = FORMS[name]
+    pieces = st.lists(st.sampled_from([*MARKS, *form.tokens, *string.ascii_letters[:4], " "]), max_size=6)
+    value = "".join(data.draw(pieces))
+    if "coder" in name or "seed" in name:  # where a value is raw, this cannot be told from its end
+        value = value.strip("\n").replace("</parameter>", "")
+    calls: Calls = [("weather", {"city": value, "days": 3})]
+    prompt, tokens = written(name, message_of(form, calls, "Hm.", "I look."))
+    response, _ = read(name, prompt, tokens, data.draw(st.integers(1, 20)))
+    special = [mark for mark, special in form.tokens.items() if special and mark in value]
+    if not special:  # a special token in a value is no text of the answer
+        assert called(response) == calls
+    assert len(response.tool_calls) <= 1
+
+
+@NAMES
+def test_what_a_choice_of_tools_allows_is_read(name: str) -> None:
+    """Check that the grammar takes what the template writes, and that marks inside of values are read with it."""
+    from llguidance import LLMatcher, LLTokenizer
+
+    form, tokenizer = FORMS[name], tokenizer_of(name)
+    prompt, tokens = written(name, message_of(form, [WEATHER], None, ""))
+    (end,) = tokenizer.encode_chat(form.end)
+    rendered = tokenizer.decode(prompt, skip_special_tokens=False)
+    grammar = grammar_of_choice("weather", TOOLS, rendered, tokenizer)
+    ll = LLTokenizer(tokenizer.backend.to_str(), n_vocab=tokenizer.vocab_size, eos_token=[end])
+    for inside in (
+        "Rome",
+        "a </tool_call> b",
+        "a ```\n</tool_call> b",
+        "a </function> b",
+        "a <|tool_call|> b",
+        "</think>",
+    ):
+        _, tokens = written(name, message_of(form, [("weather", {"city": inside, "days": 3})], None, ""))
+        matcher = LLMatcher(ll, LLMatcher.grammar_from_lark(grammar), log_level=0)
+        assert not matcher.is_error(), matcher.get_error()
+        allowed, taken = None, 0
+        while taken < len(tokens) and tokens[taken] != end and matcher.consume_token(tokens[taken]):
+            taken += 1
+            allowed = taken if matcher.is_accepting() else allowed
+        if allowed is not None:
+            response, _ = read(name, prompt, tokens[:allowed])
+            assert called(response) == [("weather", {"city": inside, "days": 3})]
+        else:
+            assert inside != "Rome" or name in OTHERWISE, tokenizer.decode(tokens[: taken + 3])
+
+
+OTHERWISE = {"mistral, lists"}
+"""Forms that a grammar writes in another way than our short template."""
