@@ -290,6 +290,65 @@ def test_keys_that_nobody_knows_are_told_and_those_without_effect_are_not(copy: 
         open_checkpoint(directory)
 
 
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "hunyuan-dense": {"use_qk_norm": True},
+    "cohere2": {
+        "layer_switch": 4,
+        "order_of_interleaved_layers": "local_attn_first",
+        "position_embedding_type": "rope_gptj",
+        "rotary_pct": 1.0,
+        "use_embedding_sharing": True,
+        "use_gated_activation": True,
+        "use_parallel_block": True,
+        "use_parallel_embedding": True,
+    },
+    "cohere": {"model_max_length": 8192},
+    "phi3": {"attention_bias": False, "full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False},
+    "starcoder2": {
+        "activation_function": "gelu_pytorch_tanh",
+        "attention_softmax_in_fp32": True,
+        "mlp_type": "default",
+        "norm_type": "layer_norm",
+        "scale_attention_softmax_in_fp32": True,
+        "scale_attn_weights": True,
+    },
+    "llama-tied": {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {}},
+    "llama-yarn": {
+        "rope_scaling": {
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "rope_type": "yarn",
+            "finetuned": True,
+        }
+    },
+}
+"""Keys of published files, which transformers does not save: each says what the family is."""
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "hunyuan-dense": {"use_qk_norm": False},
+    "cohere2": {"use_parallel_block": False},
+    "phi3": {"lm_head_bias": True},
+    "starcoder2": {"norm_type": "rms"},
+    "llama-tied": {"rope_interleaved": True},
+}
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+@pytest.mark.filterwarnings("error")
+def test_a_config_as_published_opens_without_a_word(model: str, copy: Copy) -> None:
+    directory = copy(model)
+    expected = open_checkpoint(directory).config
+    edit(directory / "config.json", PUBLISHED[model])
+    assert open_checkpoint(directory).config == expected
+
+
+@pytest.mark.parametrize("model", OTHERWISE)
+def test_a_key_that_says_what_the_family_is_not_is_refused(model: str, copy: Copy) -> None:
+    directory = copy(model)
+    edit(directory / "config.json", OTHERWISE[model])
+    with pytest.raises(UnsupportedModel, match=next(iter(OTHERWISE[model]))):
+        open_checkpoint(directory)
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.filterwarnings("error")
 def test_every_key_of_every_family_is_known(model: str, families: Path) -> None:

@@ -11,7 +11,12 @@ from rekindle.models.families.reading import Family, windowed
 def read(keys: Keys) -> ModelConfig:
     """Read a Cohere of the second generation."""
     model = read_cohere(keys)
-    pattern = keys.get("sliding_window_pattern", keys.get("_sliding_window_pattern", 4))
+    for key in ("use_embedding_sharing", "use_gated_activation", "use_parallel_block"):
+        keys.refuse(key, True)
+    keys.refuse("order_of_interleaved_layers", "local_attn_first")
+    keys.refuse("position_embedding_type", "rope_gptj")
+    switch = keys.get("layer_switch", 4)
+    pattern = keys.get("sliding_window_pattern", keys.get("_sliding_window_pattern", switch))
     rope, unturned = model.layers[0].rope, tuple(replace(layer, rope=None) for layer in model.layers)
     return replace(model, layers=windowed(keys, unturned, lambda i: (i + 1) % pattern > 0, rope=rope))
 

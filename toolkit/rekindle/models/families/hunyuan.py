@@ -12,6 +12,7 @@ NAMES = Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernor
 def read(keys: Keys) -> ModelConfig:
     """Read a dense Hunyuan."""
     model, bias = read_llama(keys), keys.flag("attention_bias")
+    keys.refuse("use_qk_norm", True)  # which published files say, and those that transformers saves do not
     head_norm = HeadNorm(model.norm, after_rope=True)
     return replace(
         model,

@@ -70,6 +70,7 @@ def _rope(own: Keys, keys: Keys, head_dim: int, theta: float, share: float) -> R
     dims = int(head_dim * share)
     kind = own.get("rope_type", own.get("type", "default"))
     scaling = _scaling(kind, own, keys)
+    own.get("finetuned")  # which says how the model came about
     for key in own.unread():
         raise UnsupportedModel(f"{own.source}: {key} is not supported in a rope of type {kind!r}")
     return Rope(theta, scaling, None if dims == head_dim else dims)

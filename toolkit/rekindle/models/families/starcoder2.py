@@ -13,6 +13,10 @@ def read(keys: Keys) -> ModelConfig:
     """Read a StarCoder2."""
     model, bias = read_llama(keys, eps="norm_epsilon"), keys.flag("use_bias", True)
     activation = activation_of(keys, default="gelu_pytorch_tanh")
+    keys.refuse("activation_function", keys.get("hidden_act", "gelu_pytorch_tanh"))
+    keys.refuse("layer_norm_epsilon", keys.get("norm_epsilon", 1e-5))
+    keys.refuse("mlp_type", "default")
+    keys.refuse("norm_type", "layer_norm")
     return replace(
         model,
         attention=replace(model.attention, qkv_bias=bias, out_bias=bias),
