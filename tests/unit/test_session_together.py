@@ -41,6 +41,33 @@ async def assert_free(session: Session) -> None:
     assert_all_is_free(session)
 
 
+async def test_a_second_loop_over_the_same_items_is_told_that_there_is_one(texts: Session) -> None:
+    loops: list[Any] = [
+        texts.stream("one", max_tokens=5),
+        texts.stream("one", max_tokens=5).parts(),
+        texts.stream(["one", "two"], max_tokens=5),
+        texts.as_completed(["one", "two"], max_tokens=5),
+        texts.map(["one", "two"], max_tokens=5),
+    ]
+    for loop in loops:
+        ended: list[int] = []
+        refused: list[str] = []
+
+        async def read(loop: Any = loop, ended: list[int] = ended, refused: list[str] = refused) -> None:
+            try:
+                ended.append(len([item async for item in loop]))
+            except RuntimeError as error:
+                refused.append(str(error))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            tasks.start_soon(read)
+        assert (len(ended), len(refused)) == (1, 1)
+        assert ended[0] > 0
+        assert "is read by another loop already" in refused[0]
+    await assert_free(texts)
+
+
 # as_completed
 
 

@@ -171,6 +171,7 @@ class Stream(Loop[Piece]):
     """
 
     def __init__(self, handle: Handle):
+        super().__init__()
         self._handle = handle
         self._seen = 0
         self._closed = False

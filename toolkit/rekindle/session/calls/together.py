@@ -25,6 +25,7 @@ class Together(Loop[T]):
     """
 
     def __init__(self, batch: Batch):
+        super().__init__()
         self._batch = batch
         self._requested: Requested | None = None
         self._closed = False

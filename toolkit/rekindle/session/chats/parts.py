@@ -26,6 +26,7 @@ class Parts(Loop[Part]):
     """The parts of one answer, for `async for` or `for`. Closing it cancels the request, if it has not ended."""
 
     def __init__(self, pieces: Pieces, record: Record):
+        super().__init__()
         self._pieces, self._record = pieces, record
         self._reading: Reading | None = None
         self._ready: deque[Part] = deque()

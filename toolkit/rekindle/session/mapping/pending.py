@@ -26,6 +26,7 @@ class PendingMap(Loop[tuple[int, Outcome]]):
     """
 
     def __init__(self, call: MapCall, items: Iterable[Any], *, progress: bool):
+        super().__init__()
         self._lock = threading.RLock()  # another thread may close the map, and so may the garbage collector
         self._state = "not begun"
         self._call = call
