@@ -201,6 +201,28 @@ LOOPS = [
 ]
 
 
+PARTS_ALONE = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
+BY_ROLE = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ m.content + '!' }}{% else %}"
+    "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}"
+)
+
+
+def test_a_text_is_a_part_for_a_template_that_reads_parts_alone() -> None:
+    assert render([USER, parts("a", "b")], PARTS_ALONE) == "<user>Hi<user>ab"
+
+
+def test_each_role_has_the_form_that_the_template_writes_for_it() -> None:
+    system = {"role": "system", "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief"}]}
+    assert render([system, USER], BY_ROLE) == "Be\nbrief!Hi"
+
+
+def test_a_role_whose_words_the_template_leaves_out_is_refused() -> None:
+    users_alone = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+    with pytest.raises(InvalidRequest, match="leaves out what messages of the role 'system' say"):
+        render([{"role": "system", "content": "Be brief."}, USER], users_alone)
+
+
 def test_parts_are_one_text_for_a_template_that_writes_contents_as_they_are() -> None:
     assert render([parts("a", "b"), USER, parts("c")], AS_TEXT) == "[user]a\nb[user]Hi[user]c"
     no_loop = "{% for m in messages %}{% for line in m.content.split('a') %}({{ line }}){% endfor %}{% endfor %}"

@@ -9,7 +9,9 @@ import pytest
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
+from rekindle.engine.preparing import Preparer
 from rekindle.errors import CheckpointError, InvalidRequest, UnsupportedModel
+from rekindle.messages import Chat
 from rekindle.models.checkpoint.gguf.tokenizer import gguf_tokenizer
 from rekindle.models.checkpoint.huggingface.tokenizer import load_tokenizer
 from rekindle.models.text.chat import render
@@ -247,6 +249,26 @@ def test_the_chat_template_is_found(
     assert tokenizer is not None
     assert tokenizer.chat_template == expected
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<s>", "</s>")
+
+
+def test_a_template_for_tools_is_found_by_its_name_and_written_with_tools_alone(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools }}"}]
+    write_tokenizer(tmp_path, {"chat_template": named})
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None
+    assert (tokenizer.chat_template, tokenizer.tool_template) == ("plain", "{{ tools }}")
+    folder = tmp_path / "additional_chat_templates"
+    folder.mkdir()
+    (folder / "tool_use.jinja").write_text("of a file {{ tools }}")
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.tool_template == "of a file {{ tools }}"
+    of_gguf = gguf_tokenizer({**metadata(), "tokenizer.chat_template.tool_use": "{{ tools }}"}, "here")
+    assert of_gguf is not None
+    preparer = Preparer(of_gguf, 512, frozenset(), 64)
+    chat = Chat([{"role": "user", "content": "Hi"}], [{"name": "f"}], {})
+    assert preparer.rendered(chat) == "[{'name': 'f'}]"
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])

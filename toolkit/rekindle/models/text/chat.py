@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from rekindle.errors import InvalidRequest
 from rekindle.models.text.template import compiled, loops_over_parts, names_read
@@ -26,9 +28,9 @@ def render(
 
     Args:
         messages: mappings with a "role" and a "content", oldest first; other keys reach the template too. A content is
-            a str, or a list of {"type": "text", "text": ...} parts. A template that loops over parts gets the list;
-            others get the texts joined by line ends, as in vLLM. A message of the role "assistant" that has
-            "tool_calls" may have no content.
+            a str, or a list of {"type": "text", "text": ...} parts. Where the template cannot write the one for a role,
+            it gets the other: the text as a part, or the texts joined by line ends, as in vLLM. A message of the role
+            "assistant" that has "tool_calls" may have no content.
         template: Jinja source; it runs in a sandbox, because it came with the model.
         bos_token, eos_token: the texts of these tokens, which the template may read; None leaves them undefined.
         tools: JSON schemas of the functions that the model may call; the template reads them as `tools`.
@@ -51,7 +53,7 @@ def render(
     if continue_final_message:
         check_open(messages, variables or {})
     _check_read(template, tools, variables or {})
-    shown = messages if loops_over_parts(template) else _joined(messages)
+    shown = [_fitting(message, template, bos_token, eos_token) for message in messages]
     if not continue_final_message:
         return _rendered(shown, template, bos_token, eos_token, tools, variables or {})
     closed = {**(variables or {}), "add_generation_prompt": False}
@@ -88,14 +90,75 @@ def _cut(marked: str, text: str) -> str:
     return marked[:at] if marked.startswith(_OPEN_END, at) else marked[:at].rstrip()
 
 
-def _joined(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the messages with each content in parts as one text."""
-    return [
-        {**message, "content": "\n".join(part["text"] for part in content)}
-        if isinstance(content := message.get("content"), list | tuple)
-        else message
-        for message in messages
-    ]
+def _fitting(
+    message: Mapping[str, Any], template: str, bos_token: str | None, eos_token: str | None
+) -> Mapping[str, Any]:
+    """Return a message whose content is a text or parts, whichever of the two a template writes for its role.
+
+    Raises:
+        InvalidRequest: it writes neither.
+    """
+    content, role = message.get("content"), message["role"]
+    if not content:
+        return message
+    in_parts = not isinstance(content, str)
+    written = _written_forms(template, role, bos_token, eos_token)
+    if written is None:  # which role may stand where is not known: look at how the template reads contents
+        if not in_parts or loops_over_parts(template):
+            return message
+    elif not written:
+        if not _written_forms(template, "user", bos_token, eos_token):  # it writes something else than contents
+            return message
+        raise InvalidRequest(
+            f"the model's chat template leaves out what messages of the role {role!r} say: write it into a message of "
+            "the role 'user'"
+        )
+    elif in_parts in written:
+        return message
+    if in_parts:
+        return {**message, "content": "\n".join(part["text"] for part in content)}
+    return {**message, "content": [{"type": "text", "text": content}]}
+
+
+_PROBE = "PROBE"
+
+
+@lru_cache(maxsize=256)
+def _written_forms(template: str, role: str, bos_token: str | None, eos_token: str | None) -> frozenset[bool] | None:
+    """Return the forms of contents that a template writes for a role: False for a text, True for parts.
+
+    Returns:
+        None if it rejects a message of the role in each place that is tried.
+    """
+    forms, rejected = set[bool](), 0
+    for in_parts in (False, True):
+        made = _probed(template, role, [{"type": "text", "text": _PROBE}] if in_parts else _PROBE, bos_token, eos_token)
+        rejected += made is None
+        if made is None or _PROBE not in made:
+            continue
+        # Parts that a template joins to another text are written as Python or JSON write them.
+        if not in_parts or not re.search(r"['\"]text['\"]:", made):
+            forms.add(in_parts)
+    return None if rejected == 2 else frozenset(forms)
+
+
+def _probed(template: str, role: str, content: Any, bos_token: str | None, eos_token: str | None) -> str | None:
+    """Return what a template makes of a short conversation with a message of a role; None if it rejects all."""
+    user: Mapping[str, Any] = {"role": "user", "content": "x"}
+    called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+    probe: Mapping[str, Any] = {"role": role, "content": content, "name": "f", "tool_call_id": _CALL["id"]}
+    spoken = {"role": role, "content": content}
+    for messages in ([user, called, probe], [spoken, user], [user, spoken], [spoken]):
+        if (role == "tool") != (called in messages):
+            continue
+        try:
+            return _rendered(messages, template, bos_token, eos_token, None, {"add_generation_prompt": False})
+        except InvalidRequest:
+            continue
+    return None
+
+
+_CALL: Final = {"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {}}}
 
 
 def _rendered(

@@ -20,6 +20,7 @@ class Tokenizer:
         bos_token: the text of the token that starts a prompt, or None; for chat templates.
         eos_token: the text of the token that ends an answer, or None; for chat templates.
         response_template: the checkpoint's own description of its answers, as JSON holds it, or None.
+        tool_template: Jinja source for conversations with tools, or None for the same.
     """
 
     def __init__(
@@ -29,12 +30,19 @@ class Tokenizer:
         bos_token: str | None = None,
         eos_token: str | None = None,
         response_template: Mapping[str, Any] | None = None,
+        tool_template: str | None = None,
     ) -> None:
         self.backend = backend
         self.chat_template = chat_template
         self.bos_token = bos_token
         self.eos_token = eos_token
         self.response_template = response_template
+        self.tool_template = tool_template
+
+    @property
+    def answer_template(self) -> str | None:
+        """The chat template that shows how answers are written, calls included."""
+        return self.tool_template or self.chat_template
 
     def with_chat_template(self, chat_template: str) -> Tokenizer:
         """Return the same tokenizer with another chat template, whose answers need not be of the checkpoint's form."""

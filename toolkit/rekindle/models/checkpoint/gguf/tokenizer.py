@@ -52,8 +52,9 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> Tokenizer | None
     bos, eos = (_token(metadata, end, tokens, _ENDS if kind == SENTENCEPIECE else {}, source) for end in ("bos", "eos"))
     before = bos if metadata.get("tokenizer.ggml.add_bos_token", adds_bos) else None
     wrap(backend, before, eos if metadata.get("tokenizer.ggml.add_eos_token") else None)
-    template = metadata.get("tokenizer.chat_template")
-    return Tokenizer(backend, template if isinstance(template, str) else None, bos, eos)
+    names = ("tokenizer.chat_template", "tokenizer.chat_template.tool_use")
+    template, for_tools = (text if isinstance(text := metadata.get(name), str) else None for name in names)
+    return Tokenizer(backend, template, bos, eos, tool_template=for_tools)
 
 
 def eos_ids(metadata: Mapping[str, Any]) -> frozenset[int]:

@@ -9,6 +9,9 @@ from rekindle.models.checkpoint.huggingface.json_file import read_json
 from rekindle.models.checkpoint.huggingface.sentencepiece_model import read_sentencepiece
 from rekindle.models.text.tokenizer import Tokenizer, wrap
 
+DEFAULT, FOR_TOOLS = "default", "tool_use"
+"""The names of chat templates, where there are several."""
+
 
 def load_tokenizer(directory: Path) -> Tokenizer | None:
     """Read tokenizer.json, or else tokenizer.model, with tokenizer_config.json and chat_template.jinja.
@@ -40,7 +43,8 @@ def load_tokenizer(directory: Path) -> Tokenizer | None:
         wrap(backend, bos if settings.get("add_bos_token") else None, eos if settings.get("add_eos_token") else None)
     response = settings.get("response_template")
     own = response if isinstance(response, Mapping) else None
-    return Tokenizer(backend, _chat_template(directory, settings), bos, eos, own)
+    templates = _chat_templates(directory, settings)
+    return Tokenizer(backend, templates.get(DEFAULT), bos, eos, own, templates.get(FOR_TOOLS))
 
 
 def _from_json(path: Path) -> Any:
@@ -80,13 +84,19 @@ def _token_text(token: Any) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _chat_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the template of chat_template.jinja, else that of the config, else the one it names "default"."""
+def _chat_templates(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the chat templates by name: those of files, and of the config where there is no file of the name.
+
+    As in transformers, the files are chat_template.jinja and those of the folder additional_chat_templates.
+    """
+    named = settings.get("chat_template")
+    if not isinstance(named, list):
+        named = [{"name": DEFAULT, "template": named}]
+    entries = [entry for entry in named if isinstance(entry, Mapping)]
+    found = {entry["name"]: entry["template"] for entry in entries if isinstance(entry.get("template"), str)}
+    for path in (directory / "additional_chat_templates").glob("*.jinja"):
+        found[path.stem] = path.read_text(encoding="utf-8")
     path = directory / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
+        found[DEFAULT] = path.read_text(encoding="utf-8")
+    return found
