@@ -121,6 +121,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"json_schema": {"enum": []}}, "Unsatisfiable schema"),
     ({"json_schema": {"$ref": "#/nowhere"}}, "json_schema cannot be served"),
+    ({"json_schema": {"minProperties": 2, "patternProperties": {"^[ab]$": {}}}}, "one key twice would count as two"),
+    ({"json_schema": {"items": {"type": "object", "minProperties": 3, "required": ["a"]}}}, "minProperties=3"),
     ({"regex": "(a"}, "unclosed group"),
     ({"regex": "(?=a)b"}, "look-around"),
     ({"regex": r"a[^\s\S]"}, "matches no text"),

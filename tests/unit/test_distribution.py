@@ -134,9 +134,8 @@ def test_the_tokens_that_may_be_drawn_are_the_references_for_any_mix(mixes: list
     logits = rng.standard_normal((20, 60)).astype(np.float32) * rng.uniform(0.1, 4)
     columns = np.stack([adjusted_logits(*row, OUTPUT) for row in zip(logits, requests, strict=True)], 1)
     packed, _ = batch_of(requests, [OUTPUT] * 20, 60)
-    best = jnp.asarray(columns.argmax(0), jnp.int32)
-    columns = jnp.asarray(columns, jnp.float32)
-    found = np.isfinite(_drawn_from(columns, columns.max(0), SamplingRows.unpack(packed), best).T)
+    best, on_device = jnp.asarray(columns.argmax(0), jnp.int32), jnp.asarray(columns, jnp.float32)
+    found = np.isfinite(_drawn_from(on_device, on_device.max(0), SamplingRows.unpack(packed), best).T)
     for row, request, drawable in zip(logits, requests, found, strict=True):
         params = request.params
         wider = replace(params, top_p=min(1.0, params.top_p + 1e-5), min_p=max(0.0, params.min_p - 1e-5))

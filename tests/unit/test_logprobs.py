@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rekindle.errors import InvalidRequest
+from rekindle.errors import InvalidRequest, PromptTooLong
 from rekindle.models.text.token_bytes import token_bytes
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingOptions
@@ -175,3 +175,14 @@ def test_they_are_complete_in_very_many_batches_and_orders(
     asks: list[tuple[int, SamplingOptions]], limits: dict[str, Any], order: int
 ) -> None:
     check(asks, limits, order)
+
+
+def test_a_prompt_that_fills_the_context_is_scored_and_not_gone_on_with() -> None:
+    prompt = [place % 90 for place in range(64)]
+    with fake_session(page_size=16, max_context=64) as session:
+        whole = session.generate_sync(token_ids=prompt, max_tokens=0, prompt_logprobs=0)
+        assert whole.prompt_logprobs == (None, *scores(tuple(prompt[1:]), 0))
+        with pytest.raises(PromptTooLong, match="at most 63 fit with one token of output"):
+            session.generate_sync(token_ids=prompt, max_tokens=1)
+        with pytest.raises(PromptTooLong, match="at most 64 fit"):
+            session.generate_sync(token_ids=[*prompt, 1], max_tokens=0, prompt_logprobs=0)

@@ -387,8 +387,8 @@ def test_tokens_turn_otherwise_from_the_one_on_with_which_a_request_is_long() ->
     assert [by_prompt.length(prompt, 20) for prompt in (8, 9)] == [0, 9]
     assert not by_prompt.outgrown(8)
     assert (never.length(9, 20), never.outgrown(8)) == (0, False)
-    assert [by_place.suffix(length) for length in (0, 9, 10)] == ["", "\0long", "\0long"]
-    assert [by_prompt.suffix(length) for length in (0, 9, 10)] == ["", "\x009", "\x0010"]
+    assert [by_place.namespace("", length) for length in (0, 9, 10)] == ["", "\0long", "\0long"]
+    assert [by_prompt.namespace("", length) for length in (0, 9, 10)] == ["", "\x009", "\x0010"]
 
 
 def test_another_actors_message_is_refused() -> None:

@@ -26,7 +26,8 @@ def mass(columns: jax.Array, largest: jax.Array, temperature: jax.Array, least: 
 
 def argmax(columns: jax.Array) -> jax.Array:
     """See `sampling.argmax`."""
-    largest: jax.Array = lax.platform_dependent(columns, cpu=_argmax_of_blocks, default=_first_largest)
+    numbers = jnp.where(jnp.isnan(columns), jnp.inf, columns)  # whether a maximum is NaN depends on how XLA fuses it
+    largest: jax.Array = lax.platform_dependent(numbers, cpu=_argmax_of_blocks, default=_first_largest)
     return largest
 
 
@@ -89,8 +90,7 @@ def _argmax_of_blocks(columns: jax.Array) -> jax.Array:
 
 def _first_largest(columns: jax.Array) -> jax.Array:
     places = lax.broadcasted_iota(jnp.int32, columns.shape, 0)
-    largest = (columns == columns.max(0, keepdims=True)) | jnp.isnan(columns)  # the maximum of a NaN is NaN
-    return jnp.where(largest, places, len(columns) - 1).min(0)
+    return jnp.where(columns == columns.max(0, keepdims=True), places, len(columns) - 1).min(0)
 
 
 def _count(those: jax.Array) -> jax.Array:

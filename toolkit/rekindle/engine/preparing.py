@@ -60,7 +60,7 @@ class Preparer:
         """Return a request, or the error for which it cannot be served."""
         try:
             ids = self.token_ids(submit.prompt)
-            check_length(ids + submit.begun.token_ids, self.capacity)
+            check_length(ids + submit.begun.token_ids, self.capacity, submit.params.max_tokens != 0)
             check_scored(ids, submit.params)
             return self._request(submit, ids)
         except Exception as error:  # any error, be it of the model's own chat template, is one request's
@@ -103,7 +103,7 @@ class Preparer:
             raise InvalidRequest("the model has no tokenizer, and so no chat template; it takes token_ids=[...]")
         return render(
             chat.messages,
-            tokenizer.chat_template,
+            tokenizer.chat_template if chat.tools is None else tokenizer.answer_template,
             tokenizer.bos_token,
             tokenizer.eos_token,
             chat.tools,

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +52,14 @@ class Constraint:
         """
         if self.kind != "json_schema":
             return text
-        return json.loads(text) if self.adapter is None else self.adapter.validate_json(text)
+        return json.loads(text, parse_float=_finite) if self.adapter is None else self.adapter.validate_json(text)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits} is too large for a float")
+    return number
 
 
 def json_schema(name: str, value: Any) -> Constraint:

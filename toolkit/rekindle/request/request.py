@@ -83,15 +83,17 @@ def check_token_ids(name: str, ids: Sequence[int], vocab_size: int) -> tuple[int
     return checked
 
 
-def check_length(prompt: Sequence[int], capacity: int) -> None:
-    """Check that a prompt of token ids leaves room for one token of output.
+def check_length(prompt: Sequence[int], capacity: int, output: bool = True) -> None:
+    """Check that a prompt of token ids leaves room for one token of output, or for none if none is wanted.
 
     Raises:
         PromptTooLong: there is no room.
     """
-    if len(prompt) >= capacity:
+    longest = capacity - 1 if output else capacity
+    if len(prompt) > longest:
+        beside = " with one token of output" if output else ""
         raise PromptTooLong(
-            f"the prompt has {len(prompt)} tokens; at most {capacity - 1} fit with one token of output. "
+            f"the prompt has {len(prompt)} tokens; at most {longest} fit{beside}. "
             "Shorten it, or raise max_context or num_pages in open(), up to what the model was made for"
         )
 

@@ -218,6 +218,7 @@ def _source(constraint: Constraint) -> str:
     text = constraint.text
     match constraint.kind:
         case "json_schema":
+            _check_counts(json.loads(text))
             options = cast(Any, JSON_STYLE | STRICT)
             return str(LLMatcher.grammar_from_json_schema(text, overrides=options))
         case "regex":
@@ -226,6 +227,29 @@ def _source(constraint: Constraint) -> str:
             return str(LLMatcher.grammar_from_regex(regex_of(json.loads(text))))
         case "grammar":
             return str(LLMatcher.grammar_from_lark(text))
+
+
+def _check_counts(schema: Any) -> None:
+    """Check that no object of a schema needs several keys that it does not name: one key twice would do.
+
+    Raises:
+        InvalidRequest: one does.
+    """
+    if isinstance(schema, list):
+        for each in schema:
+            _check_counts(each)
+    if not isinstance(schema, dict):
+        return
+    least, named = schema.get("minProperties"), schema.get("required")
+    free = "patternProperties" in schema or schema.get("additionalProperties", True) is not False
+    if isinstance(least, int) and free and least - len(named if isinstance(named, list) else ()) > 1:
+        raise InvalidRequest.of(
+            "json_schema",
+            f"json_schema cannot be held to minProperties={least}, because it does not name the keys, and one key "
+            "twice would count as two: name them in required, or leave minProperties out",
+        )
+    for each in schema.values():
+        _check_counts(each)
 
 
 def _reason(said: str) -> str:

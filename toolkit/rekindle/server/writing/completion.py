@@ -25,16 +25,27 @@ def completion(head: Head, generations: Sequence[Generation], asked: CompletionC
 
 def _choice(index: int, generation: Generation, asked: CompletionCall, decode: Decode) -> dict[str, Any]:
     text, logprobs = generation.text, None
+    if asked.logprobs is not None:
+        scored = _scored_prompt(generation, asked, decode)
+        logprobs = TextLogprobs(_unwritten(scored, asked.prompts[index])).of([*scored, *(generation.logprobs or ())])
     if asked.echo:
         text = echoed(asked.prompts[index], decode) + text
-    if asked.logprobs is not None:
-        logprobs = TextLogprobs().of([*_scored_prompt(generation, asked, decode), *(generation.logprobs or ())])
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason(generation)}
 
 
 def echoed(prompt: Text, decode: Decode) -> str:
     """Return a prompt as a text."""
     return prompt if isinstance(prompt, str) else decode(prompt)
+
+
+def _unwritten(scored: Sequence[TokenLogprob], prompt: Text) -> int:
+    """Return how many of the first tokens of a prompt the tokenizer has put before its text."""
+    if not isinstance(prompt, str):
+        return 0
+    count = 0
+    while count < len(scored) and not prompt.startswith(scored[count].text):
+        count += 1
+    return count if count < len(scored) else 0
 
 
 def _scored_prompt(generation: Generation, asked: CompletionCall, decode: Decode) -> list[TokenLogprob]:

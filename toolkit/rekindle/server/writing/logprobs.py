@@ -26,11 +26,11 @@ class TextLogprobs:
     Alternatives are named by their texts. Where two have the same text, the likelier one is given.
 
     Args:
-        offset: characters of the text that come before.
+        unwritten: how many of the first tokens are not in the text.
     """
 
-    def __init__(self, offset: int = 0):
-        self._offset = offset
+    def __init__(self, unwritten: int = 0):
+        self._offset, self._unwritten = 0, unwritten
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
 
     def of(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -38,7 +38,10 @@ class TextLogprobs:
         offsets = []
         for token in tokens:
             offsets.append(self._offset)
-            self._offset += len(self._decoder.decode(token.bytes))
+            if self._unwritten:
+                self._unwritten -= 1
+            else:
+                self._offset += len(self._decoder.decode(token.bytes))
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [_number(token) for token in tokens],

@@ -144,7 +144,7 @@ class Batch:
         if isinstance(prompt, Exception):
             raise prompt
         ids = prompt if isinstance(prompt, tuple) else self.preparer.token_ids(prompt)
-        check_length(ids, self.preparer.capacity)
+        check_length(ids, self.preparer.capacity, self.variants[0].max_tokens != 0)
         return tuple(map(shared.setdefault, ids, ids))
 
 
