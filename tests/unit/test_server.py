@@ -368,7 +368,8 @@ async def test_without_one_of_the_keys_nothing_but_health_is_served(texts: Sessi
         reply = await ask(served, "/v1/models", headers=headers)
         assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
     for key in ("one", "two"):
-        assert (await ask(served, "/v1/models", headers={"authorization": f"Bearer {key}"})).status == 200
+        for headers in ({"authorization": f"Bearer {key}"}, {"authorization": f"bearer {key}"}, {"x-api-key": key}):
+            assert (await ask(served, "/v1/models", headers=headers)).status == 200
     assert (await ask(served, "/health")).status == 200
     assert (await ask(served, "/metrics")).status == 401
 

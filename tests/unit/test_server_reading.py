@@ -126,6 +126,14 @@ def test_streams_say_what_they_have() -> None:
     assert chat(stream=True).call.streaming == Streaming()
     asked = chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
     assert asked.call.streaming == Streaming(usage=True, each=True)
+    none = chat(stream=True, stream_options={"include_usage": False, "continuous_usage_stats": True})
+    assert none.call.streaming == Streaming()
+
+
+def test_seeds_may_have_a_sign() -> None:
+    assert completion(seed=-(2**63)).call.ask["seed"] == 2**63
+    assert completion(seed=-5).call.ask["seed"] == 2**64 - 5
+    assert completion(seed=-1).call.ask["seed"] == -1
 
 
 def test_what_the_chat_template_reads_is_handed_on() -> None:

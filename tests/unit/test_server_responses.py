@@ -171,3 +171,11 @@ async def test_a_response_that_fails_after_it_began_ends_in_an_event(scripted: S
         scripted.resume()
     found = events(caller.reply)
     assert (found[0]["type"], found[-1]["type"]) == ("response.created", "error")
+
+
+def test_reasoning_that_no_other_item_follows_is_a_message_of_its_own() -> None:
+    items = [
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"role": "user", "content": "?"},
+    ]
+    assert read(input=items).call.prompt[0] == {"role": "assistant", "content": "", "thinking": "Hm."}

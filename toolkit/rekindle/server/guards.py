@@ -13,7 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rekindle.server.refused import INVALID, PARTING_SECONDS, Refused, ending, refused
 from rekindle.server.writing.common import dumped
 
-LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "0.0.0.0"})
+"""Names of this machine alone; so are those that end with ".localhost" (RFC 6761)."""
 OPEN_PATHS = frozenset({"/health"})
 """Paths that need no key."""
 
@@ -87,7 +88,8 @@ class LocalNames:
         """Serve a connection."""
         given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
         name = given if given.endswith("]") else given.rpartition(":")[0] or given
-        if scope["type"] == "http" and name.lower() not in LOCAL_NAMES:
+        unnamed = not given and scope.get("http_version") == "1.0"  # no browser leaves the name out
+        if scope["type"] == "http" and not unnamed and not _is_local(name):
             message = (
                 f"this server is for {', '.join(sorted(LOCAL_NAMES))}, got {name!r:.80}; for others, give it API keys"
             )
@@ -96,12 +98,17 @@ class LocalNames:
             await self._app(scope, receive, send)
 
 
+def _is_local(name: str) -> bool:
+    plain = name.lower().removesuffix(".")
+    return plain in LOCAL_NAMES or plain.endswith(".localhost")
+
+
 class ApiKeys:
-    """Lets pass who has one of some keys, as `Authorization: Bearer KEY`."""
+    """Lets pass who has one of some keys, as `Authorization: Bearer KEY`, or as `x-api-key: KEY`."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]):
         self._app = app
-        self._accepted = [f"Bearer {key}".encode() for key in keys]
+        self._accepted = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
@@ -112,6 +119,8 @@ class ApiKeys:
             await self._app(scope, receive, send)
 
     def _knows(self, scope: Scope) -> bool:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        headers = dict(scope["headers"])
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        given = given.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
         # All are compared, so that the time tells nothing of which one is nearly right.
         return sum(hmac.compare_digest(given, accepted) for accepted in self._accepted) > 0

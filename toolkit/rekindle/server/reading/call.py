@@ -33,6 +33,7 @@ SAMPLING: Mapping[str, str] = {
 """The keywords of a session by the fields that say the same."""
 DRAWN_BY = ("seed", "top_p", "top_k", "min_p")
 """Keywords that mean nothing at temperature 0, beside which clients send them all the same."""
+_LEAST_SEED = -(2**63)
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "early_stopping": (False,),
@@ -99,6 +100,8 @@ def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]
     if found is not None:
         field, keyword, value = found
         ask[keyword], fields[keyword] = value, field
+    if type(seed := ask.get("seed")) is int and _LEAST_SEED <= seed < -1:
+        ask["seed"] = seed % 2**64  # as in vLLM, whose seeds have a sign
     if ask.get("temperature") == 0:
         ask = {name: value for name, value in ask.items() if name not in DRAWN_BY}
     return ask, fields
@@ -113,7 +116,7 @@ def streaming(body: Fields) -> Streaming | None:
         body.refuse("stream_options", "is for streams; give stream=true beside it")
     usage, each = options.flag("include_usage"), options.flag("continuous_usage_stats")
     options.finish({}, ("include_obfuscation",))
-    return Streaming(usage, each)
+    return Streaming(usage, usage and each)
 
 
 def draws(body: Fields) -> int:

@@ -81,6 +81,9 @@ def _messages(body: Fields) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for each in given:
         _add(body, messages, {name: value for name, value in each.items() if value is not None})
+    for each in messages:
+        if _goes_on(each):  # with nothing: the reasoning is all that the assistant said
+            each["content"] = ""
     return messages
 
 
