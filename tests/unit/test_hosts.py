@@ -4,8 +4,10 @@ import os
 import socket
 import stat
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -123,13 +125,6 @@ def meet(
     return errors[0], errors[1:]
 
 
-def test_a_follower_with_another_secret_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    leader, (follower,) = meet(monkeypatch, {"secret": "a secret of somebody else"})
-    for error in (leader, follower):
-        assert isinstance(error, HostRefused)
-        assert "has another secret" in str(error)
-
-
 def test_a_follower_of_another_version_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "of_code", lambda: {**of_code(), "packages": "jax 0.0.1"})
     leader, (follower,) = meet(monkeypatch, {})
@@ -147,31 +142,85 @@ def test_a_number_is_had_by_one_follower(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "asks to be process 2" in " ".join(map(str, followers))
 
 
-def test_what_is_no_follower_is_told_of_and_does_not_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "require_untouched", lambda: None)
-    address, left, told = free_address(), threading.Event(), SimpleQueue[str]()
-    monkeypatch.setattr(meeting, "warn", told.put)
+class Waiting:
+    """A leader that waits for a follower, in a thread, until it is left."""
 
-    strangers: list[socket.socket] = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor):
+        self.told, self.reports, self._left = SimpleQueue[str](), 0, threading.Event()
+        self.address = free_address()
+        monkeypatch.setattr(joining, "require_untouched", lambda: None)
+        monkeypatch.setattr(meeting, "warn", self.told.put)
+        self.result = pool.submit(meeting.meet, self.address, 1, SECRET.encode(), self._report)
 
-    def report(_: Progress) -> None:
-        if left.is_set():
+    def _report(self, _: Progress) -> None:
+        self.reports += 1
+        if self._left.is_set():
             raise rekindle.SessionClosed("left")
 
-    def connects() -> bool:
-        with suppress(ConnectionRefusedError):
-            strangers.append(socket.create_connection(address))
-        return bool(strangers)
+    def connection(self) -> socket.socket:
+        """Return a connection of a stranger."""
+        made: list[socket.socket] = []
 
-    with ThreadPoolExecutor(1) as pool:
-        leader = pool.submit(meeting.meet, address, 1, SECRET.encode(), report)
+        def connects() -> bool:
+            with suppress(ConnectionRefusedError):
+                made.append(socket.create_connection(self.address))
+            return bool(made)
+
         until_blocking(connects, "the leader listened")
-        strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert "where followers are waited for" in told.get(timeout=PATIENCE)
-        left.set()
+        return made[0]
+
+    def leave(self) -> None:
+        """End the wait, and check that nothing else had ended it."""
+        self._left.set()
         with pytest.raises(rekindle.SessionClosed, match="left"):
-            leader.result()
-    strangers[0].close()
+            self.result.result()
+
+
+def test_who_is_no_follower_is_told_of_and_does_not_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        leader = Waiting(monkeypatch, pool)
+        with leader.connection() as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert "where followers are waited for" in leader.told.get(timeout=PATIENCE)
+        leader.leave()
+
+
+def test_a_follower_with_another_secret_is_refused_and_the_leader_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        leader = Waiting(monkeypatch, pool)
+        leader.connection().close()  # it listens
+        follow = partial(following.follow, leader.address, lambda _: None, lambda why, _: None)
+        error = error_of(pool.submit(follow, secret="a secret of somebody else"))
+        assert isinstance(error, HostRefused)
+        assert "has another secret" in str(error)
+        told = [leader.told.get(timeout=PATIENCE) for _ in range(2)]
+        assert any("has another secret" in each for each in told)
+        leader.leave()
+
+
+def test_a_stranger_that_says_nothing_holds_up_neither_the_report_nor_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rekindle.engine.hosts.link.GREETING_SECONDS", 3600.0)
+    with ThreadPoolExecutor(1) as pool:
+        leader = Waiting(monkeypatch, pool)
+        with leader.connection(), leader.connection() as other:
+            before = leader.reports
+            until_blocking(lambda: leader.reports > before + 3, "the leader looked further")
+            other.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            leader.told.get(timeout=PATIENCE)
+            leader.leave()
+
+
+def test_a_greeting_as_a_whole_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say a byte at a time, each within what a read may take."""
+    monkeypatch.setattr("rekindle.engine.hosts.link.GREETING_SECONDS", 0.3)
+    with ThreadPoolExecutor(1) as pool:
+        leader = Waiting(monkeypatch, pool)
+        with leader.connection() as slow, suppress(OSError):
+            while leader.told.empty():
+                slow.sendall(b"\0")
+                time.sleep(0.05)
+        assert "where followers are waited for" in leader.told.get(timeout=PATIENCE)
+        leader.leave()
 
 
 def test_nobody_can_listen_where_somebody_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,13 +104,12 @@ class Link:
 
     def close(self) -> None:
         """Close the link, also under a thread that waits for a message."""
-        with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
+        _shut(self._connection)
         self._connection.close()
 
 
 def greet(connection: socket.socket, secret: bytes, role: Role) -> Link:
-    """Find out whether the other end knows the secret, and prove that this one does.
+    """Find out whether the other end knows the secret, and prove that this one does, within `GREETING_SECONDS`.
 
     Args:
         connection: connected, and new; closed if there is no link.
@@ -121,6 +120,9 @@ def greet(connection: socket.socket, secret: bytes, role: Role) -> Link:
         HostRefused: it has another secret, or another way to greet.
     """
     mine = secrets.token_hex(32)
+    late = threading.Timer(GREETING_SECONDS, _shut, [connection])  # a timeout of the socket is one of each read
+    late.daemon = True
+    late.start()
     try:
         connection.settimeout(GREETING_SECONDS)
         _say(connection, {"rekindle": PROTOCOL, "role": role, "nonce": mine})
@@ -138,6 +140,14 @@ def greet(connection: socket.socket, secret: bytes, role: Role) -> Link:
     except BaseException:
         connection.close()
         raise
+    finally:
+        late.cancel()
+
+
+def _shut(connection: socket.socket) -> None:
+    """End what waits for a connection in other threads."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _prove(connection: socket.socket, secret: bytes, role: Role, nonces: tuple[str, str]) -> None:

@@ -1,8 +1,10 @@
 """The leader's side of a meeting: it listens until all followers have come, and joins them to one group."""
 
 import socket
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.warning import warn
@@ -13,6 +15,8 @@ from rekindle.engine.hosts.link import Link, LinkLost, greet
 from rekindle.errors import ConfigError, HostRefused
 
 LOOK_SECONDS = 0.1
+MOST_GREETINGS = 16
+"""As many connections are greeted at once; others wait to be accepted."""
 
 
 def meet(address: Address, count: int, secret: bytes, report: Report) -> list[Link]:
@@ -26,17 +30,21 @@ def meet(address: Address, count: int, secret: bytes, report: Report) -> list[Li
 
     Raises:
         ConfigError: nobody can listen at the address, or jax has used devices of this process.
-        HostRefused: a process has another secret or version, or asks for a number that is not free.
+        HostRefused: a follower that knows the secret is of another version, or asks for a number that is not free.
+
+    Warns:
+        RuntimeWarning: somebody else has connected, or a follower with another secret; the wait goes on.
     """
     joining.require_untouched()
     links: dict[int, Link] = {}
     try:
         with _listening(address) as server:
+            greetings = _Greetings(server, secret)
             while True:
                 report(Progress("waiting for followers", len(links), count, "followers"))
                 if len(links) == count:
                     break
-                link = _next(server, secret)
+                link = greetings.next()
                 if link is not None:
                     links[_admitted(link, count, links)] = link
         port = joining.free_port(address.host)
@@ -61,17 +69,43 @@ def _listening(address: Address) -> socket.socket:
     return server
 
 
-def _next(server: socket.socket, secret: bytes) -> Link | None:
-    """Return a link to who comes next; None if nobody comes now, or something else than a follower."""
-    try:
-        connection, peer = server.accept()
-    except TimeoutError:
+class _Greetings:
+    """Greets whoever connects, each in a thread, so that who is slow or no follower holds up nobody."""
+
+    def __init__(self, server: socket.socket, secret: bytes):
+        self._server, self._secret = server, secret
+        self._ended: SimpleQueue[tuple[str, Link | Exception]] = SimpleQueue()
+        self._running = 0
+
+    def next(self) -> Link | None:
+        """Return a link to a follower that has greeted; None if none has for now."""
+        if self._running < MOST_GREETINGS:
+            self._accept()
+        try:
+            peer, outcome = self._ended.get(timeout=0 if self._running < MOST_GREETINGS else LOOK_SECONDS)
+        except Empty:
+            return None
+        self._running -= 1
+        if isinstance(outcome, Link):
+            return outcome
+        warn(f"{peer} has connected to the address where followers are waited for: {outcome}")
         return None
-    try:
-        return greet(connection, secret, "leader")
-    except LinkLost as error:
-        warn(f"{peer[0]}:{peer[1]} has connected to the address where followers are waited for: {error}")
-        return None
+
+    def _accept(self) -> None:
+        try:
+            connection, peer = self._server.accept()
+        except TimeoutError:
+            return
+        self._running += 1
+        threading.Thread(
+            target=self._greet, args=(connection, f"{peer[0]}:{peer[1]}"), name="rekindle-greeting", daemon=True
+        ).start()
+
+    def _greet(self, connection: socket.socket, peer: str) -> None:
+        try:
+            self._ended.put((peer, greet(connection, self._secret, "leader")))
+        except (LinkLost, HostRefused) as error:
+            self._ended.put((peer, error))
 
 
 def _admitted(link: Link, count: int, taken: dict[int, Link]) -> int:
