@@ -108,6 +108,17 @@ async def test_callers_that_block_get_the_same(session: Session) -> None:
     assert [looped[place] for place in range(9)] == answers
 
 
+async def test_a_template_that_fits_none_of_the_first_items_raises_before_anything_is_computed(texts: Session) -> None:
+    rows = [{"a": str(number)} for number in range(20)]
+    with pytest.raises(InvalidRequest, match=r"none of the first 8 items fits the template: .* needs the field 'b'"):
+        await texts.map(rows, template="{b}", max_tokens=1)
+    with pytest.raises(InvalidRequest, match="none of the first 1 items fits"):
+        await texts.map(rows[:1], template="{b}", max_tokens=1)
+    assert texts.stats.scheduler.ended == 0
+    outcomes = await texts.map([*rows[:7], {"b": "c"}, rows[0]], template="{b}", max_tokens=1)
+    assert [isinstance(each, InvalidRequest) for each in outcomes] == [True] * 7 + [False, True]
+
+
 async def test_items_are_texts_conversations_or_what_a_template_is_filled_with(texts: Session) -> None:
     chat = [{"role": "user", "content": "ab"}]
     expected = await texts.generate("ab", max_tokens=1)

@@ -56,6 +56,16 @@ def test_a_pipe_hears_of_long_stages_every_ten_seconds(
     ]
 
 
+def test_a_pipe_hears_once_that_a_stage_is_complete(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Report the whole amount often, as a download does that is checked in the end."""
+    now = iter(range(0, 1000, 3))
+    monkeypatch.setattr(faces, "monotonic", lambda: float(next(now)))
+    draw(Progress("downloading", 0, 8 * 10**6), *(Progress("downloading", 8 * 10**6, 8 * 10**6) for _ in range(30)))
+    assert capsys.readouterr().err.splitlines() == ["downloading", "downloading: 8 of 8 MB, 6 s"]
+
+
 def test_a_terminal_gets_a_bar_that_ends_full() -> None:
     text = drawn(Progress("compiling", 0, 4, "programs"), Progress("compiling", 4, 4, "programs"))
     assert re.search(r"4/4 programs, \d\d:\d\d\n$", text)

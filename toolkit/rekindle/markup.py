@@ -56,7 +56,7 @@ def card(kind: str, state: str, *parts: str) -> str:
 
 def facts(known: Mapping[str, str | None]) -> str:
     """Return names and values in a row; values that are None are left out."""
-    items = "".join(
+    items = " ".join(  # without a space, who copies the text or hears it has one word of two
         '<span style="display:inline-block;margin-right:1.4em"><span style="opacity:0.75">'
         f"{visible(name)}</span> {visible(value)}</span>"
         for name, value in known.items()

@@ -99,13 +99,14 @@ class _Lines:
 
     def __init__(self, progress: Progress):
         self._start = self._written = monotonic()
+        self._ended = False
         self._line(progress.stage)
 
     def show(self, progress: Progress) -> None:
         now = monotonic()
         ended = progress.done == progress.total and now >= self._start + 1.0
-        if ended or now >= self._written + _LINE_SECONDS:
-            self._written = now
+        if not self._ended and (ended or now >= self._written + _LINE_SECONDS):
+            self._written, self._ended = now, ended
             left = progress.left(now - self._start)
             self._line(f"{progress.stage}: {progress.amount}, {now - self._start:.0f} s{f', {left}' if left else ''}")
 

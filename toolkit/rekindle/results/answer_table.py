@@ -57,8 +57,8 @@ class Row:
     def answer(self) -> str:
         """The answer, or the error, in words: of one that was taken apart, the content and the calls."""
         match self.outcome:
-            case Generation(text=text, response=response, token_ids=token_ids):
-                return response_line(response) or text or ids_in_words(token_ids)
+            case Generation(text=text, response=response) as generation:
+                return response_line(response) or text or generation.without_words
             case None:
                 return ""
         return self.error or repr(self.outcome)
@@ -130,7 +130,7 @@ def answer_html(row: Row, shaded: bool) -> str:
     if shown == text and not logprobs and not parts:
         return _unfolding(shown)
     unshaded = f'<div style="opacity:0.75">its heat map is shown with {row.name} alone</div>'
-    return _unfolding(shown, (parts or said_html(text, (), heat)) + (unshaded if logprobs and not shaded else ""))
+    return _unfolding(shown, (parts or said_html(text, "", heat)) + (unshaded if logprobs and not shaded else ""))
 
 
 def prompt_html(prompt: Asked | None, before: Asked | None) -> str:

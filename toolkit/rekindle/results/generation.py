@@ -248,13 +248,20 @@ class Generation:
         prompt = self.usage.said(self.cached)["prompt"]
         known = {"prompt": prompt, **self._times(), "not parsed": self.unparsed}
         facts = ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
-        said = ids_in_words(self.token_ids) if self._without_text else response_text(self.response) or self.text
+        said = response_text(self.response) or self.text or self.without_words
         return f"{said}\n[{self.ending}; {facts}]" if said else f"[{self.ending}; {facts}]"
 
     def _times(self) -> dict[str, str | None]:
         """Return the times that a cell shows, by name, and what may have made them long."""
         meanwhile = self.origin.meanwhile if self.origin else ""
         return self.timings.said(len(self.token_ids)) | {"meanwhile": meanwhile or None}
+
+    @property
+    def without_words(self) -> str:
+        """What is shown of it where it has no text: its token ids, or what ended it at once."""
+        if self._without_text:
+            return ids_in_words(self.token_ids)
+        return f"(empty: ended at {self.end_token or repr(self.stopped_by)})"
 
     @property
     def _without_text(self) -> bool:
@@ -295,10 +302,10 @@ def generation_html(generation: Generation, called: str = "") -> str:
         called: HTML of its calls and what came of them; nothing for the calls alone.
     """
     prompt = heat_map(generation.prompt_logprobs or ())
-    token_ids, logprobs = generation.token_ids if generation._without_text else (), generation.logprobs or ()
+    logprobs = generation.logprobs or ()
     parts = (
         response_html(generation.response, heat_map(logprobs), called)
-        or said_html(generation.text, token_ids, logprobs),
+        or said_html(generation.text, generation.without_words, logprobs),
         markup.folded("tokens of the prompt", prompt) if prompt else "",
         markup.facts(generation.usage.said(generation.cached)),
         markup.facts(generation._times()),
@@ -307,14 +314,14 @@ def generation_html(generation: Generation, called: str = "") -> str:
     return "".join(parts)
 
 
-def said_html(text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> str:
-    """Return the text as HTML, or the token ids where there is none, and the tokens as a heat map.
+def said_html(text: str, without_words: str, logprobs: Sequence[TokenLogprob]) -> str:
+    """Return the text as HTML, or what is shown where there is none, and the tokens as a heat map.
 
     A text that the heat map shows as a whole is not shown a second time.
     """
     if text and covers(text, logprobs):
         return heat_map(logprobs)
-    return markup.passage(text or ids_in_words(token_ids)) + heat_map(logprobs)
+    return markup.passage(text or without_words) + heat_map(logprobs)
 
 
 def ids_in_words(token_ids: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from rekindle.errors import RequestCancelled
 from rekindle.messages import NOTHING, Begun, Rejected, Started, Text
 from rekindle.request.params import SamplingParams
 from rekindle.results.figures import CachedTokens, Standing, Timings, Usage
-from rekindle.results.generation import EndReason, Generation, Origin, generation_html, said_html
+from rekindle.results.generation import EndReason, Generation, Origin, generation_html, ids_in_words, said_html
 from rekindle.results.parsing import parsed
 from rekindle.results.response import Reading
 from rekindle.results.tokens import Piece, TokenLogprob
@@ -181,7 +181,9 @@ class Record:
             return markup.card(kind, self.state, generation_html(made))
         failure = self._failure()
         why = "" if failure is None else markup.passage(str(failure))
-        return markup.card(kind, self._progress(), said_html(*self._so_far()), why, markup.facts(self.known))
+        text, token_ids, logprobs = self._so_far()
+        said = said_html(text, ids_in_words(token_ids), logprobs)
+        return markup.card(kind, self._progress(), said, why, markup.facts(self.known))
 
     def _progress(self) -> str:
         generated = markup.counted(self._generated, "token")

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from rekindle.errors import InvalidRequest
@@ -13,6 +14,9 @@ from rekindle.results.answer_table import Asked
 from rekindle.session.calls.prompts import Ask, PromptOptions, as_text, asked
 from rekindle.session.calls.requests import Requests
 from rekindle.session.mapping.template import Template
+
+LOOKED_AT = 8
+"""Items that are looked at for one that fits the template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,27 @@ def read(items: Iterable[Any], template: Template | None, ask: Ask[Any], request
         items: those that the call gave; token ids if `ask` has them.
         template: what they fill; None for items that are prompts.
         ask: the keywords of the call.
+
+    Raises:
+        InvalidRequest: none of the first items fits the template, so none of the others would.
     """
+    made = _read(items, template, ask, requests)
+    if template is None:
+        yield from made
+        return
+    first: list[Item] = []
+    for item in islice(made, LOOKED_AT):
+        first.append(item)
+        if not isinstance(item.prompt, InvalidRequest):
+            break
+    else:
+        if first:
+            raise InvalidRequest(f"none of the first {len(first)} items fits the template: {first[0].prompt}")
+    yield from first
+    yield from made
+
+
+def _read(items: Iterable[Any], template: Template | None, ask: Ask[Any], requests: Requests) -> Iterator[Item]:
     given_options: Mapping[str, Any] = ask
     options: Any = {name: value for name, value in given_options.items() if name in PromptOptions.__annotations__}
     ids = options.pop("token_ids", None) is not None
