@@ -14,6 +14,7 @@ from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import _StaticPth, editable_wheel
 
 from rekindle_kernels.cpu.build import CARRIED, CannotBuild, build, compiler
 
@@ -61,3 +62,13 @@ class BdistWheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         """Return (python, ABI, platform): there is no Python in the library."""
         return ("py3", "none", "any" if self.root_is_pure else super().get_tag()[2])
+
+
+class EditableWheel(editable_wheel):
+    """Puts the folders of the packages on the path.
+
+    By setuptools' finder, a clone that is named rekindle would be imported instead by notebooks beside it.
+    """
+
+    def _select_strategy(self, name: str, tag: str, build_lib: Any) -> Any:
+        return _StaticPth(self.distribution, name, [Path("toolkit"), Path("kernels")])
