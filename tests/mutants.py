@@ -35,7 +35,7 @@ TESTS: Final = {
     "store": "storage snapshot_store snapshot_key program_key program_store disk_tier cli_cache snapshot_crashes",
     "device/sampling": "distribution scores processing masks sampling noise",
     "device/programs": "program_* executables targets",
-    "models/text": "text_* response* call_grammar grammar stop_strings* constraints",
+    "models/text": "text_* response* chat_forms call_grammar grammar stop_strings* constraints",
     "models/checkpoint": "checkpoint_* gguf_*",
     "server": "server_reading server_connections server_responses server server_*",
     "concurrency": "waits feed collector threads interrupts actor",

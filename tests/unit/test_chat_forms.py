@@ -193,3 +193,17 @@ def test_what_a_choice_of_tools_allows_is_read(name: str) -> None:
 
 OTHERWISE = {"mistral, lists"}
 """Forms that a grammar writes in another way than our short template."""
+
+
+@pytest.mark.parametrize("size", [1, 4, 10_000])
+@pytest.mark.parametrize("name", ["hermes, as text", "qwen3, as tokens"])
+def test_a_call_with_a_broken_string_takes_no_other_call_with_it(name: str, size: int) -> None:
+    tokenizer = tokenizer_of(name)
+    prompt, _ = written(name, message_of(FORMS[name], [], None, "x"))
+    good = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "days": 3}}\n</tool_call>'
+    bad = '<tool_call>\n{"name": "weather, "arguments": {}}\n</tool_call>'
+    for answer in (f"{bad}\n{good}", f"{bad}\n{good}\n{good}", f"{good}\n{bad}\n{good}\nDone."):
+        response, _ = read(name, prompt, tokenizer.encode_chat(answer), size)
+        assert called(response) == [WEATHER] * answer.count(good)
+        assert [call.error is None for call in response.tool_calls].count(False) == 1
+        assert response.content == ("Done." if answer.endswith("Done.") else "")

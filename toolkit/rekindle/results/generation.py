@@ -258,7 +258,7 @@ class Generation:
 
     @property
     def without_words(self) -> str:
-        """What is shown of it where it has no text: its token ids, or what ended it at once."""
+        """The words that stand for it where it has no text: its token ids, or what ended it at once."""
         if self._without_text:
             return ids_in_words(self.token_ids)
         return f"(empty: ended at {self.end_token or repr(self.stopped_by)})"

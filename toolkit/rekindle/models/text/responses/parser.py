@@ -56,8 +56,7 @@ class ResponseParser:
     """The reader of one answer. How the answer is cut into pieces changes nothing but the pieces of `Grown`.
 
     A part whose text is malformed is told in its `Closed`, and is not in the message; transformers raises there. A mark
-    in a string or a value belongs to that. So does what follows it, unless the answer ends before the string does: then
-    the mark was one.
+    in a string or a value belongs to that, unless the part is malformed with it: then the mark ended the part.
 
     Args:
         template: how the answer is read.
@@ -118,14 +117,17 @@ class ResponseParser:
                 yield from self._take(len(self._text) if final else pending)
                 if not final:
                     return
-                if not self._region.is_open_string():
+                if not self._region.misread(""):
                     yield from self._close("")
                     return
-                yield from self._close(self._back_to_mark())
+                yield from self._close(self._back_to_mark(len(self._text)))
                 continue
             field, mark = found
             yield from self._take(mark.start)
             written, self._place = self._text[mark.start : mark.end], mark.end
+            if self._region.misread(written):
+                yield from self._close(self._back_to_mark(mark.start))
+                continue
             implicit = self._region.field is self._template.implicit
             if not implicit or field is self._template.implicit:
                 anything = self._region.begun
@@ -164,11 +166,12 @@ class ResponseParser:
                 return found, unsure
             start = max(found.end, found.start + 1)
 
-    def _back_to_mark(self) -> str:
-        """Return to the first mark that was taken for a part of a string that is never closed; return the mark."""
+    def _back_to_mark(self, end: int) -> str:
+        """Return to the first mark that was taken for a part of a string, in a part that ends at a place; return it."""
         written, rest = self._region.cut()
-        self._dropped += len(self._text) - len(rest)
-        self._text, self._place, self._empty_at = rest, 0, None
+        self._dropped += end - len(rest) - len(written)
+        self._text, self._place = f"{written}{rest}{self._text[end:]}", len(written)
+        self._empty_at = None
         return written
 
     def _watched(self) -> Iterator[tuple[Field, Delimiter]]:
@@ -304,11 +307,19 @@ class _Region:
         self._held_mark = self._held_mark or (len(whole), len(whole) + length)
         return True
 
-    def is_open_string(self) -> bool:
-        """Tell whether its text ends inside a string or a value that has a mark in it."""
-        if self.field is None or self._held_mark is None:
+    def misread(self, written: str) -> bool:
+        """Tell whether a mark was taken for a part of a string, and what came of that means nothing.
+
+        Args:
+            written: the mark that would end it.
+        """
+        if self._held_mark is None:
             return False
-        return is_inside(self.field.content, self.body, self.field.content_args)
+        try:
+            self.values(written)
+        except Malformed:
+            return True
+        return False
 
     def cut(self) -> tuple[str, str]:
         """End its text before the first mark in a string; return the mark, and what followed it."""
