@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 import jax
 
@@ -21,6 +21,7 @@ from rekindle.models.checkpoint.weights import Weights
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.board.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer
+from rekindle.request.checks import shown
 from rekindle.request.params import SamplingParams, check_keywords
 from rekindle.request.request import Pooling
 from rekindle.results.answers import Answers
@@ -937,8 +938,10 @@ class Session:
         """Return the token ids of a text, without the special tokens that the tokenizer puts around a whole prompt.
 
         Raises:
-            InvalidRequest: the model has no tokenizer.
+            InvalidRequest: the model has no tokenizer, or it is no text.
         """
+        if not isinstance(text, str):
+            raise InvalidRequest(f"encode() takes a text, got {shown(text)}; render() writes messages as one")
         return self._tokenizer().encode_chat(text)
 
     def decode(self, token_ids: TokenIds) -> str:
@@ -1131,6 +1134,12 @@ class Session:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print all that is known where this is the result of a cell, and the repr where it is in a list."""
         printer.text(repr(self) if printer.indentation else self._about().text())
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a session cannot be pickled or copied, because it has a device and threads: open one in each process, or "
+            "serve one and ask it over HTTP. Its generations can be pickled"
+        )
 
     def __repr__(self) -> str:
         return self._about().line()

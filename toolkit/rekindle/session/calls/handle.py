@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from rekindle import markup
 from rekindle.concurrency import interrupts
@@ -126,6 +126,11 @@ class Handle:
         is no notebook, it is printed.
         """
         live_text.display(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a handle cannot be pickled or copied, because its request runs in this process: pickle its result()"
+        )
 
     def __repr__(self) -> str:
         return f"<rekindle.Handle {self.record.state}>"
