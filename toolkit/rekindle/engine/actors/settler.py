@@ -33,9 +33,15 @@ def _read(tick: Dispatched) -> Settled:
     failures = {
         **{sample.request_id: _failure_of(tokens[sample.row]) for sample in tick.sampled if tokens[sample.row] < 0},
         **{
-            of: _not_finite("log-probabilities of the prompt") for of, scores in prompt_logprobs.items() if _odd(scores)
+            request_id: _not_finite("log-probabilities of the prompt")
+            for request_id, scores in prompt_logprobs.items()
+            if _has_nan(scores)
         },
-        **{of: _not_finite("hidden states of the prompt") for of, each in sums.items() if np.isnan(each.values).any()},
+        **{
+            request_id: _not_finite("hidden states of the prompt")
+            for request_id, each in sums.items()
+            if np.isnan(each.values).any()
+        },
     }
     return Settled(tick.tick, sampled, logprobs, prompt_logprobs, tick.losses, sums, failures)
 
@@ -58,7 +64,7 @@ def _not_finite(numbers: str) -> LogitsNotFinite:
     )
 
 
-def _odd(scores: Iterable[TokenLogprob]) -> bool:
+def _has_nan(scores: Iterable[TokenLogprob]) -> bool:
     return any(math.isnan(score.logprob) for score in scores)
 
 

@@ -102,18 +102,18 @@ def _fitting(
     if not content:
         return message
     in_parts = not isinstance(content, str)
-    written = _written_forms(template, role, bos_token, eos_token)
-    if written is None:  # which role may stand where is not known: look at how the template reads contents
+    forms = _forms_of(template, role, bos_token, eos_token)
+    if forms is None:  # which role may stand where is not known: look at how the template reads contents
         if not in_parts or loops_over_parts(template):
             return message
-    elif not written:
-        if not _written_forms(template, "user", bos_token, eos_token):  # it writes something else than contents
+    elif not forms:
+        if not _forms_of(template, "user", bos_token, eos_token):  # it writes something else than contents
             return message
         raise InvalidRequest(
             f"the model's chat template leaves out what messages of the role {role!r} say: write it into a message of "
             "the role 'user'"
         )
-    elif in_parts in written:
+    elif in_parts in forms:
         return message
     if in_parts:
         return {**message, "content": "\n".join(part["text"] for part in content)}
@@ -124,7 +124,7 @@ _PROBE = "PROBE"
 
 
 @lru_cache(maxsize=256)
-def _written_forms(template: str, role: str, bos_token: str | None, eos_token: str | None) -> frozenset[bool] | None:
+def _forms_of(template: str, role: str, bos_token: str | None, eos_token: str | None) -> frozenset[bool] | None:
     """Return the forms of contents that a template writes for a role: False for a text, True for parts.
 
     Returns:
@@ -132,18 +132,18 @@ def _written_forms(template: str, role: str, bos_token: str | None, eos_token: s
     """
     forms, rejected = set[bool](), 0
     for in_parts in (False, True):
-        made = _probed(template, role, [{"type": "text", "text": _PROBE}] if in_parts else _PROBE, bos_token, eos_token)
-        rejected += made is None
-        if made is None or _PROBE not in made:
+        text = _probed(template, role, [{"type": "text", "text": _PROBE}] if in_parts else _PROBE, bos_token, eos_token)
+        rejected += text is None
+        if text is None or _PROBE not in text:
             continue
         # Parts that a template joins to another text are written as Python or JSON write them.
-        if not in_parts or not re.search(r"['\"]text['\"]:", made):
+        if not in_parts or not re.search(r"['\"]text['\"]:", text):
             forms.add(in_parts)
     return None if rejected == 2 else frozenset(forms)
 
 
 def _probed(template: str, role: str, content: Any, bos_token: str | None, eos_token: str | None) -> str | None:
-    """Return what a template makes of a short conversation with a message of a role; None if it rejects all."""
+    """Render a short conversation with a message of a role; return None if the template rejects each."""
     user: Mapping[str, Any] = {"role": "user", "content": "x"}
     called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
     probe: Mapping[str, Any] = {"role": role, "content": content, "name": "f", "tool_call_id": _CALL["id"]}

@@ -39,7 +39,7 @@ def echoed(prompt: Text, decode: Decode) -> str:
 
 
 def _unwritten(scored: Sequence[TokenLogprob], prompt: Text) -> int:
-    """Return how many of the first tokens of a prompt the tokenizer has put before its text."""
+    """Count the first tokens of a prompt that the tokenizer has put before its text."""
     if not isinstance(prompt, str):
         return 0
     count = 0

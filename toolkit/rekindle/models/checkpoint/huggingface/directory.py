@@ -90,7 +90,7 @@ def _generates(
 
 
 def _loaders(owners: Mapping[str, tuple[SafetensorsFile, str]], names: Collection[str]) -> dict[str, Loader]:
-    """Return what reads those of some tensors that are there."""
+    """Return the loaders of some tensors, of those that the files have."""
     return {name: file.loader(own) for name, (file, own) in owners.items() if name in names}
 
 

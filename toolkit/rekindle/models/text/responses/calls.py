@@ -76,7 +76,7 @@ def _of_text(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _of_python(text: str) -> Any:
-    """Return what a text means in Python, if JSON can have it; else the text."""
+    """Return the value of a Python literal, if JSON can have it; else the text itself."""
     try:
         value = literal_eval(text.strip())
         json.dumps(value, allow_nan=False)

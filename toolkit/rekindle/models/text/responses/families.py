@@ -52,7 +52,7 @@ HERMES: Final[Written] = {
 
 
 def _parameters(mark: str) -> Written:
-    """Return how calls are read whose arguments are tags, within marks of a name.
+    """Return the field of calls whose arguments are tags, within marks of a name.
 
     A value ends at a closing tag that another tag or the end of the call follows; others are part of it. Values stay
     text: what they mean is known from the schema of the tool alone.

@@ -330,7 +330,7 @@ class _Region:
         return body[begin:end], body[end:]
 
     def values(self, written: str) -> tuple[list[Any], str]:
-        """Return what its text means, as a rule one value, and what else stands in the text.
+        """Return the values of its text, as a rule one, and the other text in it.
 
         Args:
             written: the mark that it ended with.
