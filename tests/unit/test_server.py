@@ -11,9 +11,11 @@ import pytest
 
 import rekindle
 from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.results.tokens import TokenLogprob
 from rekindle.server import Limits, app
 from rekindle.server.application import short_name
 from rekindle.server.writing.common import dumped
+from rekindle.server.writing.logprobs import TextLogprobs, chat_logprobs
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 from tests.unit.asgi import Caller, ask
@@ -107,6 +109,52 @@ async def test_a_call_that_cannot_be_read_is_content(monkeypatch: pytest.MonkeyP
     assert joined(events, "content") == "See<tool_call>oops</tool_call>"
 
 
+async def test_of_a_call_that_had_to_come_and_was_cut_nothing_is_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = {"tool_choice": {"type": "function", "function": {"name": "weather"}}}
+    with scripted_session(monkeypatch, lambda prompt: CALL) as session:
+        for choice, content in (({}, CALL[:20]), (chosen, ""), ({"tool_choice": "required"}, "")):
+            body = {"messages": [USER], "tools": [TOOL], "max_tokens": 20, **choice}
+            (whole,) = (await ask(app(session), CHAT, body)).json["choices"]
+            assert (whole["message"], whole["finish_reason"]) == ({"role": "assistant", "content": content}, "length")
+            events = (await ask(app(session), CHAT, {**body, "stream": True})).events
+            assert joined(events, "content") == content
+            responses = {
+                "input": "Weather?",
+                "tools": [{"type": "function", **TOOL["function"]}],
+                "max_output_tokens": 20,
+            }
+            if choice is not chosen:  # which is spelt in another way there
+                made = (await ask(app(session), "/v1/responses", {**responses, **choice})).json
+                assert made["status"] == "incomplete"
+                assert [part["text"] for item in made["output"] for part in item["content"]] == [content]
+
+
+async def test_log_probabilities_name_each_token_once_by_its_text_or_by_its_id(texts: Session) -> None:
+    body = {"prompt": [[3, 1]], "max_tokens": 2, "logprobs": 4}
+    answer = (await texts.generate(token_ids=[[3, 1]], max_tokens=2, logprobs=4, temperature=1.0, seed=1))[0]
+    expected = [f"token_id:{token}" for token in answer.token_ids]
+    body |= {"seed": 1, "temperature": 1.0}
+    (choice,) = (await ask(app(texts), TEXT, {**body, "return_tokens_as_token_ids": True})).json["choices"]
+    assert choice["logprobs"]["tokens"] == expected
+    streamed = await ask(app(texts), TEXT, {**body, "return_tokens_as_token_ids": True, "stream": True})
+    scores = [event["choices"][0]["logprobs"] for event in streamed.events]
+    assert [token for each in scores if each for token in each["tokens"]] == expected
+    for given, top in zip(answer.logprobs or (), choice["logprobs"]["top_logprobs"], strict=True):
+        ids = {given.token_id, *(other.token_id for other in given.top)}
+        assert set(top) == {f"token_id:{token}" for token in ids}
+
+
+def test_alternatives_of_one_text_are_told_apart_by_their_ids() -> None:
+    top = tuple(TokenLogprob(token, text, -float(token), token) for token, text in ((1, "a"), (2, ""), (3, "")))
+    written = TextLogprobs().of([TokenLogprob(3, "", -3.0, 3, top)])
+    assert written["top_logprobs"] == [{"a": -1.0, "": -2.0, "token_id:3": -3.0}]
+    written = TextLogprobs(by_id=True).of([TokenLogprob(4, "b", -4.0, 4, top)])
+    assert written["tokens"] == ["token_id:4"]
+    assert list(written["top_logprobs"][0]) == ["token_id:1", "token_id:2", "token_id:3", "token_id:4"]
+    chat = chat_logprobs([TokenLogprob(3, "", -3.0, 3, top)], by_id=True)["content"][0]
+    assert (chat["token"], chat["top_logprobs"][0]["token"]) == ("token_id:3", "token_id:1")
+
+
 async def test_the_same_seed_gives_the_tokens_of_the_session(texts: Session) -> None:
     ids = [[3, 1, 4], [1, 5, 9]]
     body = {"prompt": ids, "n": 3, "seed": 7, "temperature": 1.0, "max_tokens": 5, "logprobs": 0}
@@ -195,6 +243,9 @@ async def test_embeddings_are_those_of_the_session_in_either_form(texts: Session
     packed = (await ask(app(texts), "/v1/embeddings", {"input": [[1, 2], [3]], "encoding_format": "base64"})).json
     found = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in packed["data"]]
     assert np.array_equal(found, await texts.embed(token_ids=[[1, 2], [3]]))
+    mixed = (await ask(app(texts), "/v1/embeddings", {"input": ["one", [1, 2]]})).json
+    each = await texts.embed(["one"]), await texts.embed(token_ids=[[1, 2]])
+    assert [one["embedding"] for one in mixed["data"]] == np.concatenate(each).tolist()
 
 
 async def test_texts_become_tokens_and_texts_again(scripted: Session) -> None:
@@ -250,6 +301,8 @@ def test_a_name_tells_nothing_of_where_a_model_lies(model: str, name: str) -> No
         ({"guided_regex": "("}, "guided_regex"),
         ({"stop_token_ids": [10**6]}, "stop_token_ids"),
         ({"logprobs": True, "top_logprobs": 10**6}, "top_logprobs"),
+        ({"messages": [{"role": "user"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
     ],
 )
 async def test_what_the_session_refuses_is_named_as_the_body_has_it(
@@ -261,7 +314,8 @@ async def test_what_the_session_refuses_is_named_as_the_body_has_it(
 
 async def test_a_prompt_that_is_too_long_has_a_code(texts: Session) -> None:
     reply = await ask(app(texts), TEXT, {"prompt": "x" * 5000})
-    assert (reply.status, reply.error["code"]) == (400, "context_length_exceeded")
+    error = reply.error
+    assert (reply.status, error["code"], error["param"]) == (400, "context_length_exceeded", "prompt")
     assert reply.error["message"].startswith("the prompt has 5000 tokens")
     several = await ask(app(texts), TEXT, {"prompt": ["x", "x" * 5000]})
     assert "prompt 1" in several.error["message"]

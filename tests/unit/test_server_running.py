@@ -189,6 +189,16 @@ def test_a_page_whose_name_leads_to_this_machine_is_no_page_of_the_server(
             assert (reply.status, "error" in json.loads(reply.read())) == (status, status != 200)
 
 
+@pytest.mark.parametrize(("host", "status"), [("localhost", 200), ("a.example", 421)])
+def test_a_target_may_be_a_whole_url_and_its_host_is_the_one_that_counts(
+    session: Session, host: str, status: int
+) -> None:
+    with session.serve_sync(port=0) as server, closing(connected(server.url)) as connection:
+        connection.request("GET", f"http://{host}/v1/models?a=b", headers={"Host": "localhost"})
+        with connection.getresponse() as reply:
+            assert (reply.status, "error" in json.loads(reply.read())) == (status, status != 200)
+
+
 async def test_an_address_that_is_taken_says_what_to_do(session: Session) -> None:
     async with session.serve(port=0) as server:
         with pytest.raises(rekindle.ConfigError, match="give another port"):

@@ -82,14 +82,15 @@ class InvalidRequest(RekindleError, ValueError):
     """A prompt or sampling parameter that cannot be served.
 
     Attributes:
-        parameter: the sampling parameter that it is about; None if it is about something else, or about several.
+        parameter: the parameter that it is about, as sampling parameters and "prompt" are; None if it is about something
+            else, or about several.
     """
 
     parameter: str | None = None
 
     @classmethod
     def of(cls, parameter: str, message: str) -> Self:
-        """Return the error of one sampling parameter."""
+        """Return the error of one parameter."""
         error = cls(message)
         error.parameter = parameter
         return error

@@ -92,9 +92,10 @@ def check_length(prompt: Sequence[int], capacity: int, output: bool = True) -> N
     longest = capacity - 1 if output else capacity
     if len(prompt) > longest:
         beside = " with one token of output" if output else ""
-        raise PromptTooLong(
+        raise PromptTooLong.of(
+            "prompt",
             f"the prompt has {len(prompt)} tokens; at most {longest} fit{beside}. "
-            "Shorten it, or raise max_context or num_pages in open(), up to what the model was made for"
+            "Shorten it, or raise max_context or num_pages in open(), up to what the model was made for",
         )
 
 

@@ -56,7 +56,7 @@ class Planner:
         if self._roster.waiting.give_up_staged(first) or self._moved(first):
             return None
         assert self._roster.group_of(first).cache.held, "a request has no room though nobody holds any"
-        return PromptTooLong(self._held_up(first))
+        return PromptTooLong.of("prompt", self._held_up(first))
 
     # Rows
 

@@ -5,6 +5,7 @@ import socket
 import sys
 from contextlib import suppress
 from email.utils import formatdate
+from urllib.parse import unquote
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -106,7 +107,7 @@ class Handed:
     """The app as it is handed to uvicorn.
 
     It gives each answer its date, for which uvicorn would wake every second, and says nothing of being cancelled, which
-    uvicorn would log with all stacks.
+    uvicorn would log with all stacks. A target may be a whole URL, as clients of a proxy send it.
     """
 
     def __init__(self, app: ASGIApp):
@@ -122,4 +123,15 @@ class Handed:
             await send(message)
 
         with suppress(asyncio.CancelledError):
-            await self._app(scope, receive, sent)
+            await self._app(in_origin_form(scope), receive, sent)
+
+
+def in_origin_form(scope: Scope) -> Scope:
+    """Return the scope of a request with a path for its target; the host of a URL is that of the request (RFC 9112)."""
+    raw = scope.get("raw_path") or b"/"
+    if raw.startswith(b"/") or b"://" not in raw:
+        return scope
+    host, slash, path = raw.partition(b"://")[2].partition(b"/")
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    path = slash + path or b"/"
+    return {**scope, "raw_path": path, "path": unquote(path.decode("ascii")), "headers": [(b"host", host), *headers]}

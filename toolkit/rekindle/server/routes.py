@@ -79,8 +79,8 @@ class Routes:
     async def embeddings(self, request: Request) -> ASGIApp:
         """Serve POST /v1/embeddings."""
         asked = embedding_call(await self._body(request), self._limits.prompts)
-        texts = [text for text in asked.texts if isinstance(text, str)]
-        given: dict[str, Any] = {"texts": texts} if texts else {"token_ids": asked.texts}
+        alike = all(isinstance(text, str) for text in asked.texts)
+        given = {"texts": asked.texts} if alike else {"token_ids": await run_sync(self._all_ids, asked.texts)}
         self._session.check_room()
         made = await unless_gone(
             request.receive,
@@ -208,6 +208,12 @@ class Routes:
         if self._session.tokenizer is None or not asked.special:
             return self._session.encode(text)
         return self._session.tokenizer.encode(text)
+
+    def _all_ids(self, texts: Sequence[str | list[int]]) -> list[list[int]]:
+        tokenizer = self._session.tokenizer
+        if tokenizer is None:
+            return [text for text in texts if not isinstance(text, str)]
+        return [tokenizer.encode(text) if isinstance(text, str) else text for text in texts]
 
     def _length(self, text: str | list[int]) -> int:
         return self._session.count_tokens(text) if isinstance(text, str) else len(text)

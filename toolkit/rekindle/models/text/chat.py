@@ -177,11 +177,12 @@ def _rendered(
     try:
         return compiled(template).render({**defaults, **variables, "messages": messages, "tools": tools})
     except TemplateError as error:
-        raise InvalidRequest(f"the model's chat template rejects the messages: {error}") from error
+        raise InvalidRequest.of("prompt", f"the model's chat template rejects the messages: {error}") from error
     except (TypeError, ValueError, KeyError, IndexError) as error:
-        raise InvalidRequest(
+        raise InvalidRequest.of(
+            "prompt",
             f"the model's chat template cannot take the messages ({type(error).__name__}: {error}): "
-            "check that it supports their roles and keys, the tools and the variables"
+            "check that it supports their roles and keys, the tools and the variables",
         ) from error
 
 
@@ -192,35 +193,42 @@ def check_messages(messages: object) -> None:
         InvalidRequest: it is something else; the error says where.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise InvalidRequest(f"messages must be a list of {{role, content}} mappings, got {type(messages).__name__}")
+        raise InvalidRequest.of(
+            "prompt", f"messages must be a list of {{role, content}} mappings, got {type(messages).__name__}"
+        )
     if not messages:
-        raise InvalidRequest("messages must have at least one message, got an empty list")
+        raise InvalidRequest.of("prompt", "messages must have at least one message, got an empty list")
     for place, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise InvalidRequest(
-                f"messages[{place}] must be a mapping with role and content, got {type(message).__name__}"
+            raise InvalidRequest.of(
+                "prompt", f"messages[{place}] must be a mapping with role and content, got {type(message).__name__}"
             )
         calls_tools = message.get("role") == "assistant" and message.get("tool_calls")
         for key in ("role", "content"):
             if key == "content" and message.get(key) is None and calls_tools:
                 continue
             if key not in message:
-                raise InvalidRequest(f"messages[{place}] has no {key!r}; it has {sorted(map(str, message))}")
+                raise InvalidRequest.of(
+                    "prompt", f"messages[{place}] has no {key!r}; it has {sorted(map(str, message))}"
+                )
             if key == "content" and isinstance(message[key], list | tuple):
                 _check_parts(f"messages[{place}]['content']", message[key])
             elif not isinstance(message[key], str):
-                raise InvalidRequest(f"messages[{place}][{key!r}] must be str, got {type(message[key]).__name__}")
+                raise InvalidRequest.of(
+                    "prompt", f"messages[{place}][{key!r}] must be str, got {type(message[key]).__name__}"
+                )
 
 
 def _check_parts(name: str, parts: Sequence[object]) -> None:
     if not parts:
-        raise InvalidRequest(f"{name} must have at least one part, got an empty list")
+        raise InvalidRequest.of("prompt", f"{name} must have at least one part, got an empty list")
     for place, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if not isinstance(part, Mapping) or kind != "text" or not isinstance(part.get("text"), str):
             came = f"one of type {kind!r:.40}" if kind not in (None, "text") else f"{part!r:.80}"
-            raise InvalidRequest(
-                f"{name}[{place}] must be {{'type': 'text', 'text': str}}, because only text is read; got {came}"
+            raise InvalidRequest.of(
+                "prompt",
+                f"{name}[{place}] must be {{'type': 'text', 'text': str}}, because only text is read; got {came}",
             )
 
 

@@ -39,7 +39,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "early_stopping": (False,),
     "length_penalty": (1, 1.0),
     "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
     "use_beam_search": (False,),
 }
@@ -78,6 +77,11 @@ class Call:
     draws: int
     fields: Mapping[str, str]
     streaming: Streaming | None
+
+    @property
+    def needs_calls(self) -> bool:
+        """Tell whether the answer has to call a tool, so that its text is a call and nothing else."""
+        return self.ask.get("tool_choice", "auto") not in ("auto", "none")
 
 
 def sampling(body: Fields, *limits: str) -> tuple[dict[str, Any], dict[str, str]]:

@@ -32,11 +32,13 @@ class ChatCall:
         call: of the session.
         logprobs: whether each token's log-probability is given.
         one_call: whether at most one tool call is given.
+        by_id: whether log-probabilities name tokens by their ids.
     """
 
     call: Call
     logprobs: bool
     one_call: bool
+    by_id: bool
 
 
 def chat_call(body: Fields, form: MessageForm) -> ChatCall:
@@ -59,13 +61,14 @@ def chat_call(body: Fields, form: MessageForm) -> ChatCall:
         body.refuse("top_logprobs", "needs logprobs=true beside it")
     if logprobs:
         ask["logprobs"], fields["logprobs"] = top or 0, "top_logprobs"
-    one_call = not body.flag("parallel_tool_calls", True)
+    one_call, by_id = not body.flag("parallel_tool_calls", True), body.flag("return_tokens_as_token_ids")
     ask |= tools_in(body) | template_in(body)
     count = draws(body)
     asked, n = repeated([[message(each, form) for each in given]], ask, count)
+    fields["prompt"] = "messages"
     call = Call(asked if len(asked) > 1 else asked[0], ask, n, count, fields, streaming(body))
     body.finish(ALIKE)
-    return ChatCall(call, logprobs, one_call)
+    return ChatCall(call, logprobs, one_call, by_id)
 
 
 def message(given: Mapping[str, Any], form: MessageForm) -> dict[str, Any]:

@@ -24,12 +24,14 @@ class CompletionCall:
         prompts: those of the call, one for each choice that is given.
         echo: whether the prompt is given too.
         logprobs: how many alternatives to each token are given; None if no log-probabilities are.
+        by_id: whether log-probabilities name tokens by their ids.
     """
 
     call: Call
     prompts: Sequence[Text]
     echo: bool
     logprobs: int | None
+    by_id: bool
 
 
 def completion_call(body: Fields, most: int) -> CompletionCall:
@@ -53,7 +55,7 @@ def completion_call(body: Fields, most: int) -> CompletionCall:
         ask["logprobs"], fields["logprobs"] = logprobs, "logprobs"
         if echo:
             ask["prompt_logprobs"], fields["prompt_logprobs"] = logprobs, "logprobs"
-    stream = streaming(body)
+    by_id, stream = body.flag("return_tokens_as_token_ids"), streaming(body)
     if stream and echo and logprobs is not None:
         body.refuse("echo", "with logprobs is for answers that come as a whole; leave out stream")
     asked, draws_of_each = repeated(list(prompts), ask, n)
@@ -63,11 +65,14 @@ def completion_call(body: Fields, most: int) -> CompletionCall:
     else:
         call = Call(None, {**ask, "token_ids": given}, draws_of_each, n, fields, stream)
     body.finish(ALIKE)
-    return CompletionCall(call, [prompt for prompt in prompts for _ in range(n)], echo, logprobs)
+    return CompletionCall(call, [prompt for prompt in prompts for _ in range(n)], echo, logprobs, by_id)
 
 
-def texts(body: Fields, name: str, most: int) -> list[Text]:
+def texts(body: Fields, name: str, most: int, *, mixed: bool = False) -> list[Text]:
     """Take a field with a text, a list of texts, the token ids of a text, or a list of such, and return it as a list.
+
+    Args:
+        mixed: whether one list may have texts and token ids.
 
     Raises:
         Refused: it is something else, or has more than `most` texts.
@@ -78,7 +83,8 @@ def texts(body: Fields, name: str, most: int) -> list[Text]:
     if isinstance(given, str) or (isinstance(given, list) and given and all(type(each) is int for each in given)):
         return [given]
     alike = isinstance(given, list) and (
-        all(isinstance(each, str) for each in given) or all(_is_ids(each) for each in given)
+        all(isinstance(each, str) for each in given)
+        or all(_is_ids(each) or (mixed and isinstance(each, str)) for each in given)
     )
     if not alike or not given:
         body.refuse(name, "must be a text, a list of texts, a list of token ids, or a list of such lists")

@@ -13,6 +13,7 @@ from rekindle.server.reading.fields import Fields
 
 ALIKE: Mapping[str, tuple[Any, ...]] = {
     **NEUTRAL,
+    "return_tokens_as_token_ids": (False,),
     "background": (False,),
     "include": ([], ["reasoning.encrypted_content"]),
     "top_logprobs": (0,),
@@ -63,6 +64,7 @@ def response_call(body: Fields, form: MessageForm) -> ResponseCall:
     if options is not None:
         options.finish({}, ("include_obfuscation",))
     prompt = [message(each, form) for each in messages]
+    fields["prompt"] = "input"
     body.finish(ALIKE)
     return ResponseCall(Call(prompt, ask, None, 1, fields, Streaming() if stream else None), one_call, told)
 

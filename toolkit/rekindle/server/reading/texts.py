@@ -50,7 +50,7 @@ class TokenizeCall:
 
 def embedding_call(body: Fields, most: int) -> EmbeddingCall:
     """Return what a body asks for; raise Refused if it cannot be served."""
-    given = texts(body, "input", most)
+    given = texts(body, "input", most, mixed=True)
     dimensions, written = body.take("dimensions", int), body.take("encoding_format", str) or "float"
     if written not in ("float", "base64"):
         body.refuse("encoding_format", f"must be float or base64, got {written!r:.80}")

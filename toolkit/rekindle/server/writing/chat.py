@@ -7,6 +7,7 @@ from typing import Any
 from rekindle.results.generation import Generation
 from rekindle.results.response import Part, Reading, ToolCall
 from rekindle.results.tokens import Piece
+from rekindle.server.reading.call import Call
 from rekindle.server.reading.chat import ChatCall
 from rekindle.server.refused import Refused
 from rekindle.server.writing.common import DONE, Head, event, failed, finish_reason, usage, usage_so_far
@@ -22,8 +23,7 @@ def chat_completion(head: Head, generations: Sequence[Generation], asked: ChatCa
 
 def _choice(index: int, generation: Generation, asked: ChatCall) -> dict[str, Any]:
     calls = readable(generation.tool_calls, asked.one_call)
-    unread = "".join(call.text for call in generation.tool_calls if call.error is not None)
-    content = generation.content + unread
+    content = generation.content + unread(generation.tool_calls, asked.call)
     message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if generation.reasoning is not None:
         message["reasoning_content"] = generation.reasoning
@@ -32,7 +32,7 @@ def _choice(index: int, generation: Generation, asked: ChatCall) -> dict[str, An
     return {
         "index": index,
         "message": message,
-        "logprobs": chat_logprobs(generation.logprobs or ()) if asked.logprobs else None,
+        "logprobs": chat_logprobs(generation.logprobs or (), by_id=asked.by_id) if asked.logprobs else None,
         "finish_reason": finish_reason(generation, called=bool(calls)),
     }
 
@@ -41,6 +41,11 @@ def readable(calls: Sequence[ToolCall], one_call: bool) -> list[ToolCall]:
     """Return the calls that can be read; the first alone if at most one is wanted."""
     read = [call for call in calls if call.error is None]
     return read[:1] if one_call else read
+
+
+def unread(calls: Sequence[ToolCall], asked: Call) -> str:
+    """Return the text of the calls that cannot be read, which is content, unless it is one that had to come and was cut."""
+    return "" if asked.needs_calls else "".join(call.text for call in calls if call.error is not None)
 
 
 def called(call: ToolCall) -> dict[str, Any]:
@@ -120,7 +125,7 @@ class _ChoiceChunks:
             deltas.append({"content": piece.text})
         if not self._asked.logprobs:
             return [(delta, None) for delta in deltas]
-        logprobs = chat_logprobs(piece.logprobs or ())
+        logprobs = chat_logprobs(piece.logprobs or (), by_id=self._asked.by_id)
         deltas = deltas or [{"content": ""}]
         return [*((delta, None) for delta in deltas[:-1]), (deltas[-1], logprobs)]
 
@@ -137,7 +142,8 @@ class _ChoiceChunks:
             elif part.kind == "content":
                 deltas.append({"content": part.text})
             elif part.call is not None and part.call.error is not None:
-                deltas.append({"content": part.call.text})
+                text = unread([part.call], self._asked.call)
+                deltas += [{"content": text}] if text else []
             elif part.call is not None and not (self._asked.one_call and self.calls):
                 deltas.append({"tool_calls": [{"index": self.calls, **called(part.call)}]})
                 self.calls += 1

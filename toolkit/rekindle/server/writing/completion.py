@@ -27,7 +27,8 @@ def _choice(index: int, generation: Generation, asked: CompletionCall, decode: D
     text, logprobs = generation.text, None
     if asked.logprobs is not None:
         scored = _scored_prompt(generation, asked, decode)
-        logprobs = TextLogprobs(_unwritten(scored, asked.prompts[index])).of([*scored, *(generation.logprobs or ())])
+        written = TextLogprobs(_unwritten(scored, asked.prompts[index]), by_id=asked.by_id)
+        logprobs = written.of([*scored, *(generation.logprobs or ())])
     if asked.echo:
         text = echoed(asked.prompts[index], decode) + text
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason(generation)}
@@ -71,7 +72,7 @@ class CompletionChunks:
     def __init__(self, head: Head, asked: CompletionCall, records: Sequence[Record], decode: Decode):
         self._head, self._asked, self._records = head, asked, records
         self._before = [echoed(prompt, decode) if asked.echo else "" for prompt in asked.prompts]
-        self._logprobs = [TextLogprobs() for _ in records]
+        self._logprobs = [TextLogprobs(by_id=asked.by_id) for _ in records]
 
     def piece(self, choice: int, piece: Piece, record: Record) -> list[bytes]:
         """See `Chunks`."""

@@ -9,7 +9,7 @@ from rekindle.results.response import Part, Reading, ToolCall
 from rekindle.results.tokens import Piece
 from rekindle.server.reading.responses import ResponseCall
 from rekindle.server.refused import Refused
-from rekindle.server.writing.chat import readable
+from rekindle.server.writing.chat import readable, unread
 from rekindle.server.writing.common import Head, named_event
 from rekindle.session.calls.record import Record
 
@@ -21,9 +21,8 @@ def response(head: Head, generation: Generation, asked: ResponseCall) -> dict[st
     items: list[Item] = []
     if generation.reasoning is not None:
         items.append(_reasoning_item(head, len(items), generation.reasoning))
-    unread = "".join(call.text for call in generation.tool_calls if call.error is not None)
     calls = readable(generation.tool_calls, asked.one_call)
-    content = generation.content + unread
+    content = generation.content + unread(generation.tool_calls, asked.call)
     if content or not (items or calls):
         items.append(_message_item(head, len(items), content))
     for call in calls:
@@ -144,7 +143,8 @@ class ResponseChunks:
             if part.kind != "tool_call":
                 events += self._grow(part.kind, part.text)
             elif part.call is not None and part.call.error is not None:
-                events += self._grow("content", part.call.text)
+                text = unread([part.call], self._asked.call)
+                events += self._grow("content", text) if text else []
             elif part.call is not None and not (self._asked.one_call and self._calls):
                 self._calls += 1
                 events += [*self._close(), *self._called(part.call)]
