@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, TypeVar
 
 import anyio
@@ -234,6 +234,31 @@ def test_an_interrupt_between_two_waits_is_heard_though_a_loop_runs() -> None:
 
     asyncio.run(cell())
     assert left == ["cleaned up"]
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize(("count", "error"), [(1, KeyboardInterrupt), (2, asyncio.CancelledError)])
+def test_an_interrupt_under_ipython_ends_what_waits(
+    count: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run the loop as IPython does in a terminal, which would leave what it runs pending."""
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=object))
+    left: list[str] = []
+    feed: Feed[int] = Feed()
+
+    async def cell() -> None:
+        asyncio.get_running_loop().call_later(0.01, signal.raise_signal, signal.SIGINT)
+        waits = [awaited(left_by(BaseException, left, feed)) for _ in range(count)]
+        await (waits[0] if count == 1 else asyncio.gather(*waits))
+
+    loop = asyncio.new_event_loop()
+    with pytest.raises(error):
+        loop.run_until_complete(cell())
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert sorted(left) == ["True"] * count + ["cleaned up"] * count
+    assert not feed._waiting
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_wherever_an_interrupt_comes_what_has_begun_is_cleaned_up() -> None:

@@ -82,8 +82,8 @@ class InvalidRequest(RekindleError, ValueError):
     """A prompt or sampling parameter that cannot be served.
 
     Attributes:
-        parameter: the parameter that it is about, as sampling parameters and "prompt" are; None if it is about something
-            else, or about several.
+        parameter: the sampling parameter that it is about, or "prompt"; None if it is about something else, or about
+            several.
     """
 
     parameter: str | None = None

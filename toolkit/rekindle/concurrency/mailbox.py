@@ -12,6 +12,8 @@ from typing import Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
+from rekindle.concurrency.cancelling import ended_by_interrupts
+
 T = TypeVar("T")
 PULSE_SECONDS = 0.1
 
@@ -61,7 +63,7 @@ class Waiter:
 
 @contextmanager
 def turning() -> Iterator[None]:
-    """Keep the loop that runs here turning while a task waits.
+    """Keep the loop that runs here turning while a task waits, so that an interrupt ends the wait.
 
     Asleep in its selector, an asyncio loop would not see that a signal handler cancelled the task, so that 'interrupt
     kernel' would take effect only at the end of the wait. trio wakes itself.
@@ -71,7 +73,8 @@ def turning() -> Iterator[None]:
         return
     pulses = _Pulses(asyncio.get_running_loop())
     try:
-        yield
+        with ended_by_interrupts():
+            yield
     finally:
         pulses.cancel()
 
