@@ -44,7 +44,7 @@ def readable(calls: Sequence[ToolCall], one_call: bool) -> list[ToolCall]:
 
 
 def unread(calls: Sequence[ToolCall], asked: Call) -> str:
-    """Return the text of the calls that cannot be read, as content; of one that had to come, and was cut, nothing is."""
+    """Return the text of the calls that cannot be read, as content; there is none where a call had to come."""
     return "" if asked.needs_calls else "".join(call.text for call in calls if call.error is not None)
 
 
