@@ -10,11 +10,14 @@ from collections.abc import Mapping
 
 import pytest
 
+from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
+from rekindle.concurrency.waits import Wait
 from rekindle.notebook import cell_bar, clock, front_end
 from rekindle.notebook import progress_bars as faces
 from rekindle.notebook.cell_bar import bar_bundle
 from rekindle.notebook.progress_bars import ProgressBars
+from rekindle.session.calls.awaited_programs import DELAY_SECONDS, LOOKED_AT_SECONDS, grown
 from tests.waiting import PATIENCE
 
 
@@ -177,3 +180,28 @@ def test_a_bar_in_a_cell_goes_on_between_two_reports_and_not_after_its_end(outpu
 )
 def test_a_bar_says_how_much_is_done_in_which_time(progress: Progress, seconds: float, said: str) -> None:
     assert bar_bundle(progress, seconds)["text/plain"] == said
+
+
+def test_a_terminal_shows_which_program_a_token_waits_for_only_while_it_does() -> None:
+    pieces: Feed[int] = Feed()
+    one, other = (Progress(f"waiting for a program ({step})", 1, 3, "programs ready") for step in ("one", "other"))
+    reports = iter([None, one, one, None, other])
+    with contextlib.redirect_stderr(Terminal()) as terminal:
+        wait = grown(pieces, 0, lambda: next(reports))
+        assert next(wait).timeout == DELAY_SECONDS
+        assert [next(wait).timeout for _ in range(2)] == [LOOKED_AT_SECONDS] * 2
+        assert "waiting for a program (one)" in terminal.getvalue()
+        for _ in range(2):
+            next(wait)
+        cleared = terminal.getvalue().rpartition("\r")[2]
+        next(wait)
+        pieces.put(0)
+        with pytest.raises(StopIteration):
+            next(wait)
+    *_, before, blank, rest = terminal.getvalue().split("\r")
+    assert not cleared.strip()
+    assert "waiting for a program (other)" in before
+    assert (blank.strip(), rest) == ("", "")
+    assert list(grown(pieces, 0, lambda: one)) == [Wait(pieces, 0, DELAY_SECONDS)], (
+        "a token that is there waits for none"
+    )

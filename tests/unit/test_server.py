@@ -26,7 +26,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.anyio
 
 USER = {"role": "user", "content": "Weather?"}
-TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+FUNCTION = {"name": "weather", "parameters": {"type": "object"}}
+TOOL = {"type": "function", "function": FUNCTION}
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 ANSWER = f"<think>\nthe user asks\n</think>\n\nLet me see.\n{CALL}\n{CALL}"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -120,7 +121,7 @@ async def test_of_a_call_that_had_to_come_and_was_cut_nothing_is_content(monkeyp
             assert joined(events, "content") == content
             responses = {
                 "input": "Weather?",
-                "tools": [{"type": "function", **TOOL["function"]}],
+                "tools": [{"type": "function", **FUNCTION}],
                 "max_output_tokens": 20,
             }
             if choice is not chosen:  # which is spelt in another way there

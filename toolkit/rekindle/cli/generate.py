@@ -12,8 +12,6 @@ from rekindle.errors import InvalidRequest
 from rekindle.request.params import SamplingOptions, SamplingParams
 from rekindle.session.calls.prompts import Messages
 
-PREFILL_TOKENS = 128
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's arguments. A sampling flag that is not given leaves the default to `SamplingParams`."""
@@ -49,16 +47,13 @@ def generate(arguments: Namespace) -> int:
     sampling: SamplingOptions = options
     SamplingParams.from_options(sampling)
     prompt = _prompt(arguments)
-    # One request compiles two programs; longer prompts take several ticks of the first.
+    # The shapes are those of a session in a notebook, so that each finds the programs that the other has compiled.
     session = rekindle.open_sync(
         arguments.model,
         progress=not arguments.quiet,
         revision=arguments.revision,
         dtype=arguments.dtype,
-        max_running=1,
-        max_prefill_tokens=PREFILL_TOKENS,
-        prefill_chunk=PREFILL_TOKENS,
-        prefill_buckets=(PREFILL_TOKENS,),
+        precompile="lazy",
     )
     with session:
         given = answer(session, prompt, show=not arguments.json, **sampling)

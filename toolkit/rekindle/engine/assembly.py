@@ -18,6 +18,7 @@ from rekindle.device.devices import places_of, places_over
 from rekindle.device.jax_settings import own_settings
 from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables
+from rekindle.device.programs.lowering import room_of
 from rekindle.device.programs.readiness import Readiness, wait_for
 from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.engine.actors.disk_tier import DiskTier
@@ -143,6 +144,15 @@ class Assembly:
         """Return how many of the programs that are made ahead of need are ready. Any thread may ask."""
         made = self.executables.making
         return Readiness.of(self.preparing, compiled=bool(made.compilations or made.misses))
+
+    def awaited_program(self) -> Progress | None:
+        """Return which program the engine waits for, and how many are ready; None if for none. Any thread may ask."""
+        if (key := self.executables.awaited) is None:
+            return None
+        programs = self.readiness()
+        total = programs.wanted if programs.coming else None
+        ready = programs.ready if programs.coming else len(self.executables)
+        return Progress(f"waiting for a program ({room_of(key)})", ready, total, "programs ready")
 
     def stored(self) -> "Future[None]":
         """Return a future that is done once all programs that were compiled are stored."""

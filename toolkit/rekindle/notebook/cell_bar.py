@@ -35,11 +35,16 @@ class CellBar:
 
     def close(self) -> None:
         """Draw the bar as it has ended. If nothing was done until another stage took its place, nothing stays."""
-        self._clock.stop()
-        if self._latest.done:
-            self._draw()
+        if not self._latest.done:
+            self.drop()
         else:
-            self._output.draw(front_end.EMPTY)
+            self._clock.stop()
+            self._draw()
+
+    def drop(self) -> None:
+        """Take the bar away."""
+        self._clock.stop()
+        self._output.draw(front_end.EMPTY)
 
     def _draw(self) -> None:
         with self._lock:

@@ -15,6 +15,7 @@ from rekindle.notebook.cell_bar import CellBar
 from rekindle.notebook.clock import Clock
 
 _WORDS = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}, {elapsed}"
+_NO_TOTAL = "{desc}: {n_fmt} {unit}, {elapsed}"
 _BYTES = "{desc}: {percentage:3.0f}%|{bar}| {total_fmt}B, {rate_fmt}, {remaining} left"
 _LINE_SECONDS = 10.0
 
@@ -38,6 +39,12 @@ class ProgressBars:
             self._drawing = None if progress.done == progress.total else _start(progress)
         if self._drawing is not None:
             self._drawing.show(progress)
+
+    def drop(self) -> None:
+        """Take the bar away, as if it had never been drawn. Lines that were written stay."""
+        if self._drawing is not None:
+            self._drawing.drop()
+        self._stage, self._drawing = "", None
 
     def say(self, line: str) -> None:
         """Write a line below the bars of a notebook's cell."""
@@ -75,7 +82,7 @@ class _Bar:
             total=progress.total,
             unit=progress.unit,
             unit_scale=in_bytes,
-            bar_format=None if progress.total is None else _BYTES if in_bytes else _WORDS,
+            bar_format=_format(progress),
             mininterval=0.2,
             ncols=columns,
         )
@@ -91,6 +98,11 @@ class _Bar:
         self._clock.stop()
         if self._bar.n == 0:  # another stage has taken its place before it began
             self._bar.total, self._bar.leave = 0, False
+        self._bar.close()
+
+    def drop(self) -> None:
+        self._clock.stop()
+        self._bar.leave = False
         self._bar.close()
 
 
@@ -113,6 +125,9 @@ class _Lines:
     def close(self) -> None:
         pass
 
+    def drop(self) -> None:
+        pass
+
     def _line(self, text: str) -> None:
         if sys.stderr is not None:
             sys.stderr.write(f"{text}\n")
@@ -126,6 +141,13 @@ def _start(progress: Progress) -> CellBar | _Bar | _Lines:
         # There is room left for a ^C, which would make the bar's line wrap.
         return _Bar(progress, min(100, shutil.get_terminal_size().columns - 4))
     return _Lines(progress)
+
+
+def _format(progress: Progress) -> str | None:
+    """Return the format of a bar; None for that of tqdm, which has one for bytes without a total."""
+    if progress.unit == "B":
+        return None if progress.total is None else _BYTES
+    return _NO_TOTAL if progress.total is None else _WORDS
 
 
 def _bar_class() -> Any:

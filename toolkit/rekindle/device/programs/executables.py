@@ -2,8 +2,9 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -38,10 +39,12 @@ class Executables:
 
     Attributes:
         making: makes each program, and counts how.
+        awaited: the key of the program that the engine waits for; None while it waits for none. Any thread may ask.
     """
 
     def __init__(self, programs: Programs, capacity: int, store: ProgramStore | None = None):
         self.making = Making(programs, store)
+        self.awaited: Key | None = None
         self._capacity = capacity
         self._ready: OrderedDict[Key, Program] = OrderedDict()
         self._coming: dict[Key, Future[Program]] = {}
@@ -74,15 +77,25 @@ class Executables:
                 if program is not None:
                     return bucket, program
             futures = [self.obtain(needed), *self._futures_of(larger)]
-            await to_thread.run_sync(_wait_for_one, futures, abandon_on_cancel=True)
+            with self._awaiting(needed):
+                await to_thread.run_sync(_wait_for_one, futures, abandon_on_cancel=True)
         return needed, await self.ready(needed)
 
     async def ready(self, key: Key) -> Program:
         """Return a program, after a wait if it is not ready."""
         program = self.find(key)
         if program is None:
-            program = await to_thread.run_sync(self.obtain(key).result, abandon_on_cancel=True)
+            with self._awaiting(key):
+                program = await to_thread.run_sync(self.obtain(key).result, abandon_on_cancel=True)
         return program
+
+    @contextmanager
+    def _awaiting(self, key: Key) -> Iterator[None]:
+        self.awaited = key
+        try:
+            yield
+        finally:
+            self.awaited = None
 
     async def call(self, key: Key, program: Program, *arguments: Any) -> Any:
         """Call a program. If it was not made for such arguments, warn and compile one for them, which takes seconds.

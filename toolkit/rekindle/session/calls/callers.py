@@ -27,6 +27,7 @@ from rekindle.messages import (
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Pooling
 from rekindle.results.generation import Origin
+from rekindle.session.calls.awaited_programs import Report
 from rekindle.session.calls.handle import Handle, Post
 from rekindle.session.calls.latencies import Latencies
 from rekindle.session.calls.places import Places
@@ -74,6 +75,7 @@ class Callers:
         origin: Origin | None = None,
         reader: Reader | None = None,
         pooling: Pooling | None = None,
+        report: Report | None = None,
     ) -> Handle:
         """Send a request, or have it wait outside until there is a place for it.
 
@@ -83,13 +85,14 @@ class Callers:
             wait: whether the request waits outside while the queue is full.
             origin: makes the branches of its generation.
             reader: takes its answer apart.
+            report: see `Handle`.
 
         Raises:
             QueueFull: the queue is full, and `wait` is False.
         """
         request_id = next(self._ids)
         submit = Submit(request_id, prompt, params, hold, current_caller(), begun, pooling)
-        handle = self._handles[request_id] = Handle(submit, post, origin, reader)
+        handle = self._handles[request_id] = Handle(submit, post, origin, reader, report)
         try:
             if self._places.enter(request_id, wait=wait):
                 self._send(request_id)

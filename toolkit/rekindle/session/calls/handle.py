@@ -15,6 +15,8 @@ from rekindle.messages import Cancel, Message, Submit
 from rekindle.notebook import live_text
 from rekindle.results.generation import Generation, Origin
 from rekindle.results.tokens import Piece
+from rekindle.session.calls import awaited_programs
+from rekindle.session.calls.awaited_programs import Report
 from rekindle.session.calls.record import Reader, Record
 from rekindle.session.chats.parts import Parts
 
@@ -28,14 +30,24 @@ class Handle:
     Leaving a wait for it in any way but a timeout of `result` cancels it: an interrupt, a timeout scope, a `break`. An
     interrupt (KeyboardInterrupt, or asyncio's CancelledError) then has what had come as its attribute `generation`.
 
+    Args:
+        report: says which program the engine waits for, which is drawn by whoever waits for the first token; None if
+            nothing is.
+
     Attributes:
         record: what is known of the request.
     """
 
-    def __init__(self, request: Submit, post: Post, origin: Origin | None = None, reader: Reader | None = None):
+    def __init__(
+        self,
+        request: Submit,
+        post: Post,
+        origin: Origin | None = None,
+        reader: Reader | None = None,
+        report: Report | None = None,
+    ):
         self.record = Record(request.params, request.begun, origin, reader)
-        self._request = request
-        self._post = post
+        self._request, self._post, self._report = request, post, report
         self._sent = False
         self._entered: Feed[None] = Feed()  # closed once the request was sent, or has ended before
         self.record.pieces.when_closed(self._entered.close)
@@ -154,6 +166,10 @@ class Handle:
         """Wait for the end of the request, as `result` does. Leaving the wait cancels it."""
         __tracebackhide__ = True
         try:
+            if timeout is None:
+                yield from self.grown(
+                    1
+                )  # the first token waits for the program of prompts, the second for that of steps
             yield Wait(self.record.pieces, timeout=timeout)
         except BaseException as left:
             self.leave(left)
@@ -161,6 +177,12 @@ class Handle:
         if not self.done:
             raise told_briefly(TimeoutError(f"the request had not ended after {timeout} seconds; it goes on"))
         return self.record.result()
+
+    def grown(self, seen: int) -> Waits[None]:
+        """Wait until there are more than `seen` pieces if programs that are waited for are to be drawn, else not."""
+        __tracebackhide__ = True
+        if self._report is not None:
+            yield from awaited_programs.grown(self.record.pieces, seen, self._report)
 
     def _tell(self, message: Message) -> None:
         try:
@@ -214,6 +236,8 @@ class Stream(Loop[Piece]):
             return None
         pieces = self._handle.record.pieces
         try:
+            if not self._seen:  # later, a line would stand in the middle of the text
+                yield from self._handle.grown(0)
             yield Wait(pieces, self._seen)
         except BaseException as left:
             self._handle.leave(left)

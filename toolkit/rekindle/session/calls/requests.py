@@ -131,7 +131,7 @@ class Requests:
 
     def all(self, prompt: Any, ask: Ask[Any], n: int | None, errors: Errors, progress: bool | None) -> Waits[Any]:
         """Check a call for generations now, and return the wait for them; they wait outside while the queue is full."""
-        batch = self._batch(prompt, ask, n, errors, self._progress if progress is None else progress)
+        batch = self._batch(prompt, ask, n, errors, progress)
         check_progress(progress, batch.shape)
         return batch.ended() if batch.shape.listed else self._alone(batch).ended()
 
@@ -147,7 +147,7 @@ class Requests:
 
     def submitted(self, prompt: Any, ask: Ask[Any], n: int | None) -> Waits[list[Handle]]:
         """Check a call for generations now, and return the wait for their requests; see `Session.submit_all`."""
-        batch = self._batch(prompt, ask, n)
+        batch = self._batch(prompt, ask, n, progress=False)
         self._callers.check_room()
         return batch.submitted()
 
@@ -168,7 +168,7 @@ class Requests:
         ask: Ask[Any],
         n: int | None = None,
         errors: Errors = "raise",
-        progress: bool = False,
+        progress: bool | None = None,
     ) -> Batch:
         """Return the requests of a call; its prompts are checked further once they are made."""
         count = 1 if n is None else check_draws(n)
@@ -181,8 +181,8 @@ class Requests:
         self.check_engine()
         given: Any = (prompt if ask.get("token_ids") is None else ask["token_ids"]) if several else [prompt]
         said = [asked(*each) for each in zip(prompts, given, strict=True)]
-        submit = partial(self._submit, ask=held, wait=True)
-        return Batch(prompts, said, variants, shape, errors, self._assembly.preparer, submit, progress)
+        submit = partial(self._submit, ask=held, wait=True, progress=progress)
+        return Batch(prompts, said, variants, shape, errors, self._assembly.preparer, submit, self.draws(progress))
 
     def _alone(self, batch: Batch) -> Handle:
         """Make the request of a call that takes one prompt, and no list."""
@@ -267,6 +267,7 @@ class Requests:
         hold: bool = False,
         begun: Begun = NOTHING,
         pooling: Pooling | None = None,
+        progress: bool | None = None,
     ) -> Handle:
         """Make a request of a checked call, which `ask` has the keywords of.
 
@@ -289,6 +290,7 @@ class Requests:
             origin=origin,
             reader=reader,
             pooling=pooling,
+            report=self._assembly.awaited_program if self.draws(progress) else None,
         )
 
     def _reader(self, params: SamplingParams, told: Told, goes_on: bool) -> Reader | None:
