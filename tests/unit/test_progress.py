@@ -205,3 +205,9 @@ def test_a_terminal_shows_which_program_a_token_waits_for_only_while_it_does() -
     assert list(grown(pieces, 0, lambda: one)) == [Wait(pieces, 0, DELAY_SECONDS)], (
         "a token that is there waits for none"
     )
+
+
+@pytest.mark.parametrize(("total", "now"), [(4, ' aria-valuenow="25"'), (None, "")])
+def test_who_hears_a_page_is_told_of_a_bar_and_how_far_it_is(total: int | None, now: str) -> None:
+    html = bar_bundle(Progress("compiling", 1, total, "programs"), 1.0)["text/html"]
+    assert f'role="progressbar" aria-label="compiling" aria-valuemin="0" aria-valuemax="100"{now} ' in html

@@ -81,7 +81,7 @@ def growing(text: str, before: int) -> str:
     if not text:
         return ""
     cut = f'<span style="opacity:0.75">… {counted(before, "character")} before</span>\n' if before else ""
-    return _block(f'{cut}{visible(text)}<span style="opacity:0.5">▌</span>')
+    return _block(f'{cut}{visible(text)}<span aria-hidden="true" style="opacity:0.5">▌</span>', grows=True)
 
 
 def folded(summary: str, html: str) -> str:
@@ -125,7 +125,8 @@ def shares(parts: Mapping[str, int], unit: str) -> str:
     )
     named = {name: f"{count:,} ({percent(count / whole)})" for name, count in parts.items()}
     outline = "height:0.8em;max-width:36em;line-height:0;border:1px solid rgba(128,128,128,0.5);white-space:nowrap"
-    return f'<div style="{outline};overflow:hidden">{bar}</div>{facts(named)}'
+    # Who hears the page hears the facts below.
+    return f'<div aria-hidden="true" style="{outline};overflow:hidden">{bar}</div>{facts(named)}'
 
 
 def shade(tier: str) -> str:
@@ -171,19 +172,20 @@ def _fold(text: str) -> int:
     return next((place for place in range(HEAD, HEAD - BACK, -1) if text[place - 1].isspace()), HEAD)
 
 
-def _block(html: str) -> str:
+def _block(html: str, *, grows: bool = False) -> str:
     style = (
         "white-space:pre-wrap;word-break:normal;overflow-wrap:break-word;margin:0.2em 0;padding:0.3em 0.7em;"
         "font:inherit;color:inherit;background:rgba(128,128,128,0.1);border:0;"
         "border-left:3px solid rgba(128,128,128,0.5)"
     )
-    return f'<pre dir="auto" style="{style}">{html}</pre>'
+    heard = ' aria-live="polite" aria-busy="true"' if grows else ""  # a screen reader waits for the end
+    return f'<pre dir="auto"{heard} style="{style}">{html}</pre>'
 
 
 def _row(tag: str, cells: Sequence[str], right: Sequence[bool]) -> str:
-    style = "padding:0.1em 0.8em;border:0;text-align:"
+    style, scope = "padding:0.1em 0.8em;border:0;text-align:", ' scope="col"' if tag == "th" else ""
     made = (
-        f'<{tag} style="{style}{"right" if number else "left"}">{visible(cell)}</{tag}>'
+        f'<{tag}{scope} style="{style}{"right" if number else "left"}">{visible(cell)}</{tag}>'
         for cell, number in zip(cells, right, strict=True)
     )
     return f"<tr>{''.join(made)}</tr>"

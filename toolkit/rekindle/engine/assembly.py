@@ -152,7 +152,8 @@ class Assembly:
         programs = self.readiness()
         total = programs.wanted if programs.coming else None
         ready = programs.ready if programs.coming else len(self.executables)
-        return Progress(f"waiting for a program ({room_of(key)})", ready, total, "programs ready")
+        unit = "program ready" if (total or ready) == 1 else "programs ready"
+        return Progress(f"waiting for a program ({room_of(key)})", ready, total, unit)
 
     def stored(self) -> "Future[None]":
         """Return a future that is done once all programs that were compiled are stored."""

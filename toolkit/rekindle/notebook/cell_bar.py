@@ -65,8 +65,12 @@ def bar_bundle(progress: Progress, seconds: float) -> markup.Bundle:
     filled = f'<span style="display:block;height:100%;width:{100 * share:.1f}%;background:rgba(60,160,90,0.75)"></span>'
     style = "display:flex;flex-wrap:wrap;align-items:center;gap:0 0.8em;max-width:60em;line-height:1.5"
     rail = "flex:1 1 8em;height:0.6em;border-radius:3px;overflow:hidden;background:rgba(128,128,128,0.25)"
+    now = f' aria-valuenow="{100 * share:.0f}"' if progress.total else ""  # without a number, it is still going on
+    role = (
+        f'role="progressbar" aria-label="{markup.visible(progress.stage)}" aria-valuemin="0" aria-valuemax="100"{now}'
+    )
     html = (
-        f'<div style="{style}"><span>{markup.visible(progress.stage)}</span><span style="{rail}">{filled}</span>'
+        f'<div style="{style}"><span>{markup.visible(progress.stage)}</span><span {role} style="{rail}">{filled}</span>'
         f'<span style="font-variant-numeric:tabular-nums;opacity:0.75">{markup.visible(said)}</span></div>'
     )
     return markup.bundle(f"{progress.stage}: {said}", html)
