@@ -105,6 +105,10 @@ def test_without_hub_and_cache_the_message_says_what_to_do(offline: bool, tmp_pa
     assert "'nobody/nothing'" in said
     assert "is not cached" in said
     assert "Check the name, the revision and the network" in said
+    assert "smollm2" not in said
+    if offline:
+        embedded = open_elsewhere("HuggingFaceTB/SmolLM2-135M-Instruct", tmp_path / "hub", offline=offline)["error"]
+        assert embedded.endswith("'smollm2-135m-instruct' is this model, quantized, and needs no hub")
 
 
 @pytest.fixture
@@ -167,8 +171,10 @@ def hub(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 def test_a_model_is_downloaded_with_progress_and_then_cached(hub: str, tmp_path: Path) -> None:
     opened = open_elsewhere(MODEL, tmp_path / "hub", endpoint=hub)
     assert opened["tensors"] == 39
-    assert {stage for stage, _ in opened["reports"]} == {f"downloading {MODEL}"}
-    done = [amount for _, amount in opened["reports"]]
+    (asking, _), *reports = opened["reports"]
+    assert asking == f"asking the Hugging Face hub for {MODEL}"
+    assert {stage for stage, _ in reports} == {f"downloading {MODEL}"}
+    done = [amount for _, amount in reports]
     assert done == sorted(done)
     assert done[-1] > 700_000
     assert open_elsewhere(MODEL, tmp_path / "hub")["tensors"] == 39

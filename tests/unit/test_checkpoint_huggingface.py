@@ -366,11 +366,27 @@ def test_values_that_change_nothing_are_no_reason_to_refuse_a_model(copy: Copy, 
     ("changes", "said"),
     [
         (
-            {"architectures": ["GPT2LMHeadModel"]},
-            "GPT2LMHeadModel.*LlamaForCausalLM.*Qwen2ForCausalLM.*Qwen3ForCausalLM",
+            {"architectures": ["Qwen4ForCausalLM"]},
+            r"Qwen4ForCausalLM\) is not supported. Of \d+ that are, near it are Qwen3ForCausalLM, .*family=Family",
+        ),
+        ({"architectures": ["BertModel"]}, r"README lists those that are. Another one .* family=Family"),
+        (
+            {"architectures": ["Qwen3_5ForCausalLM"], "layer_types": ["linear_attention", "full_attention"]},
+            r"Qwen3_5ForCausalLM\): it has gated delta nets, which keep a state, which is not supported",
+        ),
+        (
+            {"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": {"linear_num_value_heads": 4}},
+            "it has gated delta nets",
+        ),
+        ({"architectures": ["FalconH1ForCausalLM"], "mamba_d_ssm": 16}, "it has Mamba layers"),
+        (
+            {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {"layer_types": ["full_attention"]}},
+            "it is a wrapper of a text model, which is not supported",
         ),
         ({"hidden_act": "xielu"}, "xielu"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, r"quantized safetensors \(gptq, 4 bits\)"),
+        ({"quantization": {"group_size": 64, "bits": 4}}, r"quantized safetensors \(MLX, 4 bits\)"),
+        ({"compression_config": {"format": "pack-quantized"}}, r"quantized safetensors \(pack-quantized\)"),
         ({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}, "proportional"),
         ({"rope_parameters": {"rope_type": "default", "twist": 0.5}}, "twist is not supported"),
         ({"layer_types": ["sliding_attention"]}, "layer_types"),
@@ -387,6 +403,26 @@ def test_what_is_not_supported_is_named(changes: dict[str, Any], said: str, copy
     edit(directory / "config.json", changes)
     with pytest.raises(UnsupportedModel, match=said):
         open_checkpoint(directory)
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "base_model.model.", "language_model."])
+def test_a_model_that_was_saved_inside_of_another_says_so(prefix: str, copy: Copy) -> None:
+    directory = copy("llama3-rope")
+    tensors = load_file(directory / "model.safetensors")
+    save_file({f"{prefix}{name}": tensor for name, tensor in tensors.items()}, directory / "model.safetensors")
+    with pytest.raises(CheckpointError, match=f"all names begin with '{prefix}'"):
+        open_checkpoint(directory)
+
+
+def test_text_has_the_same_place_in_each_section_of_its_rope(copy: Copy) -> None:
+    directory = copy("qwen2")
+    plain = open_checkpoint(directory).config
+    rope = plain.layers[0].rope
+    assert rope is not None
+    for kind in ({"type": "mrope"}, {"rope_type": "default"}):
+        scaling = {**kind, "mrope_section": [2, 3, 3], "rope_theta": rope.theta}
+        edit(directory / "config.json", {"rope_parameters": None, "rope_scaling": scaling})
+        assert open_checkpoint(directory).config == plain
 
 
 @pytest.mark.parametrize("changes", [{"num_key_value_heads": 3}, {"hidden_size": "64"}, {"head_dim": -16}])

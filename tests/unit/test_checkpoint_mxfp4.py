@@ -78,5 +78,5 @@ def test_another_quantization_is_refused(families: Path, tmp_path: Path) -> None
     shutil.copytree(families / "gpt-oss", tmp_path / "other")
     path = tmp_path / "other" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "awq"}}))
-    with pytest.raises(UnsupportedModel, match="quantized safetensors are not supported"):
+    with pytest.raises(UnsupportedModel, match=r"quantized safetensors \(awq\) are not supported"):
         open_checkpoint(path.parent)

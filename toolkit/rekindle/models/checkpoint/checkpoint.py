@@ -83,6 +83,10 @@ def check_shapes(found: Shapes, config: ModelConfig, source: str, remedy: str = 
     if missing:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         hint = "; its config says tie_word_embeddings is false" if missing == ["lm_head.weight"] else ""
+        if wrapped := next((name for name in found if name.endswith(f".{missing[0]}")), None):
+            prefix = wrapped.removesuffix(missing[0]).removeprefix("model.")
+            hint = f"; all names begin with {prefix!r}, as that of a model inside of another does"
+            remedy = "Save the model inside: of torch.compile its _orig_mod, of PEFT what merge_and_unload() returns"
         raise CheckpointError(f"{source}: missing {shown}{hint}. {remedy}")
     for name, shape in expected.items():
         if found[name] != shape:

@@ -10,12 +10,14 @@ from typing import Any, Final
 
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.errors import ConfigError, ModelNotFound
+from rekindle.models.checkpoint.embedded import NAME
 
 _NAME: Final = r"(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+)"
 _GGUF: Final = r"(?P<file>(?:[\w.+-]+/)*[\w.+-]+\.gguf)"
 _PATTERN: Final = re.compile(rf"{_NAME}(?:/{_GGUF})?(?:@(?P<revision>[\w./-]+))?", re.IGNORECASE)
 _SPLIT: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 _FILES: Final = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
+_EMBEDDED: Final = f"huggingfacetb/{NAME}"
 _IGNORED: Final = ["*/[!c]*", "*/*.safetensors", "consolidated*"]
 """Copies of the weights in other formats; of what is in folders, small files such as 1_Pooling/config.json stay."""
 
@@ -73,6 +75,7 @@ def download(model: HubModel, report: Report) -> Path:
     from huggingface_hub.errors import HFValidationError
     from tqdm.std import tqdm
 
+    report(Progress(f"asking the Hugging Face hub for {model}", 0, None, "files"))
     snapshot = partial(snapshot_download, model.name, revision=model.revision, **model.patterns)
     try:
         return _there(model, Path(snapshot(tqdm_class=_reporting(tqdm, str(model), report))))
@@ -81,10 +84,12 @@ def download(model: HubModel, report: Report) -> Path:
     except Exception as error:  # the errors of the library's HTTP client, which differs between its versions
         with suppress(HFValidationError, OSError):  # the library itself does not look there when a proxy fails
             return _there(model, Path(snapshot(local_files_only=True)))
+        why = str(error).partition("\n")[0]  # what follows repeats the words below
+        here = f". {NAME!r} is this model, quantized, and needs no hub" if model.name.lower() == _EMBEDDED else ""
         raise ModelNotFound(
             f"{str(model)!r} is no directory here, could not be downloaded from the Hugging Face hub, and is not "
-            f"cached ({type(error).__name__}: {error})\nCheck the name, the revision and the network, log in with "
-            "`hf auth login` if the model is gated, or give the path of a model directory or GGUF file instead"
+            f"cached ({type(error).__name__}: {why})\nCheck the name, the revision and the network, log in with "
+            f"`hf auth login` if the model is gated, or give the path of a model directory or GGUF file instead{here}"
         ) from error
 
 

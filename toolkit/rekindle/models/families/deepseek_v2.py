@@ -54,7 +54,6 @@ def read_latent(keys: Keys, router: RouterConfig, *, neighbours: bool, dense: in
     """
     attention, rope = _attention(keys)
     hidden, width = keys.size("hidden_size"), keys.size("intermediate_size")
-    keys.refuse("quantization_config")
     keys.refuse("mlp_bias", False)
     whole = FeedForwardConfig(width, activation_of(keys))
     one = replace(whole, width=keys.size("moe_intermediate_size", width))

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+from rekindle.errors import UnsupportedModel
 from rekindle.models.config import ExpertsConfig, FeedForwardConfig, ModelConfig, Names, RouterConfig
 from rekindle.models.families.keys import Keys
 from rekindle.models.families.reading import Family, read_llama, windowed
+from rekindle.models.families.refusals import refused_quantization
 
 NAMES = Names(
     router="mlp.router",
@@ -17,8 +19,9 @@ NAMES = Names(
 def read(keys: Keys) -> ModelConfig:
     """Read a gpt-oss. Its even layers have windows, unless `layer_types` says otherwise."""
     bias = keys.flag("attention_bias", True)
-    if keys.below("quantization_config").get("quant_method") == "mxfp4":
-        keys = keys.without("quantization_config")  # the checkpoint turns it into numbers
+    # MXFP4 is turned into numbers by the checkpoint.
+    if keys.get("quantization_config") and keys.below("quantization_config").get("quant_method") != "mxfp4":
+        raise UnsupportedModel(refused_quantization(keys, "quantization_config"))
     model = read_llama(keys, theta=150_000.0, eps="rms_norm_eps")
     keys.refuse("swiglu_alpha", 1.702)
     each = FeedForwardConfig(

@@ -117,12 +117,6 @@ class Keys:
         beside = {name: self._values[name] for name in over if self.get(name) is not None}
         return Keys(beside | {name: each for name, each in value.items() if each is not None}, f"{self.source}: {key}")
 
-    def without(self, key: str) -> "Keys":
-        """Return the keys without one of them. What is read of them is noted here."""
-        rest = Keys({name: value for name, value in self._values.items() if name != key}, self.source)
-        rest._read = self._read
-        return rest
-
     def refuse(self, key: str, *neutral: Any) -> None:
         """Refuse a value that asks for what is not implemented.
 

@@ -33,6 +33,7 @@ from rekindle.models.families.qwen2_moe import QWEN2_MOE
 from rekindle.models.families.qwen3 import QWEN3
 from rekindle.models.families.qwen3_moe import QWEN3_MOE
 from rekindle.models.families.reading import Family
+from rekindle.models.families.refusals import QUANTIZED, refused_architecture, refused_quantization
 from rekindle.models.families.seed_oss import SEED_OSS
 from rekindle.models.families.smollm3 import SMOLLM3
 from rekindle.models.families.stablelm import STABLELM
@@ -137,11 +138,15 @@ def parse_config(config: Mapping[str, Any], source: str, another: Family | None 
     model = replace(family.read(keys), family=name)
     unread = keys.unread()
     for key in unread:
+        if key in QUANTIZED and keys.get(key):
+            raise UnsupportedModel(refused_quantization(keys, key))
         if key in OF_LAYERS and any(each != OF_LAYERS[key] for each in keys.get(key) or ()):
             raise UnsupportedModel(f"{source}: {key} {keys.get(key)!r:.80} is not supported in this family")
         if key in UNSERVED:
             keys.refuse(key, *UNSERVED[key])
-    if unknown := ", ".join(key for key in unread if key not in UNSERVED and key not in OF_LAYERS):
+    if unknown := ", ".join(
+        key for key in unread if key not in UNSERVED and key not in OF_LAYERS and key not in QUANTIZED
+    ):
         warn(f"{source} has keys that are not known, and may change what the model computes: {unknown}")
     return model
 
@@ -161,11 +166,7 @@ def _family(keys: Keys, source: str, another: Family | None) -> tuple[str, Famil
             not architectures and keys.get("model_type") == name
         ):
             return name, family
-    supported = ", ".join(family.architecture for family in FAMILIES.values())
-    raise UnsupportedModel(
-        f"{source}: the architecture ({came}) is not supported. Supported are: {supported}. Another one can be opened "
-        "with open(..., family=Family(...))"
-    )
+    raise UnsupportedModel(refused_architecture(keys, [family.architecture for family in FAMILIES.values()]))
 
 
 def _forms(architecture: str) -> set[str]:

@@ -58,10 +58,6 @@ def read_llama(
     """
     attention = read_attention(keys)
     rope = rope_of(keys, attention.head_dim, theta, share) if rope is None else rope
-    if keys.get("quantization_config"):
-        raise UnsupportedModel(
-            f"{keys.source}: quantized safetensors are not supported; open the unquantized model or a GGUF file"
-        )
     return ModelConfig(
         family=keys.get("model_type", "llama"),
         vocab_size=keys.size("vocab_size"),

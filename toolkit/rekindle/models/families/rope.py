@@ -71,6 +71,7 @@ def _rope(own: Keys, keys: Keys, head_dim: int, theta: float, share: float) -> R
     kind = own.get("rope_type", own.get("type", "default"))
     scaling = _scaling(kind, own, keys)
     own.get("finetuned")  # which says how the model came about
+    own.get("mrope_section")  # of which text has the same place in each
     for key in own.unread():
         raise UnsupportedModel(f"{own.source}: {key} is not supported in a rope of type {kind!r}")
     return Rope(theta, scaling, None if dims == head_dim else dims)
@@ -78,7 +79,7 @@ def _rope(own: Keys, keys: Keys, head_dim: int, theta: float, share: float) -> R
 
 def _scaling(kind: str, own: Keys, keys: Keys) -> Scaling | None:
     match kind:
-        case "default":
+        case "default" | "mrope":
             return None
         case "linear":
             return LinearScaling(own.number("factor"))
