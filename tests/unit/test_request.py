@@ -145,6 +145,9 @@ CONTRADICTORY: list[tuple[dict[str, Any], str]] = [
     ({"min_tokens": 257}, "min_tokens 257 is above max_tokens 256; raise max_tokens"),
     ({"n": 2}, "n is for generate(): a stream or a handle is of one draw"),
     ({"max_token": 3}, "unknown keyword 'max_token'; did you mean max_tokens?"),
+    ({"messages": []}, "unknown keyword 'messages'; the prompt is the first argument, and has no name"),
+    ({"system": "Be brief."}, 'unknown keyword \'system\'; begin the messages with {"role": "system", '),
+    ({"timeout": 3}, "unknown keyword 'timeout'; put the call into asyncio.timeout()"),
     ({"zzz": 3}, "unknown keyword 'zzz'; known are logit_bias, repetition_penalty, "),
     *(({theirs: 3}, f"unknown keyword '{theirs}'; here it is {ours}") for theirs, ours in FROM_ELSEWHERE.items()),
 ]

@@ -227,6 +227,17 @@ _ELSEWHERE: Final = {
 """Names of the same things in transformers, vLLM, llama.cpp, Ollama and OpenAI's API, by ours."""
 
 
+_OTHERWISE: Final = {
+    ("messages", "prompts", "inputs", "input", "text", "texts"): "the prompt is the first argument, and has no name",
+    ("system", "system_prompt"): 'begin the messages with {"role": "system", "content": ...}',
+    ("stream", "streamer"): "session.stream() gives the pieces as they come",
+    ("timeout",): "put the call into asyncio.timeout() or anyio.fail_after(), which cancel it",
+    ("quantization", "quantize", "load_in_4bit", "load_in_8bit"): "weights are computed in dtype, and a GGUF file's "
+    "blocks are widened to that when it is opened: leave it out",
+}
+"""What does the same as a keyword elsewhere that has no keyword here."""
+
+
 def not_installed(what: str, extra: str, error: ImportError) -> ConfigError:
     """Return the error of an extra of Rekindle that is not installed, or not as a whole."""
     return ConfigError(f"{what} cannot be imported ({error}); install it: pip install 'rekindle[{extra}]'")
@@ -234,6 +245,9 @@ def not_installed(what: str, extra: str, error: ImportError) -> ConfigError:
 
 def suggestion(name: str, known: Collection[str]) -> str:
     """Return the end of a message about an unknown name: what it is called here, the closest one, or all of them."""
+    for names, way in _OTHERWISE.items():
+        if name in names:
+            return way
     return likely(name, known) or f"known are {', '.join(known)}"
 
 

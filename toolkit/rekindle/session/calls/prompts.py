@@ -285,6 +285,7 @@ def _text_or_chat(extras: _Extras, prompt: Any) -> Prompt:
         return prompt if extras.special else Verbatim(prompt)
     if not _is_list(prompt):
         hint = "; token ids are given as token_ids=" if isinstance(prompt, Integral) else ""
+        hint = "; put a message into a list" if isinstance(prompt, Mapping) else hint
         raise InvalidRequest(
             f"a prompt is a str, a list of {{role, content}} messages, or a list of either; got {shown(prompt)}{hint}"
         )
