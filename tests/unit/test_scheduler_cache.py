@@ -211,6 +211,21 @@ def test_copies_of_several_may_be_staged_up_to_a_part_of_the_pool(num_pages: int
     assert engine.scheduler.stats.disk_hit_tokens == 2 * 32
 
 
+def test_who_shares_the_beginning_of_what_another_fetches_waits_for_it() -> None:
+    prompts = [[9] * 16 + [number] * 17 for number in range(2)]
+    earlier = ByHand(page_size=16)
+    for number, prompt in enumerate(prompts):
+        earlier.admit(number, prompt)
+    earlier.drain()
+    engine = ByHand(earlier.disk_tier, page_size=16, num_pages=64, max_context=48)
+    for number, prompt in enumerate(prompts):
+        engine.admit(number, prompt)
+    assert [fetch.request_id for fetch, _ in engine.fetching] == [0]
+    engine.drain()
+    stats = engine.scheduler.stats
+    assert (stats.disk_hit_tokens, stats.device_hit_tokens) == (32 + 16, 16)
+
+
 def test_copies_that_cannot_be_read_are_computed_again() -> None:
     engine = engine_with_a_prefix_in_the_host_tier_alone()
     engine.admit(2, [*SHARED, 7])
