@@ -171,6 +171,15 @@ def test_forced_tokens_come_without_the_device(session: Session) -> None:
     assert after.forced_tokens - before.forced_tokens == after.generated_tokens - before.generated_tokens == 12
 
 
+def test_forced_tokens_behind_drawn_ones_are_computed_where_those_are(session: Session) -> None:
+    before = session.stats.scheduler
+    answer = session.generate_sync("hi", regex="[0-9] is the answer[a-z]")
+    after = session.stats.scheduler
+    assert answer.text[1:-1] == " is the answer"
+    assert after.forced_tokens - before.forced_tokens == len(" is the answer")
+    assert after.preemptions == before.preemptions
+
+
 def test_a_scored_output_is_forced_by_masks_alone(session: Session) -> None:
     before = session.stats.scheduler.forced_tokens
     answer = session.generate_sync("hi", choice=["the only one"], logprobs=0)

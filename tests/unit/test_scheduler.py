@@ -1,10 +1,14 @@
 """The scheduler plans the right work for each request at the right time, message by message."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from rekindle.messages import Advanced, Cancel, Plan, Row, Stopped, Withdraw
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import Request
+from rekindle.scheduler.requests.tracked import Tracked
 from rekindle.scheduler.requests.turning import Turning
 from rekindle.testing import ByHand, FakeGrammar, expected_tokens, fake_limits
 from tests.unit.silences import Silences
@@ -389,6 +393,14 @@ def test_tokens_turn_otherwise_from_the_one_on_with_which_a_request_is_long() ->
     assert (never.length(9, 20), never.outgrown(8)) == (0, False)
     assert [by_place.namespace("", length) for length in (0, 9, 10)] == ["", "\0long", "\0long"]
     assert [by_prompt.namespace("", length) for length in (0, 9, 10)] == ["", "\x009", "\x0010"]
+
+
+@pytest.mark.parametrize(("forced", "stays"), [(4, True), (5, False), (9, False)])
+def test_forced_tokens_turn_as_those_before_unless_the_request_is_long_with_them(forced: int, stays: bool) -> None:
+    limits = replace(fake_limits(), long_from=8)
+    tracked = Tracked.of(Request(0, (1, 2, 3, 4), SamplingParams(), frozenset(), 32), limits)
+    assert tracked.jump([7] * forced) is stays
+    assert tracked.tokens == [1, 2, 3, 4, *[7] * forced]
 
 
 def test_another_actors_message_is_refused() -> None:

@@ -66,6 +66,7 @@ def test_a_prompt_is_scored_group_by_group(tokens: int) -> None:
     hidden = rng.standard_normal((tokens, 8)).astype(np.float32)
     weight = jnp.asarray(rng.standard_normal((8, 50)).astype(np.float32))
     targets = rng.integers(0, 50, tokens).astype(np.int32)
+    targets[3] = 0  # the only one of its group
     targets[:70] = np.where(np.arange(len(targets[:70])) == 3, targets[:70], -1)
     scores = score_prompt(jnp.asarray(hidden), jnp.asarray(targets), lambda rows: (rows @ weight).T, 3)
     assert scores.shape == (tokens, score_columns(3))

@@ -228,12 +228,14 @@ def test_a_completion_that_cannot_be_served_is_refused(fields: dict[str, Any], p
         (lambda body: embedding_call(body, 2), {}, "input"),
         (lambda body: embedding_call(body, 2), {"input": "a", "encoding_format": "int8"}, "encoding_format"),
         (lambda body: embedding_call(body, 2), {"input": ["a"] * 3}, "input"),
+        (lambda body: embedding_call(body, 2), {"input": "a", "add_special_tokens": False}, "add_special_tokens"),
         (lambda body: tokenize_call(body, FORM), {}, "prompt"),
         (lambda body: tokenize_call(body, FORM), {"prompt": "a", "messages": [USER]}, "prompt"),
         (lambda body: tokenize_call(body, FORM), {"prompt": "a", "x": 1}, "x"),
         (tokens_of, {}, "tokens"),
         (tokens_of, {"tokens": [-1]}, "tokens"),
         (tokens_of, {"tokens": [2**31]}, "tokens"),
+        (tokens_of, {"tokens": [1], "twist": 1}, "twist"),
     ],
 )
 def test_bodies_about_texts_are_refused_alike(read: Any, fields: dict[str, Any], param: str) -> None:
