@@ -15,9 +15,9 @@ from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.waits import Wait
 from rekindle.notebook import cell_bar, clock, front_end
 from rekindle.notebook import progress_bars as faces
+from rekindle.notebook.awaited_programs import DELAY_SECONDS, LOOKED_AT_SECONDS, grown
 from rekindle.notebook.cell_bar import bar_bundle
 from rekindle.notebook.progress_bars import ProgressBars
-from rekindle.session.calls.awaited_programs import DELAY_SECONDS, LOOKED_AT_SECONDS, grown
 from tests.waiting import PATIENCE
 
 

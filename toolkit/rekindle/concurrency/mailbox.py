@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from rekindle.concurrency.cancelling import ended_by_interrupts
+from rekindle.concurrency.interrupts import ended_by_interrupts
 
 T = TypeVar("T")
 PULSE_SECONDS = 0.1

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from rekindle.buckets import Bucket
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.config import Settings
 from rekindle.device.devices import places_of, places_over
 from rekindle.device.jax_settings import own_settings
 from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables
-from rekindle.device.programs.lowering import room_of
+from rekindle.device.programs.lowering import Key
 from rekindle.device.programs.readiness import Readiness, wait_for
 from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.engine.actors.disk_tier import DiskTier
@@ -38,6 +39,7 @@ from rekindle.engine.planning import fewest, plan
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.stores import open_stores, store_directory
 from rekindle.errors import CheckpointError, InvalidRequest
+from rekindle.markup import counted
 from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.checkpoint.defaults import sampling_defaults
 from rekindle.models.checkpoint.open import open_checkpoint
@@ -153,7 +155,7 @@ class Assembly:
         total = programs.wanted if programs.coming else None
         ready = programs.ready if programs.coming else len(self.executables)
         unit = "program ready" if (total or ready) == 1 else "programs ready"
-        return Progress(f"waiting for a program ({room_of(key)})", ready, total, unit)
+        return Progress(f"waiting for a program ({_room_of(key)})", ready, total, unit)
 
     def stored(self) -> "Future[None]":
         """Return a future that is done once all programs that were compiled are stored."""
@@ -327,3 +329,12 @@ def _defaults(checkpoint: Checkpoint, settings: Settings, limits: Limits) -> tup
             f'{checkpoint.source}: generation_config.json: {error}. Correct it, or give sampling_defaults="neutral"'
         ) from error
     return defaults | own, unserved
+
+
+def _room_of(key: Key) -> str:
+    """Return the work that a program has room for, in words for users."""
+    if not isinstance(key, Bucket):
+        return key
+    room = [f"prompts of up to {key.prefill_tokens:,} tokens"] if key.prefill_tokens else []
+    room += [f"a step of up to {counted(key.decode_rows, 'request')}"] if key.decode_rows else []
+    return " and ".join(room)

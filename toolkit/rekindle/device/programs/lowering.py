@@ -23,7 +23,6 @@ from rekindle.device.sampling.adjustments import no_adjustments
 from rekindle.device.sampling.constraints import no_masks
 from rekindle.device.sampling.processing import LogitsProcessor
 from rekindle.device.state import Sizes, empty_state
-from rekindle.markup import counted
 from rekindle.models.config import ModelConfig
 from rekindle.models.decoder import abstract_decoder
 from rekindle_kernels.api import Implementation, choose
@@ -51,15 +50,6 @@ Key = Bucket | Literal["empty", "enter", "allow", "gather", "scatter"]
 def program_name(key: Key) -> str:
     """Return a program's name in words, the same in every process."""
     return f"step of {key.prefill_tokens}+{key.decode_rows}" if isinstance(key, Bucket) else key
-
-
-def room_of(key: Key) -> str:
-    """Return the work that a program has room for, in words for users."""
-    if not isinstance(key, Bucket):
-        return key
-    room = [f"prompts of up to {key.prefill_tokens:,} tokens"] if key.prefill_tokens else []
-    room += [f"a step of up to {counted(key.decode_rows, 'request')}"] if key.decode_rows else []
-    return " and ".join(room)
 
 
 def temporary_bytes(program: Program) -> int | None:

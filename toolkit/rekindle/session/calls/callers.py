@@ -24,10 +24,10 @@ from rekindle.messages import (
     Texts,
     WeightsUsed,
 )
+from rekindle.notebook.awaited_programs import Report
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Pooling
 from rekindle.results.generation import Origin
-from rekindle.session.calls.awaited_programs import Report
 from rekindle.session.calls.handle import Handle, Post
 from rekindle.session.calls.latencies import Latencies
 from rekindle.session.calls.places import Places

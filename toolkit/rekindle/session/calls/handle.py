@@ -12,11 +12,10 @@ from rekindle.concurrency.loops import Loop
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
 from rekindle.errors import RequestCancelled, SessionError, told_briefly
 from rekindle.messages import Cancel, Message, Submit
-from rekindle.notebook import live_text
+from rekindle.notebook import awaited_programs, live_text
+from rekindle.notebook.awaited_programs import Report
 from rekindle.results.generation import Generation, Origin
 from rekindle.results.tokens import Piece
-from rekindle.session.calls import awaited_programs
-from rekindle.session.calls.awaited_programs import Report
 from rekindle.session.calls.record import Reader, Record
 from rekindle.session.chats.parts import Parts
 
