@@ -28,7 +28,7 @@ from rekindle.messages import (
 )
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 from tests.engine.small import SMALL
 
 pytestmark = pytest.mark.anyio

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from rekindle.notebook.board.board import Facts
-from rekindle.results.figures import Standing
+from rekindle.request.figures import Standing
 from rekindle.scheduler.stats import SchedulerStats, Stats
 
 COUNTS = SchedulerStats(

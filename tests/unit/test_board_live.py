@@ -24,7 +24,7 @@ from rekindle.notebook.board.live import GRACE, Live
 from rekindle.notebook.board.panel import BUTTON_AFTER, RETIRED, Panel
 from rekindle.notebook.board.rates import Rate
 from rekindle.notebook.front_end import VIEW
-from rekindle.results.figures import Standing
+from rekindle.request.figures import Standing
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_session
 from tests.unit.board_facts import EMPTY

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.errors import StorageError
-from rekindle.results.figures import CachedTokens
+from rekindle.request.figures import CachedTokens
 from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session.session import Session
 from rekindle.testing import (

@@ -11,9 +11,9 @@ from rekindle.notebook.board.board import Board
 from rekindle.notebook.board.board_html import board_html
 from rekindle.notebook.board.rates import Rate
 from rekindle.request.params import SamplingParams
+from rekindle.request.tokens import TokenLogprob
 from rekindle.results.answers import Answers
 from rekindle.results.heat_map import heat_map
-from rekindle.results.tokens import TokenLogprob
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session.calls.handle import Handle

@@ -16,8 +16,8 @@ from rekindle.models.text.incremental import IncrementalDecoder
 from rekindle.models.text.responses.choosing import grammar_of_choice
 from rekindle.models.text.responses.formats import format_of
 from rekindle.models.text.responses.reading import Reading
+from rekindle.models.text.responses.response import Part, Response
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.results.response import Part, Response
 from tests.unit.chat_forms import FORMS, MARKS, Form
 
 USER = {"role": "user", "content": "Hi"}

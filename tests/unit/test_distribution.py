@@ -19,7 +19,7 @@ from rekindle.device.sampling.rows import SamplingRows
 from rekindle.device.sampling.sample import sample
 from rekindle.errors import ParametersIgnored
 from rekindle.request.request import Request
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 from tests.unit.sampling_batches import (
     BOUNDS,
     CASES,

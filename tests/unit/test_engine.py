@@ -31,9 +31,9 @@ from rekindle.messages import (
     Withdraw,
 )
 from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.request.figures import CachedTokens
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
-from rekindle.results.figures import CachedTokens
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits
 
 pytestmark = pytest.mark.anyio

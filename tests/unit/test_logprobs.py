@@ -10,7 +10,7 @@ from rekindle.errors import InvalidRequest, PromptTooLong
 from rekindle.models.text.token_bytes import token_bytes
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingOptions
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 from rekindle.session.session import Session
 from rekindle.testing import expected_of, expected_tokens, fake_session, score_of
 from tests.unit.limits import WAYS

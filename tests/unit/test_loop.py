@@ -40,7 +40,7 @@ from rekindle.messages import (
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.scheduler import Scheduler
 from rekindle.testing import FAKE_MODEL, fake_limits

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from rekindle import markup
 from rekindle.messages import Chat, Continued, Started, Submit, Text
+from rekindle.request.figures import CachedTokens, Timings, Usage
 from rekindle.request.params import SamplingParams
-from rekindle.results.figures import CachedTokens, Timings, Usage
+from rekindle.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import LONGEST_TOKEN, MOST_TOKENS, heat_map
-from rekindle.results.tokens import TokenLogprob
 from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session.calls.handle import Handle
 from rekindle.session.calls.prompts import as_text

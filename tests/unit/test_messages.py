@@ -59,10 +59,10 @@ from rekindle.messages import (
 )
 from rekindle.page import NewPage
 from rekindle.request.allowed import Allowed
+from rekindle.request.figures import CachedTokens
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
-from rekindle.results.figures import CachedTokens
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 from rekindle.testing import fake_assembly, fake_limits, fake_session
 
 LONGEST = 2000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingOptions
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 from rekindle.session.calls.handle import Handle
 from rekindle.testing import VOCAB_SIZE, expected_of, score_of
 from tests.unit.limits import WAYS

@@ -7,8 +7,8 @@ import pytest
 
 from rekindle.errors import QueueFull
 from rekindle.messages import Message, Started, Submit
+from rekindle.request.figures import CachedTokens
 from rekindle.request.params import SamplingParams
-from rekindle.results.figures import CachedTokens
 from rekindle.session.calls.callers import Callers
 from rekindle.session.calls.places import Places
 from tests.waiting import PATIENCE

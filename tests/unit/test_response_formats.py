@@ -12,8 +12,8 @@ from rekindle.models.text.incremental import IncrementalDecoder
 from rekindle.models.text.responses.families import written_for
 from rekindle.models.text.responses.formats import PLAIN, format_of
 from rekindle.models.text.responses.reading import Reading
+from rekindle.models.text.responses.response import MessageForm, Response, ToolCall
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.results.response import MessageForm, Response, ToolCall
 from tests.unit.response_cases import CASES, HARMONY, QWEN
 from tests.unit.scripted import HERMES, tokenizer
 

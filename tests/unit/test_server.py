@@ -11,7 +11,7 @@ import pytest
 
 import rekindle
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 from rekindle.server import Limits, app
 from rekindle.server.application import short_name
 from rekindle.server.writing.common import dumped

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.results.response import MessageForm
+from rekindle.models.text.responses.response import MessageForm
 from rekindle.server.reading.call import Streaming
 from rekindle.server.reading.chat import chat_call, message
 from rekindle.server.reading.completion import completion_call

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from rekindle.results.response import MessageForm
+from rekindle.models.text.responses.response import MessageForm
 from rekindle.server import app
 from rekindle.server.reading.fields import Fields
 from rekindle.server.reading.responses import response_call

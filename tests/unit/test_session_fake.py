@@ -10,7 +10,7 @@ from anyio import to_thread
 from rekindle.concurrency.mailbox import Waiter
 from rekindle.errors import InvalidBatch, InvalidRequest, PromptTooLong
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.results.figures import CachedTokens, Usage
+from rekindle.request.figures import CachedTokens, Usage
 from rekindle.results.generation import Generation
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, FakeSettler, expected_tokens, fake_session

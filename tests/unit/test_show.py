@@ -24,9 +24,9 @@ from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_text
 from rekindle.notebook.front_end import EMPTY
 from rekindle.notebook.live_text import Printed, drawing
+from rekindle.request.figures import CachedTokens
 from rekindle.request.params import SamplingParams
-from rekindle.results.figures import CachedTokens
-from rekindle.results.generation import EndReason
+from rekindle.request.tokens import EndReason
 from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session

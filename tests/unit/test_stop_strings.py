@@ -13,8 +13,7 @@ from rekindle.engine.actor import Actor
 from rekindle.messages import Message, Output, Outputs, Stopped, Text, Texts
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingOptions
-from rekindle.results.generation import EndReason
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import EndReason, TokenLogprob
 from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import ByHand, expected_of, expected_tokens, fake_assembly, fake_limits

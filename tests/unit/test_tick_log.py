@@ -9,7 +9,7 @@ from _pytest.logging import LogCaptureFixture
 
 from rekindle.engine.handled import Handled
 from rekindle.messages import Message, Started
-from rekindle.results.figures import CachedTokens
+from rekindle.request.figures import CachedTokens
 from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session.session import Session
 from rekindle.testing import fake_assembly, fake_limits, fake_session

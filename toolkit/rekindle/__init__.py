@@ -40,17 +40,17 @@ with collector_paused():
         WeightsChanged,
     )
     from rekindle.models.families.reading import Family
+    from rekindle.models.text.responses.response import Part, ToolCall
     from rekindle.policy import Candidate
+    from rekindle.request.figures import CachedTokens, Timings, Usage
     from rekindle.request.params import SamplingParams
+    from rekindle.request.tokens import Piece, TokenLogprob
     from rekindle.results.answers import Answers
-    from rekindle.results.figures import CachedTokens, Timings, Usage
     from rekindle.results.generation import Generation
-    from rekindle.results.response import Part, ToolCall
     from rekindle.results.scores.classes import Classification
     from rekindle.results.scores.options import Scores
     from rekindle.results.scores.perplexity import Perplexity
     from rekindle.results.scores.ranking import Ranking
-    from rekindle.results.tokens import Piece, TokenLogprob
     from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
     from rekindle.scheduler.stats import Stats
     from rekindle.session.calls.handle import Handle, Stream

@@ -17,7 +17,7 @@ from rekindle.messages import Chunk, Dispatched, Plan, Row, Sampled, Scored, Sum
 from rekindle.page import NULL_PAGE
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 from rekindle_kernels.penalties import END, GENERATED, IN_PROMPT
 
 Array = np.ndarray[Any, np.dtype[np.int32]]

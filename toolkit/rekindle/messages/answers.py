@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from rekindle.markup import counted
 from rekindle.messages.message import Message, OfRequest
 from rekindle.messages.words import ending, first_of, listed, quoted
+from rekindle.request.figures import CachedTokens
 from rekindle.request.request import Request
-from rekindle.results.figures import CachedTokens
-from rekindle.results.generation import EndReason
-from rekindle.results.tokens import StateSum, TokenLogprob
+from rekindle.request.tokens import EndReason, StateSum, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from rekindle.messages.message import Message, OfRequest
 from rekindle.messages.words import error_in_words, listed, quoted
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Pooling, Request
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from rekindle.errors import RekindleError
 from rekindle.messages.message import Message
 from rekindle.messages.words import error_in_words, first_of, listed
 from rekindle.request.request import Request
-from rekindle.results.tokens import StateSum, TokenLogprob
+from rekindle.request.tokens import StateSum, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from rekindle.concurrency.waits import blocked
 from rekindle.errors import InvalidRequest, RekindleError
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import Record, drawing
+from rekindle.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import DEEPEST, MOST_TOKENS, by_character, probability, shade, shown, title
-from rekindle.results.tokens import TokenLogprob
 
 REDRAWN_SECONDS = 0.25
 """The least time between two drawings of a branch that grows."""

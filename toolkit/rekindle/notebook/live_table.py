@@ -11,6 +11,8 @@ from rekindle.concurrency.feed import TO_THE_END, Feed
 from rekindle.concurrency.waits import Wait, Waits
 from rekindle.notebook import front_end
 from rekindle.notebook.live_text import GRACE_SECONDS, Cell, hears_clicks
+from rekindle.request.figures import Standing
+from rekindle.request.tokens import Piece
 from rekindle.results.answer_table import (
     MOST_ROWS,
     MOST_SHADED,
@@ -23,9 +25,7 @@ from rekindle.results.answer_table import (
     row_html,
 )
 from rekindle.results.answers import Answers
-from rekindle.results.figures import Standing
 from rekindle.results.generation import Generation
-from rekindle.results.tokens import Piece
 
 REDRAWN_SECONDS = 0.25
 """The time between two drawings; a table of fifty rows is some ten thousand bytes."""

@@ -6,10 +6,10 @@ from itertools import accumulate, chain
 
 from rekindle import markup
 from rekindle.markup import counted, visible
+from rekindle.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation, ids_in_words, said_html
 from rekindle.results.heat_map import MOST_TOKENS, heat_map
 from rekindle.results.response_card import response_html, response_line
-from rekindle.results.tokens import TokenLogprob
 
 MOST_ROWS = 50
 """How many rows are drawn."""

@@ -4,27 +4,23 @@ import math
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from rekindle import markup
 from rekindle.concurrency.calls import spelled_out
 from rekindle.errors import SessionError
+from rekindle.models.text.responses.response import Response, ToolCall
 from rekindle.request.constraint import Constraint, Kind
+from rekindle.request.figures import CachedTokens, Timings, Usage
 from rekindle.request.params import SamplingOptions
+from rekindle.request.tokens import EndReason, Piece, TokenLogprob
 from rekindle.results import data
-from rekindle.results.figures import CachedTokens, Timings, Usage
 from rekindle.results.heat_map import covers, heat_map
 from rekindle.results.parsing import parsed
-from rekindle.results.response import Response, ToolCall
 from rekindle.results.response_card import response_html, response_text
-from rekindle.results.tokens import Piece, TokenLogprob
 
 if TYPE_CHECKING:
     from rekindle.results.markdown import Markdown
-
-EndReason = Literal["stop", "length", "cancelled", "held"]
-"""Why a request ended. "stop": an end token or a stop string. "length": `max_tokens` or the context. "cancelled": its
-caller. "held": it asked for a prefix, which is computed."""
 
 
 class Branch(Protocol):

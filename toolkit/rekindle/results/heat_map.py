@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from rekindle import markup
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 
 MOST_TOKENS = 400
 """How many tokens are drawn."""

@@ -26,8 +26,8 @@ from rekindle.messages import (
 )
 from rekindle.page import StoredPage
 from rekindle.request.allowed import Allowed
+from rekindle.request.figures import CachedTokens
 from rekindle.request.request import Request
-from rekindle.results.figures import CachedTokens
 from rekindle.scheduler.archiving import Archiving
 from rekindle.scheduler.cache.errands import Errands
 from rekindle.scheduler.cache.tree import PrefixTree

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from rekindle import markup
-from rekindle.results.figures import CachedTokens
+from rekindle.request.figures import CachedTokens
 
 
 class _Counters:

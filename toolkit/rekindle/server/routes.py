@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rekindle.errors import RekindleError
 from rekindle.models.text.responses.formats import PLAIN, format_of
+from rekindle.models.text.responses.response import MessageForm
 from rekindle.results.generation import Generation
-from rekindle.results.response import MessageForm
 from rekindle.server.guards import reply
 from rekindle.server.limits import Limits
 from rekindle.server.reading.call import Call

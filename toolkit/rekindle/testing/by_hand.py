@@ -34,8 +34,7 @@ from rekindle.messages import (
 from rekindle.models.text.masks import OneByOne
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Pooling, Request
-from rekindle.results.generation import EndReason
-from rekindle.results.tokens import StateSum
+from rekindle.request.tokens import EndReason, StateSum
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.scheduler import Scheduler
 from rekindle.testing.device import FakeStepper, settled

@@ -29,7 +29,7 @@ from rekindle.messages import (
 )
 from rekindle.page import NULL_PAGE
 from rekindle.request.request import Request
-from rekindle.results.tokens import StateSum
+from rekindle.request.tokens import StateSum
 from rekindle.scheduler.limits import Limits
 from rekindle.testing.grammar import VOCAB_SIZE
 from rekindle.testing.model import banned_tokens, draw_of, next_token, score_of, state_of

@@ -9,7 +9,7 @@ from rekindle.models.text.masks import alone
 from rekindle.request.allowed import Allowed
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 from rekindle.testing.grammar import VOCAB_SIZE, FakeGrammar, constrained
 
 FAKE_MODEL = ModelConfig.llama(

@@ -11,7 +11,7 @@ from rekindle.models.text.incremental import IncrementalDecoder
 from rekindle.models.text.stops import StopMatcher
 from rekindle.models.text.token_bytes import token_bytes
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 
 SCORES_AT_ONCE = 512
 """The texts of so many tokens in log-probabilities take half a millisecond; then other actors get a turn."""

@@ -11,7 +11,7 @@ from rekindle.device.packing import unpack_score
 from rekindle.device.sampling.sample import NOT_FINITE
 from rekindle.errors import ConstraintFailed, LogitsNotFinite, RekindleError
 from rekindle.messages import Dispatched, Message, Settled
-from rekindle.results.tokens import StateSum, TokenLogprob
+from rekindle.request.tokens import StateSum, TokenLogprob
 
 
 class Settler:

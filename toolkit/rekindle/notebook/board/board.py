@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rekindle import markup
 from rekindle.notebook.board.rates import Rate
-from rekindle.results.figures import Standing
+from rekindle.request.figures import Standing
 from rekindle.scheduler.stats import SchedulerStats, Stats, found, of_them_cached
 
 COLUMNS = ("request", "state", "prompt", "generated", "age")

@@ -7,7 +7,7 @@ from typing import Literal
 
 from rekindle import markup
 from rekindle.errors import InvalidRequest
-from rekindle.results.tokens import TokenLogprob
+from rekindle.request.tokens import TokenLogprob
 
 By = Literal["total", "token", "byte"]
 """What the log-probability of an option is divided by: nothing, or its number of tokens or bytes."""

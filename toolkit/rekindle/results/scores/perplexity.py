@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 from rekindle import markup
+from rekindle.request.tokens import TokenLogprob
 from rekindle.results.heat_map import heat_map
-from rekindle.results.tokens import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

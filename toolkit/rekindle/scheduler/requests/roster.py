@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from rekindle.messages import Output, Rejected
 from rekindle.request.request import Request
-from rekindle.results.generation import EndReason
+from rekindle.request.tokens import EndReason
 from rekindle.scheduler.cache.errands import Errands
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.requests.advances import Advances

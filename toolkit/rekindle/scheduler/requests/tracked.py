@@ -8,9 +8,9 @@ from rekindle.buckets import QUERY_BLOCK
 from rekindle.messages import Chunk, Onload, Scoring, Summing
 from rekindle.page import NULL_PAGE
 from rekindle.request.allowed import Allowed
+from rekindle.request.figures import CachedTokens
 from rekindle.request.request import Request
-from rekindle.results.figures import CachedTokens
-from rekindle.results.generation import EndReason
+from rekindle.request.tokens import EndReason
 from rekindle.scheduler.cache.nodes import Node
 from rekindle.scheduler.cache.tree import NextPage
 from rekindle.scheduler.limits import Limits

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rekindle.models.text.responses.response import MessageForm
 from rekindle.request.checks import shown
-from rekindle.results.response import MessageForm
 from rekindle.server.reading.call import NEUTRAL, Call, draws, repeated, sampling, streaming
 from rekindle.server.reading.fields import Fields
 

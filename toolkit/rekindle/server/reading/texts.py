@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rekindle.results.response import MessageForm
+from rekindle.models.text.responses.response import MessageForm
 from rekindle.server.reading.chat import message, template_in, tools_in
 from rekindle.server.reading.completion import Text, texts
 from rekindle.server.reading.fields import Fields

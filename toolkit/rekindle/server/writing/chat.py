@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rekindle.models.text.responses.response import Part, Reading, ToolCall
+from rekindle.request.tokens import Piece
 from rekindle.results.generation import Generation
-from rekindle.results.response import Part, Reading, ToolCall
-from rekindle.results.tokens import Piece
 from rekindle.server.reading.call import Call
 from rekindle.server.reading.chat import ChatCall
 from rekindle.server.refused import Refused

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from time import time
 from typing import Any, Final, Protocol
 
+from rekindle.request.tokens import Piece
 from rekindle.results.generation import Generation
-from rekindle.results.tokens import Piece
 from rekindle.server.refused import Refused
 from rekindle.session.calls.record import Record
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from math import nan
 from typing import Any
 
+from rekindle.request.tokens import Piece, TokenLogprob
 from rekindle.results.generation import Generation
-from rekindle.results.tokens import Piece, TokenLogprob
 from rekindle.server.reading.completion import CompletionCall, Text
 from rekindle.server.refused import Refused
 from rekindle.server.writing.common import DONE, Head, event, failed, finish_reason, usage, usage_so_far

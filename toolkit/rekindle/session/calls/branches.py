@@ -10,8 +10,8 @@ from rekindle.messages import Begun
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import checks
 from rekindle.request.params import SamplingOptions, SamplingParams, check_keywords
+from rekindle.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
-from rekindle.results.tokens import TokenLogprob
 from rekindle.session.calls.handle import Handle
 from rekindle.session.calls.prompts import Ask, Told
 

@@ -14,8 +14,8 @@ from rekindle.errors import RequestCancelled, SessionError, told_briefly
 from rekindle.messages import Cancel, Message, Submit
 from rekindle.notebook import awaited_programs, live_text
 from rekindle.notebook.awaited_programs import Report
+from rekindle.request.tokens import Piece
 from rekindle.results.generation import Generation, Origin
-from rekindle.results.tokens import Piece
 from rekindle.session.calls.record import Reader, Record
 from rekindle.session.chats.parts import Parts
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar, cast
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.loops import Loop
 from rekindle.concurrency.waits import Wait, Waits
-from rekindle.results.tokens import Piece
+from rekindle.request.tokens import Piece
 from rekindle.session.calls.batch import Batch
 from rekindle.session.calls.requested import Requested
 

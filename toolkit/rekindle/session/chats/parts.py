@@ -5,8 +5,8 @@ from typing import Protocol
 
 from rekindle.concurrency.loops import Loop
 from rekindle.concurrency.waits import Waits
-from rekindle.results.response import Part, Reading
-from rekindle.results.tokens import Piece
+from rekindle.models.text.responses.response import Part, Reading
+from rekindle.request.tokens import Piece
 
 
 class Pieces(Protocol):

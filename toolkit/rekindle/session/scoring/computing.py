@@ -7,8 +7,8 @@ from rekindle.concurrency import interrupts
 from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.waits import Waits
 from rekindle.request.params import SamplingParams
+from rekindle.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
-from rekindle.results.tokens import TokenLogprob
 from rekindle.session.calls.handle import Handle
 from rekindle.session.calls.pace import drawn
 from rekindle.session.calls.requested import Requested, Shape

@@ -11,9 +11,9 @@ from rekindle.messages import Prompt
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import checks
 from rekindle.request.params import LONGEST_SALT
+from rekindle.request.tokens import TokenLogprob
 from rekindle.results.scores.options import Option, Scores
 from rekindle.results.scores.perplexity import Perplexity
-from rekindle.results.tokens import TokenLogprob
 from rekindle.session.calls.requests import Requests
 from rekindle.session.scoring.computing import Bar, Scored, scored, scores_of
 

@@ -7,8 +7,8 @@ from rekindle.concurrency import interrupts
 from rekindle.concurrency.waits import Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
 from rekindle.markup import counted
+from rekindle.models.text.responses.response import ToolCall, tool_messages
 from rekindle.results.generation import Generation
-from rekindle.results.response import ToolCall, tool_messages
 from rekindle.results.tool_run import Stop, ToolResult, ToolRun, ToolStep
 from rekindle.session.tools.calling import Called, blocking, in_cell, in_words
 from rekindle.session.tools.tool import Tool, tools_of

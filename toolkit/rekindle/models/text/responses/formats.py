@@ -13,9 +13,9 @@ from rekindle.errors import CheckpointError, InvalidRequest
 from rekindle.models.text.chat import render
 from rekindle.models.text.responses.families import written_for
 from rekindle.models.text.responses.marks import Marks, marks_of
+from rekindle.models.text.responses.response import MessageForm
 from rekindle.models.text.responses.template import ResponseTemplate, load
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.results.response import MessageForm
 
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 """The keys that reasoning has in messages, in chat templates and response templates alike."""

@@ -13,10 +13,10 @@ from rekindle.models.text.responses.calls import call_id, calls_of
 from rekindle.models.text.responses.formats import REASONING_KEYS, Format
 from rekindle.models.text.responses.marks import NO_MARKS, SIGN, Marks
 from rekindle.models.text.responses.parser import Closed, Event, Grown, ResponseParser
+from rekindle.models.text.responses.response import Part, PartKind, Response, ToolCall
 from rekindle.models.text.responses.template import ResponseTemplate
 from rekindle.models.text.token_bytes import token_bytes
 from rekindle.models.text.tokenizer import Tokenizer
-from rekindle.results.response import Part, PartKind, Response, ToolCall
 
 TAIL = 64
 """How many of the last tokens of a prompt are read first, to find what its chat template has written of the answer."""

@@ -1,9 +1,13 @@
 """What comes of a request token by token."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+
+EndReason = Literal["stop", "length", "cancelled", "held"]
+"""Why a request ended. "stop": an end token or a stop string. "length": `max_tokens` or the context. "cancelled": its
+caller. "held": it asked for a prefix, which is computed."""
 
 
 @dataclass(frozen=True, slots=True)
