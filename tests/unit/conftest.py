@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rekindle.concurrency import mailbox
-from rekindle.engine.hosts.link import Link, greet
+from rekindle.hosts.link import Link, greet
 from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session

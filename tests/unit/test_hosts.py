@@ -23,16 +23,16 @@ from rekindle.concurrency.progress import Progress, silent
 from rekindle.config import Settings, SettingsOptions
 from rekindle.device.devices import places_over
 from rekindle.device.orders import Gather, SharedWeights
-from rekindle.engine.hosts import following, joining, meeting
-from rekindle.engine.hosts.address import Address
-from rekindle.engine.hosts.agreement import of_code
-from rekindle.engine.hosts.crew import Crew
-from rekindle.engine.hosts.link import Link
-from rekindle.engine.hosts.members import Members
-from rekindle.engine.hosts.opening import require_shareable, weights_asked
-from rekindle.engine.hosts.secret import shared_secret
-from rekindle.engine.hosts.wire import order_of
 from rekindle.errors import ConfigError, HostLost, HostRefused, InvalidRequest, RekindleError, UnsafeStorage
+from rekindle.hosts import following, joining, meeting
+from rekindle.hosts.address import Address
+from rekindle.hosts.agreement import of_code
+from rekindle.hosts.crew import Crew
+from rekindle.hosts.link import Link
+from rekindle.hosts.members import Members
+from rekindle.hosts.opening import require_shareable, weights_asked
+from rekindle.hosts.secret import shared_secret
+from rekindle.hosts.wire import order_of
 from rekindle.store.snapshot_key import content_fingerprint
 from tests.engine.small import FEW_PAGES
 from tests.waiting import PATIENCE, until_blocking
@@ -199,7 +199,7 @@ def test_a_follower_with_another_secret_is_refused_and_the_leader_waits_on(monke
 
 
 def test_a_stranger_that_says_nothing_holds_up_neither_the_report_nor_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rekindle.engine.hosts.link.GREETING_SECONDS", 3600.0)
+    monkeypatch.setattr("rekindle.hosts.link.GREETING_SECONDS", 3600.0)
     with ThreadPoolExecutor(1) as pool:
         leader = Waiting(monkeypatch, pool)
         with leader.connection(), leader.connection() as other:
@@ -212,7 +212,7 @@ def test_a_stranger_that_says_nothing_holds_up_neither_the_report_nor_another(mo
 
 def test_a_greeting_as_a_whole_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Say a byte at a time, each within what a read may take."""
-    monkeypatch.setattr("rekindle.engine.hosts.link.GREETING_SECONDS", 0.3)
+    monkeypatch.setattr("rekindle.hosts.link.GREETING_SECONDS", 0.3)
     with ThreadPoolExecutor(1) as pool:
         leader = Waiting(monkeypatch, pool)
         with leader.connection() as slow, suppress(OSError):

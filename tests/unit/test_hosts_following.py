@@ -18,13 +18,13 @@ from rekindle.device.programs.lowering import Key
 from rekindle.device.state import Slots
 from rekindle.engine.actors.stepper import Stepper
 from rekindle.engine.blueprint import Blueprint
-from rekindle.engine.hosts import following
-from rekindle.engine.hosts.address import Address
-from rekindle.engine.hosts.agreement import differences
-from rekindle.engine.hosts.link import Link
-from rekindle.engine.hosts.opening import Share, asked, weights_asked
-from rekindle.engine.hosts.wire import frame_of, order_of
 from rekindle.errors import EngineFailed, HostLost, HostRefused
+from rekindle.hosts import following
+from rekindle.hosts.address import Address
+from rekindle.hosts.agreement import differences
+from rekindle.hosts.link import Link
+from rekindle.hosts.opening import Share, asked, weights_asked
+from rekindle.hosts.wire import frame_of, order_of
 from rekindle.messages import Gathered, Offload
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.testing import fake_limits

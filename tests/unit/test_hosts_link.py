@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rekindle.engine.hosts.link import Frame, Link, LinkLost, Role, greet
 from rekindle.errors import HostRefused
+from rekindle.hosts.link import Frame, Link, LinkLost, Role, greet
 
 SECRET = b"a secret of the tests"
 

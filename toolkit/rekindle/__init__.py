@@ -10,7 +10,6 @@ with collector_paused():
     from rekindle.config import Settings
     from rekindle.device.sampling.processing import LogitsRow
     from rekindle.engine.handled import Handled
-    from rekindle.engine.hosts.hosts import Hosts
     from rekindle.errors import (
         BatchFailed,
         CheckpointError,
@@ -39,6 +38,7 @@ with collector_paused():
         UnsupportedModel,
         WeightsChanged,
     )
+    from rekindle.hosts.hosts import Hosts
     from rekindle.models.families.reading import Family
     from rekindle.models.text.responses.response import Part, ToolCall
     from rekindle.policy import Candidate

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import jax
 
-from rekindle.engine.hosts.address import LISTEN, Address
-from rekindle.engine.hosts.following import follow as following
 from rekindle.errors import ConfigError, RekindleError
+from rekindle.hosts.address import LISTEN, Address
+from rekindle.hosts.following import follow as following
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -32,9 +32,7 @@ from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.engine import Actors, Compose, composed
 from rekindle.engine.filling import filled, replacing, settle
-from rekindle.engine.hosts.crew import Crew
-from rekindle.engine.hosts.hosts import Hosts
-from rekindle.engine.hosts.opening import asked, require_shareable, weights_asked
+from rekindle.engine.followers import FollowerHosts, Followers
 from rekindle.engine.planning import fewest, plan
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.stores import open_stores, store_directory
@@ -109,7 +107,7 @@ class Assembly:
     preparing: Sequence[Future[None]]
     found: Restored
     resources: ExitStack
-    crew: Crew | None = None
+    crew: Followers | None = None
 
     @property
     def source(self) -> str:
@@ -167,7 +165,7 @@ class Assembly:
         return self.workspace_bytes if measured is None else measured * len(self.place.devices)
 
     def load(self, weights: Weights) -> list[jax.Array]:
-        """Read weights of the same structure, in all processes. See `tensors_of` and `Crew.load`, also for the errors.
+        """Read weights of the same structure, in all processes. See `tensors_of` and `Followers`, also for the errors.
 
         Returns:
             Device arrays, in the order in which programs take them.
@@ -175,7 +173,7 @@ class Assembly:
         with own_settings():
             if self.crew is None:
                 return self._read(weights)
-            return self.crew.load(weights_asked(weights), partial(self._read, weights))
+            return self.crew.load_weights(weights, partial(self._read, weights))
 
     def _read(self, weights: Weights) -> list[jax.Array]:
         tensors = tensors_of(weights, self.model, self.family)
@@ -195,7 +193,7 @@ def build(
     family: Family | None = None,
     revision: str | None = None,
     chat_template: str | None = None,
-    hosts: Hosts | None = None,
+    hosts: FollowerHosts | None = None,
 ) -> Assembly:
     """Load a model, allocate its pages, and make the programs that `settings.precompile` says.
 
@@ -218,7 +216,7 @@ def build(
     directory = store_directory(settings.restore)
     with ExitStack() as resources:
         if hosts is not None:
-            require_shareable(settings, family, hosts.followers + 1)
+            hosts.check(settings, family)
         crew = None if hosts is None else resources.enter_context(hosts.crew(report))
         places = places_of(settings) if crew is None else places_over(settings.device, settings)
         place = fewest(checkpoint, settings, places)
@@ -229,7 +227,7 @@ def build(
         stores = open_stores(directory, blueprint, settings)
         first, later, wait = blueprint.in_turn(settings.precompile, stores.wanted, stored=stores.complete)
         if crew is not None:
-            crew.open(asked(model, revision, blueprint.chosen(settings), blueprint))
+            crew.open_model(model, revision, blueprint.chosen(settings), blueprint)
         executables = Executables(blueprint.programs, settings.max_executables, stores.programs)
         resources.callback(executables.free)
         preparing = executables.prepare(first)

@@ -14,9 +14,9 @@ from rekindle.concurrency.waits import Waits
 from rekindle.config import Settings, SettingsOptions
 from rekindle.engine.assembly import build
 from rekindle.engine.engine import Compose
-from rekindle.engine.hosts.hosts import Hosts
 from rekindle.engine.thread import Build, EngineThread
 from rekindle.errors import ConfigError, InvalidRequest, ModelError, suggestion
+from rekindle.hosts.hosts import Hosts
 from rekindle.models.families.reading import Family
 from rekindle.models.text.template import names_read
 from rekindle.notebook.front_end import tell

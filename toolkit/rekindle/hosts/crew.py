@@ -2,16 +2,21 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from os import PathLike
 from typing import Any
 
 import jax
 
 from rekindle.concurrency.mailbox import Mailbox
 from rekindle.concurrency.progress import Progress, Report, silent
+from rekindle.config import Settings
 from rekindle.device.orders import Order, SharedWeights, Use
-from rekindle.engine.hosts.members import Members
-from rekindle.engine.hosts.wire import frame_of
+from rekindle.engine.blueprint import Blueprint
 from rekindle.errors import HostLost, HostRefused, SessionClosed
+from rekindle.hosts.members import Members
+from rekindle.hosts.opening import asked, weights_asked
+from rekindle.hosts.wire import frame_of
+from rekindle.models.checkpoint.weights import Weights
 
 LOOK_SECONDS = 0.1
 """How often a wait for followers looks whether it is still wanted."""
@@ -47,6 +52,20 @@ class Crew:
     def open(self, asked: Mapping[str, Any]) -> None:
         """Have all followers open a model, as `opening.asked` says it."""
         self._members.say({"say": "open", "session": self._number, **asked})
+
+    def open_model(
+        self, model: str | PathLike[str], revision: str | None, settings: Settings, blueprint: Blueprint
+    ) -> None:
+        """Have all followers open a model with settings that leave nothing to choose.
+
+        Raises:
+            OSError: a weight file cannot be read.
+        """
+        self.open(asked(model, revision, settings, blueprint))
+
+    def load_weights(self, weights: Weights, read: Callable[[], list[jax.Array]]) -> SharedWeights:
+        """Have all followers read weights, as `load` does; raises as that and `weights_asked`."""
+        return self.load(weights_asked(weights), read)
 
     def load(self, asked: Mapping[str, Any], read: Callable[[], list[jax.Array]]) -> SharedWeights:
         """Have all followers read weights, while this process reads its own share; nothing uses them yet.

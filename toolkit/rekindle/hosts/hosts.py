@@ -4,12 +4,14 @@ import atexit
 import threading
 
 from rekindle.concurrency.progress import Report
-from rekindle.engine.hosts.address import LISTEN, Address
-from rekindle.engine.hosts.crew import Crew
-from rekindle.engine.hosts.meeting import meet
-from rekindle.engine.hosts.members import Members
-from rekindle.engine.hosts.secret import shared_secret
+from rekindle.config import Settings
 from rekindle.errors import ConfigError
+from rekindle.hosts.address import LISTEN, Address
+from rekindle.hosts.crew import Crew
+from rekindle.hosts.meeting import meet
+from rekindle.hosts.members import Members
+from rekindle.hosts.opening import require_shareable
+from rekindle.hosts.secret import shared_secret
 
 
 class Hosts:
@@ -52,6 +54,10 @@ class Hosts:
         if self._members is not None and self._members.lost() is not None:
             standing = "lost"
         return f"<rekindle.Hosts at {self.listen}: {self.followers} to follow, {standing}>"
+
+    def check(self, settings: Settings, family: object) -> None:
+        """Check that a session can be opened over these hosts; raises as `require_shareable`."""
+        require_shareable(settings, family, self.followers + 1)
 
     def crew(self, report: Report) -> Crew:
         """Return the followers for a session; the first time, wait until they have come.

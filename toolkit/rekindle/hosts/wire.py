@@ -6,7 +6,7 @@ import numpy as np
 
 from rekindle.buckets import Bucket
 from rekindle.device.orders import Allow, Enter, Gather, Order, Scatter, Step, Use
-from rekindle.engine.hosts.link import Frame
+from rekindle.hosts.link import Frame
 
 
 def frame_of(order: Order | Use) -> Frame:

@@ -8,11 +8,11 @@ from queue import Empty, SimpleQueue
 
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.concurrency.warning import warn
-from rekindle.engine.hosts import joining
-from rekindle.engine.hosts.address import Address
-from rekindle.engine.hosts.agreement import differences, of_code
-from rekindle.engine.hosts.link import Link, LinkLost, greet
 from rekindle.errors import ConfigError, HostRefused
+from rekindle.hosts import joining
+from rekindle.hosts.address import Address
+from rekindle.hosts.agreement import differences, of_code
+from rekindle.hosts.link import Link, LinkLost, greet
 
 LOOK_SECONDS = 0.1
 MOST_GREETINGS = 16

@@ -18,9 +18,9 @@ from rekindle.device.programs.executables import Executables
 from rekindle.device.programs.readiness import wait_for
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.filling import filled, replacing, settle
-from rekindle.engine.hosts.agreement import differences, of_model
 from rekindle.engine.stores import open_programs, require_all, store_directory
 from rekindle.errors import ConfigError, HostRefused, InvalidRequest
+from rekindle.hosts.agreement import differences, of_model
 from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.checkpoint.weights import Weights, tensors_of
 from rekindle.store.snapshot_key import content_fingerprint

@@ -14,14 +14,14 @@ import jax
 
 from rekindle.concurrency.threads import soon
 from rekindle.device.orders import Step, Use, let_go
-from rekindle.engine.hosts import joining
-from rekindle.engine.hosts.address import Address
-from rekindle.engine.hosts.agreement import of_code
-from rekindle.engine.hosts.link import Frame, Link, LinkLost, greet
-from rekindle.engine.hosts.opening import Share, settings_of
-from rekindle.engine.hosts.secret import shared_secret
-from rekindle.engine.hosts.wire import order_of
 from rekindle.errors import HostLost, HostRefused, RekindleError
+from rekindle.hosts import joining
+from rekindle.hosts.address import Address
+from rekindle.hosts.agreement import of_code
+from rekindle.hosts.link import Frame, Link, LinkLost, greet
+from rekindle.hosts.opening import Share, settings_of
+from rekindle.hosts.secret import shared_secret
+from rekindle.hosts.wire import order_of
 from rekindle.markup import counted
 
 Say = Callable[[str], None]

@@ -6,8 +6,8 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
-from rekindle.engine.hosts.link import Frame, Link, LinkLost
 from rekindle.errors import HostLost
+from rekindle.hosts.link import Frame, Link, LinkLost
 
 END_SECONDS = 5.0
 """How long the end waits for followers to be gone. After that jax ends its coordinator, which aborts who is not."""
