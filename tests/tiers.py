@@ -54,7 +54,7 @@ COMPILED: Final = (
 """What compilers for other devices see, and the tests that show it to them."""
 FACES: Final = ("toolkit/rekindle/markup.py", "toolkit/rekindle/notebook/", "toolkit/rekindle/views/")
 """What notebooks show."""
-SERVED: Final = ("toolkit/rekindle/results/", "toolkit/rekindle/server/", "toolkit/rekindle/models/text/responses/")
+SERVED: Final = ("toolkit/rekindle/results/", "toolkit/rekindle/server/", "toolkit/rekindle/text/responses/")
 """What clients of the server see."""
 
 SHARED: Final = ("tests/conftest.py", "tests/reruns.py", "tests/waiting.py", "tests/watchdog.py")

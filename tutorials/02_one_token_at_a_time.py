@@ -20,7 +20,7 @@ from IPython.display import HTML
 
 import rekindle
 from rekindle import markup
-from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.models.load import load_decoder
 
 # %% [markdown]

@@ -227,9 +227,9 @@ assert not any(session.pending.values())
 # look at the answers.
 
 # %%
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.engine.actors.detokenizer import Detokenizer
 from rekindle.messages import Output, Outputs
-from rekindle.models.checkpoint.open import open_checkpoint
 
 tokenizer = open_checkpoint("smollm2-135m-instruct").tokenizer
 alone = Detokenizer(tokenizer)

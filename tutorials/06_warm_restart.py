@@ -172,7 +172,7 @@ with warnings.catch_warnings(record=True, action="always") as warned:
 # %%
 import numpy as np
 
-from rekindle.models.checkpoint.open import open_checkpoint
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.store.segments import open_segment
 
 tokenizer = open_checkpoint("smollm2-135m-instruct").tokenizer

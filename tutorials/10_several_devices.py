@@ -105,9 +105,9 @@ import re
 import jax.numpy as jnp
 
 from rekindle.buckets import Bucket
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.device.place import Place
 from rekindle.device.programs.lowering import Programs, Sizes
-from rekindle.models.checkpoint.open import open_checkpoint
 
 config = open_checkpoint(MODEL).config
 sizes = Sizes(num_pages=17, page_size=64, pages_per_request=4, max_running=4, max_logprobs=5)

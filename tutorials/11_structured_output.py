@@ -98,10 +98,10 @@ for form in (
 # do by hand what the engine does for a request, over the tokens of the answer above.
 
 # %%
-from rekindle.models.text.grammar import Compiler
-from rekindle.models.text.masks import alone
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
+from rekindle.text.grammar import Compiler
+from rekindle.text.masks import alone
 
 VOCABULARY = 49_152
 END = session.encode("<|im_end|>")[0]

@@ -25,7 +25,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal, DeadKernelError
 from nbformat import NotebookNode
 
-from rekindle.models.checkpoint.embedded import embedded_path
+from rekindle.checkpoints.embedded import embedded_path
 from rekindle.store.directory import cache_dir
 
 HERE = Path(__file__).resolve().parent

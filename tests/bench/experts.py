@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from rekindle.models.checkpoint.checkpoint import LazyTensors
+from rekindle.checkpoints.checkpoint import LazyTensors
 from rekindle.models.config import ExpertsConfig, FeedForwardConfig, ModelConfig, Rope, RouterConfig
 from rekindle.models.decoder import expected_shapes
 from rekindle_kernels.blocks import Array, Tensor

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rekindle.buckets import QUERY_BLOCK, Bucket
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.config import Settings
 from rekindle.device.huge_pages import collapse, spans_of
 from rekindle.device.inputs import InputLayout
@@ -17,7 +18,6 @@ from rekindle.device.place import Place
 from rekindle.device.programs.lowering import Programs
 from rekindle.device.sampling.rows import COLUMNS
 from rekindle.device.state import Sizes, empty_pages, empty_slots
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.config import ModelConfig
 from rekindle.models.load import load_weights
 from rekindle_kernels.blocks import Tensor

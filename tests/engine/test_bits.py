@@ -13,9 +13,9 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.device.state import empty_pages
 from rekindle.models.attention import Scores
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import Decoder
 from rekindle.models.load import load_decoder
 from rekindle_kernels import api

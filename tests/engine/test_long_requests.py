@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.config import SettingsOptions
 from rekindle.models.attention import Scores
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.load import load_decoder
 
 pytestmark = pytest.mark.wide

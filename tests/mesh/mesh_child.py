@@ -25,6 +25,7 @@ import numpy as np  # noqa: E402
 import rekindle  # noqa: E402
 from rekindle.__main__ import main  # noqa: E402
 from rekindle.buckets import Bucket  # noqa: E402
+from rekindle.checkpoints.open import open_checkpoint  # noqa: E402
 from rekindle.config import Implementation, Settings, SettingsOptions  # noqa: E402
 from rekindle.device import devices  # noqa: E402
 from rekindle.device.place import Place  # noqa: E402
@@ -34,7 +35,6 @@ from rekindle.device.programs.lowering import Programs  # noqa: E402
 from rekindle.device.state import Sizes  # noqa: E402
 from rekindle.engine import budget, planning  # noqa: E402
 from rekindle.engine.blueprint import Blueprint  # noqa: E402
-from rekindle.models.checkpoint.open import open_checkpoint  # noqa: E402
 from rekindle.models.wire import Wire  # noqa: E402
 from rekindle.session.about import About  # noqa: E402
 from tests.engine.reports import report_of  # noqa: E402

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from rekindle.buckets import Bucket
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.device.place import Place
 from rekindle.device.programs.lowering import Programs
 from rekindle.device.state import Sizes
 from rekindle.device.step import step
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import abstract_decoder
 from tests.families import MODELS
 from tests.waiting import PATIENCE

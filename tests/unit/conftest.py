@@ -12,9 +12,9 @@ import pytest
 
 from rekindle.concurrency import mailbox
 from rekindle.hosts.link import Link, greet
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from rekindle.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,13 +12,13 @@ from rekindle.engine.actor import Actor, answers
 from rekindle.engine.actors.grammars import Grammars
 from rekindle.engine.actors.tokenizing import Tokenizing
 from rekindle.messages import Message, Prompt
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingOptions, SamplingParams
 from rekindle.request.request import Pooling, Request
 from rekindle.scheduler.stats import SchedulerStats
 from rekindle.session.calls.callers import Callers
 from rekindle.session.calls.handle import Handle
 from rekindle.testing import constrained, fake_assembly, fake_limits
+from rekindle.text.tokenizer import Tokenizer
 
 Choose = Callable[[int], int]
 """A function that chooses which of so many stages that have mail goes next."""

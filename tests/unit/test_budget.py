@@ -10,6 +10,8 @@ import pytest
 
 import rekindle
 from rekindle.__main__ import main
+from rekindle.checkpoints.checkpoint import Checkpoint
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.config import Settings, SettingsOptions
 from rekindle.device import devices
 from rekindle.device.place import Place
@@ -19,8 +21,6 @@ from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.planning import plan
 from rekindle.errors import ConfigError, ModelTooLarge, NotRestored
 from rekindle.markup import size_text
-from rekindle.models.checkpoint.checkpoint import Checkpoint
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.load import load_weights
 from rekindle.store.directory import cache_dir
 

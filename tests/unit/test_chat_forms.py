@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from rekindle.models.text.chat import render
-from rekindle.models.text.incremental import IncrementalDecoder
-from rekindle.models.text.responses.choosing import grammar_of_choice
-from rekindle.models.text.responses.formats import format_of
-from rekindle.models.text.responses.reading import Reading
-from rekindle.models.text.responses.response import Part, Response
-from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.text.chat import render
+from rekindle.text.incremental import IncrementalDecoder
+from rekindle.text.responses.choosing import grammar_of_choice
+from rekindle.text.responses.formats import format_of
+from rekindle.text.responses.reading import Reading
+from rekindle.text.responses.response import Part, Response
+from rekindle.text.tokenizer import Tokenizer
 from tests.unit.chat_forms import FORMS, MARKS, Form
 
 USER = {"role": "user", "content": "Hi"}

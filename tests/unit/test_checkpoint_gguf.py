@@ -11,12 +11,12 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import dequantize
 
+from rekindle.checkpoints.checkpoint import Checkpoint
+from rekindle.checkpoints.gguf.file import open_gguf_file
+from rekindle.checkpoints.gguf.kinds import kind_of
+from rekindle.checkpoints.gguf.rope_factors import find_scaling
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.errors import CheckpointError, UnsupportedModel
-from rekindle.models.checkpoint.checkpoint import Checkpoint
-from rekindle.models.checkpoint.gguf.file import open_gguf_file
-from rekindle.models.checkpoint.gguf.kinds import kind_of
-from rekindle.models.checkpoint.gguf.rope_factors import find_scaling
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.scaling import Llama3Scaling
 from tests.gguf_files import Change, llama3_factors, write_model
 

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rekindle.checkpoints.checkpoint import Checkpoint
+from rekindle.checkpoints.gguf.architecture import Said
+from rekindle.checkpoints.gguf.architectures import ARCHITECTURES
+from rekindle.checkpoints.gguf.file import GGUFFile
+from rekindle.checkpoints.gguf.rope import rope_parameters
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.errors import CheckpointError, UnsupportedModel
-from rekindle.models.checkpoint.checkpoint import Checkpoint
-from rekindle.models.checkpoint.gguf.architecture import Said
-from rekindle.models.checkpoint.gguf.architectures import ARCHITECTURES
-from rekindle.models.checkpoint.gguf.file import GGUFFile
-from rekindle.models.checkpoint.gguf.rope import rope_parameters
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.families.keys import Keys
 from rekindle.models.families.known import FAMILIES
 from rekindle.models.load import load_decoder

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import rekindle
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.config import SettingsOptions
 from rekindle.engine.actor import Actor, answers
 from rekindle.engine.engine import Actors, Compose, composed
@@ -27,13 +28,12 @@ from rekindle.errors import (
     UnsupportedModel,
 )
 from rekindle.messages import Admit, Cancel, Message, Rejected, Settled, Stopped, Texts
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.families import llama, qwen2, qwen3
 from rekindle.models.families.known import FAMILIES
 from rekindle.models.families.reading import Family
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.text.tokenizer import Tokenizer
 
 PROMPT = [3, 1, 4]
 FEW: SettingsOptions = {

@@ -12,10 +12,10 @@ import pytest
 from typing_extensions import TypedDict
 
 from rekindle.errors import BatchFailed, ConstraintFailed, InvalidBatch, InvalidRequest
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingParams
 from rekindle.session.session import Session
 from rekindle.testing import fake_assembly, fake_limits, fake_session
+from rekindle.text.tokenizer import Tokenizer
 
 
 class City(pydantic.BaseModel):

@@ -30,11 +30,11 @@ from rekindle.messages import (
     Tokenized,
     Withdraw,
 )
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.figures import CachedTokens
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits
+from rekindle.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
 

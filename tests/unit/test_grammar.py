@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.errors import ConstraintFailed, RekindleError
-from rekindle.models.text.grammar import Compiler, Matcher
-from rekindle.models.text.masks import InThreads, Masks, OneByOne, Together, alone
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.allowed import Allowed
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
+from rekindle.text.grammar import Compiler, Matcher
+from rekindle.text.masks import InThreads, Masks, OneByOne, Together, alone
+from rekindle.text.tokenizer import Tokenizer
 
 VOCAB_SIZE, END = 49152, 2
 LONGEST = 400

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rekindle.buckets import Bucket
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.config import Settings
 from rekindle.device.devices import places_over
 from rekindle.device.orders import Allow, DeviceState, Enter, Gather, Order, Scatter, Step, Use
@@ -26,7 +27,6 @@ from rekindle.hosts.link import Link
 from rekindle.hosts.opening import Share, asked, weights_asked
 from rekindle.hosts.wire import frame_of, order_of
 from rekindle.messages import Gathered, Offload
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.testing import fake_limits
 from tests.engine.small import FEW_PAGES
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle import Classification, InvalidRequest, Perplexity, Ranking, Scores, TokenLogprob
-from rekindle.models.checkpoint.uses import Embedding
+from rekindle.checkpoints.uses import Embedding
 from rekindle.request import checks
 from rekindle.results.scores.classes import sigmoid
 from rekindle.results.scores.options import Option, softmax

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.errors import InvalidRequest, PromptTooLong
-from rekindle.models.text.token_bytes import token_bytes
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingOptions
 from rekindle.request.tokens import TokenLogprob
 from rekindle.session.session import Session
 from rekindle.testing import expected_of, expected_tokens, fake_session, score_of
+from rekindle.text.token_bytes import token_bytes
+from rekindle.text.tokenizer import Tokenizer
 from tests.unit.limits import WAYS
 from tests.unit.stages import Stages, request_of, shuffled
 

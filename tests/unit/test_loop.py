@@ -37,13 +37,13 @@ from rekindle.messages import (
     UseWeights,
     WeightsUsed,
 )
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
 from rekindle.request.tokens import TokenLogprob
 from rekindle.scheduler.limits import Limits
 from rekindle.scheduler.scheduler import Scheduler
 from rekindle.testing import FAKE_MODEL, fake_limits
+from rekindle.text.tokenizer import Tokenizer
 from tests import watchdog as watchdogs
 from tests.watchdog import LIMIT_SECONDS, REPEATED, Watchdog
 

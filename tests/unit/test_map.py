@@ -11,7 +11,6 @@ from anyio import to_thread
 
 from rekindle.concurrency.progress import Progress
 from rekindle.errors import BatchFailed, InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.results.generation import Generation
 from rekindle.session.mapping import bar as bars
@@ -19,6 +18,7 @@ from rekindle.session.mapping.pending import PendingMap
 from rekindle.session.mapping.results import MapResults
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.text.tokenizer import Tokenizer
 from tests.unit.sessions import assert_all_is_free
 from tests.waiting import PATIENCE
 

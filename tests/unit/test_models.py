@@ -13,11 +13,11 @@ import pytest
 from flax import nnx
 
 from rekindle.buckets import QUERY_BLOCK, Bucket
+from rekindle.checkpoints.checkpoint import Checkpoint
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.device.inputs import InputLayout
 from rekindle.device.state import Pages, empty_pages, empty_slots
 from rekindle.device.step import TickAttention
-from rekindle.models.checkpoint.checkpoint import Checkpoint
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import Decoder
 from rekindle.models.load import load_decoder
 from tests.families import COVERING, MODELS

@@ -15,12 +15,12 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save_file
 
+from rekindle.checkpoints.checkpoint import Checkpoint, LazyTensors
+from rekindle.checkpoints.huggingface.safetensors_file import open_safetensors
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.errors import CheckpointError
 from rekindle.models import copying, load
 from rekindle.models.attention import Attention
-from rekindle.models.checkpoint.checkpoint import Checkpoint, LazyTensors
-from rekindle.models.checkpoint.huggingface.safetensors_file import open_safetensors
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.decoder import Layer, abstract_decoder
 from rekindle.models.load import load_decoder, load_weights
 from rekindle.models.shard import Shard

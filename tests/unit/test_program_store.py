@@ -24,6 +24,7 @@ from flax import nnx
 from jax.experimental.serialize_executable import serialize
 
 from rekindle.buckets import Bucket
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.device.inputs import InputLayout
 from rekindle.device.programs.key import ProgramKey
 from rekindle.device.programs.lowering import Key
@@ -31,7 +32,6 @@ from rekindle.device.programs.store import KeptPrograms, ProgramStore, Serialize
 from rekindle.device.state import empty_pages, empty_slots
 from rekindle.device.step import step
 from rekindle.errors import StorageError
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.models.load import load_decoder
 from rekindle.store import entries as store_entries
 from tests.unit.bad_disks import EVERY_CALL, EVERY_PROBLEM, failing, filling_up

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rekindle.errors import CheckpointError
-from rekindle.models.text.responses.families import written_for
-from rekindle.models.text.responses.parser import Closed, Grown, ResponseParser
-from rekindle.models.text.responses.template import ResponseTemplate, load
+from rekindle.text.responses.families import written_for
+from rekindle.text.responses.parser import Closed, Grown, ResponseParser
+from rekindle.text.responses.template import ResponseTemplate, load
 from tests.unit.response_cases import CASES, QWEN, Case
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "goldens" / "responses.json").read_text(encoding="utf-8"))["messages"]

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from rekindle.errors import InvalidRequest, PromptTooLong
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,6 @@ from rekindle import markup
 from rekindle.concurrency.feed import Feed
 from rekindle.errors import EngineFailed, RequestCancelled, SessionClosed
 from rekindle.messages import Started, Submit, Text
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_text
 from rekindle.notebook.front_end import EMPTY
 from rekindle.notebook.live_text import Printed, drawing
@@ -30,6 +29,7 @@ from rekindle.request.tokens import EndReason
 from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from rekindle.text.tokenizer import Tokenizer
 from tests.waiting import until, until_blocking
 
 VIEW = "application/vnd.jupyter.widget-view+json"

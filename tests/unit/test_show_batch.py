@@ -14,7 +14,6 @@ from anyio import to_thread
 from rekindle import markup
 from rekindle.concurrency.feed import TO_THE_END
 from rekindle.errors import BatchFailed, InvalidBatch, InvalidRequest, SessionClosed
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook import front_end, live_table
 from rekindle.notebook.front_end import VIEW
 from rekindle.notebook.live_table import REDRAWN_SECONDS, TAIL, LiveRow, Redrawn, Widgets
@@ -25,6 +24,7 @@ from rekindle.session.calls.handle import Handle
 from rekindle.session.calls.requested import Requested, Shape
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
+from rekindle.text.tokenizer import Tokenizer
 from tests.unit.sessions import assert_all_is_free
 from tests.unit.test_show import Kernel, Page
 from tests.waiting import PATIENCE, until

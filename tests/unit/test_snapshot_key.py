@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.config import Settings
 from rekindle.device.place import Place
 from rekindle.engine import blueprint
 from rekindle.engine.blueprint import Blueprint
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint
 from rekindle.store.validity import code_digest
 from tests.unit.stored_snapshots import snapshot_key

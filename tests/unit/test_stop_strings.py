@@ -11,12 +11,12 @@ from tokenizers import Tokenizer as Backend
 
 from rekindle.engine.actor import Actor
 from rekindle.messages import Message, Output, Outputs, Stopped, Text, Texts
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingOptions
 from rekindle.request.tokens import EndReason, TokenLogprob
 from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import ByHand, expected_of, expected_tokens, fake_assembly, fake_limits
+from rekindle.text.tokenizer import Tokenizer
 from tests.unit.stages import Stages, request_of
 
 PROMPT = (3, 1, 4)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from rekindle.models.text import incremental
-from rekindle.models.text.incremental import IncrementalDecoder
-from rekindle.models.text.token_bytes import is_byte_level, token_bytes
-from rekindle.models.text.tokenizer import Tokenizer
+from rekindle.text import incremental
+from rekindle.text.incremental import IncrementalDecoder
+from rekindle.text.token_bytes import is_byte_level, token_bytes
+from rekindle.text.tokenizer import Tokenizer
 from tests.unit.kept_memory import kept_bytes
 
 PIECES = ["▁", "▁▁", "▁the", "▁a", "b", "é", "東", "<unk>", ".", "▁x▁y"]

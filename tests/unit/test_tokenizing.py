@@ -18,10 +18,10 @@ from rekindle.engine.actors.intake import Intake
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.errors import InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed
 from rekindle.messages import Admit, Cancel, Message, Rejected, Submit, Tokenize, Tokenized, Withdraw
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingParams
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, expected_tokens, fake_assembly, fake_limits, fake_session
+from rekindle.text.tokenizer import Tokenizer
 from tests.unit.sessions import assert_all_is_free
 from tests.waiting import PATIENCE
 

@@ -15,11 +15,11 @@ from rekindle.device.packing import pack_adjustments, pack_sampling
 from rekindle.engine.handled import Handled
 from rekindle.errors import InvalidRequest, ParametersIgnored
 from rekindle.messages import Admit
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingOptions
 from rekindle.request.request import Request
 from rekindle.session.session import Session
 from rekindle.testing import VOCAB_SIZE, fake_assembly, fake_limits, fake_session
+from rekindle.text.tokenizer import Tokenizer
 
 PROMPT = [3, 1, 4]
 NAMES = sorted(SamplingOptions.__annotations__)

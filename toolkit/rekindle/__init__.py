@@ -40,7 +40,6 @@ with collector_paused():
     )
     from rekindle.hosts.hosts import Hosts
     from rekindle.models.families.reading import Family
-    from rekindle.models.text.responses.response import Part, ToolCall
     from rekindle.policy import Candidate
     from rekindle.request.figures import CachedTokens, Timings, Usage
     from rekindle.request.params import SamplingParams
@@ -59,6 +58,7 @@ with collector_paused():
     from rekindle.session.opening import open, open_sync
     from rekindle.session.prefix import Prefix
     from rekindle.session.session import Session
+    from rekindle.text.responses.response import Part, ToolCall
     from rekindle.views.cache.view import CachedPath, CacheView
 
 __version__ = "0.1.0"

@@ -8,9 +8,9 @@ from time import perf_counter
 import jax
 
 import rekindle
+from rekindle.checkpoints.embedded import NAME, SMOLLM2
 from rekindle.cli.answer import Answer, answer
 from rekindle.markup import counted, size_text
-from rekindle.models.checkpoint.embedded import NAME, SMOLLM2
 from rekindle.session.calls.prompts import Messages
 from rekindle.session.session import Session
 from rekindle.store.directory import cache_dir

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 
 import rekindle
+from rekindle.checkpoints.checkpoint import Checkpoint
 from rekindle.cli.needed import Needed
 from rekindle.config import Settings
 from rekindle.engine.blueprint import Blueprint
 from rekindle.markup import counted, size_text
-from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.config import AttentionConfig, ModelConfig, Rope
 from rekindle.models.decoder import expected_shapes
 from rekindle.models.scaling import BaseScaling, DynamicScaling, LinearScaling, Llama3Scaling, LongScaling, YarnScaling

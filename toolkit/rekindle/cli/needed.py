@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import jax
 
+from rekindle.checkpoints.open import open_checkpoint
 from rekindle.concurrency.progress import Report
 from rekindle.config import Implementation, Settings, SettingsOptions, Ticks, check_axes
 from rekindle.device.devices import choices, places_of, shared_by
@@ -17,7 +18,6 @@ from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.planning import fewest, plan
 from rekindle.engine.stores import PROGRAMS
 from rekindle.errors import ConfigError
-from rekindle.models.checkpoint.open import open_checkpoint
 from rekindle.store.directory import cache_dir
 
 

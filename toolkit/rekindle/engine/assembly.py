@@ -13,6 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from rekindle.buckets import Bucket
+from rekindle.checkpoints.checkpoint import Checkpoint
+from rekindle.checkpoints.defaults import sampling_defaults
+from rekindle.checkpoints.open import open_checkpoint
+from rekindle.checkpoints.weights import Weights, tensors_of
 from rekindle.concurrency.progress import Progress, Report
 from rekindle.config import Settings
 from rekindle.device.devices import places_of, places_over
@@ -38,14 +42,8 @@ from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.stores import open_stores, store_directory
 from rekindle.errors import CheckpointError, InvalidRequest
 from rekindle.markup import counted
-from rekindle.models.checkpoint.checkpoint import Checkpoint
-from rekindle.models.checkpoint.defaults import sampling_defaults
-from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.checkpoint.weights import Weights, tensors_of
 from rekindle.models.config import ModelConfig
 from rekindle.models.families.reading import Family
-from rekindle.models.text.masks import InThreads
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.params import SamplingParams
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.limits import Limits
@@ -54,6 +52,8 @@ from rekindle.scheduler.stats import Stats
 from rekindle.store.restored import Restored
 from rekindle.store.snapshot_store import SnapshotStore
 from rekindle.store.validity import apart
+from rekindle.text.masks import InThreads
+from rekindle.text.tokenizer import Tokenizer
 from rekindle_kernels.api import Implementation
 
 T = TypeVar("T")

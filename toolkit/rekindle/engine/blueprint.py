@@ -8,6 +8,7 @@ from typing import Any, cast
 import jax.numpy as jnp
 
 from rekindle.buckets import Bucket
+from rekindle.checkpoints.checkpoint import Checkpoint
 from rekindle.config import Dtype, Precompile, Settings
 from rekindle.device.place import Place
 from rekindle.device.programs.key import Build, ProgramKey, Target
@@ -15,7 +16,6 @@ from rekindle.device.programs.lowering import ALLOW, EMPTY, ENTER, GATHER, SCATT
 from rekindle.device.state import Sizes
 from rekindle.engine.budget import Budget
 from rekindle.errors import ConfigError
-from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.models.config import ModelConfig
 from rekindle.scheduler.limits import Limits
 from rekindle.store.snapshot_key import SnapshotKey, weights_fingerprint

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import jax
 
+from rekindle.checkpoints.weights import Weights
 from rekindle.concurrency.progress import Report
 from rekindle.config import Settings
 from rekindle.device.orders import Order, Use
 from rekindle.engine.blueprint import Blueprint
-from rekindle.models.checkpoint.weights import Weights
 
 
 class Followers(AbstractContextManager[Any], Protocol):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
+from rekindle.checkpoints.checkpoint import Checkpoint
 from rekindle.concurrency.progress import Progress, Report, silent
 from rekindle.concurrency.threads import compiling
 from rekindle.config import Settings
@@ -14,7 +15,6 @@ from rekindle.device.programs.lowering import temporary_bytes
 from rekindle.device.programs.store import ProgramStore
 from rekindle.engine.blueprint import Blueprint
 from rekindle.engine.stores import open_programs, require_all
-from rekindle.models.checkpoint.checkpoint import Checkpoint
 from rekindle.scheduler.limits import DEFAULT_POOL_BYTES
 
 MEASURING = "measuring the largest step"

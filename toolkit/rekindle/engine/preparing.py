@@ -4,17 +4,17 @@ import math
 import secrets
 from dataclasses import dataclass, replace
 
+from rekindle.checkpoints.checkpoint import Checkpoint
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat, Continued, Prompt, Submit, Verbatim, goes_on
-from rekindle.models.checkpoint.checkpoint import Checkpoint
-from rekindle.models.text.chat import render
-from rekindle.models.text.grammar import Compiler
-from rekindle.models.text.masks import alone
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.allowed import Constrained
 from rekindle.request.constraint import Constraint
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request, check_bans, check_length, check_scored, check_token_ids
+from rekindle.text.chat import render
+from rekindle.text.grammar import Compiler
+from rekindle.text.masks import alone
+from rekindle.text.tokenizer import Tokenizer
 
 TOKENIZED_AT_ONCE = 2
 """Requests that are tokenized at once, each in a worker thread."""

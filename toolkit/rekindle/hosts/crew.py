@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from rekindle.checkpoints.weights import Weights
 from rekindle.concurrency.mailbox import Mailbox
 from rekindle.concurrency.progress import Progress, Report, silent
 from rekindle.config import Settings
@@ -16,7 +17,6 @@ from rekindle.errors import HostLost, HostRefused, SessionClosed
 from rekindle.hosts.members import Members
 from rekindle.hosts.opening import asked, weights_asked
 from rekindle.hosts.wire import frame_of
-from rekindle.models.checkpoint.weights import Weights
 
 LOOK_SECONDS = 0.1
 """How often a wait for followers looks whether it is still wanted."""

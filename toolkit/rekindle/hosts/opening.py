@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import jax
 
+from rekindle.checkpoints.open import open_checkpoint
+from rekindle.checkpoints.weights import Weights, tensors_of
 from rekindle.concurrency.progress import silent
 from rekindle.config import Settings
 from rekindle.device.devices import places_over
@@ -21,8 +23,6 @@ from rekindle.engine.filling import filled, replacing, settle
 from rekindle.engine.stores import open_programs, require_all, store_directory
 from rekindle.errors import ConfigError, HostRefused, InvalidRequest
 from rekindle.hosts.agreement import differences, of_model
-from rekindle.models.checkpoint.open import open_checkpoint
-from rekindle.models.checkpoint.weights import Weights, tensors_of
 from rekindle.store.snapshot_key import content_fingerprint
 
 PLAIN: Final = (bool, int, float, str, type(None))

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from rekindle import markup
-from rekindle.models.text.responses.response import Part, PartKind, Reading
 from rekindle.request.tokens import Piece
 from rekindle.results.response_card import REASONING, TOOL_CALL, calls_html
+from rekindle.text.responses.response import Part, PartKind, Reading
 
 
 class Record(Protocol):

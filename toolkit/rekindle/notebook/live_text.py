@@ -12,10 +12,10 @@ from rekindle.concurrency.mailbox import in_trio
 from rekindle.concurrency.threads import soon
 from rekindle.concurrency.waits import Wait, Waits, blocked
 from rekindle.errors import RequestCancelled
-from rekindle.models.text.responses.response import Reading
 from rekindle.notebook import front_end
 from rekindle.notebook.live_parts import Arriving, Growing, Written
 from rekindle.request.tokens import Piece
+from rekindle.text.responses.response import Reading
 
 REDRAWN_SECONDS = 0.06
 """The least time between two drawings in a notebook."""

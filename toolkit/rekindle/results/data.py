@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any, get_args
 
 from rekindle.errors import InvalidData
-from rekindle.models.text.responses.response import MessageForm, Response, ToolCall
 from rekindle.request.constraint import Kind
 from rekindle.request.figures import CachedTokens, Timings, Usage
 from rekindle.request.tokens import TokenLogprob
+from rekindle.text.responses.response import MessageForm, Response, ToolCall
 
 VERSION = 3
 """The version of the form. It changes whenever a reader of the one before could not read what is written."""

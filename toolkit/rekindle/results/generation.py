@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 from rekindle import markup
 from rekindle.concurrency.calls import spelled_out
 from rekindle.errors import SessionError
-from rekindle.models.text.responses.response import Response, ToolCall
 from rekindle.request.constraint import Constraint, Kind
 from rekindle.request.figures import CachedTokens, Timings, Usage
 from rekindle.request.params import SamplingOptions
@@ -18,6 +17,7 @@ from rekindle.results import data
 from rekindle.results.heat_map import covers, heat_map
 from rekindle.results.parsing import parsed
 from rekindle.results.response_card import response_html, response_text
+from rekindle.text.responses.response import Response, ToolCall
 
 if TYPE_CHECKING:
     from rekindle.results.markdown import Markdown

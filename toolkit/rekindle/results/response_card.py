@@ -3,7 +3,7 @@
 import json
 
 from rekindle import markup
-from rekindle.models.text.responses.response import Response, ToolCall
+from rekindle.text.responses.response import Response, ToolCall
 
 REASONING, TOOL_CALL = "[reasoning] ", "[tool call] "
 """What stands before such parts in text."""

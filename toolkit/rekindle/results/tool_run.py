@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rekindle import markup
-from rekindle.models.text.responses.response import ToolCall
 from rekindle.results.generation import Generation, generation_html
+from rekindle.text.responses.response import ToolCall
 
 Stop = Literal["answer", "limit", "calls", "length", "cancelled"]
 """Why a run ended. "answer": the model called nothing more. "limit": it was asked as often as allowed, and still

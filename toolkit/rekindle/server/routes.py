@@ -13,8 +13,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rekindle.errors import RekindleError
-from rekindle.models.text.responses.formats import PLAIN, format_of
-from rekindle.models.text.responses.response import MessageForm
 from rekindle.results.generation import Generation
 from rekindle.server.guards import reply
 from rekindle.server.limits import Limits
@@ -34,6 +32,8 @@ from rekindle.server.writing.texts import embeddings, model_card, tokenized
 from rekindle.session.calls.handle import Handle
 from rekindle.session.metrics import CONTENT_TYPE
 from rekindle.session.session import Session
+from rekindle.text.responses.formats import PLAIN, format_of
+from rekindle.text.responses.response import MessageForm
 
 T = TypeVar("T")
 

@@ -18,12 +18,12 @@ from rekindle.engine.thread import Build, EngineThread
 from rekindle.errors import ConfigError, InvalidRequest, ModelError, suggestion
 from rekindle.hosts.hosts import Hosts
 from rekindle.models.families.reading import Family
-from rekindle.models.text.template import names_read
 from rekindle.notebook.front_end import tell
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.request.params import SamplingOptions
 from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
+from rekindle.text.template import names_read
 
 PREPARING = "Until then a call may wait for its program. To wait for all of them, await session.precompiled()."
 """The end of the line below the bars of `open`, as long as programs are still being compiled."""

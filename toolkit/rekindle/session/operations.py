@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
+from rekindle.checkpoints.weights import Weights
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.threads import ending
@@ -15,7 +16,6 @@ from rekindle.engine.handled import Handled
 from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest, SessionError, StorageError
 from rekindle.messages import CacheSaved, CacheSaving, KeepWeights, NewWeights, SaveCache
-from rekindle.models.checkpoint.weights import Weights
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.session.calls.callers import Callers
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 import jax
 
 from rekindle import markup
+from rekindle.checkpoints.weights import Weights
 from rekindle.concurrency.calls import spelled_out, to_be_awaited
 from rekindle.concurrency.waits import awaited, blocked
 from rekindle.config import Settings
@@ -17,8 +18,6 @@ from rekindle.engine.conductor import Pause, Resume, Step
 from rekindle.engine.handled import Handled, Pending, See
 from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest, SessionError, not_installed
-from rekindle.models.checkpoint.weights import Weights
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.board.dashboard import Dashboard
 from rekindle.notebook.explorer import Explorer
 from rekindle.request.checks import shown
@@ -71,6 +70,7 @@ from rekindle.session.scoring.embedding import Array
 from rekindle.session.scoring.scoring import Scoring
 from rekindle.session.tools.tool import AnyTool
 from rekindle.store.restored import Restored
+from rekindle.text.tokenizer import Tokenizer
 from rekindle.views.cache.view import CacheView, view
 from rekindle.views.tick_log import TickLog
 from rekindle.views.trace import Trace

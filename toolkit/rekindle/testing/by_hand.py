@@ -31,7 +31,6 @@ from rekindle.messages import (
     Write,
     Written,
 )
-from rekindle.models.text.masks import OneByOne
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Pooling, Request
 from rekindle.request.tokens import EndReason, StateSum
@@ -41,6 +40,7 @@ from rekindle.testing.device import FakeStepper, settled
 from rekindle.testing.grammar import FakeGrammar, constrained
 from rekindle.testing.model import FAKE_MODEL
 from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
+from rekindle.text.masks import OneByOne
 
 
 class CheckedScheduler(Scheduler):

@@ -5,12 +5,12 @@ from operator import mul
 from typing import Any
 
 from rekindle.models.config import ModelConfig, Rope
-from rekindle.models.text.masks import alone
 from rekindle.request.allowed import Allowed
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import Request
 from rekindle.request.tokens import TokenLogprob
 from rekindle.testing.grammar import VOCAB_SIZE, FakeGrammar, constrained
+from rekindle.text.masks import alone
 
 FAKE_MODEL = ModelConfig.llama(
     family="fake", vocab_size=VOCAB_SIZE, hidden_size=1, intermediate_size=1, num_layers=1, num_heads=1,

@@ -7,6 +7,8 @@ from typing import Any, Unpack, cast
 
 import jax
 
+from rekindle.checkpoints.checkpoint import Checkpoint
+from rekindle.checkpoints.weights import Weights
 from rekindle.config import Settings, SettingsOptions
 from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables
@@ -19,10 +21,6 @@ from rekindle.engine.assembly import Assembly
 from rekindle.engine.engine import Actors
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.thread import EngineThread
-from rekindle.models.checkpoint.checkpoint import Checkpoint
-from rekindle.models.checkpoint.weights import Weights
-from rekindle.models.text.masks import OneByOne
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.scheduler.limits import Limits
 from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
@@ -31,6 +29,8 @@ from rekindle.testing.by_hand import CheckedScheduler, fake_limits
 from rekindle.testing.device import FakeSettler, FakeStepper
 from rekindle.testing.model import FAKE_MODEL
 from rekindle.testing.tiers import FakeDiskTier, FakeHostTier
+from rekindle.text.masks import OneByOne
+from rekindle.text.tokenizer import Tokenizer
 
 
 class _FakeAssembly(Assembly):

@@ -7,11 +7,11 @@ from functools import lru_cache
 from anyio.lowlevel import checkpoint
 
 from rekindle.messages import Message, Output, Outputs, Stopped, Text, Texts
-from rekindle.models.text.incremental import IncrementalDecoder
-from rekindle.models.text.stops import StopMatcher
-from rekindle.models.text.token_bytes import token_bytes
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request.tokens import TokenLogprob
+from rekindle.text.incremental import IncrementalDecoder
+from rekindle.text.stops import StopMatcher
+from rekindle.text.token_bytes import token_bytes
+from rekindle.text.tokenizer import Tokenizer
 
 SCORES_AT_ONCE = 512
 """The texts of so many tokens in log-probabilities take half a millisecond; then other actors get a turn."""

@@ -8,10 +8,10 @@ from time import perf_counter
 from anyio import to_thread
 
 from rekindle.messages import Advance, Advanced, Message
-from rekindle.models.text.grammar import Matcher
-from rekindle.models.text.masks import Masks, Together
 from rekindle.request.request import Request
 from rekindle.scheduler.limits import Limits
+from rekindle.text.grammar import Matcher
+from rekindle.text.masks import Masks, Together
 
 
 @dataclass(frozen=True, slots=True)

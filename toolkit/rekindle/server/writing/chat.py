@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rekindle.models.text.responses.response import Part, Reading, ToolCall
 from rekindle.request.tokens import Piece
 from rekindle.results.generation import Generation
 from rekindle.server.reading.call import Call
@@ -13,6 +12,7 @@ from rekindle.server.refused import Refused
 from rekindle.server.writing.common import DONE, Head, event, failed, finish_reason, usage, usage_so_far
 from rekindle.server.writing.logprobs import chat_logprobs
 from rekindle.session.calls.record import Record
+from rekindle.text.responses.response import Part, Reading, ToolCall
 
 
 def chat_completion(head: Head, generations: Sequence[Generation], asked: ChatCall) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rekindle.models.text.responses.response import Part, Reading, ToolCall
 from rekindle.request.tokens import Piece
 from rekindle.results.generation import Generation
 from rekindle.server.reading.responses import ResponseCall
@@ -12,6 +11,7 @@ from rekindle.server.refused import Refused
 from rekindle.server.writing.chat import readable, unread
 from rekindle.server.writing.common import Head, named_event
 from rekindle.session.calls.record import Record
+from rekindle.text.responses.response import Part, Reading, ToolCall
 
 Item = dict[str, Any]
 

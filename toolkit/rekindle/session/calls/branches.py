@@ -7,13 +7,13 @@ from typing import Any, Protocol, cast
 from rekindle.errors import InvalidRequest
 from rekindle.markup import counted
 from rekindle.messages import Begun
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import checks
 from rekindle.request.params import SamplingOptions, SamplingParams, check_keywords
 from rekindle.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
 from rekindle.session.calls.handle import Handle
 from rekindle.session.calls.prompts import Ask, Told
+from rekindle.text.tokenizer import Tokenizer
 
 
 class Maker(Protocol):

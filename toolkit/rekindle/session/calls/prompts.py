@@ -8,18 +8,18 @@ from typing import Any, Generic, Literal, Required, TypedDict, TypeVar
 
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat, Continued, Prompt, Verbatim
-from rekindle.models.text.chat import (
+from rekindle.request.checks import boolean, shown
+from rekindle.request.params import SamplingOptions, SamplingParams
+from rekindle.request.request import check_token_ids
+from rekindle.results.answer_table import Asked
+from rekindle.session.tools.tool import AnyTool, schemas_of
+from rekindle.text.chat import (
     check_messages,
     check_open,
     check_variables,
     copied,
     with_more,
 )
-from rekindle.request.checks import boolean, shown
-from rekindle.request.params import SamplingOptions, SamplingParams
-from rekindle.request.request import check_token_ids
-from rekindle.results.answer_table import Asked
-from rekindle.session.tools.tool import AnyTool, schemas_of
 
 Messages = Sequence[Mapping[str, Any]]
 TokenIds = Sequence[int]

@@ -11,10 +11,6 @@ from rekindle.engine.assembly import Assembly
 from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest, SessionClosed
 from rekindle.messages import NOTHING, Begun, Chat, Prompt, goes_on
-from rekindle.models.text.responses.choosing import grammar_of_choice
-from rekindle.models.text.responses.formats import format_of
-from rekindle.models.text.responses.reading import Reading
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.notebook.live_text import Cell
 from rekindle.request.checks import boolean
 from rekindle.request.constraint import Kind
@@ -40,6 +36,10 @@ from rekindle.session.calls.prompts import (
 from rekindle.session.calls.record import Reader
 from rekindle.session.calls.requested import Errors, Shape
 from rekindle.session.calls.together import AsCompleted, Streams
+from rekindle.text.responses.choosing import grammar_of_choice
+from rekindle.text.responses.formats import format_of
+from rekindle.text.responses.reading import Reading
+from rekindle.text.tokenizer import Tokenizer
 
 
 class Requests:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from rekindle import markup
-from rekindle.models.text.chat import check_messages, copied
 from rekindle.notebook.live_text import Cell
 from rekindle.request import checks
 from rekindle.request.params import SamplingOptions, check_keywords
@@ -14,6 +13,7 @@ from rekindle.session.calls.requests import Requests
 from rekindle.session.chats.chat import Chat
 from rekindle.session.chats.turns import TURN_DEFAULTS, TurnOptions, Turns, draw_results, draws
 from rekindle.session.tools.running import Rounds, callable_tools
+from rekindle.text.chat import check_messages, copied
 
 LONGEST_SYSTEM = 10**7
 """The most characters of a system message."""

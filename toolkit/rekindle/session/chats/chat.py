@@ -7,7 +7,6 @@ from typing import Any, Unpack
 from rekindle import markup
 from rekindle.concurrency.calls import spelled_out, to_be_awaited
 from rekindle.errors import InvalidRequest
-from rekindle.models.text.chat import check_messages, copied
 from rekindle.notebook.live_text import Cell
 from rekindle.request import checks
 from rekindle.request.params import check_keywords
@@ -20,6 +19,7 @@ from rekindle.session.chats.known import NOTHING, Known
 from rekindle.session.chats.turns import TURN_DEFAULTS, TurnOptions, Turns, draw_results
 from rekindle.session.tools.running import Rounds
 from rekindle.session.tools.tool import AnyTool, Tool, tools_of
+from rekindle.text.chat import check_messages, copied
 
 Said = str | Sequence[Mapping[str, Any]] | None
 """What is said in a turn: a text of the user's, messages, or nothing where the conversation waits for an answer."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from rekindle.messages import Continued, Prompt
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.results.generation import Generation
+from rekindle.text.tokenizer import Tokenizer
 
 MOST = 64
 """How many beginnings are remembered: the latest 32 turns."""

@@ -5,8 +5,8 @@ from typing import Protocol
 
 from rekindle.concurrency.loops import Loop
 from rekindle.concurrency.waits import Waits
-from rekindle.models.text.responses.response import Part, Reading
 from rekindle.request.tokens import Piece
+from rekindle.text.responses.response import Part, Reading
 
 
 class Pieces(Protocol):

@@ -6,8 +6,8 @@ from string import Formatter
 from typing import Any
 
 from rekindle.errors import InvalidRequest
-from rekindle.models.text.chat import check_messages
 from rekindle.request.checks import shown
+from rekindle.text.chat import check_messages
 
 TEXT_FIELD = "text"
 """The field that an item fills which is a text."""

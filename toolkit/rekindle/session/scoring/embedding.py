@@ -6,11 +6,11 @@ from typing import Any, get_args
 
 import numpy as np
 
+from rekindle.checkpoints.uses import Embedding
 from rekindle.concurrency.waits import Waits
 from rekindle.engine.assembly import Assembly
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
-from rekindle.models.checkpoint.uses import Embedding
 from rekindle.request import checks
 from rekindle.request.params import LONGEST_SALT, SamplingParams
 from rekindle.request.request import Pooling

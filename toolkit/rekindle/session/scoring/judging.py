@@ -6,14 +6,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from rekindle.checkpoints.uses import Classifier
 from rekindle.concurrency.waits import Waits, in_a_thread
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.preparing import Preparer
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat, Prompt
-from rekindle.models.checkpoint.uses import Classifier
-from rekindle.models.text.template import names_read
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import checks
 from rekindle.request.params import SamplingParams
 from rekindle.request.request import check_length
@@ -22,6 +20,8 @@ from rekindle.results.scores.ranking import Ranking
 from rekindle.session.calls.requests import Requests
 from rekindle.session.scoring.computing import Bar, computed
 from rekindle.session.scoring.embedding import last_states
+from rekindle.text.template import names_read
+from rekindle.text.tokenizer import Tokenizer
 
 INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 _SYSTEM: Final = (

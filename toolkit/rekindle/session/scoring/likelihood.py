@@ -8,7 +8,6 @@ from rekindle.concurrency.waits import Waits, in_a_thread
 from rekindle.engine.preparing import Preparer
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Prompt
-from rekindle.models.text.tokenizer import Tokenizer
 from rekindle.request import checks
 from rekindle.request.params import LONGEST_SALT
 from rekindle.request.tokens import TokenLogprob
@@ -16,6 +15,7 @@ from rekindle.results.scores.options import Option, Scores
 from rekindle.results.scores.perplexity import Perplexity
 from rekindle.session.calls.requests import Requests
 from rekindle.session.scoring.computing import Bar, Scored, scored, scores_of
+from rekindle.text.tokenizer import Tokenizer
 
 
 def score(

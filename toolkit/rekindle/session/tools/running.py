@@ -7,11 +7,11 @@ from rekindle.concurrency import interrupts
 from rekindle.concurrency.waits import Waits, awaited, blocked
 from rekindle.errors import InvalidRequest
 from rekindle.markup import counted
-from rekindle.models.text.responses.response import ToolCall, tool_messages
 from rekindle.results.generation import Generation
 from rekindle.results.tool_run import Stop, ToolResult, ToolRun, ToolStep
 from rekindle.session.tools.calling import Called, blocking, in_cell, in_words
 from rekindle.session.tools.tool import Tool, tools_of
+from rekindle.text.responses.response import ToolCall, tool_messages
 
 Answered = Callable[[Sequence[Mapping[str, Any]]], Waits[Generation]]
 """Makes the wait for the model's answer to a conversation."""

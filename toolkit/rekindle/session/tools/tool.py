@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rekindle.errors import InvalidRequest
-from rekindle.models.text.chat import check_tools
 from rekindle.request.checks import shown
 from rekindle.session.tools.docstring import docstring_of
 from rekindle.session.tools.kinds import Kind, Undescribed, kind_of, object_schema, read_object
+from rekindle.text.chat import check_tools
 
 AnyTool = Mapping[str, Any] | Callable[..., Any]
 """A tool as it is given: a JSON schema, or a function with annotations."""
