@@ -73,7 +73,7 @@ def scripted_session(
         return said[min(len(tokens) - begins, len(said) - 1)]
 
     patch.setattr("rekindle.testing.device.next_token", next_token)
-    patch.setattr("rekindle.session.calls.requests.token_hex", lambda: "")  # equal answers have calls of equal ids
+    patch.setattr("rekindle.client.requests.token_hex", lambda: "")  # equal answers have calls of equal ids
     limits = fake_limits(page_size=16, num_pages=512, max_context=1024)
     with fake_session(fake_assembly(limits, tokenizer=text, eos_ids=(end,))) as session:
         yield session

@@ -2,9 +2,9 @@
 
 import threading
 
+from rekindle.client.handle import Handle
 from rekindle.concurrency.threads import Work
 from rekindle.errors import BatchFailed
-from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from tests.waiting import until, until_blocking
 

@@ -7,6 +7,8 @@ from typing import Unpack
 
 import anyio
 
+from rekindle.client.callers import Callers
+from rekindle.client.handle import Handle
 from rekindle.config import SettingsOptions
 from rekindle.engine.actor import Actor, answers
 from rekindle.engine.actors.grammars import Grammars
@@ -15,8 +17,6 @@ from rekindle.messages import Message, Prompt
 from rekindle.request.params import SamplingOptions, SamplingParams
 from rekindle.request.request import Pooling, Request
 from rekindle.scheduler.stats import SchedulerStats
-from rekindle.session.calls.callers import Callers
-from rekindle.session.calls.handle import Handle
 from rekindle.testing import constrained, fake_assembly, fake_limits
 from rekindle.text.tokenizer import Tokenizer
 

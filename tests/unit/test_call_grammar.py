@@ -8,7 +8,6 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from rekindle.errors import InvalidRequest
-from rekindle.session.tools.tool import schemas_of
 from rekindle.text.responses.call_grammar import call_grammar, form_of
 from rekindle.text.responses.calls import calls_of
 from rekindle.text.responses.choosing import grammar_of_choice
@@ -16,6 +15,7 @@ from rekindle.text.responses.families import calls_for, marks_of_thought, writte
 from rekindle.text.responses.parser import ResponseParser
 from rekindle.text.responses.template import load
 from rekindle.text.tokenizer import Tokenizer
+from rekindle.tools.tool import schemas_of
 from tests.unit.response_cases import CODER, GRANITE, HARMONY, LLAMA, MISTRAL, NEWER_MISTRAL, QWEN, R1, V31
 from tests.unit.scripted import END, tokenizer
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from rekindle import CachedTokens, Generation, Stats, Timings, Usage
+from rekindle.client.handle import Handle
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Started, Submit, Text
 from rekindle.notebook.board.board import Board
@@ -16,7 +17,6 @@ from rekindle.results.answers import Answers
 from rekindle.results.heat_map import heat_map
 from rekindle.scheduler.cache.tree import PrefixTree
 from rekindle.scheduler.stats import SchedulerStats
-from rekindle.session.calls.handle import Handle
 from rekindle.store.restored import Restored
 from rekindle.testing import fake_assembly, fake_limits, fake_session
 from rekindle.views.records import Begun, Cut, Given, Joined, Over, Part, Planned, Read, Sent

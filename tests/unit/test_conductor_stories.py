@@ -10,9 +10,9 @@ from anyio import to_thread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rekindle.client.handle import Handle
 from rekindle.engine.handled import Handled
 from rekindle.errors import RequestCancelled
-from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import expected_tokens, fake_session
 from tests.unit.limits import WAYS

@@ -13,8 +13,8 @@ from rekindle.checkpoints.uses import Embedding
 from rekindle.request import checks
 from rekindle.results.scores.classes import sigmoid
 from rekindle.results.scores.options import Option, softmax
-from rekindle.session.scoring.embedding import before
-from rekindle.session.scoring.likelihood import windows
+from rekindle.scoring.embedding import before
+from rekindle.scoring.likelihood import windows
 from rekindle.testing import fake_session
 
 NUMBER = st.floats(-700, 700)

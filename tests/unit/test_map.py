@@ -11,11 +11,11 @@ from anyio import to_thread
 
 from rekindle.concurrency.progress import Progress
 from rekindle.errors import BatchFailed, InvalidRequest, PromptTooLong, RequestCancelled, SessionClosed
+from rekindle.mapping import bar as bars
+from rekindle.mapping.pending import PendingMap
+from rekindle.mapping.results import MapResults
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.results.generation import Generation
-from rekindle.session.mapping import bar as bars
-from rekindle.session.mapping.pending import PendingMap
-from rekindle.session.mapping.results import MapResults
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from rekindle.text.tokenizer import Tokenizer

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rekindle.errors import InvalidData, InvalidRequest
+from rekindle.mapping.answer_file import AnswerFile
+from rekindle.mapping.items import Item
 from rekindle.results.generation import Generation
-from rekindle.session.mapping.answer_file import AnswerFile
-from rekindle.session.mapping.items import Item
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, expected_tokens, fake_assembly, fake_limits, fake_session
 from rekindle.text.tokenizer import Tokenizer

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle import markup
+from rekindle.client.handle import Handle
+from rekindle.client.prompts import as_text
 from rekindle.messages import Chat, Continued, Started, Submit, Text
 from rekindle.request.figures import CachedTokens, Timings, Usage
 from rekindle.request.params import SamplingParams
@@ -16,8 +18,6 @@ from rekindle.request.tokens import TokenLogprob
 from rekindle.results.generation import Generation
 from rekindle.results.heat_map import LONGEST_TOKEN, MOST_TOKENS, heat_map
 from rekindle.scheduler.stats import SchedulerStats
-from rekindle.session.calls.handle import Handle
-from rekindle.session.calls.prompts import as_text
 from rekindle.store.restored import Restored
 from tests.unit.cards import HOSTILE, SPELLED, Page, read, shown
 

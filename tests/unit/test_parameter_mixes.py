@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rekindle.client.handle import Handle
 from rekindle.request.params import SamplingOptions
 from rekindle.request.tokens import TokenLogprob
-from rekindle.session.calls.handle import Handle
 from rekindle.testing import VOCAB_SIZE, expected_of, score_of
 from rekindle.text.tokenizer import Tokenizer
 from tests.unit.limits import WAYS

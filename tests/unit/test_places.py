@@ -5,12 +5,12 @@ from queue import SimpleQueue
 
 import pytest
 
+from rekindle.client.callers import Callers
+from rekindle.client.places import Places
 from rekindle.errors import QueueFull
 from rekindle.messages import Message, Started, Submit
 from rekindle.request.figures import CachedTokens
 from rekindle.request.params import SamplingParams
-from rekindle.session.calls.callers import Callers
-from rekindle.session.calls.places import Places
 from tests.waiting import PATIENCE
 
 

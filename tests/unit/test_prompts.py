@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rekindle.client.prompts import all_prompts, one_prompt
 from rekindle.errors import InvalidRequest
 from rekindle.messages import Chat, Prompt
-from rekindle.session.calls.prompts import all_prompts, one_prompt
 
 USER = {"role": "user", "content": "hi"}
 PARTS = {"role": "user", "content": [{"type": "text", "text": "hi"}]}

@@ -6,10 +6,10 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
+from rekindle.client.handle import Handle
 from rekindle.server import Limits, app
 from rekindle.server.refused import Refused
 from rekindle.server.streaming import EventStream
-from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_session
 from tests.unit.asgi import Caller, Reply, ask

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rekindle import Generation, Part, ToolCall
+from rekindle.client.prompts import Messages
 from rekindle.notebook.live_parts import Growing, Written
-from rekindle.session.calls.prompts import Messages
 from rekindle.session.session import Session
 from tests.unit.scripted import scripted_session
 from tests.waiting import until

@@ -10,6 +10,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from rekindle.client.callers import Callers
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
 from rekindle.engine.handled import Handled
@@ -17,7 +18,6 @@ from rekindle.errors import EngineFailed, SessionClosed, StorageError
 from rekindle.messages import CacheSaved, CacheSaving, Message, SaveCache, Write, Written
 from rekindle.notebook.progress_bars import ProgressBars
 from rekindle.session import operations
-from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 from rekindle.testing import FakeDiskTier, fake_assembly, fake_limits, fake_session
 from tests.waiting import until

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle import markup
+from rekindle.client.handle import Handle
 from rekindle.concurrency.feed import Feed
 from rekindle.errors import EngineFailed, RequestCancelled, SessionClosed
 from rekindle.messages import Started, Submit, Text
@@ -26,7 +27,6 @@ from rekindle.notebook.live_text import Printed, drawing
 from rekindle.request.figures import CachedTokens
 from rekindle.request.params import SamplingParams
 from rekindle.request.tokens import EndReason
-from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 from rekindle.text.tokenizer import Tokenizer

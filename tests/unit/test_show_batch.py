@@ -12,6 +12,8 @@ import pytest
 from anyio import to_thread
 
 from rekindle import markup
+from rekindle.client.handle import Handle
+from rekindle.client.requested import Requested, Shape
 from rekindle.concurrency.feed import TO_THE_END
 from rekindle.errors import BatchFailed, InvalidBatch, InvalidRequest, SessionClosed
 from rekindle.notebook import front_end, live_table
@@ -20,8 +22,6 @@ from rekindle.notebook.live_table import REDRAWN_SECONDS, TAIL, LiveRow, Redrawn
 from rekindle.results.answer_table import MOST_ROWS
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
-from rekindle.session.calls.handle import Handle
-from rekindle.session.calls.requested import Requested, Shape
 from rekindle.session.session import Session
 from rekindle.testing import FakeSettler, fake_assembly, fake_limits, fake_session
 from rekindle.text.tokenizer import Tokenizer

@@ -9,11 +9,11 @@ import pytest
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from rekindle.client.handle import Handle
 from rekindle.engine.actor import Actor
 from rekindle.messages import Message, Output, Outputs, Stopped, Text, Texts
 from rekindle.request.params import SamplingOptions
 from rekindle.request.tokens import EndReason, TokenLogprob
-from rekindle.session.calls.handle import Handle
 from rekindle.session.session import Session
 from rekindle.testing import ByHand, expected_of, expected_tokens, fake_assembly, fake_limits
 from rekindle.text.tokenizer import Tokenizer

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rekindle.client.handle import Handle
 from rekindle.errors import RequestCancelled
 from rekindle.request.params import SamplingOptions
-from rekindle.session.calls.handle import Handle
 from rekindle.testing import expected_of
 from rekindle.text.incremental import IncrementalDecoder
 from rekindle.text.tokenizer import Tokenizer

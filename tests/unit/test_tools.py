@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from rekindle.errors import InvalidRequest
-from rekindle.session.tools.kinds import kind_of
-from rekindle.session.tools.tool import schemas_of, tools_of
+from rekindle.tools.kinds import kind_of
+from rekindle.tools.tool import schemas_of, tools_of
 
 
 class Unit(enum.Enum):

@@ -7,6 +7,8 @@ print(await session.generate("Once upon a time"))
 from rekindle.concurrency.collector import collector_paused
 
 with collector_paused():
+    from rekindle.chats.chat import Chat
+    from rekindle.client.handle import Handle, Stream
     from rekindle.config import Settings
     from rekindle.device.sampling.processing import LogitsRow
     from rekindle.engine.handled import Handled
@@ -39,6 +41,7 @@ with collector_paused():
         WeightsChanged,
     )
     from rekindle.hosts.hosts import Hosts
+    from rekindle.mapping.results import MapResults
     from rekindle.models.families.reading import Family
     from rekindle.policy import Candidate
     from rekindle.request.figures import CachedTokens, Timings, Usage
@@ -52,9 +55,6 @@ with collector_paused():
     from rekindle.results.scores.ranking import Ranking
     from rekindle.results.tool_run import ToolResult, ToolRun, ToolStep
     from rekindle.scheduler.stats import Stats
-    from rekindle.session.calls.handle import Handle, Stream
-    from rekindle.session.chats.chat import Chat
-    from rekindle.session.mapping.results import MapResults
     from rekindle.session.opening import open, open_sync
     from rekindle.session.prefix import Prefix
     from rekindle.session.session import Session

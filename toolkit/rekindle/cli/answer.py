@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Unpack
 
+from rekindle.client.prompts import Messages
 from rekindle.request.params import SamplingOptions
 from rekindle.results.generation import Generation
-from rekindle.session.calls.prompts import Messages
 from rekindle.session.session import Session
 
 

@@ -10,8 +10,8 @@ import jax
 import rekindle
 from rekindle.checkpoints.embedded import NAME, SMOLLM2
 from rekindle.cli.answer import Answer, answer
+from rekindle.client.prompts import Messages
 from rekindle.markup import counted, size_text
-from rekindle.session.calls.prompts import Messages
 from rekindle.session.session import Session
 from rekindle.store.directory import cache_dir
 from rekindle.store.restored import Restored

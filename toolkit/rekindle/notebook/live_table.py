@@ -36,7 +36,7 @@ TAIL = 160
 
 
 class Record(Protocol):
-    """The record of a request, which is drawn; see `rekindle.session.calls.record.Record`."""
+    """The record of a request, which is drawn; see `rekindle.client.record.Record`."""
 
     @property
     def pieces(self) -> Feed[Piece]: ...
@@ -54,7 +54,7 @@ class Request(Protocol):
 
 
 class Batch(Protocol):
-    """The requests that are drawn; see `rekindle.session.calls.requested.Requested`."""
+    """The requests that are drawn; see `rekindle.client.requested.Requested`."""
 
     @property
     def asked(self) -> Sequence[Asked]: ...

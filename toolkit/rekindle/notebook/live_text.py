@@ -29,7 +29,7 @@ Cell = Literal["awaits", "blocks", "ends"]
 
 
 class Record(Protocol):
-    """The record of a request, which is drawn; see `rekindle.session.calls.record.Record`."""
+    """The record of a request, which is drawn; see `rekindle.client.record.Record`."""
 
     @property
     def pieces(self) -> Feed[Piece]: ...

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rekindle.client.handle import Handle
 from rekindle.errors import RekindleError
 from rekindle.results.generation import Generation
 from rekindle.server.guards import reply
@@ -29,7 +30,6 @@ from rekindle.server.writing.common import Head
 from rekindle.server.writing.completion import CompletionChunks, completion
 from rekindle.server.writing.responses import ResponseChunks, response
 from rekindle.server.writing.texts import embeddings, model_card, tokenized
-from rekindle.session.calls.handle import Handle
 from rekindle.session.metrics import CONTENT_TYPE
 from rekindle.session.session import Session
 from rekindle.text.responses.formats import PLAIN, format_of

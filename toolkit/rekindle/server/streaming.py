@@ -8,11 +8,11 @@ from anyio.lowlevel import checkpoint
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from starlette.types import Receive, Scope, Send
 
+from rekindle.client.handle import Handle
 from rekindle.results.generation import Generation
 from rekindle.server.limits import Limits
 from rekindle.server.refused import PARTING_SECONDS, Refused, ending, refused
 from rekindle.server.writing.common import Chunks
-from rekindle.session.calls.handle import Handle
 
 T = TypeVar("T")
 GRACE_SECONDS = 10.0

@@ -2,13 +2,13 @@
 
 from itertools import islice
 
+from rekindle.client.callers import Callers
 from rekindle.engine.assembly import Assembly
 from rekindle.engine.conductor import Pause, Resume
 from rekindle.engine.thread import EngineThread
 from rekindle.errors import SessionClosed
 from rekindle.notebook.board.board import Facts, Source
 from rekindle.notebook.board.rates import SECONDS
-from rekindle.session.calls.callers import Callers
 
 LISTED = 8
 """How many requests are shown one by one."""

@@ -20,8 +20,8 @@ from rekindle.checkpoints.embedded import NAME
 from rekindle.concurrency.waits import blocked
 from rekindle.config import SettingsOptions
 from rekindle.errors import ConfigError
+from rekindle.scoring.computing import Bar, Scored, scored, scores_of
 from rekindle.session.opening import open_sync
-from rekindle.session.scoring.computing import Bar, Scored, scored, scores_of
 from rekindle.session.session import Session
 from rekindle.text.tokenizer import Tokenizer
 

@@ -6,8 +6,8 @@ registered for the whole process.
 
 from collections.abc import Iterator, Mapping
 
+from rekindle.client.latencies import Histogram, Latencies
 from rekindle.scheduler.stats import Stats
-from rekindle.session.calls.latencies import Histogram, Latencies
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -7,6 +7,7 @@ from functools import partial
 from os import PathLike
 from typing import Unpack
 
+from rekindle.client.callers import Callers
 from rekindle.concurrency.calls import spelled_out
 from rekindle.concurrency.eventual import Eventual
 from rekindle.concurrency.threads import TOO_LATE, ending
@@ -21,7 +22,6 @@ from rekindle.models.families.reading import Family
 from rekindle.notebook.front_end import tell
 from rekindle.notebook.progress_bars import ProgressBars, shown
 from rekindle.request.params import SamplingOptions
-from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 from rekindle.text.template import names_read
 

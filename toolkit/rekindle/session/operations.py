@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Literal
 
 from rekindle.checkpoints.weights import Weights
+from rekindle.client.callers import Callers
 from rekindle.concurrency.feed import Feed
 from rekindle.concurrency.progress import Progress
 from rekindle.concurrency.threads import ending
@@ -17,7 +18,6 @@ from rekindle.engine.thread import EngineThread
 from rekindle.errors import InvalidRequest, SessionError, StorageError
 from rekindle.messages import CacheSaved, CacheSaving, KeepWeights, NewWeights, SaveCache
 from rekindle.notebook.progress_bars import ProgressBars, shown
-from rekindle.session.calls.callers import Callers
 
 CLOSE_SECONDS = 3.0
 """How long a session that is being closed goes on writing cached pages to disk."""

@@ -5,6 +5,10 @@ from collections.abc import Collection
 from typing import Any, Unpack, overload
 
 from rekindle import markup
+from rekindle.client.handle import Handle, Stream
+from rekindle.client.prompts import ASK_DEFAULTS, Ask, AskOne, OnePrompt, Prompts, as_text
+from rekindle.client.requested import Errors
+from rekindle.client.requests import Requests
 from rekindle.concurrency.calls import spelled_out, to_be_awaited
 from rekindle.concurrency.eventual import Eventual
 from rekindle.concurrency.waits import Wait, Waits, awaited, blocked
@@ -13,10 +17,6 @@ from rekindle.messages import Prompt
 from rekindle.request.params import check_draws
 from rekindle.results.answers import Answers
 from rekindle.results.generation import Generation
-from rekindle.session.calls.handle import Handle, Stream
-from rekindle.session.calls.prompts import ASK_DEFAULTS, Ask, AskOne, OnePrompt, Prompts, as_text
-from rekindle.session.calls.requested import Errors
-from rekindle.session.calls.requests import Requests
 
 FIXED = ("cache_salt", "tools", "chat_template_kwargs")
 """Keywords that are given to `session.prefix`, and hold for what continues it."""

@@ -9,32 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 import jax
 
 from rekindle import markup
+from rekindle.chats.begun import chat_of, run_blocking, run_in_cell
+from rekindle.chats.chat import Chat
+from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions
 from rekindle.checkpoints.weights import Weights
-from rekindle.concurrency.calls import spelled_out, to_be_awaited
-from rekindle.concurrency.waits import awaited, blocked
-from rekindle.config import Settings
-from rekindle.engine.assembly import Assembly
-from rekindle.engine.conductor import Pause, Resume, Step
-from rekindle.engine.handled import Handled, Pending, See
-from rekindle.engine.thread import EngineThread
-from rekindle.errors import InvalidRequest, SessionError, not_installed
-from rekindle.notebook.board.dashboard import Dashboard
-from rekindle.notebook.explorer import Explorer
-from rekindle.request.checks import shown
-from rekindle.request.params import SamplingParams, check_keywords
-from rekindle.request.request import Pooling
-from rekindle.results.answers import Answers
-from rekindle.results.generation import Generation
-from rekindle.results.scores.classes import Classification
-from rekindle.results.scores.options import Scores
-from rekindle.results.scores.perplexity import Perplexity
-from rekindle.results.scores.ranking import Ranking
-from rekindle.results.tool_run import ToolRun
-from rekindle.scheduler.stats import Stats
-from rekindle.session.about import About, Memory
-from rekindle.session.calls.callers import Callers
-from rekindle.session.calls.handle import Handle, Stream
-from rekindle.session.calls.prompts import (
+from rekindle.client.callers import Callers
+from rekindle.client.handle import Handle, Stream
+from rekindle.client.prompts import (
     ASK_DEFAULTS,
     PROMPT_DEFAULTS,
     Ask,
@@ -52,25 +33,44 @@ from rekindle.session.calls.prompts import (
     TokenIds,
     one_chat,
 )
-from rekindle.session.calls.requested import Errors, Outcome
-from rekindle.session.calls.requests import Requests
-from rekindle.session.calls.together import AsCompleted, Streams
-from rekindle.session.chats.begun import chat_of, run_blocking, run_in_cell
-from rekindle.session.chats.chat import Chat
-from rekindle.session.chats.turns import TURN_DEFAULTS, TurnOptions
+from rekindle.client.requested import Errors, Outcome
+from rekindle.client.requests import Requests
+from rekindle.client.together import AsCompleted, Streams
+from rekindle.concurrency.calls import spelled_out, to_be_awaited
+from rekindle.concurrency.waits import awaited, blocked
+from rekindle.config import Settings
+from rekindle.engine.assembly import Assembly
+from rekindle.engine.conductor import Pause, Resume, Step
+from rekindle.engine.handled import Handled, Pending, See
+from rekindle.engine.thread import EngineThread
+from rekindle.errors import InvalidRequest, SessionError, not_installed
+from rekindle.mapping.call import MapCall
+from rekindle.mapping.items import checked
+from rekindle.mapping.pending import PendingMap
+from rekindle.mapping.results import MapResults
+from rekindle.notebook.board.dashboard import Dashboard
+from rekindle.notebook.explorer import Explorer
+from rekindle.request.checks import shown
+from rekindle.request.params import SamplingParams, check_keywords
+from rekindle.request.request import Pooling
+from rekindle.results.answers import Answers
+from rekindle.results.generation import Generation
+from rekindle.results.scores.classes import Classification
+from rekindle.results.scores.options import Scores
+from rekindle.results.scores.perplexity import Perplexity
+from rekindle.results.scores.ranking import Ranking
+from rekindle.results.tool_run import ToolRun
+from rekindle.scheduler.stats import Stats
+from rekindle.scoring.embedding import Array
+from rekindle.scoring.scoring import Scoring
+from rekindle.session.about import About, Memory
 from rekindle.session.engine_view import EngineView
-from rekindle.session.mapping.call import MapCall
-from rekindle.session.mapping.items import checked
-from rekindle.session.mapping.pending import PendingMap
-from rekindle.session.mapping.results import MapResults
 from rekindle.session.metrics import metrics_text
 from rekindle.session.operations import InFlight, Operations
 from rekindle.session.prefix import PendingPrefix, Prefix
-from rekindle.session.scoring.embedding import Array
-from rekindle.session.scoring.scoring import Scoring
-from rekindle.session.tools.tool import AnyTool
 from rekindle.store.restored import Restored
 from rekindle.text.tokenizer import Tokenizer
+from rekindle.tools.tool import AnyTool
 from rekindle.views.cache.view import CacheView, view
 from rekindle.views.tick_log import TickLog
 from rekindle.views.trace import Trace

@@ -9,6 +9,7 @@ import jax
 
 from rekindle.checkpoints.checkpoint import Checkpoint
 from rekindle.checkpoints.weights import Weights
+from rekindle.client.callers import Callers
 from rekindle.config import Settings, SettingsOptions
 from rekindle.device.place import Place
 from rekindle.device.programs.executables import Executables
@@ -22,7 +23,6 @@ from rekindle.engine.engine import Actors
 from rekindle.engine.preparing import TOKENIZED_AT_ONCE, Preparer
 from rekindle.engine.thread import EngineThread
 from rekindle.scheduler.limits import Limits
-from rekindle.session.calls.callers import Callers
 from rekindle.session.session import Session
 from rekindle.store.restored import Restored
 from rekindle.testing.by_hand import CheckedScheduler, fake_limits

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rekindle.client.record import Record
 from rekindle.request.tokens import Piece
 from rekindle.results.generation import Generation
 from rekindle.server.reading.call import Call
@@ -11,7 +12,6 @@ from rekindle.server.reading.chat import ChatCall
 from rekindle.server.refused import Refused
 from rekindle.server.writing.common import DONE, Head, event, failed, finish_reason, usage, usage_so_far
 from rekindle.server.writing.logprobs import chat_logprobs
-from rekindle.session.calls.record import Record
 from rekindle.text.responses.response import Part, Reading, ToolCall
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from time import time
 from typing import Any, Final, Protocol
 
+from rekindle.client.record import Record
 from rekindle.request.tokens import Piece
 from rekindle.results.generation import Generation
 from rekindle.server.refused import Refused
-from rekindle.session.calls.record import Record
 
 DONE = b"data: [DONE]\n\n"
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from math import nan
 from typing import Any
 
+from rekindle.client.record import Record
 from rekindle.request.tokens import Piece, TokenLogprob
 from rekindle.results.generation import Generation
 from rekindle.server.reading.completion import CompletionCall, Text
 from rekindle.server.refused import Refused
 from rekindle.server.writing.common import DONE, Head, event, failed, finish_reason, usage, usage_so_far
 from rekindle.server.writing.logprobs import TextLogprobs
-from rekindle.session.calls.record import Record
 
 Decode = Callable[[Sequence[int]], str]
 """Returns the text of token ids."""

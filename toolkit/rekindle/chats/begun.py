@@ -1,0 +1,67 @@
+"""Conversations and runs of tools as a session begins them, with what they are given checked."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rekindle import markup
+from rekindle.chats.chat import Chat
+from rekindle.chats.turns import TURN_DEFAULTS, TurnOptions, Turns, draw_results, draws
+from rekindle.client.requests import Requests
+from rekindle.notebook.live_text import Cell
+from rekindle.request import checks
+from rekindle.request.params import SamplingOptions, check_keywords
+from rekindle.results.tool_run import ToolRun
+from rekindle.text.chat import check_messages, copied
+from rekindle.tools.running import Rounds, callable_tools
+
+LONGEST_SYSTEM = 10**7
+"""The most characters of a system message."""
+MOST_ROUNDS = 1000
+"""The most rounds of a run of tools."""
+
+
+def chat_of(requests: Requests, system: str | None, messages: Any, tools: Any, ask: TurnOptions) -> Chat:
+    """Return a conversation; see `Session.chat`."""
+    check_keywords(ask, TURN_DEFAULTS)
+    begun: list[Mapping[str, Any]] = []
+    if system is not None:
+        begun.append({"role": "system", "content": checks.text("system", system, LONGEST_SYSTEM)})
+    if messages is not None:
+        check_messages(messages)
+        begun += copied(messages)
+    requests.params({name: value for name, value in ask.items() if name in SamplingOptions.__annotations__})  # type: ignore[arg-type]
+    return Chat(requests, begun, tools, ask)
+
+
+async def run_in_cell(
+    requests: Requests, messages: Any, tools: Any, limit: int, show: bool | None, ask: TurnOptions
+) -> ToolRun:
+    """Run a model and its tools, awaiting them; see `Session.run_tools`."""
+    __tracebackhide__ = True  # a cell shows errors without such frames
+    cell = draws(show, "awaits")
+    return _drawn(await _rounds(requests, messages, tools, limit, ask, cell).in_cell(), cell)
+
+
+def run_blocking(
+    requests: Requests, messages: Any, tools: Any, limit: int, show: bool | None, ask: TurnOptions
+) -> ToolRun:
+    """Run a model and its tools, and block; see `Session.run_tools_sync`."""
+    __tracebackhide__ = True
+    cell = draws(show, "blocks")
+    return _drawn(_rounds(requests, messages, tools, limit, ask, cell).blocking(), cell)
+
+
+def _rounds(requests: Requests, messages: Any, given: Any, limit: int, ask: TurnOptions, cell: Cell | None) -> Rounds:
+    check_keywords(ask, TURN_DEFAULTS)
+    check_messages(messages)
+    tools = callable_tools(given)
+    turns = Turns(requests, [tool.schema for tool in tools.values()], ask)
+    told = (lambda step: None) if cell is None else draw_results
+    rounds = checks.integer("limit", limit, 1, MOST_ROUNDS)
+    return Rounds(copied(messages), tools, rounds, lambda said: turns.answered(said, cell), told)
+
+
+def _drawn(run: ToolRun, cell: Cell | None) -> ToolRun:
+    """Return a run that is not shown a second time in the cell that has drawn it."""
+    return run if cell is None else replace(run, drawn_in=markup.cell())

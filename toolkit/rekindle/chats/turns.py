@@ -1,0 +1,103 @@
+"""The turns of a conversation, each of which costs its new tokens alone."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from rekindle import markup
+from rekindle.chats.known import NOTHING, Known
+from rekindle.client.handle import Handle
+from rekindle.client.prompts import ASK_DEFAULTS, Ask, PromptOptions, one_chat
+from rekindle.client.requests import Requests
+from rekindle.concurrency.waits import Waits
+from rekindle.notebook import front_end
+from rekindle.notebook.live_text import Cell
+from rekindle.request.checks import boolean
+from rekindle.request.params import SamplingOptions
+from rekindle.results.generation import Generation
+from rekindle.results.tool_run import ToolStep, results_html, results_text
+
+
+class TurnOptions(SamplingOptions, total=False):
+    """The keywords of a turn: sampling parameters, and what the chat template and the tools are told.
+
+    Attributes:
+        tool_choice: as in `generate`, for the first answer of the turn.
+        chat_template_kwargs: further variables of the chat template, by name.
+    """
+
+    tool_choice: str
+    chat_template_kwargs: Mapping[str, Any] | None
+
+
+TURN_DEFAULTS: dict[str, Any] = {name: ASK_DEFAULTS[name] for name in TurnOptions.__annotations__}
+
+
+class Turns:
+    """Asks a model for its next turn in a conversation, once or several times.
+
+    Args:
+        requests: makes the requests.
+        tools: the schemas of what the model may call.
+        options: keywords of each request.
+        known: what of the conversation is computed.
+
+    Attributes:
+        known: as above, with every turn that was answered.
+    """
+
+    def __init__(
+        self, requests: Requests, tools: Sequence[Mapping[str, Any]], options: TurnOptions, known: Known = NOTHING
+    ):
+        self._requests, self._tools, self._options = requests, tools, options
+        self.known = known
+        self._rendered = ""
+        self._choice = options.get("tool_choice", "auto")  # of the first answer: later ones may have to be no call
+
+    def ask(self, messages: Sequence[Mapping[str, Any]]) -> Handle:
+        """Make the request for the next turn.
+
+        Raises:
+            InvalidRequest: the messages or the keywords cannot be served.
+        """
+        about: PromptOptions[Any] = {"chat_template_kwargs": self._options.get("chat_template_kwargs")}
+        if self._tools:
+            about["tools"] = self._tools
+        choice, self._choice = self._choice, "auto"
+        about["tool_choice"] = choice
+        chat = one_chat(messages, about)
+        self._rendered = self._requests.rendered(chat)
+        prompt = self.known.prompt(self._rendered)
+        ask = cast(Ask[Any], {**self._options, "tool_choice": choice})
+        return self._requests.answer(chat, ask, prompt)
+
+    def take(self, answer: Generation) -> None:
+        """Note the tokens of the turn that was asked for last."""
+        tokenizer = self._requests.tokenizer
+        assert tokenizer is not None, "a conversation is rendered with a tokenizer"
+        self.known = self.known.after(self._rendered, answer, tokenizer)
+
+    def answered(self, messages: Sequence[Mapping[str, Any]], cell: Cell | None = None) -> Waits[Generation]:
+        """Wait for the next turn, and draw it meanwhile if it is said how the cell waits."""
+        __tracebackhide__ = True  # a cell shows errors without such frames
+        handle = self.ask(messages)
+        answer = yield from handle.ended() if cell is None else handle.shown(cell)
+        self.take(answer)
+        return answer
+
+
+def draws(show: bool | None, cell: Cell) -> Cell | None:
+    """Return how the cell waits if turns are drawn; they are where that is asked for or, by default, in a notebook."""
+    if show is not None:
+        boolean("show", show)
+    drawn = front_end.kernel() is not None if show is None else show
+    return cell if drawn else None
+
+
+def draw_results(step: ToolStep) -> None:
+    """Draw what came of the calls of a step; in a terminal, print it."""
+    if front_end.kernel() is not None:
+        front_end.Output().draw(markup.bundle(results_text(step.results), results_html(step.results)))
+    elif sys.stdout is not None:
+        sys.stdout.write(f"{results_text(step.results)}\n")
+        sys.stdout.flush()

@@ -1,0 +1,78 @@
+"""The times that requests take, counted in histograms as they come, and how requests end."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from rekindle.client.record import Record
+from rekindle.messages import Rejected, Started, Text
+
+QUICK = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
+"""Upper bounds in seconds for what happens at each token."""
+LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
+"""Upper bounds in seconds for what happens once in a request."""
+
+
+class Histogram:
+    """Counts of times by their upper bounds. One thread adds to it, and any thread may read it.
+
+    Args:
+        bounds: in seconds, ascending; longer times are counted beyond them.
+
+    Attributes:
+        sum: of all times, in seconds.
+    """
+
+    def __init__(self, bounds: Sequence[float]):
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, seconds: float, times: int = 1) -> None:
+        """Count a time that was taken so many times."""
+        self._counts[bisect_left(self._bounds, seconds)] += times
+        self.sum += seconds * times
+
+    @property
+    def up_to(self) -> Iterator[tuple[float, int]]:
+        """Pairs of a bound and how many times are at most that; the last bound is infinite, and has all of them."""
+        return zip((*self._bounds, float("inf")), accumulate(tuple(self._counts)), strict=True)
+
+
+class Latencies:
+    """The times of all requests of a session.
+
+    Attributes:
+        queued: seconds until a request left the waiting queue.
+        first_token: seconds until its first token came.
+        between_tokens: seconds between two of its tokens.
+        total: seconds until its end.
+        ended: how many requests ended for each reason; see `Generation.finish_reason`, and "failed".
+    """
+
+    def __init__(self) -> None:
+        self.queued, self.first_token, self.total = Histogram(LONG), Histogram(LONG), Histogram(LONG)
+        self.between_tokens = Histogram(QUICK)
+        self.ended = Counter[str]()
+
+    def take(self, message: Started | Rejected | Text, record: Record) -> None:
+        """Count what a message says of a request, whose record is about to take it in."""
+        now = record.elapsed()
+        match message:
+            case Started():
+                self.queued.add(now)
+            case Rejected():
+                self.ended["failed"] += 1
+            case Text(token_ids=tokens, end=end):
+                if tokens and not record.begins:
+                    self._tokens(len(tokens), now, record.last_token)
+                if end is not None:
+                    self.ended[end] += 1
+                    self.total.add(now)
+
+    def _tokens(self, count: int, came: float, before: float | None) -> None:
+        if before is None:
+            self.first_token.add(came)
+        else:
+            self.between_tokens.add((came - before) / count, count)

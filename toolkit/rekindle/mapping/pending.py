@@ -1,0 +1,185 @@
+"""A map under way: awaited as a whole, or followed as its answers come."""
+
+import threading
+from collections import deque
+from collections.abc import Generator, Iterable, Sized
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rekindle.client.requested import Outcome
+from rekindle.concurrency import interrupts
+from rekindle.concurrency.loops import Loop
+from rekindle.concurrency.waits import Waits, awaited, blocked, in_a_thread
+from rekindle.errors import BatchFailed, InvalidRequest, RequestCancelled, SessionError
+from rekindle.mapping.bar import Bar
+from rekindle.mapping.call import MapCall
+from rekindle.mapping.flight import Ended, Flight
+from rekindle.mapping.results import MapResults
+from rekindle.markup import counted
+from rekindle.results.generation import Generation
+
+
+class PendingMap(Loop[tuple[int, Outcome]]):
+    """The answers to many items, from `session.map`: await it for all, or loop over it with `async for` or `for`.
+
+    A loop gives each answer as it comes, with the place of its item, and holds no more than a window of them. Dropping
+    or closing it, or leaving the await, cancels what runs.
+    """
+
+    def __init__(self, call: MapCall, items: Iterable[Any], *, progress: bool):
+        super().__init__()
+        self._lock = threading.RLock()  # another thread may close the map, and so may the garbage collector
+        self._state = "not begun"
+        self._call = call
+        self._items = call.read(items)
+        self._flight = Flight(call.submit)
+        self._bar = Bar(self._flight, len(items) if isinstance(items, Sized) else None, enabled=progress)
+        self._ready: deque[Ended] = deque()
+
+    def __await__(self) -> Generator[Any, None, MapResults]:
+        return awaited(self._all()).__await__()
+
+    def wait(self) -> MapResults:
+        """Block until all items have ended, and return what came of them."""
+        return blocked(self._all())
+
+    def close(self) -> None:
+        """Cancel what runs, and give nothing further. What has ended is written into the file.
+
+        Any thread may call this, any number of times.
+        """
+        self._end("closed")
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<rekindle.PendingMap, {self._state}: await it, or loop over it with 'async for' or 'for'>"
+
+    if not TYPE_CHECKING:  # a type checker finds a forgotten await by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = ": nothing has come yet; answers = await session.map(...)" if hasattr(MapResults, name) else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+    def _next(self) -> Waits[tuple[int, Outcome] | None]:
+        __tracebackhide__ = True  # a cell shows errors without such frames
+        ended = yield from self._following()
+        if ended is None:
+            return None
+        self._check(ended)
+        return ended.item.place, ended.outcome
+
+    def _all(self) -> Waits[MapResults]:
+        """Wait for all items. What had ended is in `finished` of an interrupt, and in `results` of a failure.
+
+        Raises:
+            InvalidRequest: a wait or a loop has begun before.
+            RequestCancelled: the map was closed meanwhile.
+        """
+        __tracebackhide__ = True
+        if self._state != "not begun":
+            raise InvalidRequest(f"this map is {self._state} already; call session.map() again")
+        done: dict[int, Ended] = {}
+        try:
+            while (ended := (yield from self._following())) is not None:
+                done[ended.item.place] = ended
+                self._check(ended)
+        except BatchFailed as failed:
+            failed.results = self._so_far(done)
+            raise
+        except BaseException as left:
+            so_far = self._so_far(done)
+            answered = sum(isinstance(outcome, Generation) for outcome in so_far)
+            words = f"interrupted after {counted(answered, 'answer')}, which are in `finished` of this error"
+            interrupts.tell(left, words, "finished", so_far)
+            raise
+        if self._state == "closed":
+            raise RequestCancelled(f"the map was closed after {counted(len(done), 'answer')}")
+        return _results(done, self._flight)
+
+    def _so_far(self, done: dict[int, Ended]) -> MapResults:
+        with self._lock:
+            return _results({**done, **{ended.item.place: ended for ended in self._ready}}, self._flight)
+
+    def _following(self) -> Waits[Ended | None]:
+        """Wait for the next end, and keep the window full; return None where there is no other."""
+        __tracebackhide__ = True
+        try:
+            if self._state == "not begun":
+                self._state = "under way"
+                yield from in_a_thread(self._call.open, "map")
+            while self._state != "closed":
+                with self._lock:
+                    self._land()
+                    self._fill()
+                    if not self._ready and not len(self._flight):
+                        break
+                    timeout = 0.0 if self._ready else self._bar.timeout
+                yield self._flight.wait(timeout)  # with answers at hand too, so that an interrupt is heard among them
+                with self._lock:
+                    self._bar.look()
+                    if self._ready:
+                        return self._ready.popleft()
+            self._end("ended")
+            return None
+        except BaseException:
+            self.close()
+            raise
+
+    def _end(self, state: str) -> None:
+        """Leave nothing behind."""
+        with self._lock:
+            if self._state in ("closed", "ended"):
+                return
+            self._state = state
+            try:
+                self._land()
+            finally:
+                self._flight.cancel()
+                self._bar.close(complete=state == "ended")
+                self._call.close()
+
+    def _land(self) -> None:
+        """Take what has ended, and write it down."""
+        for ended in self._flight.landed():
+            self._keep(ended)
+
+    def _fill(self) -> None:
+        """Read items until the window is full, or there are no others."""
+        while len(self._flight) + len(self._ready) < self._call.window:
+            item = next(self._items, None)
+            if item is None or self._state == "closed":  # by what gives the items
+                return
+            if (stored := self._call.stored(item)) is not None:
+                self._bar.count(stored=True)
+                self._ready.append(Ended(item, stored))
+            elif (ended := self._flight.enter(item)) is not None:
+                self._keep(ended)
+
+    def _keep(self, ended: Ended) -> None:
+        self._bar.count(stored=False)
+        self._ready.append(ended)
+        if not isinstance(ended.outcome, SessionError):  # which says nothing of the item
+            self._call.write(ended.item, ended.outcome)
+
+    def _check(self, ended: Ended) -> None:
+        """Raise an error that is to be raised, and end the map with it."""
+        __tracebackhide__ = True
+        outcome = ended.outcome
+        if isinstance(outcome, SessionError):
+            self.close()
+            raise outcome.with_traceback(None)
+        if self._call.errors == "raise" and isinstance(outcome, Exception):
+            self.close()
+            raise BatchFailed(
+                f"item {ended.item.place} failed: {outcome}. Its error is the cause of this one, and what ran was "
+                'cancelled. errors="return" goes on instead'
+            ) from outcome
+
+
+def _results(done: dict[int, Ended], flight: Flight) -> MapResults:
+    """Return what came of the items by place; None for each that had been begun and had not ended."""
+    items = {item.place: item for item in flight.unfinished} | {place: each.item for place, each in done.items()}
+    places = sorted(items)
+    outcomes = [done[place].outcome if place in done else None for place in places]
+    return MapResults(outcomes, [items[place].asked for place in places], [items[place].given for place in places])

@@ -1,0 +1,142 @@
+"""Embeddings: hidden states of the last layer, pooled, cut and normalised as the model's authors do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from rekindle.checkpoints.uses import Embedding
+from rekindle.client.batch import Batch
+from rekindle.client.prompts import asked
+from rekindle.client.requested import Shape
+from rekindle.client.requests import Requests
+from rekindle.concurrency.waits import Waits
+from rekindle.engine.assembly import Assembly
+from rekindle.errors import InvalidRequest
+from rekindle.messages import Prompt
+from rekindle.request import checks
+from rekindle.request.params import LONGEST_SALT, SamplingParams
+from rekindle.request.request import Pooling
+from rekindle.scoring.computing import Bar, ended
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+SMALLEST_NORM = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedOptions:
+    """The keywords of `embed`, checked, with the model's own in place of those that are not given.
+
+    Attributes:
+        pooling: which hidden states make the embedding.
+        normalize: whether it is divided by its length.
+        dimensions: how many of its first numbers are kept.
+        before: the text to put before each text.
+    """
+
+    pooling: Pooling
+    normalize: bool
+    dimensions: int
+    before: str
+
+    @classmethod
+    def of(cls, assembly: Assembly, pooling: Any, normalize: Any, dimensions: Any, instruction: Any) -> "EmbedOptions":
+        """Check the keywords of a call.
+
+        Raises:
+            InvalidRequest: one is none of the accepted values, or the model's own way is not served.
+        """
+        own, hidden = assembly.checkpoint.uses.embedding, assembly.model.hidden_size
+        if pooling is not None and pooling not in get_args(Pooling):
+            raise InvalidRequest(
+                f'pooling must be "last" or "mean", got {checks.shown(pooling)}; the first token of a model that reads '
+                "from left to right has seen nothing of the text"
+            )
+        if pooling is None and own.unserved:
+            raise InvalidRequest(
+                f"{assembly.source} makes embeddings in a way that is not served: {own.unserved}. With pooling= they "
+                "are made without that"
+            )
+        normalised = checks.unless_none(checks.boolean)("normalize", normalize)
+        if normalised is None:
+            normalised = True if own.normalize is None else own.normalize
+        kept = hidden if dimensions is None else checks.integer("dimensions", dimensions, 1, hidden)
+        return cls(pooling or own.pooling or "last", normalised, kept, before(own, instruction))
+
+
+def before(own: Embedding, instruction: Any) -> str:
+    """Return the text of an instruction that is given by its name or as it is.
+
+    Raises:
+        InvalidRequest: it is no text, or a single word that is the name of none.
+    """
+    name = own.default_prompt if instruction is None else checks.text("instruction", instruction)
+    if not name:
+        return ""
+    if name in own.prompts:
+        return own.prompts[name]
+    if name.isidentifier():
+        known = ", ".join(own.prompts) or "none"
+        raise InvalidRequest(
+            f"the model has no instruction named {name!r} (it has: {known}); one that is given as it is, is more than "
+            "a word"
+        )
+    return name
+
+
+def embed(
+    requests: Requests, assembly: Assembly, given: Any, token_ids: Any, options: EmbedOptions, cache_salt: str, bar: Bar
+) -> Waits[Array]:
+    """Return the embedding of a text, (dimensions,) float32, or of each of a list, (texts, dimensions).
+
+    Raises:
+        InvalidRequest: a text cannot be served; see `Session.embed`.
+    """
+    __tracebackhide__ = True  # a cell shows errors without such frames
+    prompts, several = requests.prompts(given, {"token_ids": token_ids})
+    instructed = [_instructed(prompt, options.before) for prompt in prompts]
+    states = yield from last_states(requests, assembly, instructed, several, options.pooling, cache_salt, bar)
+    vectors = states[:, : options.dimensions]
+    if options.normalize:
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_NORM)
+    made = vectors.astype(np.float32)
+    return made if several else made[0]
+
+
+def last_states(
+    requests: Requests,
+    assembly: Assembly,
+    prompts: Sequence[Prompt | Exception],
+    several: bool,
+    pooling: Pooling,
+    cache_salt: str,
+    bar: Bar,
+) -> Waits[np.ndarray[Any, np.dtype[np.float64]]]:
+    """Return the pooled hidden state of each prompt after the final norm, (prompts, hidden) float64."""
+    __tracebackhide__ = True
+    requests.check_engine()
+    params = SamplingParams(max_tokens=0, cache_salt=checks.text("cache_salt", cache_salt, LONGEST_SALT))
+    batch = Batch(
+        prompts=prompts,
+        asked=[asked(prompt, "") for prompt in prompts],
+        variants=[params],
+        shape=Shape(several, None),
+        errors="raise",
+        preparer=assembly.preparer,
+        submit=lambda prompt, params, _: requests.compute(prompt, params, pooling),
+        progress=False,
+    )
+    requested = yield from batch.requested()
+    handles = yield from ended(requested, bar)
+    if not handles:
+        return np.zeros((0, assembly.model.hidden_size))
+    return np.stack([handle.record.mean_state() for handle in handles])
+
+
+def _instructed(prompt: Prompt | Exception, instruction: str) -> Prompt | Exception:
+    if not instruction or isinstance(prompt, Exception):
+        return prompt
+    if not isinstance(prompt, str):
+        return InvalidRequest("an instruction is put before texts; leave it out for messages and token ids")
+    return instruction + prompt

@@ -1,0 +1,128 @@
+"""Classes of texts, and the relevance of documents: by a head that classifies, or by the likelihood of an answer."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from rekindle.checkpoints.uses import Classifier
+from rekindle.client.requests import Requests
+from rekindle.concurrency.waits import Waits, in_a_thread
+from rekindle.engine.assembly import Assembly
+from rekindle.engine.preparing import Preparer
+from rekindle.errors import InvalidRequest
+from rekindle.messages import Chat, Prompt
+from rekindle.request import checks
+from rekindle.request.params import SamplingParams
+from rekindle.request.request import check_length
+from rekindle.results.scores.classes import Classification, sigmoid
+from rekindle.results.scores.ranking import Ranking
+from rekindle.scoring.computing import Bar, computed
+from rekindle.scoring.embedding import last_states
+from rekindle.text.template import names_read
+from rekindle.text.tokenizer import Tokenizer
+
+INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
+_SYSTEM: Final = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the "
+    'answer can only be "yes" or "no".'
+)
+"""What Qwen3-Reranker was trained with; other models that chat understand it too."""
+
+
+def classify(requests: Requests, assembly: Assembly, given: Any, token_ids: Any, bar: Bar) -> Waits[Any]:
+    """Return the `Classification` of a text, or a list of those of a list; see `Session.classify`."""
+    __tracebackhide__ = True  # a cell shows errors without such frames
+    head = assembly.checkpoint.uses.classifier
+    if head is None:
+        raise InvalidRequest(
+            f"{assembly.source} has no head that classifies texts; score() compares options, and rerank() documents"
+        )
+    prompts, several = requests.prompts(given, {"token_ids": token_ids})
+    states = yield from last_states(requests, assembly, prompts, several, "last", "", bar)
+    made = [Classification(head.labels, tuple(row), head.independent) for row in logits_of(head, states).tolist()]
+    return made if several else made[0]
+
+
+def rerank(
+    requests: Requests, assembly: Assembly, query: Any, documents: Any, instruction: Any, bar: Bar
+) -> Waits[Ranking]:
+    """Return how relevant documents are to a query; see `Session.rerank`."""
+    __tracebackhide__ = True
+    checks.text("query", query, checks.LONGEST_JUDGED)
+    if not checks.is_sequence(documents):
+        raise InvalidRequest(f"documents must be a list of texts, got {checks.shown(documents)}")
+    texts = checks.judged("documents", documents)
+    told = INSTRUCTION if instruction is None else checks.text("instruction", instruction)
+    requests.check_engine()
+    if assembly.tokenizer is not None and assembly.tokenizer.chat_template is None:
+        raise InvalidRequest(
+            "rerank() asks in the model's chat format, and the model has no chat template: give open() one as "
+            "chat_template=, or write the texts yourself for classify() or score()"
+        )
+    prompts: list[Prompt] = [question(assembly.tokenizer, told, query, document) for document in texts]
+    head = assembly.checkpoint.uses.classifier
+    if head is None:
+        scores = yield from _by_answer(requests, assembly.preparer, prompts, bar)
+        return Ranking(query, texts, tuple(scores))
+    if len(head.labels) > 1:
+        raise InvalidRequest(
+            f"rerank() takes a head with one class, and this model's has {len(head.labels)}; use classify()"
+        )
+    states = yield from last_states(requests, assembly, prompts, True, "last", "", bar)
+    return Ranking(query, texts, tuple(map(sigmoid, logits_of(head, states)[:, 0].tolist())))
+
+
+def question(tokenizer: Tokenizer | None, instruction: str, query: str, document: str) -> Chat:
+    """Return the conversation that asks whether a document is relevant, to be answered without any thinking."""
+    thinks = tokenizer is not None and "enable_thinking" in names_read(tokenizer.chat_template or "")
+    asked = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
+    messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked}]
+    return Chat(messages, None, {"enable_thinking": False} if thinks else {})
+
+
+def logits_of(head: Classifier, states: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return what a head gives for hidden states, (texts, labels)."""
+    logits: np.ndarray[Any, np.dtype[np.float64]] = states @ head.weight.T.astype(np.float64)
+    return logits
+
+
+def _by_answer(requests: Requests, preparer: Preparer, prompts: Sequence[Prompt], bar: Bar) -> Waits[list[float]]:
+    """Return the probability of a "yes" to each question, if the answer is "yes" or "no"."""
+    __tracebackhide__ = True
+    if preparer.tokenizer is None:
+        raise InvalidRequest("the model has no tokenizer, so it can be asked nothing")
+    requests.check_predicts()
+    yes, no = (one_token(preparer.tokenizer, word) for word in ("yes", "no"))
+    ids = yield from in_a_thread(partial(_tokenized, preparer, prompts), "rerank")
+    # Of the two tokens that are allowed, the likelier is taken, and its probability is that among the two.
+    params = SamplingParams(
+        max_tokens=1, allowed_token_ids=frozenset({yes, no}), logprobs=0, logprobs_of="sampled", ignore_eos=True
+    )
+    answers = yield from computed(requests, [(each, params) for each in ids], bar)
+    scores = []
+    for answer in answers:
+        assert answer.logprobs is not None
+        taken = float(np.exp(answer.logprobs[0].logprob))
+        scores.append(taken if answer.token_ids == (yes,) else 1 - taken)
+    return scores
+
+
+def one_token(tokenizer: Tokenizer, word: str) -> int:
+    """Return the token of a word.
+
+    Raises:
+        InvalidRequest: the word is not one token.
+    """
+    ids = tokenizer.encode_chat(word)
+    if len(ids) != 1:
+        raise InvalidRequest(f"rerank() asks for the token of {word!r}, and the model writes it with {len(ids)} tokens")
+    return ids[0]
+
+
+def _tokenized(preparer: Preparer, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
+    made = [preparer.token_ids(prompt) for prompt in prompts]
+    for ids in made:
+        check_length(ids, preparer.capacity)
+    return made

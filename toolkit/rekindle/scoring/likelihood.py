@@ -1,0 +1,116 @@
+"""How likely texts are: options after a prompt, and long texts window by window."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from rekindle.client.requests import Requests
+from rekindle.concurrency.waits import Waits, in_a_thread
+from rekindle.engine.preparing import Preparer
+from rekindle.errors import InvalidRequest
+from rekindle.messages import Prompt
+from rekindle.request import checks
+from rekindle.request.params import LONGEST_SALT
+from rekindle.request.tokens import TokenLogprob
+from rekindle.results.scores.options import Option, Scores
+from rekindle.results.scores.perplexity import Perplexity
+from rekindle.scoring.computing import Bar, Scored, scored, scores_of
+from rekindle.text.tokenizer import Tokenizer
+
+
+def score(
+    requests: Requests, preparer: Preparer, prompt: Prompt, options: Any, cache_salt: str, bar: Bar
+) -> Waits[Scores]:
+    """Return how likely each option is after a prompt; see `Session.score`."""
+    __tracebackhide__ = True  # a cell shows errors without such frames
+    requests.check_predicts()
+    texts = checks.judged("options", options)
+    if not texts:
+        raise InvalidRequest("options is empty; give at least one text")
+    salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
+    requests.check_engine()
+    asked = yield from in_a_thread(partial(options_after, preparer, prompt, texts), "score")
+    answers = yield from scored(requests, asked, bar, salt)
+    made = [Option(text, scores_of(answer)) for text, answer in zip(texts, answers, strict=True)]
+    return Scores(tuple(made), sum(answer.cached_tokens for answer in answers))
+
+
+def options_after(preparer: Preparer, prompt: Prompt, options: Sequence[str]) -> list[Scored]:
+    """Return the tokens of a prompt with each option, and where those of the option begin.
+
+    A text and its option are tokenized together, so that they meet as they would in one text; spaces at the end of the
+    text count as the beginning of the option, as tokenizers have them. What follows a conversation or token ids is
+    tokenized by itself, because a special token stands between them or the tokens are given.
+
+    Raises:
+        InvalidRequest: the model has no tokenizer, the prompt has no tokens, or an option has none of its own.
+    """
+    tokenizer = preparer.tokenizer
+    if tokenizer is None:
+        raise InvalidRequest("the model has no tokenizer, so it takes no options of text")
+    if isinstance(prompt, str):
+        made = [together(tokenizer, prompt, option) for option in options]
+    else:
+        known = preparer.token_ids(prompt)
+        made = [Scored((*known, *tokenizer.encode_chat(option)), len(known)) for option in options]
+    for option, each in zip(options, made, strict=True):
+        if not 0 < each.first < len(each.token_ids):
+            raise InvalidRequest(
+                f"nothing is to be scored of the option {checks.shown(option)}: it has no token of its own after the "
+                "prompt. The tokenizer joins the two there, or the prompt has none; most options begin with a space"
+            )
+    return made
+
+
+def together(tokenizer: Tokenizer, prompt: str, option: str) -> Scored:
+    """Return the tokens of a text and its continuation, tokenized together."""
+    start = prompt.rstrip()
+    return Scored(tuple(tokenizer.encode_open(prompt + option)), len(tokenizer.encode_open(start)))
+
+
+def perplexity(
+    requests: Requests,
+    preparer: Preparer,
+    prompt: Prompt,
+    window: int | None,
+    stride: int | None,
+    cache_salt: str,
+    bar: Bar,
+) -> Waits[Perplexity]:
+    """Return how well the model predicts a text; see `Session.perplexity`."""
+    __tracebackhide__ = True
+    requests.check_predicts()
+    most = preparer.capacity - 1
+    size = most if window is None else checks.integer("window", window, 2, most)
+    step = size // 2 if stride is None else checks.integer("stride", stride, 1, size - 1)
+    salt = checks.text("cache_salt", cache_salt, LONGEST_SALT)
+    requests.check_engine()
+    ids = prompt if isinstance(prompt, tuple) else (yield from in_a_thread(partial(_open, preparer, prompt), "score"))
+    if len(ids) < 2:
+        raise InvalidRequest(f"a perplexity needs at least two tokens, the text has {len(ids)}")
+    asked = list(windows(ids, size, step))
+    answers = yield from scored(requests, asked, bar, salt)
+    logprobs: list[TokenLogprob | None] = [None]
+    for answer in answers:
+        logprobs += scores_of(answer)
+    size_of_text = len(prompt.encode()) if isinstance(prompt, str) else None
+    return Perplexity(tuple(logprobs), len(asked), size_of_text)
+
+
+def windows(ids: Sequence[int], window: int, stride: int) -> Iterator[Scored]:
+    """Yield windows of at most `window` tokens that score every token but the first once.
+
+    Each begins `stride` tokens after the last one, and scores the tokens that the last one had not.
+    """
+    begin = done = 0
+    while done < len(ids):
+        end = min(begin + window, len(ids))
+        yield Scored(tuple(ids[begin:end]), max(1, done - begin))
+        begin, done = begin + stride, end
+
+
+def _open(preparer: Preparer, prompt: Prompt) -> tuple[int, ...]:
+    """Return the tokens of a text as the beginning of a prompt has them, and those of any other prompt as they are."""
+    if isinstance(prompt, str) and preparer.tokenizer is not None:
+        return tuple(preparer.tokenizer.encode_open(prompt))
+    return preparer.token_ids(prompt)
